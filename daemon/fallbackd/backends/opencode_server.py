@@ -1,0 +1,416 @@
+"""
+How to read what an opencode server says about one prompt: `EventReader`.
+
+| event | observation |
+| --- | --- |
+| `session.status` with `retry` | `Retrying`, wait from `next` (epoch milliseconds) |
+| `session.error` | `GivenUp`; a context overflow only when the turn ends with it |
+| `message.part.updated`, `message.part.delta` | `ProviderAnswered`, `ToolStarted`, `ToolEnded` |
+| `message.updated` | `Usage`; `Step("unknown")` for each message without a finish reason |
+| `session.compacted` | `Step("compacted")`: too small a limit compacts without an end |
+
+Two lines are the transport's own: `fallbackd.session` names the session of the prompt, and
+`fallbackd.final` carries its last assistant message, so that the text is whole even where events
+were missed. Events of child sessions (subagents) count as life, tools and usage, never as the
+answer.
+
+Source: recorded calls and events of opencode 1.18.33. There `session.error` precedes
+`session.idle`, a message's own `error` follows it, an aborted message carries neither, and a
+provider stream that is cut off is asked for again without an end, each time with the finish
+reason `unknown`.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, assert_never
+
+import msgspec
+from msgspec import Struct, field
+
+from fallbackd.core.exchange import (
+    Evidence,
+    Exit,
+    GivenUp,
+    HttpResponse,
+    NoAnswer,
+    NotStarted,
+    Observation,
+    Outcome,
+    Output,
+    Phase,
+    ProcessExit,
+    ProviderAnswered,
+    Reply,
+    Retrying,
+    Step,
+    ToolEnded,
+    ToolStarted,
+    Usage,
+)
+
+Effects = Literal["none", "possible", "seen"]
+Fields = Mapping[str, object]
+
+_HARMLESS_TOOLS = frozenset(
+    {
+        "read",
+        "glob",
+        "grep",
+        "list",
+        "ls",
+        "lsp",
+        "webfetch",
+        "websearch",
+        "codesearch",
+        "todoread",
+        "todowrite",
+        "question",
+        "skill",
+    }
+)
+_WRITING_TOOLS = frozenset({"edit", "multiedit", "write", "patch", "apply_patch"})
+
+_NO_ANSWER_FINISHES = frozenset({"unknown", "error", "tool-calls"})
+"""Finish reasons of a last message that is no answer, whatever text it carries."""
+
+
+class _Part(Struct, kw_only=True):
+    kind: str
+    text: str = ""
+    synthetic: bool = False
+
+
+class _Message(Struct, kw_only=True):
+    role: str = ""
+    summary: bool = False
+    """Written by the compaction, not for the caller."""
+    finish: str | None = None
+    completed: bool = False
+    usage: Usage = Usage()
+    parts: dict[str, _Part] = field(default_factory=dict)
+
+    def answer(self) -> str:
+        """Texts behind the last `step-start`: what stands before is of an earlier try."""
+        texts: list[str] = []
+        for part in self.parts.values():
+            if part.kind == "step-start":
+                texts.clear()
+            elif part.kind == "text" and not part.synthetic and part.text.strip():
+                texts.append(part.text.strip("\n"))
+        return "\n\n".join(texts)
+
+
+class EventReader:
+    """Reads the events of one prompt, each once, in order. Unknown events are life."""
+
+    def __init__(self) -> None:
+        self._session = ""
+        self._messages: dict[str, _Message] = {}
+        self._tools: set[str] = set()
+        self._ended_tools: set[str] = set()
+        self._unknown_messages: set[str] = set()
+        self._error: Evidence | None = None
+        self._held: Evidence | None = None
+        self._rejected: list[str] = []
+        self._final: _Message | None = None
+        self._usage_by_message: dict[str, Usage] = {}
+        self._usage = Usage()
+        self._answered = False
+
+    def feed_event(self, obj: Mapping[str, object], at: float) -> list[Observation]:
+        """
+        Read one event, bare or in the wrapper of `/global/event`.
+
+        Args:
+            obj: `{"type", "properties"}`.
+            at: When it came, by the clock of the machine that the server runs on.
+        """
+        payload = obj.get("payload")
+        event = payload if isinstance(payload, dict) else obj
+        properties = _fields(event.get("properties"))
+        session = _text(properties.get("sessionID"))
+        if not self._session and session:
+            self._session = session
+        is_main = session in ("", self._session)
+        match event.get("type"):
+            case "fallbackd.session":
+                self._session = session
+                return []
+            case "fallbackd.final":
+                return self._read_final(_fields(properties.get("message")))
+            case "fallbackd.permission":
+                self._rejected.append(_text(properties.get("permission")))
+                return [Output()]
+            case "session.status":
+                return self._read_status(_fields(properties.get("status")), at)
+            case "session.error":
+                return self._read_error(_fields(properties.get("error")), is_main=is_main)
+            case "session.compacted":
+                if is_main:
+                    self._error = self._held = None
+                return [Step(key="compacted")]
+            case "session.idle" if is_main and self._held is not None:
+                self._error, self._held = self._held, None
+                return [GivenUp(evidence=self._error)]
+            case "message.updated":
+                return self._read_message(_fields(properties.get("info")), session)
+            case "message.removed":
+                self._messages.pop(_text(properties.get("messageID")), None)
+                return [Output()]
+            case "message.part.updated":
+                return self._read_part(_fields(properties.get("part")))
+            case "message.part.delta":
+                return self._read_delta(properties)
+            case _:
+                return [Output()]
+
+    def outcome(self, exit: Exit) -> Outcome:
+        match exit:
+            case ProcessExit():
+                return self._ended(exit)
+            case NotStarted():
+                return Evidence(text=exit.text, stream="exception", code=exit.error)
+            case NoAnswer():
+                if self._error is not None:
+                    return self._error
+                return self._seal(
+                    Evidence(text=exit.text, stream="exception", exception=exit.exception)
+                )
+            case HttpResponse():
+                return self._seal(Evidence(stream="http", http_status=exit.status))
+            case _:
+                assert_never(exit)
+
+    # --- how a turn went ------------------------------------------------------------------------
+
+    def _read_status(self, status: Fields, at: float) -> list[Observation]:
+        if status.get("type") != "retry":
+            return [Output()]
+        evidence = self._seal(Evidence(text=_text(status.get("message")), stream="jsonl"))
+        next_at = status.get("next")
+        wait_s = None
+        if isinstance(next_at, int | float) and not isinstance(next_at, bool):
+            wait_s = max(0.0, next_at / 1000 - at)
+        return [Retrying(evidence=evidence, wait_s=wait_s)]
+
+    def _read_error(self, error: Fields, *, is_main: bool) -> list[Observation]:
+        name = _text(error.get("name"))
+        if not is_main or name == "MessageAbortedError":
+            # A subagent's failure goes back to its parent; an abort is what we asked for.
+            return [Output()]
+        if self._error is not None:
+            # The same failure comes again with its stack trace.
+            return [Output()]
+        evidence = self._seal(_error_evidence(error))
+        if name == "ContextOverflowError":
+            self._held = self._held or evidence
+            return [Output()]
+        self._error = evidence
+        return [GivenUp(evidence=evidence)]
+
+    def _ended(self, exit: ProcessExit) -> Outcome:
+        error = self._error or self._held
+        if error is not None:
+            return self._seal(error)
+        last = self._final or self._last_answer()
+        text = last.answer() if last is not None else ""
+        if exit.code != 0 or exit.stopped:
+            return self._seal(
+                Evidence(text=exit.note, exit_code=exit.code, signal=exit.signal, stream="unknown")
+            )
+        if last is not None and text and self._is_finished(last):
+            return Reply(text=text, usage=self._usage)
+        if last is not None and last.finish == "content-filter":
+            note = "the provider's content filter ended the answer (finish reason content-filter)"
+            return self._seal(Evidence(text=note, stream="jsonl", code="content-filter"))
+        if self._rejected:
+            note = f"permission asked for and rejected: {', '.join(self._rejected)}"
+            return self._seal(Evidence(text=note, stream="jsonl", code="permission_rejected"))
+        note = "the provider's stream ended without a finish reason" if text else ""
+        return self._seal(Evidence(text=note, stream="jsonl", exit_code=0, empty=True))
+
+    @staticmethod
+    def _is_finished(message: _Message) -> bool:
+        if message.finish is None:
+            return message.completed
+        return message.finish not in _NO_ANSWER_FINISHES and message.finish != "content-filter"
+
+    def _last_answer(self) -> _Message | None:
+        for message in reversed(self._messages.values()):
+            if message.role == "assistant" and not message.summary:
+                return message
+        return None
+
+    def _seal(self, evidence: Evidence) -> Evidence:
+        return msgspec.structs.replace(evidence, answered=self._answered)
+
+    # --- messages and their parts ---------------------------------------------------------------
+
+    def _read_message(self, info: Fields, session: str) -> list[Observation]:
+        key = _text(info.get("id"))
+        owner = _text(info.get("sessionID")) or session or self._session
+        message = self._messages.get(key) or _Message()
+        if owner == self._session:
+            self._messages[key] = message
+        _take_info(message, info)
+        seen: list[Observation] = []
+        if message.role != "assistant":
+            return [Output()]
+        if message.finish == "unknown" and key not in self._unknown_messages:
+            self._unknown_messages.add(key)
+            seen.append(Step(key="unknown"))
+        usage = _usage(info)
+        if usage != Usage():
+            self._usages(key, usage)
+            self._answered = True
+            seen += [ProviderAnswered(), self._usage]
+        return seen or [Output()]
+
+    def _usages(self, key: str, usage: Usage) -> None:
+        """Messages report their own totals; those of subagents count too."""
+        self._usage_by_message[key] = usage
+        costs = [u.cost_usd for u in self._usage_by_message.values() if u.cost_usd is not None]
+        self._usage = Usage(
+            input_tokens=sum(u.input_tokens for u in self._usage_by_message.values()),
+            output_tokens=sum(u.output_tokens for u in self._usage_by_message.values()),
+            cost_usd=sum(costs) if costs else None,
+        )
+
+    def _read_final(self, message: Fields) -> list[Observation]:
+        final = _Message()
+        _take_info(final, _fields(message.get("info")))
+        parts = message.get("parts")
+        for number, part in enumerate(parts if isinstance(parts, list) else []):
+            _take_part(final, _fields(part), key=str(number))
+        self._final = final
+        info = _fields(message.get("info"))
+        usage = _usage(info)
+        if usage != Usage():
+            self._usages(_text(info.get("id")), usage)
+        error = _fields(info.get("error"))
+        if error and self._error is None and error.get("name") != "MessageAbortedError":
+            self._error = self._held or self._seal(_error_evidence(error))
+        return [Output()]
+
+    def _read_part(self, part: Fields) -> list[Observation]:
+        message = self._messages.get(_text(part.get("messageID")))
+        if message is not None:
+            _take_part(message, part, key=_text(part.get("id")))
+            if message.role == "user":
+                return [Output()]
+        match part.get("type"):
+            case "tool":
+                return self._read_tool(part)
+            case "text" | "reasoning" if message is not None and _text(part.get("text")):
+                self._answered = True
+                return [ProviderAnswered()]
+            case "step-start":
+                return [Phase("thinking")]
+            case _:
+                return [Output()]
+
+    def _read_delta(self, properties: Fields) -> list[Observation]:
+        delta = _text(properties.get("delta"))
+        message = self._messages.get(_text(properties.get("messageID")))
+        if message is not None and properties.get("field") == "text":
+            part = message.parts.get(_text(properties.get("partID")))
+            if part is not None:
+                part.text += delta
+        if not delta:
+            return [Output()]
+        self._answered = True
+        return [ProviderAnswered()]
+
+    def _read_tool(self, part: Fields) -> list[Observation]:
+        self._answered = True
+        call = _text(part.get("callID")) or _text(part.get("id"))
+        name = _text(part.get("tool"))
+        state = _fields(part.get("state"))
+        # Two messages may use the same call id: the part is what is unique.
+        unique = _text(part.get("id")) or call
+        seen: list[Observation] = [ProviderAnswered()]
+        status = state.get("status")
+        if status in ("running", "completed", "error") and unique not in self._tools:
+            self._tools.add(unique)
+            arguments = msgspec.json.encode(state.get("input"), order="sorted").decode()
+            seen.append(
+                ToolStarted(
+                    key=f"{name} {arguments}", name=name, effects=_effects(name), call=unique
+                )
+            )
+        if status in ("completed", "error") and unique not in self._ended_tools:
+            self._ended_tools.add(unique)
+            seen.append(ToolEnded(call=unique))
+        return seen
+
+
+def _effects(tool: str) -> Effects:
+    if tool in _HARMLESS_TOOLS:
+        return "none"
+    return "seen" if tool in _WRITING_TOOLS else "possible"
+
+
+def _take_info(message: _Message, info: Fields) -> None:
+    message.role = _text(info.get("role")) or message.role
+    # A user message carries an object here: what it changed.
+    message.summary = info.get("summary") is True or info.get("mode") == "compaction"
+    message.finish = _text(info.get("finish")) or message.finish
+    message.completed = message.completed or "completed" in _fields(info.get("time"))
+
+
+def _take_part(message: _Message, part: Fields, *, key: str) -> None:
+    kind = _text(part.get("type"))
+    if kind == "step-finish" and message.finish is None:
+        message.finish = _text(part.get("reason")) or None
+    synthetic = part.get("synthetic") is True or part.get("ignored") is True
+    message.parts[key] = _Part(kind=kind, text=_text(part.get("text")), synthetic=synthetic)
+
+
+def _usage(info: Fields) -> Usage:
+    tokens = _fields(info.get("tokens"))
+    cache = _fields(tokens.get("cache"))
+    cost = info.get("cost")
+    return Usage(
+        input_tokens=_count(tokens.get("input"))
+        + _count(cache.get("read"))
+        + _count(cache.get("write")),
+        output_tokens=_count(tokens.get("output")) + _count(tokens.get("reasoning")),
+        cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
+    )
+
+
+def _error_evidence(error: Fields) -> Evidence:
+    data = _fields(error.get("data"))
+    text = _text(data.get("message")) or _text(error.get("message"))
+    status = data.get("statusCode")
+    headers = _fields(data.get("responseHeaders"))
+    raw = _text(data.get("responseBody"))
+    # A failure in the middle of a stream has the provider's own JSON as its message.
+    body = _json(raw) if raw else _json(text) if text.startswith("{") else None
+    return Evidence(
+        text=text,
+        stream="jsonl",
+        http_status=status if isinstance(status, int) else None,
+        headers={name.lower(): _text(value) for name, value in headers.items()},
+        body=body,
+        code=_text(error.get("name")) or None,
+    )
+
+
+def _json(text: str) -> object:
+    """The value that `text` holds, or `text` as it is: bodies are cut off and HTML at times."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _fields(value: object) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int:
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
