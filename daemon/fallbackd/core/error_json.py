@@ -1,0 +1,289 @@
+"""JSON that says of itself that it is an error, in whatever wrapping, to plain statements."""
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+MAX_DEPTH = 8
+MAX_JSON_LINE_CHARS = 200_000
+
+
+class Said(Struct, frozen=True, dict=True):
+    """One statement. `words` are machine-readable and in lower case; `value` is the JSON."""
+
+    text: str
+    words: tuple[str, ...] = ()
+    status: int | None = None
+    value: Any = None
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """What patterns are searched in: the message, whole and by line, then the words."""
+        text = self.text.replace("’", "'")
+        parts = [p for p in text.split("\n") if p.strip()]
+        whole = [" ".join(text.split())] if len(parts) > 1 else []
+        return (*parts, *whole, *self.words)
+
+
+_MESSAGE_KEYS = (
+    "message",
+    "detail",
+    "error_description",
+    "msg",
+    "error_message",
+    "reason",
+    "title",
+    "result",
+)
+_WORD_KEYS = (
+    "code",
+    "type",
+    "status",
+    "name",
+    "reason",
+    "error_code",
+    "__type",
+    "quotaId",
+    "error",
+    "kind",
+    "exit",
+)
+_STATUS_KEYS = (
+    "statusCode",
+    "status_code",
+    "status",
+    "code",
+    "api_error_status",
+    "error_status",
+    "http_status",
+)
+_INNER_KEYS = (
+    "error", "data", "body", "cause", "lastError", "responseBody", "response", "details", "errors",
+    "metadata", "raw", "violations", "info", "error_details",
+)  # fmt: skip
+
+
+def read_body(value: Any, *, status: int | None = None) -> list[Said]:
+    """An HTTP body, or an error value that a parser has cut out: an error as it stands."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        parsed = _parse(value)
+        if parsed is None:
+            return [Said(text=_plain(value), status=status)] if value.strip() else []
+        value = parsed
+    if isinstance(value, list):
+        return [s for item in value[:20] for s in read_body(item, status=status)]
+    if not isinstance(value, dict):
+        return []
+    found = [said for said in _event(value)]
+    if found or (status is not None and status < 400 and not _is_error(value)):
+        return [Said(s.text, s.words, s.status or status, s.value) for s in found]
+    return [_say(value, status=status)]
+
+
+def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
+    """Lines of JSON, or one JSON value over several lines; prose is passed over."""
+    if "{" not in text:
+        return []
+    found: list[Said] = []
+    for line in text.split("\n"):
+        line = line.strip()
+        if line[:1] not in "{[" or len(line) > MAX_JSON_LINE_CHARS or len(line) < 2:
+            continue
+        found.extend(_errors_in(_parse(line)))
+    if not found:
+        whole = _parse(text.strip())
+        found.extend(_errors_in(whole))
+    if not found and is_body:
+        for piece in _embedded(text):
+            found.append(_say(piece, prefix=text.split("{", 1)[0]))
+    return found
+
+
+def _errors_in(value: Any) -> Iterator[Said]:
+    if isinstance(value, list):
+        for item in value[:50]:
+            yield from _errors_in(item)
+    elif isinstance(value, dict):
+        yield from _event(value)
+
+
+def _event(value: dict[str, Any]) -> Iterator[Said]:
+    """Statements of one event or body; none for an event that only *contains* the word error."""
+    kind = value.get("type")
+    properties = value.get("properties")
+    if isinstance(properties, dict):
+        yield from _server_event(properties)
+    elif value.get("retryMessage"):
+        yield Said(text=str(value["retryMessage"]), value=value)
+    elif kind == "rate_limit_event":
+        info = value.get("rate_limit_info")
+        if isinstance(info, dict) and info.get("status") == "rejected":
+            yield Said(text="usage limit reached", words=("rejected",), value=info)
+    elif kind == "system" and value.get("subtype") == "api_retry":
+        yield _say(value)
+    elif _is_error(value):
+        yield _say(value)
+
+
+def _server_event(properties: dict[str, Any]) -> Iterator[Said]:
+    error, status = properties.get("error"), properties.get("status")
+    if isinstance(error, dict):
+        yield _say(error)
+    elif isinstance(status, dict) and status.get("type") == "retry":
+        yield Said(text=str(status.get("message") or ""), value={"status": "retry"})
+
+
+def _is_error(value: dict[str, Any]) -> bool:
+    kind = value.get("type")
+    if kind in (
+        "tool_use",
+        "tool_result",
+        "user",
+        "item.completed",
+        "item.started",
+        "item.updated",
+    ):
+        return False
+    if kind == "assistant":
+        return isinstance(value.get("error"), str)
+    if kind in ("error", "turn.failed", "response.failed"):
+        return True
+    if value.get("is_error") is True:
+        return True
+    error = value.get("error")
+    if isinstance(error, dict) and error:
+        return True
+    if isinstance(error, str) and error:
+        return kind is None or kind == "result"
+    return isinstance(value.get("message"), str) and (
+        _status_of(value) is not None or "error" in str(kind or value.get("code") or "").lower()
+    )
+
+
+def _say(value: Any, *, status: int | None = None, prefix: str = "") -> Said:
+    messages: list[str] = [prefix.strip()] if prefix.strip() else []
+    words: list[str] = []
+    statuses: list[int] = []
+    _gather(value, messages, words, statuses, 0)
+    unique = list(dict.fromkeys(m for m in messages if m))
+    return Said(
+        text="\n".join(unique),
+        words=tuple(dict.fromkeys(w.lower() for w in words)),
+        status=statuses[0] if statuses else status,
+        value=value,
+    )
+
+
+def _gather(
+    value: Any, messages: list[str], words: list[str], statuses: list[int], depth: int
+) -> None:
+    if depth > MAX_DEPTH:
+        return
+    if isinstance(value, list):
+        for item in value[:20]:
+            _gather(item, messages, words, statuses, depth + 1)
+        return
+    if not isinstance(value, dict):
+        if isinstance(value, str):
+            _gather_text(value, messages, words, statuses, depth)
+        return
+    status = _status_of(value)
+    if status is not None:
+        statuses.append(status)
+    for key in _WORD_KEYS:
+        word = value.get(key)
+        if isinstance(word, str) and re.fullmatch(r"[\w.:#/-]{2,120}", word):
+            words.append(word.rpartition("#")[2])
+    for key in _MESSAGE_KEYS:
+        message = value.get(key)
+        if isinstance(message, str):
+            _gather_text(message, messages, words, statuses, depth)
+        elif isinstance(message, dict) and key in ("message", "reason"):
+            _gather(message, messages, words, statuses, depth + 1)
+    content = value.get("content") if value.get("type") == "message" else None
+    if isinstance(content, list):
+        for part in content[:10]:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                messages.append(part["text"])
+    for key in _INNER_KEYS:
+        inner = value.get(key)
+        if isinstance(inner, dict | list):
+            _gather(inner, messages, words, statuses, depth + 1)
+        elif isinstance(inner, str) and inner and key not in _MESSAGE_KEYS:
+            _gather_text(inner, messages, words, statuses, depth)
+
+
+def _gather_text(
+    text: str, messages: list[str], words: list[str], statuses: list[int], depth: int
+) -> None:
+    """A message may be JSON again, or hold some."""
+    parsed = _parse(text)
+    if isinstance(parsed, dict | list):
+        _gather(parsed, messages, words, statuses, depth + 1)
+        return
+    messages.append(_plain(text))
+    for piece in _embedded(text):
+        _gather(piece, messages, words, statuses, depth + 1)
+
+
+def _embedded(text: str) -> Iterator[dict[str, Any]]:
+    """Objects inside prose: `400 {"type":"error",…}`, `Error code: 402 - {'error': {…}}`."""
+    start = text.find("{")
+    if start < 0:
+        return
+    end = text.rfind("}")
+    if end <= start or end - start > MAX_JSON_LINE_CHARS:
+        return
+    piece = text[start : end + 1]
+    parsed = _parse(piece)
+    if parsed is None and "'" in piece:
+        parsed = _parse(_from_python(piece))
+    if parsed is None and '\\"' in piece:
+        parsed = _parse(piece.replace('\\"', '"'))
+    if isinstance(parsed, dict):
+        yield parsed
+
+
+def _from_python(text: str) -> str:
+    """The repr of a dict, near enough: single quotes to double ones, names of constants."""
+    text = re.sub(r"(?<=[{\[,:\s])'((?:[^'\"\\]|\\.)*)'(?=\s*[:,}\]])", r'"\1"', text)
+    return re.sub(
+        r"\b(None|True|False)\b", lambda m: {"None": "null"}.get(m[1], m[1].lower()), text
+    )
+
+
+def _status_of(value: dict[str, Any]) -> int | None:
+    for key in _STATUS_KEYS:
+        status = value.get(key)
+        if isinstance(status, str) and re.fullmatch(r"[45]\d\d", status):
+            status = int(status)
+        if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
+            return status
+    return None
+
+
+_TAGS = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^<>]{0,2000}>", re.S | re.I)
+
+
+def _plain(text: str) -> str:
+    """Error pages of gateways are HTML: their words count, their tags do not."""
+    text = text[:MAX_JSON_LINE_CHARS]
+    if re.search(r"<(?:!doctype|html|head|body|h1|center|title)\b", text[:2000], re.I):
+        text = " ".join(_TAGS.sub(" ", text).split())
+    return text.strip()
+
+
+def _parse(text: str) -> Any:
+    text = text.strip()
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        return msgspec.json.decode(text.encode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None

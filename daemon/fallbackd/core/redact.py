@@ -1,0 +1,71 @@
+"""What may be shown of a program's output: without secrets, control characters or bulk."""
+
+import re
+
+MAX_EVIDENCE_CHARS = 400
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
+)
+
+_NAMED = (
+    r"(?:api|access|secret|private|auth|client|refresh|id|session|bearer)?[-_ ]?"
+    r"(?:key|token|secret|passw(?:or)?d|credential|authorization)s?"
+)
+
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END[^-]*-----|\Z)", re.S), "[key]"),
+    # A JSON web token, with or without its signature.
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"), "[token]"),
+    (re.compile(r"\b(bearer|basic)\s+[\w.~+/=*-]{6,}", re.I), r"\1 [token]"),
+    # Keys that vendors mark by a prefix. Already masked ones (`sk-abc***xyz`) are taken too.
+    (
+        re.compile(r"\b(?:sk|pk|rk|ak|gsk|xai|key|r8|hf|nvapi|csk|pplx|fw|tgp)[-_][\w*.-]{6,}"),
+        "[key]",
+    ),
+    (re.compile(r"\bAIza[\w*-]{10,}"), "[key]"),
+    (re.compile(r"\bya29\.[\w-]{6,}"), "[key]"),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), "[key]"),
+    (re.compile(r"\b(?:gh[pousr]|github_pat|glpat|xox[abprs])[-_][\w-]{10,}"), "[key]"),
+    (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"), "[login]"),
+    (
+        re.compile(
+            rf"(\b{_NAMED}[\"']?\s*[=:]\s*[\"']?)(?!\[)(?=[^\s\"',;&]*\d)[^\s\"',;&]{{6,}}", re.I
+        ),
+        r"\1[redacted]",
+    ),
+    (
+        re.compile(r"([?&](?:key|token|api_key|access_token|code)=)[^&\s\"']+", re.I),
+        r"\1[redacted]",
+    ),
+    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b"), "[email]"),
+    (re.compile(r"\b[0-9a-f]{32,}\b", re.I), "[hex]"),
+    # Long runs of base64 that mix cases and digits: no word of a language looks like that.
+    (
+        re.compile(
+            r"(?<![\w/.-])(?=[\w+/-]*[a-z])(?=[\w+/-]*[A-Z])(?=[\w+/-]*\d)[\w+-]{40,}={0,2}"
+        ),
+        "[token]",
+    ),
+)
+
+
+def strip_escapes(text: str) -> str:
+    """Remove terminal escape sequences."""
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
+
+
+def redact(text: str) -> str:
+    """Replace whatever looks like a secret. For logs and evidence alike; idempotent."""
+    for pattern, put in _SECRETS:
+        text = pattern.sub(put, text)
+    return text
+
+
+def excerpt(text: str, *, max_chars: int = MAX_EVIDENCE_CHARS) -> str:
+    """One printable line of at most `max_chars` characters, redacted."""
+    # Secrets are looked for before the cut, which could leave half a key that no pattern knows.
+    text = _CONTROLS.sub(" ", strip_escapes(text[: max_chars * 20]))
+    text = " ".join(redact(text).split())
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -1,0 +1,392 @@
+"""
+Every way in which a provider states when a limit ends, read to seconds from now.
+
+Headers and JSON fields first, then sentences. What a program says about its own back-off
+(`Retrying after 14877231ms`) is not the end of a limit.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import timezone as fixed_zone
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+MAX_BELIEVABLE_S = 400 * 86400.0
+"""A stated time further away than a year is a misread number."""
+
+
+class Stated(NamedTuple):
+    """`spent` says that the window is known to be used up; False: known not to be; None: unsaid."""
+
+    seconds: float
+    spent: bool | None = None
+    window: bool = False
+    """The end of a quota window, not just advice when to come again."""
+
+
+def seconds_until_reset(
+    *,
+    texts: Iterable[str] = (),
+    headers: Mapping[str, str] | None = None,
+    bodies: Iterable[Any] = (),
+    now: float,
+    timezone: str | None = None,
+) -> float | None:
+    """
+    Find when the limit ends.
+
+    Args:
+        texts: Messages of the provider.
+        headers: Names in any case.
+        bodies: Parsed JSON values.
+        timezone: IANA name for clock times without a zone; None: the machine's.
+
+    Returns:
+        Seconds from `now`, at least 0; None where nothing is stated.
+    """
+    found = list(read_headers(headers or {}, now=now))
+    for body in bodies:
+        found.extend(_read_json(body, now=now, timezone=timezone))
+    if not found:
+        for text in texts:
+            seconds = read_sentence(text, now=now, timezone=timezone)
+            if seconds is not None:
+                found.append(Stated(seconds))
+    return _choose(found)
+
+
+def _choose(found: list[Stated]) -> float | None:
+    """Spent windows go before advice; windows that are not spent are ignored; else the longest."""
+    believable = [s for s in found if -86400.0 < s.seconds < MAX_BELIEVABLE_S]
+    spent = [s.seconds for s in believable if s.spent is True]
+    other = [s.seconds for s in believable if s.spent is None]
+    advice = [s.seconds for s in believable if s.spent is None and not s.window]
+    chosen = spent or advice or other
+    return max(0.0, max(chosen)) if chosen else None
+
+
+# --- headers -----------------------------------------------------------------------------------
+
+_REMAINING = re.compile(
+    r"(?P<stem>.*ratelimit.*)-(?P<what>remaining|reset|status|limit)(?P<tail>-.*)?"
+)
+
+
+def read_headers(headers: Mapping[str, str], *, now: float) -> list[Stated]:
+    lower = {str(k).lower(): str(v).strip() for k, v in headers.items()}
+    found: list[Stated] = []
+    for name in ("retry-after-ms", "x-ms-retry-after-ms"):
+        if (number := _number(lower.get(name, ""))) is not None:
+            found.append(Stated(number / 1000.0))
+    if "retry-after" in lower and (seconds := _retry_after(lower["retry-after"], now)) is not None:
+        found.append(Stated(seconds))
+    for name, value in lower.items():
+        stem, spent = _window_of(name, lower)
+        if stem is None:
+            continue
+        seconds = _moment_or_span(value, now=now)
+        if seconds is not None:
+            found.append(Stated(seconds, spent, window=True))
+    return found
+
+
+def _window_of(name: str, headers: Mapping[str, str]) -> tuple[str | None, bool | None]:
+    """The window that a reset header speaks of, and whether its neighbours say it is used up."""
+    if "reset" not in name or not re.search(r"rate-?limit|x-codex|quota", name):
+        return None, None
+    if name.endswith(("-reset-at", "-reset-after-seconds")) and "codex" in name:
+        used = _number(
+            headers.get(re.sub(r"-reset-(?:at|after-seconds)$", "-used-percent", name), "")
+        )
+        return name, None if used is None else used >= 100.0
+    status = headers.get(re.sub(r"-reset(?=-|$)", "-status", name))
+    if status is not None:
+        return name, status == "rejected"
+    left = headers.get(re.sub(r"-reset(?=-|$)", "-remaining", name))
+    number = _number(left or "")
+    return name, None if number is None else number <= 0
+
+
+def _retry_after(value: str, now: float) -> float | None:
+    if (number := _number(value)) is not None:
+        return number
+    try:
+        return parsedate_to_datetime(value).timestamp() - now
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    text = str(value).strip()
+    return float(text) if re.fullmatch(r"-?\d{1,15}(?:\.\d{1,9})?", text) else None
+
+
+def _moment_or_span(value: Any, *, now: float, zone: tzinfo | None = None) -> float | None:
+    """Seconds from now out of an epoch (s or ms), ISO 8601, HTTP date, `1m30s` or plain seconds."""
+    number = _number(value)
+    if number is not None:
+        if number > 1e11:
+            return number / 1000.0 - now
+        return number - now if number > 1e9 else number
+    text = str(value).strip()
+    if (span := read_span(text)) is not None:
+        return span
+    if (moment := _iso(text, zone)) is not None:
+        return moment - now
+    return _retry_after(text, now)
+
+
+# --- JSON --------------------------------------------------------------------------------------
+
+_SPAN_KEYS = {
+    "resets_in_seconds", "reset_in_seconds", "resetsinseconds", "retry_after", "retryafter",
+    "retry_after_seconds", "reset_after_seconds", "resets_in", "retryafterseconds",
+}  # fmt: skip
+_SPAN_MS_KEYS = {"retry_after_ms", "retryafterms", "retrydelayms"}
+_DELAY_KEYS = {"retrydelay", "quotaresetdelay"}
+_MOMENT_KEYS = {
+    "resets_at", "resetsat", "reset_at", "resetat", "quotaresettimestamp", "resettime",
+    "reset_time", "resets", "nextresettime",
+}  # fmt: skip
+_HEADER_KEYS = {"headers", "responseheaders", "response_headers"}
+
+
+def _read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) -> list[Stated]:
+    found: list[Stated] = []
+    if depth > 8:
+        return found
+    if isinstance(value, list):
+        for item in value[:50]:
+            found += _read_json(item, now=now, timezone=timezone, depth=depth + 1)
+    if not isinstance(value, Mapping):
+        return found
+    for key, item in value.items():
+        name = str(key).lower()
+        seconds: float | None = None
+        if name in _HEADER_KEYS and isinstance(item, Mapping):
+            found += read_headers({str(k): str(v) for k, v in item.items()}, now=now)
+            continue
+        if name in _SPAN_KEYS:
+            seconds = _number(item)
+            seconds = read_span(str(item)) if seconds is None else seconds
+        elif name in _SPAN_MS_KEYS:
+            number = _number(item)
+            seconds = None if number is None else number / 1000.0
+        elif name in _DELAY_KEYS:
+            seconds = read_span(str(item)) if isinstance(item, str) else _number(item)
+        elif name in _MOMENT_KEYS:
+            seconds = _moment_or_span(item, now=now, zone=zone_of(timezone))
+        if seconds is not None:
+            found.append(Stated(seconds, None))
+        elif isinstance(item, Mapping | list):
+            found += _read_json(item, now=now, timezone=timezone, depth=depth + 1)
+    return found
+
+
+# --- sentences ---------------------------------------------------------------------------------
+
+_UNITS = (
+    (r"w(?:ee)?ks?|w", 604800.0),
+    (r"days?|d", 86400.0),
+    (r"hours?|hrs?|h", 3600.0),
+    (r"min(?:ute)?s?|m(?!s)", 60.0),
+    (r"ms|milliseconds?", 0.001),
+    (r"sec(?:ond)?s?|s", 1.0),
+)
+_AMOUNT = r"(\d+(?:\.\d+)?)\s*-?(" + "|".join(u for u, _ in _UNITS) + r")(?![a-z])"
+_SPAN = re.compile(rf"{_AMOUNT}(?:\s*(?:,|and)?\s*{_AMOUNT}){{0,5}}", re.I)
+_ONE = re.compile(_AMOUNT, re.I)
+
+
+def read_span(text: str) -> float | None:
+    """`18h7m24s`, `2 days 17 hours`, `in 20 seconds` (only the span itself) to seconds."""
+    text = text.strip()
+    return _span_seconds(text) if _SPAN.fullmatch(text) else None
+
+
+def _span_seconds(text: str) -> float:
+    total = 0.0
+    for amount, unit in _ONE.findall(text):
+        for pattern, seconds in _UNITS:
+            if re.fullmatch(pattern, unit, re.I):
+                total += float(amount) * seconds
+                break
+    return total
+
+
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_CLOCK = r"(?P<h>\d{1,2})(?::(?P<m>\d\d))?(?::\d\d)?\s*(?P<ap>[ap]\.?m\.?)?"
+_ZONE = (
+    r"(?:\s*\(?(?P<zone>UTC|GMT|Z|[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_+-]+){1,2}|[+-]\d\d:?\d\d)\b\)?)?"
+)
+_BEFORE = (
+    r"(?:resets?|reset(?:ting)?|again|available|regain access|retry|renews?|refresh(?:es)?|ends?|until|expires?|return)"
+    r"(?:\s+(?:again|after|at|on|in|about|around|approximately|by|will|be|is|time|:|limit|window|usage|quota|the))*\s*[:\s]\s*~?"
+)
+_OWN_BACKOFF = re.compile(
+    r"retrying (?:again )?(?:after|in)\s+\d+(?:\.\d+)?\s*\w+(?:\s+\d+\s*s\b)?"
+    r"|\[retrying in[^\]]*\]|retry_delay_ms\W+\d+",
+    re.I,
+)
+_IN_SPAN = re.compile(
+    rf"(?:{_BEFORE}|\b(?:in|after|for|wait)\s+(?:about |approximately |~)?){_SPAN.pattern}", re.I
+)
+_ISO = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s*(?:Z|UTC|GMT|[+-]\d\d:?\d\d)?(?![\d:])",
+    re.I,
+)
+_ISO_AT = re.compile(r"(?P<d>\d{4}-\d\d-\d\d) at (?P<t>\d\d:\d\d) ?(?P<z>UTC)?", re.I)
+_NAMED_DATE = re.compile(
+    rf"\b(?P<mon>{_MONTH})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<year>\d{{4}}))?"
+    rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
+    re.I,
+)
+_CLOCK_AT = re.compile(rf"{_BEFORE}{_CLOCK}{_ZONE}(?!\s*[\w-]*(?:%|tokens|requests))", re.I)
+_KEYED = re.compile(
+    r"[\"']?(?P<key>resets_?in_?seconds|resets_?at|retry_?delay|quota_?reset_?delay|retry-after(?:-ms)?)[\"']?"
+    r"\s*[:=]\s*[\"']?(?P<value>[\w.:+-]+)",
+    re.I,
+)
+
+
+def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
+    """Seconds from now that a message states, or None."""
+    # Terminals break lines inside words ("try a\ngain at"): one space is enough for the rest.
+    flat = " ".join(_OWN_BACKOFF.sub(" ", text[:20_000]).split())
+    if (seconds := _keyed(flat, now)) is not None:
+        return seconds
+    zone = zone_of(timezone)
+    if match := _ISO_AT.search(flat):
+        stated = f"{match['d']}T{match['t']}:00{'Z' if match['z'] else ''}"
+        if (moment := _iso(stated, zone)) is not None:
+            return max(0.0, moment - now)
+    if match := _ISO.search(flat):
+        moment = _iso(match[0], zone)
+        if moment is not None and _speaks_of_reset(flat[: match.start()]):
+            return max(0.0, moment - now)
+    for match in _NAMED_DATE.finditer(flat):
+        if _speaks_of_reset(flat[: match.start()]):
+            seconds = _named_date(match, now=now, zone=zone)
+            if seconds is not None:
+                return seconds
+    spans = [m for m in _IN_SPAN.finditer(flat) if _speaks_of_reset(flat[: m.end()])]
+    if spans:
+        return max(_span_seconds(m[0]) for m in spans)
+    clocks = [
+        s for m in _CLOCK_AT.finditer(flat) if (s := _clock(m, now=now, zone=zone)) is not None
+    ]
+    return clocks[-1] if clocks else None
+
+
+def _keyed(flat: str, now: float) -> float | None:
+    """Fields of JSON that is quoted inside a message."""
+    best: float | None = None
+    for match in _KEYED.finditer(flat):
+        key = match["key"].lower()
+        value: float | None
+        if key.endswith("-ms"):
+            number = _number(match["value"])
+            value = None if number is None else number / 1000.0
+        else:
+            value = _moment_or_span(match["value"], now=now)
+        if value is not None and value < MAX_BELIEVABLE_S:
+            best = value if best is None else max(best, value)
+    return None if best is None else max(0.0, best)
+
+
+def _speaks_of_reset(before: str) -> bool:
+    return bool(
+        re.search(
+            r"reset|again|retry|wait|available|regain|renew|refresh|until|expire|return|重置|恢复|reinicia|will end",
+            before[-160:],
+            re.I,
+        )
+    )
+
+
+def zone_of(name: str | None) -> tzinfo | None:
+    """None: the machine's zone. An unknown name counts as none."""
+    if not name:
+        return None
+    if name.upper() in ("UTC", "GMT", "Z"):
+        return UTC
+    if match := re.fullmatch(r"([+-])(\d\d):?(\d\d)", name):
+        sign = -1 if match[1] == "-" else 1
+        from_utc = timedelta(hours=int(match[2]), minutes=int(match[3])) * sign
+        return fixed_zone(from_utc)
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return None
+
+
+def _local(now: float, zone: tzinfo | None) -> datetime:
+    utc = datetime.fromtimestamp(now, UTC)
+    return utc.astimezone(zone)  # astimezone(None) is the machine's zone
+
+
+def _iso(text: str, zone: tzinfo | None) -> float | None:
+    text = re.sub(r"\s*(?:UTC|GMT|Z)$", "+00:00", text.strip(), flags=re.I).replace(" ", "T", 1)
+    text = re.sub(r"(\.\d{6})\d+", r"\1", text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone) if zone is not None else moment.astimezone()
+    return moment.timestamp()
+
+
+def _hour_minute(match: re.Match[str]) -> tuple[int, int] | None:
+    """None for what is no clock time: a bare number without minutes and without am/pm."""
+    if match["h"] is None or (match["m"] is None and match["ap"] is None):
+        return None
+    hour, minute = int(match["h"]), int(match["m"] or 0)
+    if match["ap"]:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if match["ap"][0] in "pP" else 0)
+    return (hour, minute) if hour < 24 and minute < 60 else None
+
+
+def _clock(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | None:
+    """The next time at which a clock in that zone shows this."""
+    found = _hour_minute(match)
+    if found is None:
+        return None
+    here = _local(now, zone_of(match["zone"]) or zone)
+    then = here.replace(hour=found[0], minute=found[1], second=0, microsecond=0)
+    seconds = then.timestamp() - now
+    # A minute ago is now: messages state whole minutes.
+    return max(0.0, seconds) if seconds > -60.0 else (then + timedelta(days=1)).timestamp() - now
+
+
+def _named_date(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | None:
+    month = _MONTHS.index(match["mon"][:3].lower()) + 1
+    used = zone_of(match["zone"]) or zone
+    here = _local(now, used)
+    hour, minute = _hour_minute(match) or (0, 0)
+    year = int(match["year"]) if match["year"] else here.year
+    try:
+        day = date(year, month, int(match["day"]))
+    except ValueError:
+        return None
+    then = here.replace(
+        year=day.year,
+        month=day.month,
+        day=day.day,
+        hour=hour,
+        minute=minute,
+        second=0,
+        microsecond=0,
+    )
+    if not match["year"] and then.timestamp() < now - 86400.0:
+        then = then.replace(year=year + 1)
+    return max(0.0, then.timestamp() - now)
