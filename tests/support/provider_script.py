@@ -1,0 +1,107 @@
+"""What the scripted provider can be told to do, and how it does that to one model call."""
+
+import asyncio
+
+from msgspec import Struct
+from tests.support import provider_answers, provider_frames, provider_refusals
+from tests.support.provider_http import Peer, Request
+from tests.support.provider_refusals import Dialect
+
+ANSWERS = ("ok", "slow", "tool")
+INSTEAD = ("hang", "reset", "empty", "garbage")
+MIDWAY = ("hang_mid", "reset_mid", "truncated", "error_mid", "rate_limit_mid")
+NAMES = (*ANSWERS, *INSTEAD, *MIDWAY, *provider_refusals.NAMES)
+
+
+class Behaviour(Struct, frozen=True, kw_only=True):
+    names: tuple[str, ...] = ("ok",)
+    """For the first call, the second, …; the last one stays."""
+    retry_after_s: float | None = 5
+    reset_in_s: float = 13872
+    command: str = "true"
+    text: str = provider_frames.TEXT
+    pause_s: float = 1.5
+    """Between two events of `slow`."""
+
+
+async def perform(
+    peer: Peer,
+    request: Request,
+    dialect: Dialect,
+    name: str,
+    behaviour: Behaviour,
+) -> bool:
+    if name in provider_refusals.NAMES:
+        limits = provider_refusals.Limits(
+            retry_after_s=behaviour.retry_after_s, reset_in_s=behaviour.reset_in_s
+        )
+        no = provider_refusals.refusal(name, dialect, request.model, limits)
+        await peer.send(no.status, no.body, no.headers)
+        return True
+    match name:
+        case "hang":
+            await peer.closed()
+            return False
+        case "reset":
+            peer.reset()
+            return False
+        case "empty":
+            await peer.send(200, "", {"content-type": "text/event-stream"})
+            return True
+        case "garbage":
+            await peer.send(200, "<<<this is not JSON>>> {]", {"content-type": "application/json"})
+            return True
+    tool = None
+    if name == "tool" and not provider_answers.has_tool_result(request.body):
+        tool = provider_answers.shell_call(dialect, request.body, behaviour.command)
+    text = request.wanted_json or behaviour.text
+    answer = provider_frames.Answer(model=request.model, text=text, tool=tool)
+    if not request.streams:
+        return await _perform_whole(peer, dialect, name, answer, behaviour)
+    stream = provider_answers.stream(dialect, answer)
+    await peer.begin_stream()
+    for event in stream.head:
+        await peer.event(event, pause_s=behaviour.pause_s if name == "slow" else 0)
+    match name:
+        case "hang_mid":
+            await peer.closed()
+            return False
+        case "reset_mid":
+            peer.reset()
+            return False
+        case "error_mid" | "rate_limit_mid":
+            await peer.event(provider_answers.error_event(dialect, name))
+        case "truncated":
+            pass
+        case _:
+            for event in stream.tail:
+                await peer.event(event, pause_s=behaviour.pause_s if name == "slow" else 0)
+    await peer.end_stream()
+    return True
+
+
+async def _perform_whole(
+    peer: Peer,
+    dialect: Dialect,
+    name: str,
+    answer: provider_frames.Answer,
+    behaviour: Behaviour,
+) -> bool:
+    """Without a stream there is no midway: the nearest failure that a whole body can have."""
+    match name:
+        case "hang_mid":
+            await peer.closed()
+            return False
+        case "reset_mid" | "truncated":
+            peer.reset()
+            return False
+        case "error_mid" | "rate_limit_mid":
+            kind = "429" if name == "rate_limit_mid" else "529"
+            limits = provider_refusals.Limits(retry_after_s=behaviour.retry_after_s)
+            no = provider_refusals.refusal(kind, dialect, answer.model, limits)
+            await peer.send(no.status, no.body, no.headers)
+            return True
+    if name == "slow":
+        await asyncio.sleep(4 * behaviour.pause_s)
+    await peer.send(200, provider_answers.whole(dialect, answer))
+    return True
