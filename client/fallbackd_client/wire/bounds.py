@@ -1,0 +1,85 @@
+"""Types of single fields, with the bounds that hold for them on the wire."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+_PRINTABLE = (
+    r"^[^\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+$(?![\s\S])"
+)
+# `$` alone would let a trailing line end pass in Python; the look-ahead is plain ECMA too.
+
+SessionName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        pattern=_PRINTABLE,
+        description="The caller's conversation: 1 to 200 printable characters.",
+    ),
+]
+RoleName = Annotated[str, Meta(min_length=1, max_length=128, pattern=_PRINTABLE)]
+Name = Annotated[str, Meta(min_length=1, max_length=300, pattern=_PRINTABLE)]
+"""An id of a backend, model, credential, chain, scope or delegation."""
+ChainName = Annotated[str, Meta(min_length=1, max_length=300)]
+"""
+Like `Name`, for unions with an array.
+
+No pattern there: msgspec 0.22 frees memory twice for `Annotated[str, pattern] | tuple[...]`.
+"""
+RequestName = Annotated[str, Meta(min_length=1, max_length=200, pattern=_PRINTABLE)]
+
+PromptText = Annotated[str, Meta(min_length=1, description="Text for the backend, without NUL.")]
+DirectoryPath = Annotated[str, Meta(min_length=1, max_length=4096)]
+Note = Annotated[str, Meta(max_length=2000)]
+
+Instant = Annotated[float, Meta(ge=0, description="Unix seconds, UTC.")]
+DurationS = Annotated[float, Meta(ge=0, description="Seconds.")]
+SettleS = Annotated[float, Meta(ge=0, le=60, description="Seconds.")]
+WaitS = Annotated[float, Meta(ge=0, le=604800, description="Seconds; bounds only the waiting.")]
+DeadlineS = Annotated[float, Meta(gt=0, le=604800, description="Seconds; stops the work.")]
+CountLimit = Annotated[int, Meta(ge=1, le=10000)]
+Tokens = Annotated[int, Meta(ge=0)]
+Offset = Annotated[int, Meta(ge=0, description="Bytes from the start of the log.")]
+
+Mode = Literal["interactive", "batch"]
+WaitFor = Literal["accepted", "settled", "finished"]
+Permissions = Literal["read", "workspace", "full"]
+OnPartial = Literal["continue", "ask", "fail"]
+Trigger = Literal["reactive", "preemptive", "recovery", "manual"]
+Effects = Literal["none", "possible", "seen"]
+HealthState = Literal["healthy", "rate_limited", "cooldown", "broken", "paused"]
+DelegationState = Literal[
+    "queued",
+    "running",
+    "waiting",
+    "succeeded",
+    "failed",
+    "refused",
+    "cancelled",
+    "awaiting_answer",
+    "handed_back",
+]
+END_STATES = frozenset({"succeeded", "failed", "refused", "cancelled", "handed_back"})
+"""States of a delegation that has had its one answer."""
+
+Verdict = Literal[
+    "chosen",
+    "healthy",
+    "unproven",
+    "in_trial",
+    "cooldown",
+    "rate_limited",
+    "broken",
+    "paused",
+    "tried",
+    "same_as_failed",
+    "disabled",
+    "not_installed",
+    "not_configured",
+    "context",
+    "budget",
+    "must_differ",
+    "consent",
+    "local_network",
+]

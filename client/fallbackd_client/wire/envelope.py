@@ -1,0 +1,129 @@
+"""
+JSON-RPC 2.0 around every message: what a line decodes to, and how answers are encoded.
+
+`Request.id` tells three things apart: absent (`UNSET`, a notification: never answered), null, and
+a value. `params` stays undecoded (`Raw`) until the method is known.
+"""
+
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+Id = str | int | float | None
+"""JSON-RPC leaves the choice to the caller; an answer carries it back unchanged."""
+
+
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`jsonrpc` is checked by its type: anything but "2.0" is no request."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: Raw | UnsetType = UNSET
+    id: Id | UnsetType = UNSET
+
+    @property
+    def is_notification(self) -> bool:
+        return self.id is UNSET
+
+
+class ErrorObject(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    code: int
+    message: str
+    """A sentence that says what to do."""
+    data: Any = UNSET  # any JSON value; an object with `kind` from this daemon
+
+
+class Response(Struct, frozen=True, kw_only=True):
+    """Exactly one of `result` and `error`."""
+
+    id: Id
+    jsonrpc: Literal["2.0"] = "2.0"
+    result: Raw | UnsetType = UNSET
+    error: ErrorObject | UnsetType = UNSET
+
+
+class Notification(Struct, frozen=True, kw_only=True):
+    method: str
+    params: Raw | UnsetType = UNSET
+    jsonrpc: Literal["2.0"] = "2.0"
+
+
+P = TypeVar("P", bound=Struct)
+R = TypeVar("R")
+
+
+class Method(Generic[P, R]):
+    """
+    A method of the contract: its name and the types of both directions.
+
+    Args:
+        name: As in `Request.method`.
+        params: A Struct; unknown fields of it are ignored, `unknown_fields` names them.
+        result: Anything msgspec can describe.
+        read_only: Changes nothing for any params: answered inline, repeated freely.
+        summary: One line for `rpc.discover`.
+    """
+
+    __slots__ = ("name", "params", "read_only", "result", "summary")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        params: type[P],
+        result: Any,  # `type[R]` cannot be said of a union; `Method[P, R]` is annotated instead
+        read_only: bool,
+        summary: str,
+    ) -> None:
+        self.name = name
+        self.params = params
+        self.result = result
+        self.read_only = read_only
+        self.summary = summary
+
+    def __repr__(self) -> str:
+        return f"Method({self.name!r})"
+
+    def decode_params(self, raw: Raw | UnsetType) -> P:
+        """
+        Read the params of a request; absent and null count as no fields at all.
+
+        Raises:
+            msgspec.ValidationError: With the path of the field (`$.timeout_s`).
+            msgspec.DecodeError: Where the text is no JSON.
+        """
+        text = b"{}" if raw is UNSET or raw == b"null" else raw
+        return msgspec.json.decode(text, type=self.params)
+
+    def unknown_fields(self, raw: Raw | UnsetType) -> tuple[str, ...]:
+        """Names of fields that this version does not know, for a warning."""
+        if raw is UNSET or raw == b"null":
+            return ()
+        known = set(self.params.__struct_encode_fields__)
+        return tuple(sorted(msgspec.json.decode(raw, type=dict[str, Raw]).keys() - known))
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(message: Struct) -> bytes:
+    """One line, its line end included."""
+    return _encoder.encode(message) + b"\n"
+
+
+def encode_request(method: str, params: object, request_id: Id | UnsetType = UNSET) -> bytes:
+    raw = Raw(_encoder.encode(params))
+    return encode(Request(jsonrpc="2.0", method=method, params=raw, id=request_id))
+
+
+def encode_result(request_id: Id, result: object) -> bytes:
+    return encode(Response(id=request_id, result=Raw(_encoder.encode(result))))
+
+
+def encode_error(request_id: Id, code: int, message: str, data: object = UNSET) -> bytes:
+    return encode(Response(id=request_id, error=ErrorObject(code=code, message=message, data=data)))
+
+
+def encode_notification(method: str, params: object) -> bytes:
+    return encode(Notification(method=method, params=Raw(_encoder.encode(params))))

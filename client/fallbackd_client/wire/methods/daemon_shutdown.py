@@ -1,0 +1,24 @@
+"""`daemon.shutdown`: drain, then exit. Answered before the daemon goes."""
+
+from msgspec import Struct
+
+from fallbackd_client.wire.envelope import Method
+
+
+class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    state: str = "draining"
+    running: int = 0
+    """Delegations that have not ended."""
+
+
+METHOD: Method[Params, Result] = Method(
+    "daemon.shutdown",
+    params=Params,
+    result=Result,
+    read_only=False,
+    summary="Drain, then exit.",
+)

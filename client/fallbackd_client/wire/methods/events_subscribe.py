@@ -1,0 +1,92 @@
+"""
+`events.subscribe`: be told what happens, as notifications `event` on this connection.
+
+`attempt.output` is progress, not the answer: it carries offsets into the log, has no `seq`, is
+not journaled. A subscriber that does not read is dropped after one last `subscription.dropped`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from fallbackd_client.wire.bounds import SessionName
+from fallbackd_client.wire.envelope import Method
+
+EventKind = Literal[
+    "health.moved",
+    "attempt.started",
+    "attempt.output",
+    "attempt.ended",
+    "delegation.accepted",
+    "delegation.hopped",
+    "delegation.ended",
+    "session.notice",
+    "question.opened",
+    "question.answered",
+    "config.reloaded",
+    "config.rejected",
+    "daemon.draining",
+    "subscription.dropped",
+]
+NOTIFICATION = "event"
+
+
+class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kinds: tuple[str, ...] | None = None
+    """Null: all but `attempt.output`, which has to be named. Unknown ones never come."""
+    session: SessionName | None = None
+    since: Annotated[int, Meta(ge=0)] | None = None
+    """Replay journaled events with a `seq` above this one first."""
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    subscription: str
+    seq: int
+    """Of the last journaled event at this moment."""
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Fields that a kind does not carry are absent."""
+
+    at: float
+    kind: EventKind
+    seq: int | UnsetType = UNSET
+    subscription: str | UnsetType = UNSET
+    delegation: str | UnsetType = UNSET
+    session: str | UnsetType = UNSET
+    backend: str | UnsetType = UNSET
+    attempt: str | UnsetType = UNSET
+    model: str | UnsetType | None = UNSET
+    state: str | UnsetType = UNSET
+    """Of the delegation, the attempt or the backend after it."""
+    previous: str | UnsetType = UNSET
+    """Of the backend before it."""
+    reason: str | UnsetType | None = UNSET
+    until_at: float | UnsetType | None = UNSET
+    scope: str | UnsetType = UNSET
+    unproven: bool | UnsetType = UNSET
+    from_: str | UnsetType | None = field(name="from", default=UNSET)
+    to: str | UnsetType | None = UNSET
+    from_model: str | UnsetType | None = UNSET
+    to_model: str | UnsetType | None = UNSET
+    trigger: str | UnsetType = UNSET
+    stream: str | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    """`attempt.output`: where the new bytes begin in the log."""
+    size_bytes: int | UnsetType = UNSET
+    """`attempt.output`: size of the log now."""
+    notice: Literal["fallback", "recovered", "outage"] | UnsetType = UNSET
+    question: str | UnsetType = UNSET
+    choice: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    """A sentence for people."""
+    errors: tuple[Any, ...] | UnsetType = UNSET  # `ConfigProblem`s of a rejected configuration
+
+
+METHOD: Method[Params, Result] = Method(
+    "events.subscribe",
+    params=Params,
+    result=Result,
+    read_only=False,  # bound to its connection
+    summary="Be told what happens, as notifications on this connection.",
+)

@@ -1,0 +1,69 @@
+"""`report`: what a caller that talks to a provider itself has seen."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from fallbackd_client.wire.aliases import one_of
+from fallbackd_client.wire.bounds import Instant, Name, SessionName
+from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.shapes import (
+    CandidateVerdict,
+    Evidence,
+    Failure,
+    HealthEntry,
+    TokenUsage,
+)
+
+
+class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    outcome: Literal["success", "failure", "released"]
+    backend: Name | None = None
+    """Required; may be given as `platform`."""
+    platform: Name | None = None
+    session: SessionName | None = None
+    session_id: SessionName | None = None
+    model: Name | None = None
+    credential: Name | None = None
+    attempt: Name | None = None
+    lease: Name | None = None
+    """The `id` of the lease that `resolve` gave."""
+    started_at: Instant | None = None
+    evidence: Evidence | None = None
+    usage: TokenUsage | None = None
+
+    def normalised(self) -> "Params":
+        """
+        The same under today's names.
+
+        Raises:
+            msgspec.ValidationError: No backend, or two names that contradict each other.
+        """
+        backend = one_of(backend=self.backend, platform=self.platform)
+        if backend is None:
+            raise msgspec.ValidationError("Object missing required field `backend`")
+        return msgspec.structs.replace(
+            self,
+            backend=backend,
+            platform=None,
+            session=one_of(session=self.session, session_id=self.session_id),
+            session_id=None,
+        )
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    failure: Failure | None = None
+    health: dict[str, HealthEntry] = field(default_factory=dict)
+    """The backend's, after the report."""
+    next: CandidateVerdict | None = None
+    """The candidate to go on with."""
+
+
+METHOD: Method[Params, Result] = Method(
+    "report",
+    params=Params,
+    result=Result,
+    read_only=False,
+    summary="Tell what became of a call that the caller made itself.",
+)

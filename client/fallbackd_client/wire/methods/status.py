@@ -1,0 +1,79 @@
+"""`status`: the daemon at a glance."""
+
+from msgspec import Struct, field
+
+from fallbackd_client.wire.bounds import SessionName
+from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.shapes import (
+    ConfigProblem,
+    HealthEntry,
+    Question,
+    SessionView,
+    UsageRow,
+)
+
+
+class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    session: SessionName | None = None
+    verbose: bool = False
+
+
+class DaemonStatus(Struct, frozen=True, kw_only=True):
+    version: str
+    pid: int
+    started_at: float
+    uptime_s: float
+    socket: str
+    state: str = "running"
+    """running, draining."""
+    config_path: str | None = None
+    config_errors: tuple[ConfigProblem, ...] = ()
+    config_warnings: tuple[ConfigProblem, ...] = ()
+    state_dir: str | None = None
+    store: str | None = None
+    connections: int = 0
+    last_tick_at: float | None = None
+
+
+class DelegationLine(Struct, frozen=True, kw_only=True):
+    """A delegation that has not ended, in short."""
+
+    delegation: str
+    state: str
+    created_at: float
+    session: str | None = None
+    requested: str | None = None
+    active: str | None = None
+    phase: str | None = None
+    hops: int = 0
+
+
+class DelegationCounts(Struct, frozen=True, kw_only=True):
+    running: int = 0
+    waiting: int = 0
+    queued: int = 0
+    finished_total: int = 0
+    by_state: dict[str, int] = field(default_factory=dict)
+    """Ended ones by how they ended."""
+    active: tuple[DelegationLine, ...] = ()
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    daemon: DaemonStatus
+    health: dict[str, HealthEntry] = field(default_factory=dict)
+    sessions: tuple[SessionView, ...] = ()
+    delegations: DelegationCounts = DelegationCounts()
+    questions: tuple[Question, ...] = ()
+    session: SessionView | None = None
+    """Where one was asked for."""
+    usage: tuple[UsageRow, ...] | None = None
+    """Of that session by period and backend, with `verbose`."""
+
+
+METHOD: Method[Params, Result] = Method(
+    "status",
+    params=Params,
+    result=Result,
+    read_only=True,
+    summary="The daemon, health, sessions and delegations at a glance.",
+)

@@ -1,0 +1,26 @@
+"""`usage`: what was used, by backend and period."""
+
+from msgspec import Struct
+
+from fallbackd_client.wire.bounds import Instant, Name, SessionName
+from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.shapes import UsageRow
+
+
+class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    session: SessionName | None = None
+    backend: Name | None = None
+    since_at: Instant | None = None
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    usage: tuple[UsageRow, ...] = ()
+
+
+METHOD: Method[Params, Result] = Method(
+    "usage",
+    params=Params,
+    result=Result,
+    read_only=True,
+    summary="What was used, by backend and period.",
+)

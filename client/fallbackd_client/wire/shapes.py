@@ -1,0 +1,275 @@
+"""
+Shapes that several methods share: `Delegation` and its parts, health, candidates.
+
+A promise to callers, so kept apart from the daemon's own records. Fields are null (or empty)
+where nothing is known, never absent; a reader ignores fields that it does not know.
+Instants end in `_at` (Unix seconds, UTC), durations in `_s`.
+"""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from fallbackd_client.wire.bounds import DelegationState, Effects, HealthState, Trigger, Verdict
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """What broke, for whom, and what would help."""
+
+    reason: str
+    detail: str | None = None
+    scope: str | None = None
+    retryable: bool = False
+    retry_same: bool = False
+    rotate_credential: bool = False
+    hop: bool = False
+    shrink_input: bool = False
+    needs_human: bool = False
+    marks_health: bool = False
+    stated_reset_at: float | None = None
+    stated_reset_s: float | None = None
+    wait_until_at: float | None = None
+    wait_s: float | None = None
+    confidence: str = "exit_code"
+    signature: str = ""
+    evidence: str = ""
+    """A redacted excerpt."""
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One backend, once: `<delegation>.<n>`."""
+
+    attempt: str
+    backend: str
+    state: str
+    """starting, running, stopping, succeeded, failed, cancelled, lost."""
+    model: str | None = None
+    credential: str | None = None
+    trial: bool = False
+    started_at: float | None = None
+    answered_at: float | None = None
+    """When the provider's reply was first seen for certain."""
+    ended_at: float | None = None
+    exit_code: int | None = None
+    effects: Effects = "none"
+    failure: Failure | None = None
+    log_path: str | None = None
+    pid: int | None = None
+
+
+class Hop(Struct, frozen=True, kw_only=True):
+    """A move away from a candidate. A model swap inside one backend has `from` equal to `to`."""
+
+    at: float
+    from_: str = field(name="from")
+    to: str | None
+    """Null where the walk ended without a next one."""
+    trigger: Trigger
+    reason: str
+    evidence: str | None = None
+    tier_from: str | None = None
+    tier_to: str | None = None
+    from_model: str | None = None
+    to_model: str | None = None
+
+
+class CandidateVerdict(Struct, frozen=True, kw_only=True):
+    """Why a candidate was chosen, or why not."""
+
+    backend: str
+    verdict: Verdict
+    reason: str = ""
+    state: HealthState | None = None
+    until_at: float | None = None
+    model: str | None = None
+    credential: str | None = None
+    tier: str | None = None
+
+
+class QuestionOption(Struct, frozen=True, kw_only=True):
+    choice: str
+    text: str
+
+
+class AnsweredBy(Struct, frozen=True, kw_only=True):
+    uid: int
+    pid: int | None = None
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """A choice that only a person may make."""
+
+    question: str
+    delegation: str
+    kind: str
+    text: str
+    options: tuple[QuestionOption, ...]
+    opened_at: float
+    session: str | None = None
+    role: str | None = None
+    deadline_at: float | None = None
+    answered_at: float | None = None
+    answered_by: AnsweredBy | None = None
+    choice: str | None = None
+    note: str | None = None
+
+
+class HandedBack(Struct, frozen=True, kw_only=True):
+    """The caller does the work itself, with this."""
+
+    model: str | None = None
+    effort: str | None = None
+
+
+class TokenUsage(Struct, frozen=True, kw_only=True):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+
+
+class Delegation(Struct, frozen=True, kw_only=True):
+    """One request, from acceptance to its one answer."""
+
+    delegation: str
+    state: DelegationState
+    created_at: float
+    session: str | None = None
+    role: str | None = None
+    requested: str | None = None
+    active: str | None = None
+    """Equal to `requested` until an attempt has started."""
+    served_by: str | None = None
+    """Null unless succeeded."""
+    fallback_from: str | None = None
+    """The backend originally asked for; null when there was no hop."""
+    fallback_reason: str | None = None
+    requested_platform: str | None = None
+    """The same as `requested`, for older callers."""
+    active_platform: str | None = None
+    """The same as `active`, for older callers."""
+    tiers_attempted: tuple[str, ...] = ()
+    tier_served: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    hops: tuple[Hop, ...] = ()
+    candidates: tuple[CandidateVerdict, ...] = ()
+    """Verdicts of the last resolution."""
+    text: str | None = None
+    """The answer, as it is."""
+    failure: Failure | None = None
+    retry_at: float | None = None
+    """Earliest time at which somebody may be available again."""
+    question: Question | None = None
+    handed_back: HandedBack | None = None
+    phase: str | None = None
+    last_activity_at: float | None = None
+    usage: TokenUsage = TokenUsage()
+    log_path: str | None = None
+    tmux_window: str | None = None
+    ended_at: float | None = None
+    request_id: str | None = None
+    metadata: dict[str, Any] | None = None  # the caller's own JSON, handed back unchanged
+    mode: str | None = None
+    model: str | None = None
+    parent: str | None = None
+    """The delegation from inside which this one was asked for."""
+    warnings: tuple[str, ...] = ()
+
+
+class ScopeHealth(Struct, frozen=True, kw_only=True):
+    """The record of one scope that a backend touches."""
+
+    scope: str
+    state: HealthState
+    unproven: bool = False
+    reason: str | None = None
+    detail: str | None = None
+    since_at: float | None = None
+    until_at: float | None = None
+    count: int = 0
+    source: str | None = None
+    """policy, provider, person."""
+    seconds_remaining: float | None = None
+    note: str | None = None
+
+
+class HealthEntry(Struct, frozen=True, kw_only=True):
+    """
+    A backend's health: the worst of the scopes that it touches.
+
+    `marked_broken_at` and `ttl_seconds` repeat `since_at` and the length of the window for older
+    callers.
+    """
+
+    state: HealthState
+    unproven: bool = False
+    reason: str | None = None
+    detail: str | None = None
+    since_at: float | None = None
+    until_at: float | None = None
+    count: int = 0
+    """Consecutive failures."""
+    source: str | None = None
+    seconds_remaining: float | None = None
+    marked_broken_at: float | None = None
+    ttl_seconds: float | None = None
+    note: str | None = None
+    scopes: tuple[ScopeHealth, ...] = ()
+
+
+class ConfigProblem(Struct, frozen=True, kw_only=True):
+    path: str
+    """Dotted path of the field; empty for the file as a whole."""
+    message: str
+
+
+class SessionView(Struct, frozen=True, kw_only=True):
+    session: str
+    role: str | None = None
+    original: str | None = None
+    current: str | None = None
+    original_model: str | None = None
+    current_model: str | None = None
+    depth: int = 0
+    running: str | None = None
+    """The delegation that runs now."""
+    last_fallback_at: float | None = None
+    last_active_at: float | None = None
+    hops: tuple[Hop, ...] = ()
+    notices: tuple[str, ...] = ()
+    """Pairs `original→current` that were announced."""
+    ignored_reports: int = 0
+
+
+class UsageRow(Struct, frozen=True, kw_only=True):
+    """What one backend used in one period."""
+
+    backend: str
+    period: str
+    """hour, day, week, total."""
+    since_at: float | None = None
+    session: str | None = None
+    model: str | None = None
+    attempts: int = 0
+    successes: int = 0
+    failures: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    cap: float | None = None
+    unit: str | None = None
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """Raw material of a failure, as a caller has seen it."""
+
+    text: str | None = None
+    stream: str | None = None
+    """stdout, stderr, jsonl, http, exception, unknown."""
+    exit_code: int | None = None
+    """Null while the program still runs."""
+    http_status: int | None = None
+    headers: dict[str, str] | None = None
+    """Names in any case."""
+    body: Any = None  # a string or any JSON value
+    exception: str | None = None
+    """The type name; its message is in `text`."""
