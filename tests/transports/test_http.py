@@ -135,7 +135,7 @@ async def test_answer_is_handed_on_and_recorded(tmp_path: Path) -> None:
     assert log.read_bytes() == b"hello"
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert running.log_bytes == 5
-    assert (tmp_path / "output.idx").read_text().split()[1:] == ["http", "5"]
+    assert (tmp_path / "output.idx").read_text().split()[1:] == ["h", "5", "5"]
 
 
 async def test_refusal_by_status_is_a_response_with_headers_and_body(tmp_path: Path) -> None:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import anyio
 
-from fallbackd.core.exchange import Call, Chunk, Exit, HttpRequest, HttpResponse, NoAnswer
+from fallbackd.core.exchange import (
+    Call,
+    Chunk,
+    Exit,
+    HttpRequest,
+    HttpResponse,
+    NoAnswer,
+    StreamName,
+)
 from fallbackd.ports.clock import Clock
 
 if TYPE_CHECKING:
@@ -28,6 +36,7 @@ CLOSE_LIMIT_S = 5.0
 WRITE_LIMIT_S = 60.0
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
+STREAM_LETTERS: dict[StreamName, str] = {"stdout": "o", "stderr": "e", "http": "h", "event": "v"}
 LOG_CUT_MARKER = b"\n[fallbackd: the rest was not kept]\n"
 
 _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -37,7 +46,8 @@ class OutputLog:
     """
     `output.log` and `output.idx` of one attempt, private to the user.
 
-    The log has the bytes as they came; the index one line per chunk: time, stream, length.
+    The log has the bytes as they came; the index one line per chunk: `time stream length end`,
+    the stream by its letter. A disk that takes no more ends the log and nothing else.
 
     Args:
         directory: Exists. The files are made with the first chunk.
@@ -54,16 +64,22 @@ class OutputLog:
     def write(self, chunk: Chunk) -> None:
         if self._full:
             return
-        if self._files is None:
-            self._files = self._create("output.log"), self._create("output.idx")
         data = chunk.data
         if self.size_bytes + len(data) > self._max_bytes:
             self._full = True
             data = data[: self._max_bytes - self.size_bytes] + LOG_CUT_MARKER
-        log, index = self._files
-        log.write(data)
-        index.write(f"{chunk.at:.6f} {chunk.stream} {len(data)}\n".encode())
-        self.size_bytes += len(data)
+        end = self.size_bytes + len(data)
+        try:
+            if self._files is None:
+                self._files = self._create("output.log"), self._create("output.idx")
+            log, index = self._files
+            log.write(data)
+            letter = STREAM_LETTERS[chunk.stream]
+            index.write(f"{chunk.at:.6f} {letter} {len(data)} {end}\n".encode())
+        except OSError:
+            self._full = True
+            return
+        self.size_bytes = end
 
     def close(self) -> None:
         if self._files is not None:

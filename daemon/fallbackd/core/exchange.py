@@ -1,0 +1,262 @@
+"""
+What goes out to a backend and what comes back.
+
+A kind turns `Work` into a `Call`; a transport performs the call and hands back `Chunk`s, then
+one `Exit`; the kind's parser reads chunks into `Observation`s and the exit into an `Outcome`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+Permissions = Literal["read", "workspace", "full"]
+Mode = Literal["interactive", "batch"]
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """One prompt, as a kind needs it to build its call. Never stored, logged or shown."""
+
+    prompt: str
+    prompt_path: str
+    """Private file that holds `prompt`, for CLIs that read a file."""
+    cwd: str
+    """Real path of the working directory."""
+    scratch: str
+    """Private directory of this attempt, for settings that are passed per run."""
+    model: str | None = None
+    effort: str | None = None
+    session: str = ""
+    permissions: Permissions = "workspace"
+    mode: Mode = "batch"
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the caller may set for this backend (`allow_env`), already checked."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the user's own settings that the kind asked for in `BackendKind.reads`."""
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the daemon that the kind asked for in `BackendKind.reads_env`."""
+
+    def __repr__(self) -> str:  # prompts never reach a log
+        return f"Work(prompt=<{len(self.prompt)} chars>, cwd={self.cwd!r}, model={self.model!r})"
+
+
+class ScratchFile(Struct, frozen=True, kw_only=True):
+    """A file that the transport writes (0600) into the attempt's private directory first."""
+
+    name: str
+    text: str
+
+
+class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
+    argv: tuple[str, ...]
+    cwd: str
+    stdin: bytes | None = None
+    """Written, then closed. None: /dev/null."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Set on top of the scrubbed environment of the daemon."""
+    unset: tuple[str, ...] = ()
+    scratch_files: tuple[ScratchFile, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"CommandLine({self.argv[:1]!r}, {len(self.argv) - 1} arguments)"
+
+
+class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    secret_headers: Mapping[str, str] = field(default_factory=dict)
+    """Header name → name of the environment variable that holds its value; `Bearer {}` as
+    template is `"Authorization": "Bearer {HERMES_API_KEY}"`. Resolved by the transport."""
+    body: bytes = b""
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 180.0
+    max_bytes: int = 32 * 1024 * 1024
+
+    def __repr__(self) -> str:
+        return f"HttpRequest({self.method} {self.url})"
+
+
+class ServedPrompt(Struct, frozen=True, kw_only=True, tag="served"):
+    """
+    One prompt to a helper server that the daemon keeps alive (`opencode serve`).
+
+    `server` starts it where none runs; servers are shared by equal `key`. The transport creates
+    a session in `cwd`, posts the prompt, and hands on each event of that session as one line of
+    JSON in the stream `event`; stopping aborts the turn and proves its tools gone.
+    """
+
+    key: str
+    server: CommandLine
+    cwd: str
+    title: str
+    prompt: str
+    model: str | None = None
+    """`provider/model`; None: the server's default."""
+    agent: str | None = None
+    permissions: Permissions = "workspace"
+    """What the server asks leave for is granted at `full` and rejected below."""
+
+    def __repr__(self) -> str:
+        return f"ServedPrompt({self.key!r}, model={self.model!r})"
+
+
+Call = CommandLine | HttpRequest | ServedPrompt
+
+StreamName = Literal["stdout", "stderr", "http", "event"]
+
+
+class Chunk(Struct, frozen=True):
+    """A piece of output as it came: not a line, not even whole characters."""
+
+    stream: StreamName
+    data: bytes
+    at: float
+
+
+class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
+    """
+    `code` is null when the program was ended by `signal`; both are null when nobody knows.
+
+    `gone` says that every process of the tree, re-sessioned grandchildren included, was seen to
+    be gone. Nothing else may start in its place before.
+    """
+
+    code: int | None = None
+    signal: int | None = None
+    gone: bool = True
+    at: float = 0.0
+    stopped: bool = False
+    """We asked it to stop before it ended."""
+    note: str = ""
+
+
+class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):
+    """The operating system refused: `error` is its symbolic name (ENOENT, EACCES, E2BIG, …)."""
+
+    error: str
+    text: str
+    path: str = ""
+    at: float = 0.0
+    gone: bool = True
+
+
+class HttpResponse(Struct, frozen=True, kw_only=True, tag="response"):
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case."""
+    at: float = 0.0
+    gone: bool = True
+    stopped: bool = False
+    truncated: bool = False
+    """The body ended before its announced end, or was longer than `max_bytes`."""
+
+
+class NoAnswer(Struct, frozen=True, kw_only=True, tag="no_answer"):
+    """No HTTP response: `exception` is the type name that the HTTP library raised."""
+
+    exception: str
+    text: str
+    at: float = 0.0
+    gone: bool = True
+    stopped: bool = False
+
+
+Exit = ProcessExit | NotStarted | HttpResponse | NoAnswer
+
+
+# --- what a parser says while output comes -----------------------------------------------------
+
+
+class Output(Struct, frozen=True, tag="output"):
+    """Something was printed that proves nothing but life (a start banner, a log line)."""
+
+
+class ProviderAnswered(Struct, frozen=True, tag="answered"):
+    """Only a provider's reply can have caused this (a token, a tool call, usage)."""
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """Raw material of a failure, before classification. The wire shape of `classify`."""
+
+    text: str = ""
+    stream: str = "unknown"
+    """stdout, stderr, jsonl, http, exception, unknown."""
+    exit_code: int | None = None
+    signal: int | None = None
+    http_status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    exception: str | None = None
+    code: str | None = None
+    """The vendor's own machine-readable word, where its structured output has one."""
+    answered: bool = False
+    """`ProviderAnswered` was seen before."""
+    empty: bool = False
+    """The program ended well without an answer."""
+
+
+class Retrying(Struct, frozen=True, kw_only=True, tag="retrying"):
+    """The CLI says that its provider failed and that it tries again by itself."""
+
+    evidence: Evidence
+    wait_s: float | None = None
+    """How long it will wait, where it says so."""
+
+
+class ToolStarted(Struct, frozen=True, kw_only=True, tag="tool_started"):
+    key: str
+    """Tool and arguments, key order ignored: equal keys are an identical step."""
+    name: str
+    effects: Literal["none", "possible", "seen"] = "possible"
+    call: str = ""
+    """The vendor's id of this call, to be found again at its end."""
+
+
+class ToolEnded(Struct, frozen=True, kw_only=True, tag="tool_ended"):
+    call: str = ""
+
+
+class Step(Struct, frozen=True, kw_only=True, tag="step"):
+    """One turn of the agent's own loop that is not a tool call (an empty message, say)."""
+
+    key: str
+
+
+class Usage(Struct, frozen=True, kw_only=True, tag="usage"):
+    """Totals so far of this attempt; a later one replaces an earlier one."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+
+
+class Phase(Struct, frozen=True, tag="phase"):
+    """A word for people about what the agent does now (`thinking`, `bash`, …)."""
+
+    word: str
+
+
+class GivenUp(Struct, frozen=True, kw_only=True, tag="given_up"):
+    """The agent reported its own terminal failure; its process may linger."""
+
+    evidence: Evidence
+
+
+Observation = (
+    Output | ProviderAnswered | Retrying | ToolStarted | ToolEnded | Step | Usage | Phase | GivenUp
+)
+
+
+# --- how it ended ------------------------------------------------------------------------------
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    text: str
+    usage: Usage = Usage()
+
+    def __repr__(self) -> str:
+        return f"Reply(<{len(self.text)} chars>)"
+
+
+Outcome = Reply | Evidence
