@@ -1,0 +1,1 @@
+"""Ways out of the daemon: each turns the world into a result value."""

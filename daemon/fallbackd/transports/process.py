@@ -1,0 +1,251 @@
+"""
+Starts agent CLIs, each watched by a runner of its own outside the daemon.
+
+```
+ daemon --- order ---> launcher --- fork ---> runner --- fork, exec ---> agent CLI
+    ^                                           | |                        |
+    +------- rings, exit record ----------------+ +--- output.log <--------+ stdout, stderr
+```
+
+The runner writes the output to the attempt's directory and rings; the daemon reads it from there.
+So a runner needs no daemon to go on, and what is on disk is what was read.
+"""
+
+import errno
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import anyio
+
+import fallbackd
+from fallbackd.core.exchange import Call, CommandLine, Exit, NotStarted, ProcessExit, ScratchFile
+from fallbackd.transports.environment import child_environment
+from fallbackd.transports.orphans import TOKEN_VARIABLE, Family, end_family
+from fallbackd.transports.recording import read_exit, read_record
+from fallbackd.transports.runner import frames, tree
+from fallbackd.transports.runner.attempt import ATTEMPT_FILE
+from fallbackd.transports.running import RunnerLimits, RunningProcess
+
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from fallbackd.transports.runner.launcher import main; main(int(sys.argv[2]))"
+)
+_LAUNCHES = 3
+
+
+class ProcessTransport:
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str] | None = None,
+        now: Callable[[], float] = time.time,
+        umask: int | None = None,
+        limits: RunnerLimits | None = None,
+    ) -> None:
+        """
+        Args:
+            environ: What children inherit, before it is scrubbed; None: the daemon's own.
+            now: The daemon's clock; the times of chunks and exits are on it.
+            umask: Of the children; None: the daemon's when the first one is started.
+        """
+        self._environ = os.environ if environ is None else environ
+        self._now = now
+        self._umask = umask
+        self._limits = RunnerLimits() if limits is None else limits
+        self._launcher: _Launcher | None = None
+        self._running: set[RunningProcess] = set()
+
+    async def open(
+        self, call: Call, *, attempt: str, directory: str, env: dict[str, str]
+    ) -> "RunningProcess":
+        if not isinstance(call, CommandLine):
+            raise TypeError(f"{type(call).__name__} is not for this transport")
+        for each in [each for each in self._running if each.is_over]:
+            each.release()
+            self._running.discard(each)
+        try:
+            for file in call.scratch_files:
+                _write_scratch(directory, file)
+        except OSError as error:
+            return self._not_started(error, directory)
+        token = secrets.token_hex(16)
+        marks = {"FALLBACKD_ATTEMPT": attempt, "PWD": call.cwd, **env, TOKEN_VARIABLE: token}
+        stdin = call.stdin or b""
+        spec = {
+            "argv": call.argv,
+            "cwd": call.cwd,
+            "env": child_environment(self._environ, added=call.env, unset=call.unset, marks=marks),
+            "stdin_bytes": len(stdin),
+            "directory": directory,
+            "token": token,
+            "umask": self._umask,
+            "epoch": self._now() - time.clock_gettime(time.CLOCK_BOOTTIME),
+            "max_log_bytes": self._limits.max_log_bytes,
+            "stop_grace_s": self._limits.stop_grace_s,
+            "kill_bound_s": self._limits.kill_bound_s,
+        }
+        order = frames.pack_json(frames.SPEC, spec) + stdin
+        for _ in range(_LAUNCHES):
+            try:
+                line = await self._launch()
+            except OSError as error:
+                return self._not_started(error, sys.executable)
+            running = RunningProcess(line, directory, token, self._limits, self._now)
+            self._running.add(running)
+            try:
+                is_under_way = await running.begin(order)
+            except BaseException:
+                running.stop(grace_s=0.0)
+                raise
+            if is_under_way:
+                return running
+            running.release()
+            self._running.discard(running)
+            await self._end_launcher()  # it died before there was a runner: nothing was started
+        return self._not_started(OSError(errno.EAGAIN, ""), sys.executable)
+
+    async def aclose(self) -> None:
+        """Stop everything that runs, wait until it is gone, and end the launcher."""
+        for each in self._running:
+            each.stop(grace_s=self._limits.stop_grace_s)
+        for each in tuple(self._running):
+            await each.wait_gone()
+            each.release()
+        self._running.clear()
+        await self._end_launcher()
+
+    @property
+    def launcher_pid(self) -> int | None:
+        return None if self._launcher is None else self._launcher.pid
+
+    async def _launch(self) -> socket.socket:
+        """The daemon's end of a line whose other end waits for a runner to be forked."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            while True:
+                if self._launcher is None:
+                    self._launcher = _Launcher()
+                try:
+                    await self._launcher.hand_over(theirs)
+                except (BrokenPipeError, ConnectionResetError):
+                    await self._end_launcher()
+                else:
+                    return ours
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+    async def _end_launcher(self) -> None:
+        launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            await launcher.aclose()
+
+    def _not_started(self, error: OSError, path: str) -> "RunningProcess":
+        number = error.errno or errno.EIO
+        return RunningProcess.refused(
+            NotStarted(
+                error=errno.errorcode.get(number, str(number)),
+                text=os.strerror(number),
+                path=error.filename if isinstance(error.filename, str) else path,
+                at=self._now(),
+            ),
+            self._limits,
+            self._now,
+        )
+
+
+class _Launcher:
+    """The daemon's side of `runner/launcher.py`."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(fallbackd.__file__).parent.parent)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BOOT, root, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={"LC_ALL": "C.UTF-8"},
+                cwd="/",
+                start_new_session=True,  # a ^C at the daemon's terminal is not for it
+            )
+        except OSError:
+            self._control.close()
+            raise
+        finally:
+            theirs.close()
+        self._control.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def hand_over(self, line: socket.socket) -> None:
+        while True:
+            try:
+                socket.send_fds(self._control, [b"."], [line.fileno()])
+            except BlockingIOError:
+                await anyio.wait_writable(self._control)
+            else:
+                return
+
+    async def aclose(self) -> None:
+        self._control.close()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(5):
+            handle = os.pidfd_open(self._process.pid)
+            try:
+                await anyio.wait_readable(handle)
+            finally:
+                os.close(handle)
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
+    """
+    End an attempt that an earlier daemon left running, by what its directory says of it.
+
+    Returns:
+        How it ended; None when nothing was ever started there.
+    """
+    record = read_record(directory, ATTEMPT_FILE)
+    if (known := read_exit(directory)) is not None or record is None:
+        return known
+    if record["boot_id"] != tree.boot_id():
+        return ProcessExit(note="the machine was started anew; how it ended is unknown")
+    runner = tree.process(record["runner"])
+    if runner is not None and runner.start == record["runner_start"]:
+        with anyio.move_on_after(grace_s + bound_s):
+            handle = os.pidfd_open(runner.pid)
+            try:
+                tree.send_signal(runner, signal.SIGTERM)
+                await anyio.wait_readable(handle)
+            finally:
+                os.close(handle)
+        if (known := read_exit(directory)) is not None:
+            return known
+    family = Family(token=record["token"], pid=record["pid"], start=record["start"])
+    left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
+    return ProcessExit(gone=not left, note="its runner is gone; how it ended is unknown")
+
+
+def _write_scratch(directory: str, file: ScratchFile) -> None:
+    """Only ever a new file of its own: never through a link, never over what is there."""
+    if "/" in file.name or file.name in ("", ".", ".."):
+        raise ValueError(f"scratch file {file.name!r}: a plain name is needed")
+    path = os.path.join(directory, file.name)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as opened:
+        opened.write(file.text)

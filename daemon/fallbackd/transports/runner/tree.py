@@ -1,0 +1,94 @@
+"""Processes as the kernel shows them: who descends from whom, and safe signals to them."""
+
+import os
+import signal
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    start: int
+    """Clock ticks since boot. With the pid it names one process for ever."""
+
+    @property
+    def is_dead(self) -> bool:
+        return self.state in "ZX"
+
+
+def process(pid: int) -> Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+    except OSError:
+        return None
+    # The name stands in brackets and may hold brackets and spaces itself.
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    if len(fields) < 20:
+        return None
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        state=fields[0].decode(),
+        start=int(fields[19]),
+    )
+
+
+def processes() -> list[Process]:
+    found = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [each for each in found if each is not None]
+
+
+def descendants(roots: Iterable[int], of: Iterable[Process]) -> list[Process]:
+    """Everything below `roots`, at any depth, zombies included; not `roots` themselves."""
+    children: dict[int, list[Process]] = {}
+    for each in of:
+        children.setdefault(each.parent, []).append(each)
+    below: list[Process] = []
+    seen = set(roots)
+    pending = list(seen)
+    while pending:
+        for child in children.get(pending.pop(), ()):
+            if child.pid not in seen:
+                seen.add(child.pid)
+                below.append(child)
+                pending.append(child.pid)
+    return below
+
+
+def send_signal(to: Process, number: int) -> bool:
+    """
+    Signal exactly this process: a pid that was given to another one meanwhile is spared.
+
+    Returns:
+        Whether the signal was delivered. False also when we may not (EPERM).
+    """
+    try:
+        handle = os.pidfd_open(to.pid)
+    except OSError:
+        return False
+    try:
+        now = process(to.pid)
+        if now is None or now.start != to.start:
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(handle)
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
