@@ -1,0 +1,116 @@
+"""A store that forgets everything when the daemon ends."""
+
+from collections.abc import Callable, Sequence
+
+from anyio.lowlevel import checkpoint
+
+from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.state import (
+    Decision,
+    Delegation,
+    Journaled,
+    Keys,
+    PutStory,
+    Session,
+    Snapshot,
+)
+from fallbackd.ports.store import StoreUnwritable
+from fallbackd.stores.mirror import Draft, Mirror
+
+
+class MemoryStore:
+    """
+    Everything in dicts.
+
+    Attributes:
+        unwritable: A sentence: from now on this store behaves as one whose disk is full.
+    """
+
+    kind = "memory"
+    set_aside: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.unwritable: str | None = None
+        self._mirror = Mirror()
+        self._stories: dict[DelegationId, list[PutStory]] = {}
+        self._meta: dict[str, str] = {}
+
+    @property
+    def problem(self) -> str | None:
+        return self.unwritable
+
+    @property
+    def last_seq(self) -> int:
+        return self._mirror.last_seq
+
+    async def transact(
+        self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool = True
+    ) -> tuple[Decision, Sequence[Journaled]]:
+        await checkpoint()
+        draft = Draft(self._mirror)
+        decision = run(draft.snapshot(keys))
+        notes = draft.add(decision.changes)
+        if self.unwritable is not None and must_keep and decision.changes:
+            raise StoreUnwritable(self.unwritable)
+        self._mirror.apply(draft)
+        for story in draft.stories:
+            self._stories.setdefault(story.delegation, []).append(story)
+        return decision, notes
+
+    async def delegation(self, delegation: DelegationId) -> Delegation | None:
+        return self._mirror.delegation(delegation)
+
+    async def delegations(
+        self, *, session: SessionId | None = None, state: str | None = None, limit: int = 100
+    ) -> Sequence[Delegation]:
+        return self._mirror.delegations(session=session, state=state, limit=limit)
+
+    async def session(self, session: SessionId) -> Session | None:
+        return self._mirror.session(session)
+
+    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
+        return self._mirror.sessions(limit=limit)
+
+    def peek(self) -> Snapshot:
+        return self._mirror.peek()
+
+    async def story(self, delegation: DelegationId) -> Sequence[PutStory]:
+        return tuple(self._stories.get(delegation, ()))
+
+    async def journal(self, *, after_seq: int, limit: int = 1000) -> Sequence[Journaled]:
+        return self._mirror.journal(after_seq=after_seq, limit=limit)
+
+    async def finished_counts(self) -> dict[str, int]:
+        return dict(self._mirror.finished)
+
+    async def get_meta(self, key: str) -> str | None:
+        return self._meta.get(key)
+
+    async def set_meta(self, key: str, value: str) -> None:
+        self._meta[key] = value
+
+    async def flush(self) -> bool:
+        return self.unwritable is None
+
+    async def prune(
+        self,
+        *,
+        delegations_before_at: float,
+        journal_before_at: float,
+        max_sessions: int,
+        sessions_before_at: float,
+    ) -> tuple[Sequence[DelegationId], Sequence[SessionId]]:
+        dropped = [
+            one.delegation
+            for one in self._mirror.ended.values()
+            if one.ended_at is not None and one.ended_at < delegations_before_at
+        ]
+        for delegation in dropped:
+            self._mirror.forget(delegation)
+            self._stories.pop(delegation, None)
+        self._mirror.forget_journal(before_at=journal_before_at)
+        due = self._mirror.due_sessions(max_sessions=max_sessions, before_at=sessions_before_at)
+        return dropped, due
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
