@@ -89,6 +89,10 @@ class _Attempt:
     def __init__(
         self, peer: Peer, spec: dict[str, Any], program: Started, stdin: bytes, directory: int
     ) -> None:
+        # First of all: the daemon counts the time until here.
+        self._start = getattr(tree.process(program.pid), "start", 0)
+        peer.send(frames.pack_json(frames.STARTED, {"pid": program.pid, "start": self._start}))
+        self._program = program
         self._peer = peer
         self._spec = spec
         self._directory = directory
@@ -123,7 +127,6 @@ class _Attempt:
             if handle >= 0:
                 os.set_blocking(handle, False)
                 self._poll.register(handle, select.POLLOUT if handle == self._stdin else _READABLE)
-        self._start = getattr(tree.process(program.pid), "start", 0)
 
     def run(self) -> dict[str, Any]:
         me = tree.process(os.getpid())
@@ -135,9 +138,6 @@ class _Attempt:
             "boot_id": tree.boot_id(),
             "token": self._spec["token"],
         }
-        self._peer.send(
-            frames.pack_json(frames.STARTED, {"pid": self._reaper.pid, "start": self._start})
-        )
         _write_record(self._directory, ATTEMPT_FILE, identity, durable=False)
         try:
             self._watch()

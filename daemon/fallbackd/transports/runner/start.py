@@ -2,12 +2,8 @@
 
 import errno
 import os
-import signal
-import struct
-from typing import Any, NamedTuple, NoReturn
-
-_STATUS = struct.Struct("!iB")
-_AT_CWD, _AT_PROGRAM, _AT_INTERPRETER = range(3)
+import subprocess
+from typing import Any, NamedTuple
 
 
 class Started(NamedTuple):
@@ -16,6 +12,8 @@ class Started(NamedTuple):
     """-1 unless there is something to be written."""
     stdout: int
     stderr: int
+    handle: object
+    """Keeps the interpreter from minding a child that is reaped elsewhere."""
 
 
 class Refused(NamedTuple):
@@ -30,115 +28,56 @@ def refusal(error: OSError, path: str) -> Refused:
 
 
 def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
-    argv, cwd, env = spec["argv"], spec["cwd"], spec["env"]
-    opened: list[int] = []
+    """
+    The program is looked up on the child's own PATH.
 
-    def pipe() -> tuple[int, int]:
-        ends = os.pipe2(os.O_CLOEXEC)
-        opened.extend(ends)
-        return ends
-
+    A file in no known format is refused (ENOEXEC), not given to a shell. Signals that are caught
+    here are at their default there; `launcher` sees to it that none is ignored.
+    """
+    argv, cwd = spec["argv"], spec["cwd"]
+    ours: list[int] = [] if has_input else [-1]
+    theirs: list[int] = []
+    program = argv[0] if argv else ""
     try:
-        if not argv or any("\0" in word for word in argv) or "\0" in cwd:
-            raise OSError(errno.EINVAL, "")
-        out_read, out_write = pipe()
-        err_read, err_write = pipe()
-        status_read, status_write = pipe()
         if has_input:
-            in_read, in_write = pipe()
+            read, write = os.pipe()
+            theirs.append(read)
+            ours.append(write)
         else:
-            in_read, in_write = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1
-            opened.append(in_read)
-        pid = os.fork()
-    except OSError as error:
-        for handle in opened:
+            theirs.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(2):
+            read, write = os.pipe()
+            ours.append(read)
+            theirs.append(write)
+        child = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=spec["env"],
+            stdin=theirs[0],
+            stdout=theirs[1],
+            stderr=theirs[2],
+            start_new_session=True,
+            umask=spec["umask"],
+        )
+    except (OSError, ValueError, IndexError) as error:
+        for handle in ours:
+            if handle >= 0:
+                os.close(handle)
+        if not isinstance(error, OSError):  # a NUL in a word, no word at all
+            return refusal(OSError(errno.EINVAL, ""), program)
+        if error.filename == cwd and not os.path.isdir(cwd):
+            return refusal(error, cwd)
+        refused = refusal(error, program)
+        if error.errno == errno.ENOENT and _is_there(program, cwd, spec["env"]):
+            return refused._replace(text=f"{refused.text} (the interpreter that it names)")
+        return refused
+    finally:
+        for handle in theirs:
             os.close(handle)
-        return refusal(error, argv[0] if argv else "")
-    if pid == 0:
-        _become(argv, cwd, env, spec["umask"], (in_read, out_write, err_write), status_write)
-    for handle in (in_read, out_write, err_write, status_write):
-        os.close(handle)
-    status = os.read(status_read, _STATUS.size)
-    os.close(status_read)
-    if not status:
-        return Started(pid, in_write, out_read, err_read)
-    os.waitpid(pid, 0)
-    for handle in (in_write, out_read, err_read):
-        if handle >= 0:
-            os.close(handle)
-    number, place = _STATUS.unpack(status)
-    refused = refusal(OSError(number, ""), cwd if place == _AT_CWD else argv[0])
-    if place == _AT_INTERPRETER:
-        return refused._replace(text=f"{refused.text} (the interpreter that it names)")
-    return refused
+    stdin, stdout, stderr = ours
+    return Started(child.pid, stdin, stdout, stderr, child)
 
 
-def _become(
-    argv: list[str],
-    cwd: str,
-    env: dict[str, str],
-    umask: int,
-    streams: tuple[int, int, int],
-    status: int,
-) -> NoReturn:
-    place = _AT_CWD
-    try:
-        signal.set_wakeup_fd(-1)
-        _default_signals()
-        os.setsid()
-        for number, handle in enumerate(streams):
-            os.dup2(handle, number)
-        os.umask(umask)
-        os.chdir(cwd)
-        place = _AT_PROGRAM
-        number, found = _exec(argv, env)
-        if number == errno.ENOENT and found:
-            place = _AT_INTERPRETER
-    except OSError as error:
-        number = error.errno or errno.EIO
-    except BaseException:
-        number = errno.EINVAL
-    os.write(status, _STATUS.pack(number, place))
-    os._exit(127)
-
-
-def _default_signals() -> None:
-    # Ignored signals pass through exec: ours (SIGPIPE, SIGXFSZ of the interpreter, SIGINT, SIGHUP)
-    # would otherwise be the CLI's.
-    for number in signal.valid_signals():
-        try:
-            signal.signal(number, signal.SIG_DFL)
-        except (OSError, ValueError):
-            pass
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _exec(argv: list[str], env: dict[str, str]) -> tuple[int, bool]:
-    """
-    Look the program up on the child's own PATH, from its own working directory.
-
-    Returns:
-        errno, and whether a file of that name was there. A file in no known format is refused
-        (ENOEXEC), not given to a shell.
-    """
-    program = argv[0]
-    if "/" in program:
-        paths = [program]
-    else:
-        path = env.get("PATH", os.defpath)
-        paths = [os.path.join(folder or ".", program) for folder in path.split(":")]
-    refused, was_there = errno.ENOENT, False
-    for path in paths:
-        try:
-            os.execve(path, argv, env)
-        except OSError as error:
-            number = error.errno or errno.EIO
-            if number in (errno.ENOENT, errno.ENOTDIR):
-                was_there = was_there or os.path.lexists(path)
-                if "/" in program:
-                    refused = number
-            elif number == errno.EACCES:
-                refused = number
-            else:
-                return number, True
-    return refused, was_there
+def _is_there(program: str, cwd: str, env: dict[str, str]) -> bool:
+    folders = [""] if "/" in program else env.get("PATH", os.defpath).split(":")
+    return any(os.path.exists(os.path.join(cwd, folder, program)) for folder in folders)
