@@ -1,0 +1,376 @@
+"""
+The async client, on anyio: many calls at once on one connection.
+
+```python
+async with AsyncClient() as client:
+    answer = await client.call("delegate", {"prompt": "…", "wait": "finished"})
+```
+
+The same rules as the blocking client: repeated after a loss is only what is safe.
+"""
+
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import anyio
+import anyio.abc
+import msgspec
+from msgspec import Struct
+
+from fallbackd_client.calls import (
+    MAX_ANSWER_BYTES,
+    Lost,
+    delay_s,
+    encode_call,
+    is_repeatable,
+    patience_s,
+    read_answer,
+    read_message,
+    with_request_id,
+)
+from fallbackd_client.connection import why_not
+from fallbackd_client.errors import ClientError, NoDaemon, ProtocolError
+from fallbackd_client.paths import find_socket
+from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.framing import LineSplitter, LineTooLong
+
+P = TypeVar("P", bound=Struct)
+R = TypeVar("R")
+Json = Any  # the raw call hands JSON through as it is
+
+_COMES_BACK = ("refused", "missing", "busy")
+
+
+class _Waiter:
+    """One call under way: an event, then a message or the reason why none will come."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.message: dict[str, Json] | None = None
+        self.failure: Exception | None = None
+
+
+class _Link:
+    """One connection and the calls that wait on it."""
+
+    def __init__(self, path: str, stream: anyio.abc.SocketStream) -> None:
+        self.path = path
+        self.stream = stream
+        self.failure: Exception | None = None
+        self.waiters: dict[int, _Waiter] = {}
+        self._sending = anyio.Lock()
+        self._splitter = LineSplitter(MAX_ANSWER_BYTES)
+
+    async def send(self, line: bytes) -> None:
+        """
+        Raises:
+            Lost: The other side is gone.
+        """
+        async with self._sending:
+            try:
+                await self.stream.send(line)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+                raise Lost from error
+            except BaseException:  # cancelled amid a line: what follows would be read as its end
+                self.fail(Lost())
+                raise
+
+    async def receive(self) -> list[dict[str, Json]]:
+        """
+        The next whole messages.
+
+        Raises:
+            Lost: The connection ended.
+            NoDaemon: With cause bad_reply.
+            ProtocolError: A line beyond the limit.
+        """
+        try:
+            lines = self._splitter.feed(await self.stream.receive())
+        except LineTooLong as error:
+            raise ProtocolError(f"the daemon's answer is too large: {error}") from error
+        except (
+            anyio.EndOfStream,
+            anyio.BrokenResourceError,
+            anyio.ClosedResourceError,
+            OSError,
+        ) as error:
+            raise Lost from error
+        return [read_message(line, self.path) for line in lines]
+
+    async def read(self) -> None:
+        """Hand answers to those who wait, until the connection ends."""
+        try:
+            while True:
+                for message in await self.receive():
+                    self._answered(message)
+        except (Lost, ClientError) as error:
+            self.fail(error)
+        finally:
+            self.fail(Lost())
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(self.stream)
+
+    def _answered(self, message: dict[str, Json]) -> None:
+        if "method" in message:
+            return
+        call_id = message.get("id")
+        if call_id is None:  # it could not read what we sent: every call of this link is in doubt
+            for waiter in self.waiters.values():
+                waiter.message = message
+                waiter.done.set()
+            return
+        waiter_of_id = self.waiters.get(call_id) if isinstance(call_id, int) else None
+        if waiter_of_id is not None:
+            waiter_of_id.message = message
+            waiter_of_id.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """No answer will come any more. The first reason stays."""
+        if self.failure is None:
+            self.failure = error
+        for waiter in self.waiters.values():
+            if not waiter.done.is_set():
+                waiter.failure = self.failure
+                waiter.done.set()
+
+
+class AsyncClient:
+    """
+    Use as a context manager: answers are read by a task of its own.
+
+    Args:
+        path: Of the socket; None: `paths.find_socket()` at each connect.
+        timeout_s: Longest wait for an answer; calls that wait for work get that time on top.
+        reconnect_s: How long a lost daemon may take to come back.
+        connect_s: How long a first connection that is refused is tried again.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        timeout_s: float | None = 30.0,
+        reconnect_s: float = 10.0,
+        connect_s: float = 1.0,
+    ) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._reconnect_s = reconnect_s
+        self._connect_s = connect_s
+        self._link: _Link | None = None
+        self._connecting = anyio.Lock()
+        self._readers: anyio.abc.TaskGroup | None = None
+        self._last_id = 0
+
+    @property
+    def path(self) -> str:
+        """The socket that would be connected to now."""
+        return self._path or find_socket()
+
+    async def __aenter__(self) -> "AsyncClient":
+        self._readers = anyio.create_task_group()
+        await self._readers.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        readers, self._readers = self._readers, None
+        if readers is None:
+            return None
+        readers.cancel_scope.cancel()
+        return await readers.__aexit__(kind, error, traceback)
+
+    async def call(
+        self,
+        method: str,
+        params: Mapping[str, Json] | None = None,
+        *,
+        timeout_s: float | None = -1.0,
+    ) -> Json:
+        """
+        Call any method with plain JSON.
+
+        Args:
+            timeout_s: Instead of the client's, for this call; None waits without an end.
+
+        Raises:
+            RpcError: The daemon said no.
+            NoDaemon: Nobody there, or the answer did not come.
+            RequestTooLarge: The params do not fit into one line.
+        """
+        own = with_request_id(method, params)
+        if timeout_s is not None and timeout_s < 0:
+            timeout_s = patience_s(method, own, self._timeout_s)
+        self._last_id += 1
+        call_id = self._last_id
+        line = encode_call(call_id, method, own)
+        give_up_at: float | None = None
+        tries = 0
+        while True:
+            link = await self._linked(give_up_at)
+            try:
+                return await self._exchange(link, call_id, line, timeout_s)
+            except Lost as lost:
+                now = time.monotonic()
+                if give_up_at is None:
+                    give_up_at = now + self._reconnect_s
+                if not is_repeatable(method, own) or now >= give_up_at:
+                    raise NoDaemon("closed", self.path) from lost
+            tries += 1
+            await anyio.sleep(delay_s(tries))
+
+    async def request(self, method: Method[P, R], params: P) -> R:
+        """
+        The same, typed by the method.
+
+        Raises:
+            ProtocolError: The answer does not fit the type, besides the errors of `call`.
+        """
+        answer = await self.call(method.name, msgspec.to_builtins(params))
+        try:
+            result: R = msgspec.convert(answer, method.result)
+        except msgspec.ValidationError as error:
+            raise ProtocolError(f"the answer to {method.name} does not fit: {error}") from error
+        return result
+
+    async def events(
+        self,
+        *,
+        since: int | None = None,
+        kinds: Iterable[str] | None = None,
+        session: str | None = None,
+    ) -> AsyncIterator[dict[str, Json]]:
+        """
+        What happens, from now or from after `since`, without an end.
+
+        On a connection of its own. After a loss it goes on behind the last event that it has
+        handed out; events without a `seq` of that moment are lost. Close the iterator
+        (`contextlib.aclosing`) where the loop is left early.
+
+        Raises:
+            RpcError: The subscription was not taken.
+            NoDaemon: Nobody there, or it did not come back within `reconnect_s`.
+        """
+        position = since
+        wanted = {"kinds": None if kinds is None else list(kinds), "session": session}
+        give_up_at: float | None = None
+        tries = 0
+        while True:
+            link = await self._open(give_up_at)
+            try:
+                early, position = await self._subscribe(link, position, wanted)
+                give_up_at, tries = None, 0
+                dropped = False
+                while not dropped:
+                    for event in _events(early or await link.receive()):
+                        if event.get("kind") == "subscription.dropped":
+                            dropped = True
+                            break
+                        seq = event.get("seq")
+                        if isinstance(seq, int):
+                            if seq <= position:
+                                continue
+                            position = seq
+                        yield event
+                    early = []
+            except Lost as lost:
+                is_over = give_up_at is not None and time.monotonic() >= give_up_at
+                if position is None or is_over:
+                    raise NoDaemon("closed", self.path) from lost
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.aclose_forcefully(link.stream)
+            if give_up_at is None:
+                give_up_at = time.monotonic() + self._reconnect_s
+            tries += 1
+            await anyio.sleep(delay_s(tries))
+
+    async def _subscribe(
+        self, link: _Link, since: int | None, wanted: Mapping[str, Json]
+    ) -> tuple[list[dict[str, Json]], int]:
+        """Notifications that came with the answer, and the `seq` behind which to go on."""
+        params = {"since": since, **wanted}
+        given = {name: value for name, value in params.items() if value is not None}
+        early: list[dict[str, Json]] = []
+        position: int | None = None
+        try:
+            with anyio.fail_after(self._timeout_s):
+                await link.send(encode_call(1, "events.subscribe", given))
+                while position is None:
+                    for message in await link.receive():
+                        if "method" in message:
+                            early.append(message)
+                            continue
+                        answer = read_answer(message)
+                        seq = answer.get("seq") if isinstance(answer, dict) else None
+                        if not isinstance(seq, int):
+                            raise ProtocolError("the answer to events.subscribe has no `seq`")
+                        position = seq if since is None else since
+        except TimeoutError as error:
+            raise NoDaemon("timeout", link.path, timeout_s=self._timeout_s or 0.0) from error
+        return early, position
+
+    async def _exchange(
+        self, link: _Link, call_id: int, line: bytes, timeout_s: float | None
+    ) -> Json:
+        waiter = _Waiter()
+        link.waiters[call_id] = waiter
+        try:
+            with anyio.fail_after(timeout_s):
+                await link.send(line)
+                await waiter.done.wait()
+        except TimeoutError as error:
+            raise NoDaemon("timeout", link.path, timeout_s=timeout_s or 0.0) from error
+        finally:
+            del link.waiters[call_id]
+        if waiter.message is not None:
+            return read_answer(waiter.message)
+        raise waiter.failure or Lost()
+
+    async def _linked(self, give_up_at: float | None) -> _Link:
+        """The standing link, or a new one."""
+        if self._readers is None:
+            raise RuntimeError("use the client inside `async with AsyncClient() as client:`")
+        async with self._connecting:
+            link = self._link
+            if link is not None:
+                if link.failure is None:
+                    return link
+                if give_up_at is None:
+                    give_up_at = time.monotonic() + self._reconnect_s
+            self._link = link = await self._open(give_up_at)
+            self._readers.start_soon(link.read)
+            return link
+
+    async def _open(self, give_up_at: float | None) -> _Link:
+        """Connect; a daemon that was there before has until `give_up_at` to come back."""
+        causes: tuple[str, ...] = _COMES_BACK
+        if give_up_at is None:
+            give_up_at = time.monotonic() + self._connect_s
+            causes = ("refused",)
+        tries = 0
+        while True:
+            path = self.path
+            try:
+                with anyio.fail_after(self._timeout_s):
+                    return _Link(path, await anyio.connect_unix(path))
+            except TimeoutError as error:
+                raise NoDaemon("busy", path) from error
+            except OSError as error:
+                failure = why_not(error, path)
+                if failure.cause not in causes or time.monotonic() >= give_up_at:
+                    raise failure from error
+            tries += 1
+            await anyio.sleep(delay_s(tries))
+
+
+def _events(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    """The events among notifications."""
+    found = (m.get("params") for m in messages if m.get("method") == "event")
+    return [event for event in found if isinstance(event, dict)]

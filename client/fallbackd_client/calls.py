@@ -1,0 +1,169 @@
+"""
+What both clients do with a call: encode it, read its answer, and know what is safe.
+
+Standard library only, and of that only what is cheap to load.
+"""
+
+import json
+import os
+
+from fallbackd_client.errors import NoDaemon, ProtocolError, RequestTooLarge, RpcError
+from fallbackd_client.wire.framing import MAX_LINE_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, TypeAlias
+
+    Json: TypeAlias = Any  # the raw call hands JSON through as it is
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Longest line we take from the daemon: an answer may be larger than a request."""
+
+READ_ONLY = frozenset(
+    {
+        "classify",
+        "config.check",
+        "config.get",
+        "daemon.ping",
+        "delegation.get",
+        "delegation.list",
+        "delegation.log",
+        "delegation.wait",
+        "explain",
+        "rpc.discover",
+        "session.get",
+        "session.list",
+        "status",
+        "suggest",
+        "usage",
+    }
+)
+"""Methods that change nothing. Kept equal to `Method.read_only` by a test, not by an import."""
+
+FIRST_DELAY_S = 0.05
+MAX_DELAY_S = 1.0
+
+
+class Lost(Exception):
+    """The connection ended before the answer. Internal: callers see `NoDaemon`."""
+
+
+def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
+    """Sending it twice is the same as sending it once."""
+    if method in READ_ONLY:
+        return True
+    if method == "delegate":
+        return bool(params.get("request_id"))
+    if method == "health":
+        return params.get("action", "list") in ("list", "get")
+    if method == "resolve":
+        return not params.get("lease", False)
+    return False
+
+
+def with_request_id(method: str, params: "Mapping[str, Json] | None") -> "dict[str, Json]":
+    """A copy of the params, in which a `delegate` carries an id that makes it repeatable."""
+    own = dict(params) if params else {}
+    if method == "delegate" and not own.get("request_id"):
+        own["request_id"] = os.urandom(16).hex()
+    return own
+
+
+def patience_s(method: str, params: "Mapping[str, Json]", default_s: float | None) -> float | None:
+    """
+    How long an answer may take, in seconds; None: without an end.
+
+    Calls that wait for work get the time that they ask the daemon to wait, on top.
+    """
+    if default_s is None:
+        return None
+    match method:
+        case "delegate":
+            match params.get("wait", "settled"):
+                case "accepted":
+                    return default_s
+                case "settled":
+                    return default_s + float(params.get("settle_s") or 60.0)
+                case _:
+                    wait_s = params.get("wait_s")
+                    return None if wait_s is None else default_s + float(wait_s)
+        case "delegation.wait":
+            timeout_s = params.get("timeout_s")
+            return None if timeout_s is None else default_s + float(timeout_s)
+        case "delegation.cancel":
+            return None  # returns when the work is proven stopped
+        case _:
+            return default_s
+
+
+def delay_s(number: int) -> float:
+    """Pause before try `number` (from 1): doubling up to a second, jittered by half of it."""
+    jitter = os.urandom(1)[0] / 255
+    longest: float = min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(number - 1, 10))
+    return longest * (0.5 + jitter / 2)
+
+
+def encode_call(call_id: int, method: str, params: "Mapping[str, Json]") -> bytes:
+    """
+    One line.
+
+    Raises:
+        RequestTooLarge: Longer than the daemon takes.
+        ValueError: The params are no JSON, or hold text that is no Unicode.
+    """
+    message = {"jsonrpc": "2.0", "id": call_id, "method": method, "params": params}
+    try:
+        text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        line = text.encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the parameters of {method} cannot be sent as JSON: {error}") from error
+    if len(line) > MAX_LINE_BYTES:
+        raise RequestTooLarge(len(line), MAX_LINE_BYTES)
+    return line + b"\n"
+
+
+def read_message(line: bytes, path: str) -> "dict[str, Json]":
+    """
+    One line from the daemon.
+
+    Raises:
+        NoDaemon: With cause bad_reply: it is no JSON-RPC.
+    """
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        message = None
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise NoDaemon("bad_reply", path, detail=f"it said {line[:60]!r}")
+    return message
+
+
+def read_answer(message: "dict[str, Json]") -> "Json":
+    """
+    The result of an answer.
+
+    Raises:
+        RpcError: It is an error.
+        ProtocolError: It is neither.
+    """
+    if "error" in message:
+        error = message["error"]
+        if not isinstance(error, dict) or not isinstance(error.get("code"), int):
+            raise ProtocolError(f"an error without a code: {error!r:.100}")
+        raise RpcError(error["code"], str(error.get("message", "")), error.get("data"))
+    if "result" not in message:
+        raise ProtocolError("an answer with neither result nor error")
+    return message["result"]
+
+
+def is_answer_to(message: "dict[str, Json]", call_id: int) -> bool:
+    """
+    The answer to this call, or an error that the daemon could not match to any call.
+
+    An id of null means that it could not read what we sent; with it the connection is over.
+    """
+    if "method" in message:
+        return False
+    answered = message.get("id")
+    return answered == call_id or (answered is None and "error" in message)

@@ -1,0 +1,77 @@
+"""What can go wrong between a caller and the daemon, each with what to do about it."""
+
+from fallbackd_client.wire.codes import kind_of
+
+_START = "start it with `systemctl --user start fallbackd.socket`, or run `fallbackd`"
+
+_NO_DAEMON = {
+    "missing": "no fallbackd at {path}: " + _START,
+    "refused": "nobody answers at {path} (a daemon that died left its socket): " + _START,
+    "not_permitted": "not allowed to use {path}: the daemon serves only the user it runs as",
+    "busy": "the daemon at {path} does not accept connections in time: try again later",
+    "timeout": "the daemon at {path} did not answer in {timeout_s:g} s: try again, or look at"
+    " `fallbackd-client ping` and the daemon's log",
+    "closed": "the daemon at {path} closed the connection before its answer: it was stopped,"
+    " or it serves another user; look at its log",
+    "bad_reply": "what listens at {path} does not speak this protocol: {detail}",
+    "unusable": "cannot connect to {path}: {detail}",
+}
+
+
+class ClientError(Exception):
+    """Base of everything that this library raises on purpose."""
+
+
+class NoDaemon(ClientError):
+    """
+    Nobody to talk to.
+
+    Attributes:
+        cause: missing, refused, not_permitted, busy, timeout, closed, bad_reply, unusable.
+        path: The socket that was tried.
+    """
+
+    def __init__(self, cause: str, path: str, *, timeout_s: float = 0.0, detail: str = "") -> None:
+        template = _NO_DAEMON[cause]
+        super().__init__(template.format(path=path, timeout_s=timeout_s, detail=detail))
+        self.cause = cause
+        self.path = path
+
+
+class ProtocolError(ClientError):
+    """The daemon answered with something that does not fit the contract."""
+
+
+class RequestTooLarge(ClientError):
+    """The request does not fit into one line; nothing was sent."""
+
+    def __init__(self, size_bytes: int, max_bytes: int) -> None:
+        super().__init__(
+            f"the request has {size_bytes} bytes and the limit is {max_bytes}: put large input"
+            " into a file in the working directory and name the file in the prompt"
+        )
+        self.size_bytes = size_bytes
+        self.max_bytes = max_bytes
+
+
+class RpcError(ClientError):
+    """
+    The daemon answered with an error.
+
+    Attributes:
+        code: See `wire.codes`.
+        message: A sentence that says what to do.
+        data: Any JSON value that came with it.
+        kind: The stable word: `data.kind` where there is one, else that of the code.
+    """
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+        kind = data.get("kind") if isinstance(data, dict) else None
+        self.kind: str = kind if isinstance(kind, str) else kind_of(code)
+
+    def __repr__(self) -> str:
+        return f"RpcError({self.code}, {self.message!r}, kind={self.kind!r})"

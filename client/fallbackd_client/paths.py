@@ -1,0 +1,38 @@
+"""Where the daemon's socket is."""
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def socket_candidates(environ: "Mapping[str, str]") -> list[str]:
+    """
+    Paths in the order in which the daemon chooses: `$FALLBACKD_SOCKET` alone where it is set,
+    else below `$XDG_RUNTIME_DIR`, else below the state directory.
+
+    XDG variables that hold no absolute path are ignored, as their specification says.
+    """
+    explicit = environ.get("FALLBACKD_SOCKET")
+    if explicit:
+        return [explicit]
+    candidates = []
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime):
+        candidates.append(os.path.join(runtime, "fallbackd", "control.sock"))
+    state = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):
+        home = environ.get("HOME") or os.path.expanduser("~")
+        state = os.path.join(home, ".local", "state")
+    candidates.append(os.path.join(state, "fallbackd", "control.sock"))
+    return candidates
+
+
+def find_socket(environ: "Mapping[str, str] | None" = None) -> str:
+    """The first candidate that exists; the first of all where none does."""
+    candidates = socket_candidates(os.environ if environ is None else environ)
+    for path in candidates:
+        if os.path.exists(path):
+            return path
+    return candidates[0]
