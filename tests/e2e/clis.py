@@ -44,8 +44,17 @@ class Home(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     """Complete: nothing of the environment of the tests."""
 
+    @property
+    def keys(self) -> dict[str, str]:
+        """The variables of `env` that hold a secret."""
+        return {name: value for name, value in self.env.items() if value == KEY}
+
     def backends_toml(self, **knobs: str) -> str:
-        """One table for each CLI. `knobs`: further lines for all, values as TOML."""
+        """
+        One table for each CLI. `knobs`: further lines for all, values as TOML.
+
+        Keys are not written into a configuration; a daemon inherits them, see `keys`.
+        """
         parts = []
         for name in self.names:
             lines = [f"[backends.{name}]"]
@@ -53,7 +62,7 @@ class Home(Struct, frozen=True, kw_only=True):
                 lines.append(f"model = {_toml(MODELS[name])}")
             lines += [f"{key} = {value}" for key, value in knobs.items()]
             lines.append(f"[backends.{name}.env]")
-            lines += [f"{key} = {_toml(value)}" for key, value in self.env.items()]
+            lines += [f"{key} = {_toml(value)}" for key, value in self.env.items() if value != KEY]
             parts.append("\n".join(lines))
         return "\n\n".join(parts) + "\n"
 

@@ -62,3 +62,5 @@ async def test_all_settings_fit_into_one_home_and_its_configuration_is_toml(tmp_
     assert set(tables) == set(NAMES)
     assert all(table["first_answer_s"] == 3 for table in tables.values())
     assert tables["claude"]["env"]["HOME"] == str(home.path)
+    assert not home.keys.keys() & tables["claude"]["env"].keys()
+    assert home.keys["GEMINI_API_KEY"] == KEY
