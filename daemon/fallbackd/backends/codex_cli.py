@@ -1,0 +1,235 @@
+"""
+OpenAI's `codex exec --json`.
+
+| line on stdout | means |
+| --- | --- |
+| `error` `Reconnecting... 2/5 (reason)` | it tries again; the reason is only here |
+| `item.started`, `item.completed` | the provider answered; an item of type `error` is a warning |
+| `turn.completed` | the answer is the last `agent_message` |
+| `turn.failed` | the end; no status field, the text names it |
+
+Source: recorded runs of codex 0.169.0. It has no time-out on response headers and waits for a
+network without an end, so silence and `waiting for network` are the engine's to bound.
+"""
+
+import re
+import tomllib
+from typing import Any, Literal
+
+from fallbackd.backends.commands import command_line, is_plain, model_of, program
+from fallbackd.backends.lines import CliParser, count, fields, status_in, tool_key, words
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.classify import Rule
+from fallbackd.core.exchange import (
+    Call,
+    Evidence,
+    GivenUp,
+    Observation,
+    Output,
+    Phase,
+    ProcessExit,
+    Reply,
+    ToolEnded,
+    ToolStarted,
+    Usage,
+    Work,
+)
+from fallbackd.core.failures import Reason
+
+CONFIG = "~/.codex/config.toml"
+
+_BUILT_IN_PROVIDERS = frozenset({"openai", "oss", "ollama", "ollama-chat", "lmstudio"})
+
+
+def start(work: Work, options: Options) -> Call:
+    argv = ["codex", "exec", "--json", "--skip-git-repo-check", "-C", work.cwd]
+    match work.permissions:
+        case "read":
+            argv += ["-s", "read-only"]
+        case "workspace":
+            argv += ["-s", "workspace-write"]
+        case "full":
+            argv += ["--dangerously-bypass-approvals-and-sandbox"]
+    settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
+    name = _own_provider(work)
+    if name is not None:
+        settings += [
+            f"model_providers.{name}.request_max_retries=0",
+            f"model_providers.{name}.stream_max_retries=0",
+        ]
+    if work.effort and re.fullmatch(r"[a-z]{1,20}", work.effort):
+        settings.append(f'model_reasoning_effort="{work.effort}"')
+    for setting in settings:
+        argv += ["-c", setting]
+    model = model_of(work, options)
+    if model:
+        argv += ["-m", model]
+    return command_line(work, options, (*argv, "-"))
+
+
+def _own_provider(work: Work) -> str | None:
+    """
+    The provider of the user's own configuration whose retries can be switched off.
+
+    Only one that is defined there: a setting for an unknown provider would define half of one,
+    and built-in ones take none.
+    """
+    if work.inherited.get("CODEX_HOME"):
+        return None  # another file rules than the one that was read
+    try:
+        config = tomllib.loads(work.files.get(CONFIG, ""))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return None
+    profile = fields(fields(config.get("profiles")).get(words(config.get("profile"))))
+    name = words(profile.get("model_provider")) or words(config.get("model_provider"))
+    if name in _BUILT_IN_PROVIDERS or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        return None
+    return name if fields(fields(config.get("model_providers")).get(name)) else None
+
+
+_TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
+    "command_execution": "possible",
+    "file_change": "seen",
+    "mcp_tool_call": "possible",
+    "collab_tool_call": "possible",
+    "web_search": "none",
+}
+_RETRY = re.compile(
+    r"Reconnecting\.\.\. ?(?:\d+/\d+|waiting for network)? ?(?:\((?P<why>.*)\))?", re.S
+)
+
+
+class Parser(CliParser):
+    def __init__(self, options: Options) -> None:
+        super().__init__(plain=is_plain(options))
+        self._text = ""
+        self._is_complete = False
+        self._running: set[str] = set()
+
+    def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
+        match event.get("type"):
+            case "turn.started":
+                return [Phase("thinking")]
+            case "item.started" | "item.updated" | "item.completed" as kind:
+                return self._read_item(fields(event.get("item")), ended=kind == "item.completed")
+            case "turn.completed":
+                self._is_complete, self.error = True, None
+                used = fields(event.get("usage"))
+                self.usage = Usage(
+                    input_tokens=count(used.get("input_tokens")),
+                    output_tokens=count(used.get("output_tokens")),
+                )
+                return [self.answers(), self.usage]
+            case "error":
+                return self._read_error(words(event.get("message")))
+            case "turn.failed":
+                self.error = _evidence(words(fields(event.get("error")).get("message")))
+                return [GivenUp(evidence=self.error)]
+            case _:
+                return [Output()]
+
+    def _read_error(self, message: str) -> list[Observation]:
+        retry = _RETRY.match(message)
+        if retry is None:
+            # `turn.failed` repeats it; a crash in between leaves it as the only statement.
+            self.error = _evidence(message)
+            return [Output()]
+        return [self.retries(_evidence(retry["why"] or message))]
+
+    def _read_item(self, item: dict[str, Any], *, ended: bool) -> list[Observation]:
+        kind, key = words(item.get("type")), words(item.get("id"))
+        if kind in ("error", ""):
+            return [Output()]
+        seen: list[Observation] = [self.answers()]
+        if kind == "agent_message":
+            self._text = words(item.get("text")) or self._text
+            seen.append(Phase("answering"))
+        elif kind == "reasoning":
+            seen.append(Phase("thinking"))
+        elif kind in _TOOLS:
+            if key not in self._running:
+                self._running.add(key)
+                seen.append(_tool(kind, key, item))
+            if ended:
+                seen.append(ToolEnded(call=key))
+        return seen
+
+    def reply(self, exit: ProcessExit) -> Reply | None:
+        if not self._is_complete or not self._text.strip() or exit.code not in (0, None):
+            return None
+        return Reply(text=self._text, usage=self.usage)
+
+
+def _tool(kind: str, key: str, item: dict[str, Any]) -> ToolStarted:
+    name, arguments = kind, item.get("command")
+    if kind == "mcp_tool_call":
+        name = f"{words(item.get('server'))}.{words(item.get('tool'))}"
+        arguments = item.get("arguments")
+    elif kind == "file_change":
+        arguments = item.get("changes")
+    elif kind == "web_search":
+        arguments = item.get("query")
+    return ToolStarted(key=tool_key(name, arguments), name=name, effects=_TOOLS[kind], call=key)
+
+
+def _evidence(message: str) -> Evidence:
+    return Evidence(text=message, stream="jsonl", http_status=status_in(message))
+
+
+RULES = (
+    Rule(
+        id="codex-warning",
+        reason=Reason.UNKNOWN,
+        opens=True,
+        pattern=r"(?:■|ERROR:|stream error:|unexpected status|Error:)\s*",
+        streams=("stderr", "unknown"),
+    ),
+    Rule(
+        id="codex-plan-limit",
+        reason=Reason.USAGE_LIMIT,
+        pattern=r"You've hit your usage limit|The usage limit has been reached",
+        codes=("usage_limit_reached", "usage_not_included"),
+    ),
+    Rule(
+        id="codex-quota",
+        reason=Reason.BILLING,
+        pattern=r"Quota exceeded\. Check your plan and billing",
+    ),
+    Rule(
+        id="codex-capacity",
+        reason=Reason.OVERLOADED,
+        pattern=r"Selected model is at capacity|We're currently experiencing high demand",
+    ),
+    Rule(
+        id="codex-context",
+        reason=Reason.CONTEXT_OVERFLOW,
+        pattern=r"Codex ran out of room in the model's context window",
+    ),
+    Rule(
+        id="codex-config",
+        reason=Reason.NOT_CONFIGURED,
+        pattern=r"Error loading config\.toml|Missing environment variable:|Not inside a trusted directory"
+        r"|Model provider `[^`]*` not found",
+    ),
+    Rule(
+        id="codex-login",
+        reason=Reason.AUTH,
+        pattern=r"Your access token could not be refreshed|Not logged in|Please (?:log|sign)(?: ?in|ing in) again",
+    ),
+    Rule(
+        id="codex-model-for-login",
+        reason=Reason.MODEL_NOT_FOUND,
+        pattern=r"model is not supported when using Codex",
+    ),
+)
+
+KIND = BackendKind(
+    name="codex",
+    start=start,
+    parser=Parser,
+    rules=RULES,
+    program=lambda options: program("codex", options),
+    reads=(CONFIG,),
+    reads_env=("CODEX_HOME",),
+    structured=True,
+)

@@ -1,0 +1,151 @@
+"""What the command lines of all CLIs have in common: stdin, the user's own argv, placeholders."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from fallbackd.backends.spec import Options
+from fallbackd.core.exchange import CommandLine, ScratchFile, Work
+
+MAX_ARGV_PROMPT_BYTES = 100 * 1024
+"""Linux takes 128 KiB for one argument; the rest is for those who wrap it."""
+
+_PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|cwd|model|session)\}")
+
+
+def encode_prompt(prompt: str) -> bytes:
+    return prompt.encode("utf-8", "replace")
+
+
+def command_line(
+    work: Work,
+    options: Options,
+    argv: tuple[str, ...],
+    *,
+    env: Mapping[str, str] | None = None,
+    unset: tuple[str, ...] = (),
+    scratch_files: tuple[ScratchFile, ...] = (),
+) -> CommandLine:
+    """
+    The call of a CLI that takes its prompt from stdin.
+
+    The user's `command` replaces `argv` wholly; the environment that we set stays, as it only
+    quiets the program.
+    """
+    stdin: bytes | None = encode_prompt(work.prompt)
+    if options.command:
+        argv = substitute(options.command, work, options)
+        if options.stdin == "none" or _names_prompt(options.command):
+            stdin = None
+    return CommandLine(
+        argv=argv,
+        cwd=work.cwd,
+        stdin=stdin,
+        env={**(env or {}), **options.env, **work.env},
+        unset=unset,
+        scratch_files=scratch_files,
+    )
+
+
+def program(name: str, options: Options) -> str:
+    return options.command[0] if options.command else name
+
+
+def is_plain(options: Options) -> bool:
+    """The user's own command asks for no JSON, so what it prints is text."""
+    return bool(options.command) and not any("json" in part for part in options.command)
+
+
+def substitute(command: tuple[str, ...], work: Work, options: Options) -> tuple[str, ...]:
+    """
+    Fill the placeholders of a configured command. Nothing passes through a shell.
+
+    Raises:
+        ValueError: The prompt is wanted as an argument but may or can not be one, or a value
+            would begin an option.
+    """
+    if not command:
+        raise ValueError("`command` is empty: name the program to start")
+    filled: list[str] = []
+    options_end = False
+    for part in command:
+        names = _PLACEHOLDER.findall(part)
+        if "prompt" in names:
+            _require_argv_prompt(work, options)
+            # Behind `--` even a prompt like `--help` is no option.
+            if part == "{prompt}" and not options_end:
+                filled.append("--")
+                options_end = True
+        options_end = options_end or part == "--"
+        value = _PLACEHOLDER.sub(lambda m: _value(m[1], work, options), part)
+        if names and not options_end and part.startswith("{") and value.startswith("-"):
+            raise ValueError(
+                f"the value of {{{names[0]}}} begins with '-' and would be read as an option"
+            )
+        if names and "\0" in value:
+            raise ValueError(f"the value of {{{names[0]}}} holds a NUL character")
+        filled.append(value)
+    return tuple(filled)
+
+
+def _names_prompt(command: tuple[str, ...]) -> bool:
+    return any("{prompt}" in part or "{prompt_file}" in part for part in command)
+
+
+def _require_argv_prompt(work: Work, options: Options) -> None:
+    if not options.prompt_in_argv:
+        raise ValueError(
+            "`command` uses {prompt}: set prompt_in_argv = true, or use {prompt_file} or stdin"
+        )
+    if "\0" in work.prompt:
+        raise ValueError("the prompt holds a NUL character and cannot be an argument")
+    if len(encode_prompt(work.prompt)) > MAX_ARGV_PROMPT_BYTES:
+        raise ValueError(
+            f"the prompt is longer than {MAX_ARGV_PROMPT_BYTES // 1024} KiB and cannot be an "
+            "argument: use {prompt_file} or stdin"
+        )
+
+
+def _value(name: str, work: Work, options: Options) -> str:
+    match name:
+        case "prompt":
+            return encode_prompt(work.prompt).decode("utf-8", "replace")
+        case "prompt_file":
+            return _as_path(work.prompt_path)
+        case "cwd":
+            return _as_path(work.cwd)
+        case "model":
+            return work.model or options.model or ""
+        case _:
+            return work.session
+
+
+def _as_path(path: str) -> str:
+    return f"./{path}" if path.startswith("-") else path
+
+
+def model_of(work: Work, options: Options) -> str | None:
+    """
+    The model to ask for; None leaves the CLI's own default.
+
+    Raises:
+        ValueError: It would be read as an option.
+    """
+    model = work.model or options.model
+    if model is not None and (model.startswith("-") or "\0" in model):
+        raise ValueError(f"the model name {model!r} would be read as an option")
+    return model or None
+
+
+def merged(base: object, over: Mapping[str, object]) -> dict[str, object]:
+    """JSON objects laid over each other, key by key."""
+    result: dict[str, object] = dict(base) if isinstance(base, dict) else {}
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(value, dict) else value
+    return result
+
+
+def encode_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,269 @@
+"""
+Output that comes in lines: buffers for arbitrary chunk borders, and the parser that CLIs share.
+
+A vendor's parser overrides `read_event` (one JSON object of a line) and `read_text` (any other
+line) and says in `reply` whether there is an answer. What is common to them all is here: lines
+are cut out of bytes, memory is bounded, and the end without an answer becomes `Evidence`.
+"""
+
+import re
+from typing import Any, assert_never
+
+import msgspec
+
+from fallbackd.core.exchange import (
+    Chunk,
+    Evidence,
+    Exit,
+    HttpResponse,
+    NoAnswer,
+    NotStarted,
+    Observation,
+    Outcome,
+    Output,
+    ProcessExit,
+    ProviderAnswered,
+    Reply,
+    Retrying,
+    StreamName,
+    Usage,
+)
+from fallbackd.core.redact import strip_escapes
+
+MAX_LINE_BYTES = 8 * 1024 * 1024
+"""Longer lines lose their end. One event with a tool's whole output may take megabytes."""
+
+HEAD_BYTES = 16 * 1024
+TAIL_BYTES = 128 * 1024
+
+
+class LineBuffer:
+    """Bytes of one stream to lines. A line may come in any number of pieces."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[str]:
+        first, *rest = data.split(b"\n")
+        self._add(first)
+        if not rest:
+            return []
+        lines = [self.take()]
+        lines.extend(_decode(piece[:MAX_LINE_BYTES]) for piece in rest[:-1])
+        self._add(rest[-1])
+        return lines
+
+    def take(self) -> str:
+        """The line that has no end yet."""
+        line = _decode(b"".join(self._pieces))
+        self._pieces, self._size = [], 0
+        return line
+
+    def _add(self, piece: bytes) -> None:
+        piece = piece[: MAX_LINE_BYTES - self._size]
+        if piece:
+            self._pieces.append(piece)
+            self._size += len(piece)
+
+
+class Excerpt:
+    """Beginning and end of a text of any length."""
+
+    def __init__(self) -> None:
+        self._head: list[str] = []
+        self._tail: list[str] = []
+        self._head_size = self._tail_size = 0
+
+    def add(self, line: str) -> None:
+        line = line[-TAIL_BYTES:]
+        if self._head_size < HEAD_BYTES and not self._tail:
+            self._head.append(line)
+            self._head_size += len(line) + 1
+            return
+        self._tail.append(line)
+        self._tail_size += len(line) + 1
+        if self._tail_size > 2 * TAIL_BYTES:
+            while self._tail_size > TAIL_BYTES and len(self._tail) > 1:
+                self._tail_size -= len(self._tail.pop(0)) + 1
+
+    @property
+    def text(self) -> str:
+        return "\n".join((*self._head, *self._tail))
+
+
+class CliParser:
+    """Lines of JSON on stdout, words for people on stderr."""
+
+    stream_of_errors: StreamName = "stderr"
+
+    def __init__(self, *, plain: bool = False) -> None:
+        """`plain`: the user's own command prints text, not the events that we would ask for."""
+        self.plain = plain
+        self.answered = False
+        self.usage = Usage()
+        self.error: Evidence | None = None
+        """The terminal failure that the program stated as data."""
+        self.retrying: Evidence | None = None
+        """What it is just trying again after."""
+        self.stderr = Excerpt()
+        self.stdout = Excerpt()
+        self.has_events = False
+        self._whole: list[str] = []
+        self._buffers: dict[str, LineBuffer] = {}
+
+    # --- for a vendor to say ----------------------------------------------------------------
+
+    def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
+        """Read one JSON object of stdout."""
+        raise NotImplementedError
+
+    def read_text(self, stream: StreamName, line: str, at: float) -> list[Observation]:
+        """Read a line that is no JSON object."""
+        return []
+
+    def reply(self, exit: ProcessExit) -> Reply | None:
+        """The answer, where the vendor's own signs say that there is one."""
+        raise NotImplementedError
+
+    # --- what they share --------------------------------------------------------------------
+
+    def feed(self, chunk: Chunk) -> list[Observation]:
+        seen: list[Observation] = []
+        for line in self._buffer(chunk.stream).feed(chunk.data):
+            seen.extend(self._read_line(chunk.stream, line, chunk.at))
+        return seen or [Output()]
+
+    def finish(self, exit: Exit) -> Outcome:
+        streams: tuple[StreamName, ...] = ("stdout", "stderr", "http", "event")
+        for stream in streams:
+            if stream in self._buffers:
+                self._read_line(stream, self._buffers[stream].take(), exit.at)
+        match exit:
+            case ProcessExit():
+                return self._ended(exit)
+            case NotStarted() | HttpResponse() | NoAnswer():
+                return without_process(exit, answered=self.answered)
+            case _:
+                assert_never(exit)
+
+    def answers(self) -> ProviderAnswered:
+        """Note that only a provider can have caused this event."""
+        self.answered, self.retrying = True, None
+        return ProviderAnswered()
+
+    def retries(self, evidence: Evidence, wait_s: float | None = None) -> Retrying:
+        self.retrying = msgspec.structs.replace(evidence, answered=self.answered)
+        return Retrying(evidence=self.retrying, wait_s=wait_s)
+
+    def _buffer(self, stream: str) -> LineBuffer:
+        return self._buffers.setdefault(stream, LineBuffer())
+
+    def _read_line(self, stream: StreamName, line: str, at: float) -> list[Observation]:
+        line = strip_escapes(line.rstrip("\r"))
+        if stream == "stdout" and self.plain:
+            self._whole.append(line)
+        if not line.strip():
+            return []
+        event = read_object(line) if stream in ("stdout", "event") else None
+        if event is not None and not self.plain:
+            self.has_events = True
+            return self.read_event(event, at)
+        (self.stdout if stream == "stdout" else self.stderr).add(line)
+        return self.read_text(stream, line, at)
+
+    def _ended(self, exit: ProcessExit) -> Outcome:
+        if self.plain and exit.code == 0 and not exit.stopped:
+            text = "\n".join(self._whole).strip("\n")
+            if text.strip():
+                return Reply(text=text, usage=self.usage)
+        elif not self.plain:
+            reply = self.reply(exit)
+            if reply is not None:
+                return reply
+        told = self.error or self.retrying
+        if told is not None:
+            return msgspec.structs.replace(
+                told, exit_code=exit.code, signal=exit.signal, answered=self.answered
+            )
+        return self.silent_end(exit)
+
+    def silent_end(self, exit: ProcessExit) -> Evidence:
+        """The end of a program that stated no failure as data: what it printed for people."""
+        errors, words = self.stderr.text, self.stdout.text
+        text, stream = (errors, "stderr") if errors.strip() else (words, "stdout")
+        if words.strip() and self.stream_of_errors == "stdout":
+            text, stream = words, "stdout"
+        return Evidence(
+            text=text or exit.note,
+            stream=stream,
+            exit_code=exit.code,
+            signal=exit.signal or (15 if exit.stopped and exit.code == 0 else None),
+            answered=self.answered,
+            empty=exit.code == 0,
+        )
+
+
+def without_process(exit: NotStarted | HttpResponse | NoAnswer, *, answered: bool) -> Evidence:
+    """The end of a call that was no running program, or never became one."""
+    match exit:
+        case NotStarted():
+            return Evidence(text=exit.text, stream="exception", code=exit.error)
+        case HttpResponse():
+            return Evidence(
+                stream="http", http_status=exit.status, headers=exit.headers, answered=answered
+            )
+        case NoAnswer():
+            return Evidence(
+                text=exit.text, stream="exception", exception=exit.exception, answered=answered
+            )
+        case _:
+            assert_never(exit)
+
+
+def read_object(line: str) -> dict[str, Any] | None:
+    line = line.strip()
+    if not line.startswith("{"):
+        return None
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def fields(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def words(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
+        return 0
+    return int(value)
+
+
+def tool_key(name: str, arguments: object) -> str:
+    """Tool and arguments as one word; the order of keys does not matter."""
+    try:
+        return f"{name} {msgspec.json.encode(arguments, order='sorted').decode()}"
+    except (TypeError, ValueError, RecursionError):
+        return name
+
+
+_STATUS = re.compile(
+    r"(?:unexpected status|last status:|API Error:?|status code:?|HTTP) \(?(\d{3})\b"
+)
+
+
+def status_in(text: str) -> int | None:
+    """The HTTP status that a message names."""
+    found = _STATUS.search(text[:2000])
+    return int(found[1]) if found and 400 <= int(found[1]) < 600 else None
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
