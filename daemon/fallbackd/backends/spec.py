@@ -1,0 +1,66 @@
+"""
+What a kind of backend is: a value that says what to start and how to read what comes back.
+
+The law of backends: as pure as core, one file per kind, a file knows its vendor and nothing else.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from fallbackd.core.classify import Rule
+from fallbackd.core.exchange import Call, Chunk, Exit, Observation, Outcome, Work
+
+
+class Parser(Protocol):
+    """Reads one attempt. Small, pure, rebuilt from recorded chunks when need be."""
+
+    def feed(self, chunk: Chunk) -> list[Observation]:
+        """
+        Read the next piece of output.
+
+        Chunks break anywhere: inside a line, a UTF-8 sequence, an escape code. Lines of any
+        length, truncated JSON, unknown events and fields are no error.
+        """
+        ...
+
+    def finish(self, exit: Exit) -> Outcome:
+        """Read the end. `Reply` only where the vendor's own signs say that there is an answer."""
+        ...
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What configuration may set for a backend of any kind; a kind reads what it knows."""
+
+    command: tuple[str, ...] = ()
+    """argv that replaces the profile's program and its fixed arguments; empty: the profile's."""
+    model: str | None = None
+    base_url: str | None = None
+    stdin: str = "prompt"
+    output: str = "text"
+    prompt_in_argv: bool = False
+    success_exit_codes: tuple[int, ...] = (0,)
+    env: Mapping[str, str] = field(default_factory=dict)
+    serve: bool = True
+    """opencode: use a shared `opencode serve` instead of `opencode run`."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    credential_env: str | None = None
+    """Name of the variable that holds the key of an HTTP backend."""
+    api_mode: str | None = None
+
+
+class BackendKind(Struct, frozen=True, kw_only=True):
+    name: str
+    start: Callable[[Work, Options], Call]
+    """May raise `ValueError` with a sentence for the caller (a NUL in the prompt, say)."""
+    parser: Callable[[Options], Parser]
+    rules: tuple[Rule, ...] = ()
+    """Failure signatures of this vendor; the common ones follow behind them."""
+    program: Callable[[Options], str | None] = lambda _: None
+    """The executable that must be on PATH; None for what is not a program."""
+    reads: tuple[str, ...] = ()
+    """The user's own settings files (`~/…`) whose text `start` wants in `Work.files`."""
+    reads_env: tuple[str, ...] = ()
+    structured: bool = False
+    """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""

@@ -1,0 +1,354 @@
+"""
+Which candidate is used now, and a verdict with a reason for each of them.
+
+Healthy before cooldown; within a state the order of the chain. A candidate that came back by
+the clock alone (unproven, or in cooldown) is used by one leased trial at a time.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, structs
+
+from fallbackd.core import meter
+from fallbackd.core.failures import Reason
+from fallbackd.core.health import Health, early_trial_at, view
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import Backend, Entry, Policy, Role
+from fallbackd.core.scopes import find_backend, model_of, scopes_of, worst
+from fallbackd.core.state import Meter, Session, Verdict, VerdictWord
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    entry: Entry
+    backend: Backend
+    model: str | None = None
+    credential: str | None = None
+    trial_scopes: tuple[ScopeId, ...] = ()
+    """Scopes whose single trial this attempt has to lease; empty: no trial."""
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What is asked of a resolution besides the candidates."""
+
+    tried: frozenset[str] = frozenset()
+    """Keys (`candidate_key`) of candidates that this delegation has tried."""
+    same_as_failed: frozenset[str] = frozenset()
+    prompt_tokens: int | None = None
+    larger_than: int | None = None
+    """After an overflow: only candidates with more context than this many tokens."""
+    not_provider: str | None = None
+    """After a malformed request: only another provider than this one."""
+    preferred: BackendId | None = None
+    """Session affinity: before the others of its state."""
+    last_resort: bool = False
+    """A single early trial may be made where nobody is usable."""
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    choice: Choice | None
+    verdicts: tuple[Verdict, ...]
+    retry_at: float | None = None
+    """The earliest return of anybody, where a time is known."""
+    stated_at: float | None = None
+    """The earliest return that a provider stated, of a candidate that was not tried."""
+    in_trial: bool = False
+    """Somebody untried is under trial: its verdict is worth waiting for."""
+
+
+def candidate_key(backend: str, model: str | None) -> str:
+    return backend if model is None else f"{backend}|{model}"
+
+
+class _Seen(Struct, frozen=True, kw_only=True):
+    choice: Choice | None
+    verdict: Verdict
+    rank: int = 9
+    returns_at: float | None = None
+    stated: bool = False
+
+
+def resolve(
+    candidates: tuple[Entry, ...],
+    request: Request,
+    policy: Policy,
+    health: Mapping[ScopeId, Health],
+    meters: Mapping[BackendId, Meter],
+    *,
+    now: float,
+) -> Resolved:
+    seen = [
+        _look(entry, request, policy, health, meters, now=now)
+        for entry in dict.fromkeys(candidates)
+    ]
+    best: int | None = None
+    for index, one in enumerate(seen):
+        if one.choice is None:
+            continue
+        if best is None or _order(one, request) < _order(seen[best], request):
+            best = index
+    if best is None and request.last_resort:
+        best = _last_resort(seen, policy, health, now=now)
+        if best is not None:
+            seen[best] = _early(seen[best], policy, health, now=now)
+    verdicts = [one.verdict for one in seen]
+    choice = None
+    if best is not None:
+        choice = seen[best].choice
+        verdicts[best] = structs.replace(verdicts[best], verdict="chosen")
+    returns = [one.returns_at for one in seen if one.returns_at is not None]
+    stated = [
+        one.returns_at
+        for one in seen
+        if one.returns_at is not None and one.stated and one.verdict.verdict == "rate_limited"
+    ]
+    return Resolved(
+        choice=choice,
+        verdicts=tuple(verdicts),
+        retry_at=min(returns, default=None),
+        stated_at=min(stated, default=None),
+        in_trial=any(one.verdict.verdict == "in_trial" for one in seen),
+    )
+
+
+def _order(one: _Seen, request: Request) -> tuple[int, int]:
+    is_preferred = one.choice is not None and one.choice.backend.id == request.preferred
+    return (one.rank, 0 if is_preferred else 1)
+
+
+def _look(
+    entry: Entry,
+    request: Request,
+    policy: Policy,
+    health: Mapping[ScopeId, Health],
+    meters: Mapping[BackendId, Meter],
+    *,
+    now: float,
+) -> _Seen:
+    backend = find_backend(policy, entry.backend)
+    if backend is None:
+        return _Seen(
+            choice=None,
+            verdict=Verdict(
+                backend=entry.backend,
+                model=entry.model,
+                verdict="not_configured",
+                reason="no such backend is configured",
+                tier=entry.tier,
+            ),
+        )
+    model = model_of(entry, backend)
+    credential = _pick_credential(backend, model, health, now=now)
+    scopes = scopes_of(backend, model, credential)
+    state, record = worst(health, scopes, now=now)
+    outage = None if record is None else record.outage
+    reason = None if outage is None else outage.reason.value
+    until_at = state.until_at
+    budget_until_at = meter.over_cap_until(meters.get(backend.id), backend.hourly_cap, now=now)
+    returns_at = until_at if state.state in ("rate_limited", "broken") else None
+    stated = outage is not None and outage.source == "provider"
+    word: str = state.state
+    if state.state in ("healthy", "cooldown") and budget_until_at is not None:
+        word, until_at, returns_at = "rate_limited", budget_until_at, budget_until_at
+        reason, stated = Reason.LOCAL_BUDGET.value, False
+
+    def refuse(verdict: VerdictWord, why: str | None = reason) -> _Seen:
+        return _Seen(
+            choice=None,
+            verdict=Verdict(
+                backend=backend.id,
+                model=model,
+                verdict=verdict,
+                reason=why,
+                detail=None if outage is None else outage.detail,
+                state=word,
+                until_at=until_at,
+                tier=entry.tier,
+            ),
+            returns_at=returns_at,
+            stated=stated,
+        )
+
+    if not backend.enabled:
+        return refuse("disabled", "switched off in the configuration")
+    key = candidate_key(backend.id, entry.model)
+    if key in request.tried:
+        return refuse("tried", reason or "tried already by this delegation")
+    if sameness(backend, model, credential) in request.same_as_failed:
+        return refuse("same_as_failed", "the same provider, model and credential have failed")
+    if why := _too_small(backend, request):
+        return refuse("context", why)
+    if (
+        request.not_provider is not None
+        and (backend.provider or backend.id) == request.not_provider
+    ):
+        return refuse("same_as_failed", "the same provider rejected the form of the request")
+    if state.state == "paused":
+        pause = None if record is None else record.pause
+        return refuse("paused", (pause.note if pause else None) or "paused by a person")
+    if state.state == "broken":
+        if outage is not None and outage.reason is Reason.NOT_INSTALLED:
+            return refuse("not_installed")
+        if outage is not None and outage.reason is Reason.NOT_CONFIGURED:
+            return refuse("not_configured")
+        return refuse("broken")
+    if state.state == "rate_limited":
+        return refuse("rate_limited")
+    if budget_until_at is not None:
+        return refuse("budget")
+    trial_scopes = tuple(
+        scope
+        for scope in scopes
+        if (one := health.get(scope)) is not None and view(one, now=now).unproven
+    )
+    if any(health[scope].trial is not None for scope in trial_scopes):
+        return refuse("in_trial")
+    verdict: VerdictWord = "healthy"
+    if state.state == "cooldown":
+        verdict = "cooldown"
+    elif trial_scopes:
+        verdict = "unproven"
+    return _Seen(
+        choice=Choice(
+            entry=entry,
+            backend=backend,
+            model=model,
+            credential=credential,
+            trial_scopes=trial_scopes,
+        ),
+        verdict=Verdict(
+            backend=backend.id,
+            model=model,
+            verdict=verdict,
+            reason=reason if verdict != "healthy" else None,
+            detail=outage.detail if outage is not None and verdict != "healthy" else None,
+            state=state.state,
+            until_at=until_at,
+            tier=entry.tier,
+        ),
+        rank=1 if state.state == "cooldown" else 0,
+    )
+
+
+def sameness(backend: Backend, model: str | None, credential: str | None) -> str:
+    """Two entries with the same provider, model and credential fail together."""
+    if backend.provider is None:
+        return f"{backend.id}|{model}|{credential}"
+    return f"{backend.provider}|{model}|{credential}"
+
+
+def _too_small(backend: Backend, request: Request) -> str | None:
+    size = backend.context_tokens
+    if size is None:
+        return None
+    if request.prompt_tokens is not None and request.prompt_tokens > size:
+        return f"context too large: {request.prompt_tokens} tokens do not fit into {size}"
+    if request.larger_than is not None and size <= request.larger_than:
+        return f"context too large: it did not fit into {request.larger_than} tokens before"
+    return None
+
+
+def _pick_credential(
+    backend: Backend, model: str | None, health: Mapping[ScopeId, Health], *, now: float
+) -> str | None:
+    """The first usable one, in the order of the configuration (`fill_first`)."""
+    for label in backend.credentials:
+        found, _ = worst(health, scopes_of(backend, model, label), now=now)
+        if found.state in ("healthy", "cooldown"):
+            return label
+    return backend.credentials[0] if backend.credentials else None
+
+
+def _outages(
+    one: _Seen, policy: Policy, health: Mapping[ScopeId, Health], *, now: float
+) -> list[Health]:
+    backend = find_backend(policy, one.verdict.backend)
+    if backend is None:
+        return []
+    credential = _pick_credential(backend, one.verdict.model, health, now=now)
+    scopes = scopes_of(backend, one.verdict.model, credential)
+    return [
+        record
+        for scope in scopes
+        if (record := health.get(scope)) is not None
+        and view(record, now=now).state not in ("healthy",)
+    ]
+
+
+def _last_resort(
+    seen: list[_Seen], policy: Policy, health: Mapping[ScopeId, Health], *, now: float
+) -> int | None:
+    """The first candidate on which an early trial is due. Only where nobody is usable."""
+    for index, one in enumerate(seen):
+        if one.verdict.verdict != "rate_limited" or one.verdict.reason == Reason.LOCAL_BUDGET:
+            continue
+        records = _outages(one, policy, health, now=now)
+        if not records or any(record.trial is not None for record in records):
+            continue
+        due = [early_trial_at(r, last_resort_s=policy.defaults.last_resort_s) for r in records]
+        if all(at is not None and at <= now for at in due):
+            return index
+    return None
+
+
+def _early(one: _Seen, policy: Policy, health: Mapping[ScopeId, Health], *, now: float) -> _Seen:
+    backend = find_backend(policy, one.verdict.backend)
+    assert backend is not None
+    credential = _pick_credential(backend, one.verdict.model, health, now=now)
+    return structs.replace(
+        one,
+        choice=Choice(
+            entry=Entry(backend=backend.id, model=one.verdict.model, tier=one.verdict.tier),  # type: ignore[arg-type]
+            backend=backend,
+            model=one.verdict.model,
+            credential=credential,
+            trial_scopes=tuple(r.scope for r in _outages(one, policy, health, now=now)),
+        ),
+    )
+
+
+def candidates_for(
+    policy: Policy,
+    *,
+    backend: BackendId | None,
+    role: str | None,
+    chain: tuple[Entry, ...] | None,
+    model: str | None = None,
+    session: Session | None = None,
+) -> tuple[Entry, ...]:
+    """
+    The requested backend, then the first chain of explicit, role, requested backend, `*` that
+    exists and is not empty. Chains are not joined.
+    """
+    found = chain or ()
+    if not found and role is not None:
+        known = find_role(policy, role)
+        found = known.chain if known is not None and known.enabled else ()
+    requested = backend
+    if requested is None and not found and session is not None:
+        requested = session.original
+    if not found and requested is not None:
+        found = policy.chains.get(requested, ())
+    if not found:
+        found = policy.chains.get("*", ())
+    if requested is None:
+        first = found[:1]
+        if model is not None and first:
+            first = (structs.replace(first[0], model=model),)
+        return (*first, *found[1:])
+    head = Entry(backend=requested, model=model)
+    rest = tuple(e for e in found if not (e.backend == requested and e.model in (model, None)))
+    return (head, *rest)
+
+
+def find_role(policy: Policy, name: str) -> Role | None:
+    """Exact, then a unique normalised match: lower case, letters and digits, without `agent`."""
+    if name in policy.roles:
+        return policy.roles[name]
+    wanted = _normalised(name)
+    found = [role for key, role in policy.roles.items() if _normalised(key) == wanted]
+    return found[0] if len(found) == 1 else None
+
+
+def _normalised(name: str) -> str:
+    plain = "".join(ch for ch in name.lower() if ch.isalnum())
+    return plain.removesuffix("agent") or plain

@@ -1,0 +1,139 @@
+"""
+The one place where state changes: an event and a snapshot in, changes and effects out.
+
+`decide` is pure. The store runs it inside a transaction and may run it again; the engine
+performs the effects after the changes are durable.
+"""
+
+from typing import assert_never
+
+from msgspec import structs
+
+from fallbackd.core import (
+    decide_admit,
+    decide_attempts,
+    decide_callers,
+    decide_health,
+)
+from fallbackd.core.draft import Draft
+from fallbackd.core.events import (
+    AttemptAnswered,
+    AttemptEnded,
+    AttemptGaveUp,
+    AttemptRetrying,
+    AttemptStarted,
+    CancelRequested,
+    ClockStepped,
+    ConfigReloaded,
+    DelegateRequested,
+    Event,
+    HealthCleared,
+    HealthMarked,
+    HealthPaused,
+    HealthResumed,
+    ReadinessSeen,
+    Reported,
+    ResolveRequested,
+    SessionCompacted,
+    SessionEnded,
+    Started,
+    Ticked,
+    Woke,
+)
+from fallbackd.core.policy import Policy
+from fallbackd.core.state import Decision, Delegation, Snapshot
+
+
+def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> Decision:
+    """
+    Decide what one event changes and orders.
+
+    Args:
+        snapshot: Records of one instant. Which ones beside health, meters and unfinished work
+            is told by the event (`engine.keys`).
+        now: Unix seconds. The only time there is.
+
+    Returns:
+        Changes (all or none are kept), effects (performed after that), and for some events an
+        immediate answer or a rejection.
+    """
+    draft = Draft(snapshot, policy, now=now)
+    match event:
+        case DelegateRequested():
+            return decide_admit.delegate_requested(draft, event)
+        case CancelRequested():
+            return decide_admit.cancel_requested(draft, event)
+        case AttemptStarted():
+            decide_attempts.attempt_started(draft, event)
+        case AttemptAnswered():
+            decide_attempts.attempt_answered(draft, event)
+        case AttemptRetrying():
+            decide_attempts.attempt_retrying(draft, event)
+        case AttemptGaveUp():
+            decide_attempts.attempt_gave_up(draft, event)
+        case AttemptEnded():
+            decide_attempts.attempt_ended(draft, event)
+        case Woke():
+            decide_attempts.woke(draft, event)
+        case ResolveRequested():
+            return decide_callers.resolve_requested(draft, event)
+        case Reported():
+            return decide_callers.reported(draft, event)
+        case HealthMarked():
+            return draft.finish(answer=decide_health.health_marked(draft, event))
+        case HealthCleared():
+            return draft.finish(answer=decide_health.health_cleared(draft, event))
+        case HealthPaused():
+            return draft.finish(answer=decide_health.health_paused(draft, event))
+        case HealthResumed():
+            return draft.finish(answer=decide_health.health_resumed(draft, event))
+        case ReadinessSeen():
+            decide_health.readiness_seen(draft, event)
+        case SessionEnded():
+            if snapshot.session is not None:
+                draft.drop_session_id(snapshot.session.session)
+        case SessionCompacted():
+            decide_callers.session_compacted(draft, event)
+        case ConfigReloaded():
+            decide_health.config_reloaded(draft, event)
+        case Ticked():
+            decide_health.ticked(draft, event)
+        case ClockStepped():
+            decide_health.clock_stepped(draft, event.by_s)
+            for delegation in snapshot.active.values():
+                draft.put_more_delegation(_shifted(delegation, event.by_s))
+        case Started():
+            if snapshot.delegation is not None:
+                decide_admit.lost(draft, event)
+        case _:
+            assert_never(event)
+    return draft.finish()
+
+
+def _shifted(delegation: Delegation, by_s: float) -> Delegation:
+    waiting = delegation.waiting
+    if waiting is not None:
+        waiting = structs.replace(
+            waiting,
+            since_at=waiting.since_at + by_s,
+            until_at=waiting.until_at + by_s,
+            limit_at=waiting.limit_at + by_s,
+        )
+    attempts = tuple(
+        structs.replace(
+            one,
+            started_at=one.started_at + by_s,
+            patience_until_at=None
+            if one.patience_until_at is None
+            else one.patience_until_at + by_s,
+        )
+        if one.ended_at is None
+        else one
+        for one in delegation.attempts
+    )
+    return structs.replace(
+        delegation,
+        attempts=attempts,
+        waiting=waiting,
+        deadline_at=None if delegation.deadline_at is None else delegation.deadline_at + by_s,
+    )

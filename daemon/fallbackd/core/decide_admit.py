@@ -1,0 +1,299 @@
+"""From a request to a delegation: what is refused before one exists, and what it starts with."""
+
+from msgspec import structs
+
+from fallbackd.core.chain import candidates_for, find_role
+from fallbackd.core.draft import Draft
+from fallbackd.core.effects import StopAttempt, WakeAt
+from fallbackd.core.events import CancelRequested, DelegateRequested, Started
+from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.ids import BackendId
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.state import Decision, Delegation, Rejection, RejectionKind, Session
+from fallbackd.core.walk import end, walk
+
+
+def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
+    snapshot, policy, now = draft.snapshot, draft.policy, draft.now
+    if (known := snapshot.same_request) is not None:
+        if known.digest == event.digest:
+            return draft.finish(answer=known)
+        return _reject(
+            draft,
+            "request_id",
+            f"the request_id {event.request_id!r} was used for another request "
+            f"({known.delegation}); give a new one",
+            delegation=known.delegation,
+        )
+    if snapshot.draining:
+        return _reject(
+            draft, "draining", "the daemon is draining: it takes no new work; try again later"
+        )
+    if event.backend is not None and find_backend(policy, event.backend) is None:
+        return _reject(
+            draft,
+            "unknown_backend",
+            f"no backend {event.backend!r}; known are {', '.join(policy.backends)}",
+            backend=event.backend,
+        )
+    session = snapshot.session
+    candidates = candidates_for(
+        policy,
+        backend=event.backend,
+        role=event.role,
+        chain=event.chain,
+        model=event.model,
+        session=session,
+    )
+    if not candidates:
+        return _reject(draft, "empty_chain", _no_candidates(event))
+    if session is not None and session.running in snapshot.active:
+        return _reject(
+            draft,
+            "busy",
+            f"session {event.session!r} is busy with {session.running}; "
+            "wait for it, cancel it, or use another session",
+            delegation=session.running,
+        )
+    parent = None if event.parent is None else snapshot.active.get(event.parent)
+    nesting = 0 if parent is None else parent.nesting + 1
+    if nesting > policy.defaults.max_nesting:
+        return _reject(
+            draft,
+            "nesting",
+            f"delegations from inside a delegation go {policy.defaults.max_nesting} levels deep "
+            "at most; do this part of the work here",
+        )
+    holder = workspace_holder(draft, event, parent)
+    if holder is not None:
+        return _reject(
+            draft,
+            "workspace",
+            f"{event.cwd} is in use by {holder.delegation}; wait for it, or set "
+            'workspace_lock = "off" if you isolate the work by yourself',
+            delegation=holder.delegation,
+        )
+    requested = candidates[0].backend
+    session = _session_for(draft, event, session, requested)
+    deadline_at = None
+    timeout_s = event.timeout_s if event.timeout_s is not None else policy.defaults.timeout_s
+    if timeout_s is not None:
+        deadline_at = now + timeout_s
+    budget = policy.defaults.max_attempts
+    inherited: tuple[str, ...] = ()
+    if parent is not None:
+        budget = max(1, min(budget, parent.budget - len(parent.attempts)))
+        inherited = (
+            tuple(one.backend for one in parent.attempts if one.failure is not None)
+            + parent.inherited_tried
+        )
+        if parent.deadline_at is not None:
+            deadline_at = min(deadline_at or parent.deadline_at, parent.deadline_at)
+    role = None if event.role is None else find_role(policy, event.role)
+    max_hops = policy.defaults.max_fallback_depth
+    if role is not None and role.max_fallback_depth is not None:
+        max_hops = role.max_fallback_depth
+    warnings: tuple[str, ...] = ()
+    if event.role is not None and role is None:
+        warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
+    delegation = Delegation(
+        delegation=event.delegation,
+        session=event.session,
+        role=event.role,
+        state="queued",
+        mode=event.mode,
+        requested=requested,
+        named=event.backend is not None,
+        candidates=candidates,
+        active=requested,
+        created_at=now,
+        last_activity_at=now,
+        deadline_at=deadline_at,
+        max_hops=max_hops,
+        budget=budget,
+        failover=event.failover,
+        on_partial=event.on_partial or policy.defaults.on_partial,
+        permissions=event.permissions,
+        fallback_on=None
+        if role is None or role.fallback_on is None
+        else tuple(sorted(role.fallback_on)),
+        cwd=event.cwd,
+        prompt_tokens=event.prompt_tokens,
+        request_id=event.request_id,
+        digest=event.digest,
+        parent=event.parent,
+        nesting=nesting,
+        inherited_tried=inherited,
+        warnings=warnings,
+        log_dir=event.log_dir,
+        metadata=event.metadata,
+    )
+    draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
+    walk(draft, delegation, session, event="accepted")
+    if deadline_at is not None:
+        draft.effects.append(
+            WakeAt(at=deadline_at, delegation=delegation.delegation, purpose="deadline")
+        )
+    return draft.finish()
+
+
+def _no_candidates(event: DelegateRequested) -> str:
+    if event.role is not None:
+        return f'no backend for role {event.role!r}: set [roles.{event.role}] chain or [chains] "*"'
+    return 'nobody to delegate to: name a backend, or set [chains] "*" in the configuration'
+
+
+def _reject(draft: Draft, kind: RejectionKind, message: str, **data: object) -> Decision:
+    return Decision(rejection=Rejection(kind=kind, message=message, data=dict(data)))
+
+
+def _session_for(
+    draft: Draft, event: DelegateRequested, session: Session | None, first: BackendId
+) -> Session:
+    now = draft.now
+    if session is None:
+        return Session(
+            session=event.session,
+            role=event.role,
+            original=first,
+            current=first,
+            running=event.delegation,
+            created_at=now,
+            last_used_at=now,
+        )
+    if event.backend is not None and event.backend != session.original:
+        # The caller chose another backend: that is its original from now on.
+        session = structs.replace(
+            session, original=first, current=first, depth=0, notices_sent=(), hops=()
+        )
+    elif event.backend is not None and session.current != session.original:
+        session = structs.replace(session, current=first, depth=0)
+    return structs.replace(session, running=event.delegation, role=event.role or session.role)
+
+
+def workspace_holder(
+    draft: Draft, event: DelegateRequested, parent: Delegation | None
+) -> Delegation | None:
+    """Who writes in this directory, above it or below it. Readers hold nothing."""
+    if not event.cwd or event.permissions == "read":
+        return None
+    if draft.policy.defaults.workspace_lock == "off":
+        return None
+    family = _ancestors(draft, parent)
+    for other in draft.snapshot.active.values():
+        if other.delegation in family or not other.cwd or other.permissions == "read":
+            continue
+        if other.is_ended:
+            continue
+        if is_nested(event.cwd, other.cwd) or is_nested(other.cwd, event.cwd):
+            return other
+    return None
+
+
+def _ancestors(draft: Draft, parent: Delegation | None) -> set[str]:
+    """A delegation from inside an attempt shares the lock of that attempt."""
+    found: set[str] = set()
+    while parent is not None and parent.delegation not in found:
+        found.add(parent.delegation)
+        above = parent.parent
+        parent = None if above is None else draft.snapshot.active.get(above)
+    return found
+
+
+def is_nested(inner: str, outer: str) -> bool:
+    """Whether the real path `inner` is `outer` or below it."""
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
+
+
+def cancel_requested(draft: Draft, event: CancelRequested) -> Decision:
+    delegation = draft.snapshot.delegation
+    if delegation is None or delegation.is_ended:
+        return draft.finish()
+    session = session_of(draft, delegation)
+    delegation = structs.replace(delegation, cancelling=True)
+    running = delegation.running
+    draft.tell(delegation, "cancel requested", outcome="stops the work")
+    if running is None:
+        end(draft, delegation, session, state="cancelled", message="cancelled by the caller")
+        return draft.finish()
+    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, "cancelled by the caller"))
+    return draft.finish()
+
+
+def stopping(draft: Draft, delegation: Delegation, reason: Reason, evidence: str) -> Delegation:
+    """Order the end of the running attempt. What it ends with is kept in the attempt."""
+    running = delegation.running
+    assert running is not None
+    if running.state == "stopping":
+        return delegation
+    failure = make_failure(
+        reason,
+        now=draft.now,
+        confidence="structured",
+        signature=f"fallbackd/{reason.value}",
+        evidence=evidence,
+    )
+    draft.effects.append(
+        StopAttempt(attempt=running.attempt, grace_s=draft.policy.defaults.stop_grace_s)
+    )
+    return structs.replace(
+        delegation,
+        attempts=(
+            *delegation.attempts[:-1],
+            structs.replace(running, state="stopping", ending=failure),
+        ),
+    )
+
+
+def session_of(draft: Draft, delegation: Delegation) -> Session:
+    """The session of a delegation; one that was dropped meanwhile is made anew."""
+    session = draft.snapshot.session
+    if session is not None and session.session == delegation.session:
+        return session
+    return Session(
+        session=delegation.session,
+        original=delegation.requested,
+        current=delegation.active,
+        running=delegation.delegation,
+        created_at=delegation.created_at,
+        last_used_at=draft.now,
+    )
+
+
+def lost(draft: Draft, event: Started) -> None:
+    """One delegation of a daemon that is gone: closed honestly, never as a success."""
+    delegation = draft.snapshot.delegation
+    assert delegation is not None
+    session = session_of(draft, delegation)
+    running = delegation.running
+    failure = make_failure(
+        Reason.CRASH,
+        now=draft.now,
+        detail="daemon_lost",
+        confidence="exit_code",
+        signature="fallbackd/daemon_lost",
+        evidence="the daemon ended while this was under way",
+    )
+    failure = structs.replace(failure, marks_health=False)
+    if running is not None:
+        attempt = structs.replace(
+            running, state="failed", ended_at=draft.now, failure=failure, ending=None
+        )
+        delegation = structs.replace(delegation, attempts=(*delegation.attempts[:-1], attempt))
+        draft.note(
+            "attempt.ended",
+            delegation,
+            backend=attempt.backend,
+            attempt=attempt.attempt,
+            state="failed",
+            reason=failure.reason.value,
+            detail=failure.detail,
+        )
+    end(
+        draft,
+        delegation,
+        session,
+        state="failed",
+        failure=failure,
+        message="the daemon ended while this was under way; ask again if it still matters",
+    )

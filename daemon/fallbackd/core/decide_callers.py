@@ -1,0 +1,275 @@
+"""Callers that talk to a provider themselves: what they would use, and what they saw."""
+
+from msgspec import Struct, structs
+
+from fallbackd.core import health as machine
+from fallbackd.core.chain import Request, Resolved, candidate_key, candidates_for
+from fallbackd.core.draft import Draft
+from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
+from fallbackd.core.failures import Failure
+from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.scopes import find_backend, scopes_of
+from fallbackd.core.state import Decision, Hop, Rejection, Session, Verdict
+
+LEASE_S = 600.0
+"""A caller that never reports loses its lease after this long."""
+
+
+class Resolution(Struct, frozen=True, kw_only=True):
+    """What would be used now; `backend` null: nobody."""
+
+    backend: str | None
+    model: str | None = None
+    credential: str | None = None
+    tier: str | None = None
+    trigger: str | None = None
+    candidates: tuple[Verdict, ...] = ()
+    retry_at: float | None = None
+    lease_id: str | None = None
+    lease_generation: int | None = None
+    lease_expires_at: float | None = None
+
+
+class ReportAnswer(Struct, frozen=True, kw_only=True):
+    failure: Failure | None = None
+    next: Resolution | None = None
+    ignored: bool = False
+
+
+def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
+    policy = draft.policy
+    if event.backend is not None and find_backend(policy, event.backend) is None:
+        return Decision(
+            rejection=Rejection(
+                kind="unknown_backend",
+                message=f"no backend {event.backend!r}; known are {', '.join(policy.backends)}",
+                data={"backend": event.backend},
+            )
+        )
+    session = draft.snapshot.session
+    candidates = candidates_for(
+        policy,
+        backend=event.backend,
+        role=event.role,
+        chain=event.chain,
+        model=event.model,
+        session=session,
+    )
+    preferred = None
+    if session is not None and event.backend is None and session.current != session.original:
+        if draft.now - session.last_used_at < policy.defaults.idle_s:
+            preferred = session.current
+    request = Request(
+        prompt_tokens=event.prompt_tokens,
+        preferred=preferred,
+        last_resort=event.lease is not None,
+    )
+    resolved = draft.resolve(candidates, request)
+    found = _resolution(candidates, resolved)
+    choice = resolved.choice
+    if choice is not None and choice.trial_scopes and event.lease is not None:
+        generation = 0
+        for scope in choice.trial_scopes:
+            leased = machine.lease(draft.health[scope], event.lease, now=draft.now)
+            draft.put_health(leased)
+            generation = leased.generation
+        found = structs.replace(
+            found,
+            lease_id=event.lease,
+            lease_generation=generation,
+            lease_expires_at=draft.now + LEASE_S,
+        )
+    if event.session is not None and choice is not None and candidates:
+        draft.put_session(_resolved_session(draft, event, session, candidates[0], choice.backend))
+    return draft.finish(answer=found)
+
+
+def _resolution(candidates: tuple[Entry, ...], resolved: Resolved) -> Resolution:
+    choice = resolved.choice
+    if choice is None:
+        return Resolution(backend=None, candidates=resolved.verdicts, retry_at=resolved.retry_at)
+    first = candidates[0]
+    redirected = (first.backend, first.model) != (choice.entry.backend, choice.entry.model)
+    return Resolution(
+        backend=choice.backend.id,
+        model=choice.model,
+        credential=choice.credential,
+        tier=choice.entry.tier,
+        trigger="preemptive" if redirected else None,
+        candidates=resolved.verdicts,
+        retry_at=resolved.retry_at,
+    )
+
+
+def _resolved_session(
+    draft: Draft,
+    event: ResolveRequested,
+    session: Session | None,
+    first: Entry,
+    chosen: Backend,
+) -> Session:
+    assert event.session is not None
+    now = draft.now
+    if session is None:
+        return Session(
+            session=event.session,
+            role=event.role,
+            original=first.backend,
+            current=chosen.id,
+            created_at=now,
+            last_used_at=now,
+        )
+    if event.backend is not None and event.backend == session.original == chosen.id:
+        session = structs.replace(session, current=chosen.id, depth=0)
+    return structs.replace(session, role=event.role or session.role, last_used_at=now)
+
+
+def reported(draft: Draft, event: Reported) -> Decision:
+    backend = find_backend(draft.policy, event.backend)
+    if backend is None:
+        return Decision(
+            rejection=Rejection(
+                kind="unknown_backend",
+                message=f"no backend {event.backend!r} is known",
+                data={"backend": event.backend},
+            )
+        )
+    session = draft.snapshot.session
+    model = event.model or backend.model
+    if event.attempt is not None:
+        _give_back(draft, backend, model, event)
+    match event.outcome:
+        case "released":
+            return draft.finish(answer=ReportAnswer())
+        case "success":
+            started_at = draft.now if event.started_at is None else event.started_at
+            draft.succeed(backend, model=model, credential=event.credential, started_at=started_at)
+            draft.count_usage(backend.id, event.usage)
+            if session is not None:
+                draft.put_session(_served(draft, session, backend))
+            return draft.finish(answer=ReportAnswer())
+        case "failure":
+            return _reported_failure(draft, event, backend, model, session)
+
+
+def _give_back(draft: Draft, backend: Backend, model: str | None, event: Reported) -> None:
+    for scope in scopes_of(backend, model, event.credential):
+        record = draft.health.get(scope)
+        if record is not None and event.attempt is not None:
+            draft.put_health(machine.release(record, event.attempt))
+
+
+def _served(draft: Draft, session: Session, backend: Backend) -> Session:
+    returned = backend.id == session.original
+    return structs.replace(
+        session,
+        current=backend.id,
+        depth=0 if returned else session.depth,
+        notices_sent=() if returned else session.notices_sent,
+        last_used_at=draft.now,
+    )
+
+
+def _reported_failure(
+    draft: Draft, event: Reported, backend: Backend, model: str | None, session: Session | None
+) -> Decision:
+    failure = event.failure
+    if session is None and event.session is not None:
+        session = Session(
+            session=event.session,
+            original=backend.id,
+            current=backend.id,
+            created_at=draft.now,
+            last_used_at=draft.now,
+        )
+    if session is not None and _is_stale(draft, event, session):
+        draft.put_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
+        return draft.finish(answer=ReportAnswer(failure=failure, ignored=True))
+    if failure is None:
+        if session is not None:
+            draft.put_session(session)
+        return draft.finish(answer=ReportAnswer())
+    draft.mark(
+        failure,
+        backend,
+        model=model,
+        credential=event.credential,
+        started_at=event.started_at,
+        luck=event.luck,
+    )
+    if not (failure.hop or failure.shrink_input):
+        if session is not None:
+            draft.put_session(structs.replace(session, last_used_at=draft.now))
+        return draft.finish(answer=ReportAnswer(failure=failure))
+    role = None if session is None else session.role
+    candidates = candidates_for(
+        draft.policy, backend=None if role else backend.id, role=role, chain=None, session=session
+    )
+    tried = frozenset({candidate_key(backend.id, None), candidate_key(backend.id, event.model)})
+    larger_than = backend.context_tokens if failure.shrink_input else None
+    resolved = draft.resolve(candidates, Request(tried=tried, larger_than=larger_than))
+    following = None
+    if resolved.choice is not None:
+        following = _resolution(candidates, resolved)
+        if session is not None:
+            session = _moved(draft, session, backend, resolved.choice.backend, failure)
+    if session is not None:
+        draft.put_session(structs.replace(session, last_used_at=draft.now))
+    return draft.finish(answer=ReportAnswer(failure=failure, next=following))
+
+
+def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
+    """A report about what was left already, or one that names nothing right after a move."""
+    if event.backend != session.current:
+        return True
+    if event.model is not None and session.current_model not in (None, event.model):
+        return True
+    if event.attempt is not None:
+        return False
+    last_at = session.last_fallback_at
+    return last_at is not None and draft.now - last_at < draft.policy.defaults.dedup_window_s
+
+
+def _moved(
+    draft: Draft, session: Session, left: Backend, taken: Backend, failure: Failure
+) -> Session:
+    hop = Hop(
+        at=draft.now,
+        from_backend=left.id,
+        to_backend=taken.id,
+        trigger="reactive",
+        reason=failure.reason.value,
+        evidence=failure.evidence,
+    )
+    returned = taken.id == session.original
+    pair = f"{session.original}>{taken.id}"
+    notices = session.notices_sent
+    if not returned and pair not in notices:
+        notices = (*notices, pair)
+        draft.note(
+            "session.notice",
+            session=session.session,
+            backend=taken.id,
+            notice="fallback",
+            route=(session.original, taken.id),
+            from_model=None,
+            to_model=None,
+            reason=hop.reason,
+            text=f"switched from {left.id} to {taken.id} ({hop.reason})",
+        )
+    return structs.replace(
+        session,
+        current=taken.id,
+        depth=0 if returned else session.depth + 1,
+        last_fallback_at=draft.now,
+        hops=(*session.hops, hop)[-50:],
+        notices_sent=() if returned else notices,
+        recovered_announced=False,
+    )
+
+
+def session_compacted(draft: Draft, event: SessionCompacted) -> None:
+    """Models, depth and the lock stay; history and marks of notices go."""
+    session = draft.snapshot.session
+    if session is not None:
+        draft.put_session(structs.replace(session, hops=(), notices_sent=(), last_fallback_at=None))

@@ -1,0 +1,281 @@
+"""
+A decision in the making: the snapshot, what has been changed on top of it, what is ordered.
+
+Local to one call of `decide`; what leaves is the frozen `Decision`.
+"""
+
+from typing import Any
+
+from msgspec import structs
+
+from fallbackd.core import health as machine
+from fallbackd.core import meter
+from fallbackd.core.chain import Request, Resolved, resolve
+from fallbackd.core.effects import Effect, Export, WakeWaiting
+from fallbackd.core.exchange import Usage
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health import Health, view
+from fallbackd.core.ids import BackendId, ScopeId, SessionId
+from fallbackd.core.policy import MODEL_UNKNOWN_WINDOW_S, Backend, Entry, Policy
+from fallbackd.core.scopes import failed_scope, scopes_of
+from fallbackd.core.state import (
+    Attempt,
+    Change,
+    Decision,
+    Delegation,
+    DropSession,
+    MadeMark,
+    Meter,
+    Note,
+    PutDelegation,
+    PutHealth,
+    PutMeter,
+    PutSession,
+    PutStory,
+    Rejection,
+    Session,
+    Snapshot,
+    Verdict,
+)
+
+
+class Draft:
+    def __init__(self, snapshot: Snapshot, policy: Policy, *, now: float) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.now = now
+        self.health: dict[ScopeId, Health] = dict(snapshot.health)
+        self.meters: dict[BackendId, Meter] = dict(snapshot.meters)
+        self._delegation: Delegation | None = None
+        self._session: Session | None = None
+        self._dropped: list[DropSession] = []
+        self._touched: dict[ScopeId, None] = {}
+        self._metered: dict[BackendId, None] = {}
+        self._others: list[Change] = []
+        self.effects: list[Effect] = []
+
+    # --- records ---------------------------------------------------------------------------
+
+    def put_delegation(self, delegation: Delegation) -> None:
+        self._delegation = delegation
+
+    def put_session(self, session: Session) -> None:
+        self._session = session
+
+    def put_more_session(self, session: Session) -> None:
+        """Keep a session that is not the one of this decision."""
+        self._others.append(PutSession(session))
+
+    def put_more_delegation(self, delegation: Delegation) -> None:
+        """Keep a delegation that is not the one of this decision."""
+        self._others.append(PutDelegation(delegation))
+
+    def drop_session_id(self, session: SessionId) -> None:
+        self._dropped.append(DropSession(session))
+
+    @property
+    def session(self) -> Session | None:
+        return self._session or self.snapshot.session
+
+    def put_health(self, health: Health) -> None:
+        if self.health.get(health.scope) == health:
+            return
+        self.health[health.scope] = health
+        self._touched[health.scope] = None
+
+    def note(
+        self,
+        kind: str,
+        delegation: Delegation | None = None,
+        *,
+        backend: BackendId | None = None,
+        session: SessionId | None = None,
+        route: tuple[str, str] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Journal an event. `route` becomes its fields `from` and `to`."""
+        if route is not None:
+            fields = {"from": route[0], "to": route[1], **fields}
+        self._others.append(
+            Note(
+                kind=kind,
+                at=self.now,
+                delegation=None if delegation is None else delegation.delegation,
+                session=session if delegation is None else delegation.session,
+                backend=backend,
+                fields=fields,
+            )
+        )
+
+    def tell(
+        self,
+        delegation: Delegation,
+        event: str,
+        *,
+        outcome: str,
+        verdicts: tuple[Verdict, ...] = (),
+        evidence: str = "",
+        **policy: Any,
+    ) -> None:
+        """Add to the story of a delegation. `policy` holds the values that were used."""
+        self._others.append(
+            PutStory(
+                delegation=delegation.delegation,
+                at=self.now,
+                event=event,
+                verdicts=verdicts,
+                outcome=outcome,
+                policy=policy,
+                evidence=evidence,
+            )
+        )
+
+    # --- health ----------------------------------------------------------------------------
+
+    def resolve(self, candidates: tuple[Entry, ...], request: Request) -> Resolved:
+        return resolve(candidates, request, self.policy, self.health, self.meters, now=self.now)
+
+    def mark(
+        self,
+        failure: Failure,
+        backend: Backend,
+        *,
+        model: str | None,
+        credential: str | None,
+        started_at: float | None,
+        luck: float,
+    ) -> MadeMark | None:
+        """Take the scope that a failure is about out of use. None: it marks nobody."""
+        policy = self.policy.reason(failure.reason, backend.id)
+        if policy is None or not failure.marks_health:
+            return None
+        scope = failed_scope(failure, backend, model, credential)
+        before = self.health.get(scope)
+        first_window_s = None
+        if failure.reason is Reason.MODEL_NOT_FOUND and not scope.startswith("model:"):
+            first_window_s = MODEL_UNKNOWN_WINDOW_S
+        if failure.reason is Reason.AUTH and len(backend.credentials) > 1:
+            first_window_s = 300.0
+        after = machine.fail(
+            before,
+            scope,
+            failure,
+            policy,
+            started_at=started_at,
+            now=self.now,
+            luck=luck,
+            forever=failure.detail == "revoked" and failure.reason is Reason.AUTH,
+            first_window_s=first_window_s,
+        )
+        if after == before or after.outage is None:
+            return None
+        self.put_health(after)
+        return MadeMark(
+            scope=scope,
+            since_at=after.outage.since_at,
+            before=None if before is None else before.outage,
+        )
+
+    def withdraw(self, mark: MadeMark) -> None:
+        """Take a mark back, unless somebody else has marked the scope since."""
+        record = self.health.get(mark.scope)
+        if record is None or record.outage is None or record.outage.since_at != mark.since_at:
+            return
+        self.put_health(structs.replace(record, outage=mark.before, trial=None))
+
+    def succeed(
+        self, backend: Backend, *, model: str | None, credential: str | None, started_at: float
+    ) -> None:
+        """The provider answered: every scope that the attempt touched is proven."""
+        changed = False
+        for scope in scopes_of(backend, model, credential):
+            record = self.health.get(scope)
+            if record is None:
+                continue
+            after = machine.succeed(record, started_at=started_at)
+            changed = changed or after != record
+            self.put_health(after)
+        if changed:
+            self.wake_waiting()
+
+    def release(self, attempt: Attempt) -> None:
+        """Give the trial lease of an attempt back."""
+        for scope in attempt.trial_scopes:
+            record = self.health.get(scope)
+            if record is not None and record.trial is not None:
+                self.put_health(machine.release(record, attempt.attempt))
+        if attempt.trial_scopes:
+            self.wake_waiting()
+
+    def wake_waiting(self) -> None:
+        if not any(isinstance(one, WakeWaiting) for one in self.effects):
+            self.effects.append(WakeWaiting())
+
+    # --- meters ----------------------------------------------------------------------------
+
+    def count_start(self, backend: BackendId) -> None:
+        self.meters[backend] = meter.started(self.meters.get(backend), backend, now=self.now)
+        self._metered[backend] = None
+
+    def count_usage(self, backend: BackendId, usage: Usage) -> None:
+        if usage == Usage():
+            return
+        self.meters[backend] = meter.used(self.meters.get(backend), backend, usage, now=self.now)
+        self._metered[backend] = None
+
+    def count_time(self, backend: BackendId, *, actual_s: float, estimate_s: float) -> None:
+        base = self.meters.get(backend) or Meter(backend=backend)
+        self.meters[backend] = meter.timed(base, actual_s=actual_s, estimate_s=estimate_s)
+        self._metered[backend] = None
+
+    # --- the end ---------------------------------------------------------------------------
+
+    def announce(self, record: Health) -> Health:
+        """Say how the state of a scope has moved since it was last said."""
+        state = view(record, now=self.now)
+        if state.state == record.announced:
+            return record
+        outage = record.outage
+        self.note(
+            "health.moved",
+            backend=_backend_of(record.scope),
+            scope=record.scope,
+            route=(record.announced, state.state),
+            unproven=state.unproven,
+            reason=None if outage is None else outage.reason.value,
+            detail=None if outage is None else outage.detail,
+            until_at=state.until_at,
+        )
+        return structs.replace(record, announced=state.state)
+
+    def finish(self, *, rejection: Rejection | None = None, answer: Any = None) -> Decision:
+        changes: list[Change] = []
+        for scope in self._touched:
+            record = self.announce(self.health[scope])
+            self.health[scope] = record
+            if record != self.snapshot.health.get(scope):
+                changes.append(PutHealth(record))
+        changes.extend(PutMeter(self.meters[backend]) for backend in self._metered)
+        if self._session is not None:
+            changes.append(PutSession(self._session))
+        changes.extend(self._dropped)
+        if self._delegation is not None:
+            changes.append(PutDelegation(self._delegation))
+        effects = list(self.effects)
+        if any(isinstance(one, PutHealth) for one in changes):
+            effects.append(Export())
+        return Decision(
+            changes=(*changes, *self._others),
+            effects=tuple(effects),
+            rejection=rejection,
+            answer=answer,
+        )
+
+
+def _backend_of(scope: ScopeId) -> BackendId | None:
+    kind, _, name = scope.partition(":")
+    if kind == "backend":
+        return BackendId(name)
+    if kind == "model":
+        return BackendId(name.rpartition("/")[0] if name.count("/") == 1 else name.split("/")[0])
+    return None

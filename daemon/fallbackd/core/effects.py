@@ -1,0 +1,52 @@
+"""What the core orders. Imperative; performed by the engine after the changes are durable."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId
+
+
+class StartAttempt(Struct, frozen=True, kw_only=True, tag="start_attempt"):
+    """Ends in exactly one `AttemptEnded`."""
+
+    attempt: AttemptId
+    delegation: DelegationId
+    backend: BackendId
+    model: str | None = None
+    effort: str | None = None
+    handoff: str | None = None
+    """What the attempt before did, put in front of the prompt; None: the prompt as it is."""
+
+
+class StopAttempt(Struct, frozen=True, kw_only=True, tag="stop_attempt"):
+    """Its `AttemptEnded` says whether the whole tree was proven gone."""
+
+    attempt: AttemptId
+    grace_s: float
+
+
+class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
+    """The delegation has its one answer: wake everybody who waits for it."""
+
+    delegation: DelegationId
+
+
+class WakeAt(Struct, frozen=True, kw_only=True, tag="wake_at"):
+    """Bring `Woke` at `at`. A later order for the same key replaces an earlier one."""
+
+    at: float
+    delegation: DelegationId
+    attempt: AttemptId | None = None
+    purpose: Literal["limits", "wait", "deadline"] = "limits"
+
+
+class WakeWaiting(Struct, frozen=True, kw_only=True, tag="wake_waiting"):
+    """Something that waiting delegations wait for has changed: bring each a `Woke` now."""
+
+
+class Export(Struct, frozen=True, kw_only=True, tag="export"):
+    """Health has changed: whoever keeps a copy of it outside may write it anew."""
+
+
+Effect = StartAttempt | StopAttempt | Answer | WakeAt | WakeWaiting | Export

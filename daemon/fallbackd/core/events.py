@@ -1,0 +1,206 @@
+"""All inputs of a decision. Past tense; what happened, never what to do about it."""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from fallbackd.core.exchange import Usage
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.policy import Entry
+from fallbackd.core.state import Session
+from fallbackd.core.watch import Watch
+
+
+class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_requested"):
+    delegation: DelegationId
+    session: SessionId
+    backend: BackendId | None = None
+    role: str | None = None
+    chain: tuple[Entry, ...] | None = None
+    chain_name: str | None = None
+    model: str | None = None
+    cwd: str = ""
+    mode: Literal["interactive", "batch"] = "batch"
+    timeout_s: float | None = None
+    request_id: str | None = None
+    digest: str = ""
+    failover: bool = True
+    on_partial: Literal["continue", "ask", "fail"] | None = None
+    permissions: Literal["read", "workspace", "full"] = "workspace"
+    parent: DelegationId | None = None
+    prompt_tokens: int | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
+    log_dir: str = ""
+    """Where the logs of its attempts go; the log of attempt n is `<log_dir>/<n>/output.log`."""
+
+
+class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
+    attempt: AttemptId
+    pid: int | None = None
+
+
+class AttemptAnswered(Struct, frozen=True, kw_only=True, tag="attempt_answered"):
+    attempt: AttemptId
+
+
+class AttemptRetrying(Struct, frozen=True, kw_only=True, tag="attempt_retrying"):
+    """The program says that its provider failed and that it tries again by itself."""
+
+    attempt: AttemptId
+    failure: Failure
+    wait_s: float | None = None
+
+
+class AttemptGaveUp(Struct, frozen=True, kw_only=True, tag="attempt_gave_up"):
+    """The program reported its terminal failure and lingers."""
+
+    attempt: AttemptId
+    failure: Failure
+
+
+class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
+    attempt: AttemptId
+    failure: Failure | None
+    """None: it succeeded, and its answer is in the run directory."""
+    exit_code: int | None = None
+    effects: Literal["none", "possible", "seen"] = "none"
+    changed_files: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    gone: bool = True
+    answered: bool = False
+    luck: float = 0.5
+
+
+class Woke(Struct, frozen=True, kw_only=True, tag="woke"):
+    """The instant of a `WakeAt` has come, or something waited for has changed."""
+
+    delegation: DelegationId
+    attempt: AttemptId | None = None
+    watch: Watch | None = None
+    luck: float = 0.5
+
+
+class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel_requested"):
+    delegation: DelegationId
+
+
+class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested"):
+    session: SessionId | None = None
+    role: str | None = None
+    backend: BackendId | None = None
+    chain: tuple[Entry, ...] | None = None
+    chain_name: str | None = None
+    model: str | None = None
+    prompt_tokens: int | None = None
+    lease: AttemptId | None = None
+    """Minted by the engine where the caller wants to make the call itself."""
+
+
+class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
+    """What a caller that talks to a provider itself has seen."""
+
+    outcome: Literal["success", "failure", "released"]
+    backend: BackendId
+    session: SessionId | None = None
+    model: str | None = None
+    credential: str | None = None
+    attempt: AttemptId | None = None
+    started_at: float | None = None
+    failure: Failure | None = None
+    usage: Usage = Usage()
+    luck: float = 0.5
+
+
+class HealthMarked(Struct, frozen=True, kw_only=True, tag="health_marked"):
+    target: str
+    """A backend or a scope."""
+    reason: str | None = None
+    ttl_s: float | None = None
+    note: str | None = None
+    since_at: float | None = None
+    """An imported mark was made then."""
+    source: Literal["person", "import"] = "person"
+
+
+class HealthCleared(Struct, frozen=True, kw_only=True, tag="health_cleared"):
+    target: str | None = None
+
+
+class HealthPaused(Struct, frozen=True, kw_only=True, tag="health_paused"):
+    target: str
+    note: str | None = None
+
+
+class HealthResumed(Struct, frozen=True, kw_only=True, tag="health_resumed"):
+    target: str
+
+
+class ReadinessSeen(Struct, frozen=True, kw_only=True, tag="readiness_seen"):
+    """What a look without cost found: the program is there, or why not."""
+
+    backend: BackendId
+    reason: Reason | None = None
+    detail: str | None = None
+    repaired: bool = False
+    """The login or the program changed since the mark: evidence of repair."""
+
+
+class SessionEnded(Struct, frozen=True, kw_only=True, tag="session_ended"):
+    session: SessionId
+
+
+class SessionCompacted(Struct, frozen=True, kw_only=True, tag="session_compacted"):
+    session: SessionId
+
+
+class ConfigReloaded(Struct, frozen=True, kw_only=True, tag="config_reloaded"):
+    changed: tuple[BackendId, ...] = ()
+    """Backends whose settings are new: what was not found may be there now."""
+
+
+class Ticked(Struct, frozen=True, kw_only=True, tag="ticked"):
+    """Every 30 s. Persists and announces; no choice waits for it."""
+
+    idle_sessions: tuple[SessionId, ...] = ()
+    """Sessions that the store found to be past their time, or too many."""
+    fallen_sessions: tuple[Session, ...] = ()
+    """Sessions that are away from their original and have nothing running."""
+
+
+class ClockStepped(Struct, frozen=True, kw_only=True, tag="clock_stepped"):
+    """The wall clock was set by `by_s` seconds; every window moves with it."""
+
+    by_s: float
+
+
+class Started(Struct, frozen=True, kw_only=True, tag="started"):
+    """A new run of the daemon. Attempts that are not among the survivors are lost."""
+
+    survivors: tuple[AttemptId, ...] = ()
+    luck: float = 0.5
+
+
+Event = (
+    DelegateRequested
+    | AttemptStarted
+    | AttemptAnswered
+    | AttemptRetrying
+    | AttemptGaveUp
+    | AttemptEnded
+    | Woke
+    | CancelRequested
+    | ResolveRequested
+    | Reported
+    | HealthMarked
+    | HealthCleared
+    | HealthPaused
+    | HealthResumed
+    | ReadinessSeen
+    | SessionEnded
+    | SessionCompacted
+    | ConfigReloaded
+    | Ticked
+    | ClockStepped
+    | Started
+)

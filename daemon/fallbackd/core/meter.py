@@ -1,0 +1,88 @@
+"""How much a backend has been used within the last hour, and how its work was timed."""
+
+from msgspec import structs
+
+from fallbackd.core.exchange import Usage
+from fallbackd.core.ids import BackendId
+from fallbackd.core.state import Meter
+
+HOUR_MIN = 60
+MAX_WEIGHT = 20.0
+"""Older measurements fade: the sum of ratios never weighs more than this many."""
+
+
+def started(meter: Meter | None, backend: BackendId, *, now: float) -> Meter:
+    return _add(meter or Meter(backend=backend), attempts=1, tokens=0, now=now)
+
+
+def used(meter: Meter | None, backend: BackendId, usage: Usage, *, now: float) -> Meter:
+    base = meter or Meter(backend=backend)
+    totals = Usage(
+        input_tokens=base.totals.input_tokens + usage.input_tokens,
+        output_tokens=base.totals.output_tokens + usage.output_tokens,
+        cost_usd=add_cost(base.totals.cost_usd, usage.cost_usd),
+    )
+    tokens = usage.input_tokens + usage.output_tokens
+    return structs.replace(_add(base, attempts=0, tokens=tokens, now=now), totals=totals)
+
+
+def add_cost(left: float | None, right: float | None) -> float | None:
+    if left is None or right is None:
+        return left if right is None else right
+    return left + right
+
+
+def timed(meter: Meter, *, actual_s: float, estimate_s: float) -> Meter:
+    """Remember one measured time against its estimate. Ratios are kept within 0.1 to 10."""
+    total, weight = meter.ratios
+    ratio = min(10.0, max(0.1, actual_s / estimate_s))
+    if weight >= MAX_WEIGHT:
+        total, weight = total * (MAX_WEIGHT - 1) / weight, MAX_WEIGHT - 1
+    return structs.replace(meter, ratios=(total + ratio, weight + 1))
+
+
+def eta_factor(meter: Meter | None) -> float:
+    """What an estimate is multiplied with; 1.0 before anything was measured."""
+    if meter is None or meter.ratios[1] == 0:
+        return 1.0
+    total, weight = meter.ratios
+    return total / weight
+
+
+def attempts_in_hour(meter: Meter | None, *, now: float) -> int:
+    return sum(count for _, count, _ in _recent(meter, now=now))
+
+
+def tokens_in_hour(meter: Meter | None, *, now: float) -> int:
+    return sum(tokens for _, _, tokens in _recent(meter, now=now))
+
+
+def over_cap_until(meter: Meter | None, cap: int | None, *, now: float) -> float | None:
+    """When the local budget has room again; None while it has."""
+    if cap is None or meter is None:
+        return None
+    left = attempts_in_hour(meter, now=now)
+    if left < cap:
+        return None
+    for minute, count, _ in _recent(meter, now=now):
+        left -= count
+        if left < cap:
+            return (minute + HOUR_MIN + 1) * 60.0
+    return now + HOUR_MIN * 60.0
+
+
+def _recent(meter: Meter | None, *, now: float) -> list[tuple[int, int, int]]:
+    if meter is None:
+        return []
+    minute = int(now // 60)
+    return [one for one in meter.starts if minute - HOUR_MIN <= one[0] <= minute]
+
+
+def _add(meter: Meter, *, attempts: int, tokens: int, now: float) -> Meter:
+    minute = int(now // 60)
+    rest = _recent(meter, now=now)
+    if rest and rest[-1][0] == minute:
+        last = rest.pop()
+        attempts += last[1]
+        tokens += last[2]
+    return structs.replace(meter, starts=(*rest, (minute, attempts, tokens)))

@@ -1,0 +1,266 @@
+"""
+Every knob that a decision reads, with unit, default and bounds.
+
+Configuration is the file, policy the value: `config/` turns one into the other. Bounds are
+`msgspec.Meta`, so that the loader and the JSON schema say the same.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from fallbackd.core.failures import FLAGS, Reason
+from fallbackd.core.ids import BackendId
+
+DAY_S = 86_400.0
+
+Window = Annotated[float, Meta(ge=10, le=604_800)]
+ShortWindow = Annotated[float, Meta(ge=0.05, le=604_800)]
+
+
+class ReasonPolicy(Struct, frozen=True, kw_only=True):
+    """How long a backend is out for one reason. Source: the table of the health rules."""
+
+    window_s: float = 60.0
+    growth: Annotated[float, Meta(ge=1, le=10)] = 2.0
+    max_window_s: float = 600.0
+    cooldown_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    max_wait_s: float | None = None
+    """Upper bound on what is believed of a time that the provider states; null: unbounded."""
+    state: Literal["rate_limited", "broken"] = "rate_limited"
+    retries: Annotated[int, Meta(ge=0, le=10)] = 0
+
+
+def _out(
+    window_s: float, max_window_s: float, cooldown_s: float = 0, **more: object
+) -> ReasonPolicy:
+    return ReasonPolicy(
+        window_s=window_s,
+        max_window_s=max_window_s,
+        cooldown_s=cooldown_s,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def _repair(window_s: float, cooldown_s: float = 0) -> ReasonPolicy:
+    return ReasonPolicy(
+        window_s=window_s,
+        growth=1,
+        max_window_s=window_s,
+        cooldown_s=cooldown_s,
+        state="broken",
+    )
+
+
+_SIX_HOURS = 6 * 3600.0
+
+REASONS: dict[Reason, ReasonPolicy] = {
+    Reason.RATE_LIMIT: _out(300, 3600, 600, max_wait_s=_SIX_HOURS),
+    Reason.USAGE_LIMIT: _out(3600, _SIX_HOURS, 600, max_wait_s=8 * DAY_S),
+    Reason.LOCAL_BUDGET: _out(3600, 3600, 0, growth=1),
+    Reason.OVERLOADED: _out(30, 600, retries=1, max_wait_s=_SIX_HOURS),
+    Reason.SERVER_ERROR: _out(30, 600, retries=1, max_wait_s=_SIX_HOURS),
+    Reason.NETWORK: _out(30, 600, retries=1, max_wait_s=_SIX_HOURS),
+    Reason.TIMEOUT: _out(60, 600, max_wait_s=_SIX_HOURS),
+    Reason.STALLED: _out(60, 600, max_wait_s=_SIX_HOURS),
+    Reason.CRASH: _out(60, 600, max_wait_s=_SIX_HOURS),
+    Reason.UNKNOWN: _out(60, 600, max_wait_s=_SIX_HOURS),
+    Reason.EMPTY_RESULT: _out(300, 3600, retries=1, max_wait_s=_SIX_HOURS),
+    Reason.BILLING: _repair(3600, 600),
+    Reason.AUTH: _repair(600),
+    Reason.NOT_INSTALLED: _repair(600),
+    Reason.NOT_CONFIGURED: _repair(600),
+    Reason.PERMISSION: _repair(600),
+    Reason.TLS: _repair(600),
+    Reason.MODEL_NOT_FOUND: _repair(DAY_S),
+    Reason.MANUAL: _repair(600),
+}
+"""Reasons that are absent never mark."""
+
+MODEL_UNKNOWN_WINDOW_S = 600.0
+"""`model_not_found` where the model has no name: the whole backend is out, so not for a day."""
+
+
+def max_wait_s(policies: Mapping[Reason, ReasonPolicy], reason: Reason) -> float | None:
+    found = policies.get(reason)
+    return None if found is None else found.max_wait_s
+
+
+class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """`[defaults]` of the configuration."""
+
+    max_fallback_depth: Annotated[int, Meta(ge=1, le=10)] = 3
+    settle_s: Annotated[float, Meta(ge=0, le=60)] = 5.0
+    wait_threshold_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    """How long a delegation waits for a stated time; null: 30 s interactive, 300 s batch."""
+    dedup_window_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
+    patience_s: Annotated[float, Meta(ge=0, le=600)] | None = None
+    """How long a CLI's own retries are watched; null: 5 s interactive, 30 s batch."""
+    first_output_s: Annotated[float, Meta(ge=0.1, le=86_400)] | None = None
+    """Limit to the first output; null: the same as `first_answer_s`."""
+    first_answer_s: Annotated[float, Meta(ge=0.1, le=86_400)] | None = None
+    """Limit to `provider_answered`; null: 120 s interactive, 300 s batch."""
+    stall_s: Annotated[float, Meta(ge=0.1, le=86_400)] | None = None
+    """Silence after the first output; null: 450 s (HTTP 180 s, loopback HTTP 900 s)."""
+    busy_stall_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 1200.0
+    """Silence inside one tool call."""
+    timeout_s: Annotated[float, Meta(ge=0.1, le=604_800)] | None = None
+    """Overall deadline of a delegation that names none; null: none."""
+    trial_grace_s: Annotated[float, Meta(ge=0.1, le=3600)] = 20.0
+    stop_grace_s: Annotated[float, Meta(ge=0, le=60)] = 2.0
+    """Between TERM and KILL."""
+    backoff_base_s: Annotated[float, Meta(ge=0, le=60)] = 2.0
+    backoff_max_s: Annotated[float, Meta(ge=0, le=600)] = 60.0
+    max_attempts: Annotated[int, Meta(ge=1, le=50)] = 8
+    max_running: Annotated[int, Meta(ge=1, le=1000)] = 64
+    """Running attempts on this host; more wait in the state `queued`."""
+    last_resort_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
+    loop_steps: Annotated[int, Meta(ge=3, le=1000)] = 20
+    idle_s: Annotated[float, Meta(ge=0, le=604_800)] = 3600.0
+    """A session returns to its first choice after this long without a delegation."""
+    max_nesting: Annotated[int, Meta(ge=0, le=10)] = 2
+    default_cwd: str | None = None
+    allowed_roots: tuple[str, ...] = ()
+    allow_broad_cwd: bool = False
+    workspace_lock: Literal["on", "off"] = "on"
+    on_partial: Literal["continue", "ask", "fail"] = "continue"
+    max_log_bytes: Annotated[int, Meta(ge=65_536)] = 64 * 1024 * 1024
+    max_sessions: Annotated[int, Meta(ge=1)] = 10_000
+    session_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
+    delegation_ttl_s: Annotated[float, Meta(ge=60)] = 30 * DAY_S
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One entry of a chain."""
+
+    backend: BackendId
+    model: str | None = None
+    tier: Literal["primary", "model", "api", "in_session"] | None = None
+    effort: str | None = None
+
+
+class Backend(Struct, frozen=True, kw_only=True):
+    """What decisions know about one configured backend."""
+
+    id: BackendId
+    kind: str
+    name: str = ""
+    """For people; empty: the id."""
+    implicit: bool = False
+    """Not configured by itself: a `provider/model` that some chain or caller names."""
+    enabled: bool = True
+    model: str | None = None
+    provider: str | None = None
+    """Host or name of the provider, where it is known: scope `provider:…`."""
+    family: str | None = None
+    quota: str | None = None
+    credentials: tuple[str, ...] = ()
+    """Labels. Values are never here."""
+    context_tokens: int | None = None
+    hourly_cap: int | None = None
+    """Enforced where it is configured."""
+    shown_cap: int | None = None
+    """Built in: shown by `suggest`, not enforced."""
+    cap_unit: str = "requests"
+    loopback: bool = False
+    plain_output: bool = False
+    """Its output does not show `provider_answered`: a trial passes after `trial_grace_s`."""
+    scores: Mapping[str, int] = field(default_factory=dict)
+    """`suggest`: points by word, e.g. {"size:small": 30, "scope:code": 20}."""
+    suggestible: bool = True
+    stall_s: float | None = None
+    busy_stall_s: float | None = None
+    first_answer_s: float | None = None
+    timeout_s: float | None = None
+    retries: int | None = None
+    backoff_base_s: float | None = None
+    backoff_max_s: float | None = None
+    allow_env: tuple[str, ...] = ()
+    cost: Literal["subscription", "metered", "local"] | None = None
+    reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=dict)
+    """Overrides of the policy for this backend (imported configurations)."""
+
+
+class Role(Struct, frozen=True, kw_only=True):
+    name: str
+    chain: tuple[Entry, ...] = ()
+    enabled: bool = True
+    kind: Literal["creative", "adversarial", "validator", "utility"] | None = None
+    fallback_on: frozenset[Reason] | None = None
+    """Null: every reason with `hop`."""
+    max_fallback_depth: int | None = None
+    idle_s: float | None = None
+    return_policy: Literal["idle", "new_session"] = "idle"
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """Everything that a decision reads besides the records."""
+
+    defaults: Defaults = Defaults()
+    reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=lambda: dict(REASONS))
+    backends: Mapping[BackendId, Backend] = field(default_factory=dict)
+    """In the order of declaration."""
+    chains: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    roles: Mapping[str, Role] = field(default_factory=dict)
+
+    def wait_threshold_s(self, mode: str) -> float:
+        fixed = self.defaults.wait_threshold_s
+        return fixed if fixed is not None else (30.0 if mode == "interactive" else 300.0)
+
+    def patience_s(self, mode: str) -> float:
+        fixed = self.defaults.patience_s
+        return fixed if fixed is not None else (5.0 if mode == "interactive" else 30.0)
+
+    def reason(self, reason: Reason, backend: BackendId | None = None) -> ReasonPolicy | None:
+        """The policy of a reason, the backend's own first; None: this reason never marks."""
+        if backend is not None and (found := self.backends.get(backend)) is not None:
+            own = found.reasons.get(reason)
+            if own is not None:
+                return own
+        return self.reasons.get(reason)
+
+
+HOPPING = frozenset(reason for reason, flags in FLAGS.items() if flags.hop)
+
+_IMPLICIT = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(?:/[\w.:@+-]{1,200})+", re.ASCII)
+
+
+def implicit_backend(id: str, *, like: Backend | None = None) -> Backend | None:
+    """
+    A backend for a `provider/model` id that nobody configured; None for ids of another form.
+
+    Args:
+        like: The opencode backend whose limits it shares.
+    """
+    if len(id) > 300 or not _IMPLICIT.fullmatch(id):
+        return None
+    return Backend(
+        id=BackendId(id),
+        kind="opencode",
+        implicit=True,
+        enabled=like is None or like.enabled,
+        model=id,
+        provider=id.partition("/")[0],
+        suggestible=False,
+        stall_s=like.stall_s if like else None,
+        busy_stall_s=like.busy_stall_s if like else None,
+        first_answer_s=like.first_answer_s if like else None,
+        timeout_s=like.timeout_s if like else None,
+        retries=like.retries if like else None,
+        backoff_base_s=like.backoff_base_s if like else None,
+        backoff_max_s=like.backoff_max_s if like else None,
+        allow_env=like.allow_env if like else (),
+    )
+
+
+def with_implicit(policy: Policy, id: str) -> Policy:
+    """The policy in which `id`, as a caller names it, is a backend; else unchanged."""
+    if id in policy.backends:
+        return policy
+    made = implicit_backend(id, like=policy.backends.get(BackendId("opencode")))
+    if made is None:
+        return policy
+    return msgspec.structs.replace(policy, backends={**policy.backends, made.id: made})

@@ -1,0 +1,139 @@
+"""Which scopes a candidate touches, and which of them a failure is about."""
+
+from collections.abc import Iterable, Mapping
+
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health import Health, View, severity, view
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import Backend, Entry, Policy
+
+
+def backend_scope(backend: str) -> ScopeId:
+    return ScopeId(f"backend:{backend}")
+
+
+def owner_of(backend: Backend) -> str:
+    """Credentials and hosts belong to the provider where it is known, else to the backend."""
+    return backend.provider or backend.id
+
+
+def credential_scope(backend: Backend, label: str) -> ScopeId:
+    return ScopeId(f"credential:{owner_of(backend)}/{label}")
+
+
+def model_of(entry: Entry, backend: Backend) -> str | None:
+    return entry.model or backend.model
+
+
+def scopes_of(backend: Backend, model: str | None, credential: str | None) -> tuple[ScopeId, ...]:
+    """Every scope whose outage takes this candidate out, the backend's own first."""
+    found = [backend_scope(backend.id)]
+    if model is not None:
+        found.append(ScopeId(f"model:{backend.id}/{model}"))
+    if credential is not None:
+        one = credential_scope(backend, credential)
+        found.append(one)
+        if model is not None:
+            found.append(ScopeId(f"{one}+model:{model}"))
+    if backend.quota is not None:
+        found.append(ScopeId(f"quota:{backend.quota}"))
+    if backend.provider is not None:
+        found.append(ScopeId(f"provider:{backend.provider}"))
+    return tuple(found)
+
+
+def failed_scope(
+    failure: Failure, backend: Backend, model: str | None, credential: str | None
+) -> ScopeId:
+    """The scope that a failure marks, by the table of its reason."""
+    if failure.scope is not None and ":" in failure.scope:
+        return ScopeId(failure.scope)
+    own = backend_scope(backend.id)
+    on_model = own if model is None else ScopeId(f"model:{backend.id}/{model}")
+    on_credential = own if credential is None else credential_scope(backend, credential)
+    match failure.reason:
+        case Reason.RATE_LIMIT:
+            if credential is None:
+                return own
+            return on_credential if model is None else ScopeId(f"{on_credential}+model:{model}")
+        case Reason.USAGE_LIMIT:
+            return on_credential if backend.quota is None else ScopeId(f"quota:{backend.quota}")
+        case Reason.OVERLOADED | Reason.MODEL_NOT_FOUND:
+            return on_model
+        case Reason.NETWORK:
+            return own if backend.provider is None else ScopeId(f"provider:{backend.provider}")
+        case Reason.BILLING | Reason.AUTH:
+            return on_credential
+        case _:
+            return own
+
+
+def worst(
+    health: Mapping[ScopeId, Health], scopes: Iterable[ScopeId], *, now: float
+) -> tuple[View, Health | None]:
+    """The worst of several scopes; of equally bad ones the one that lasts longest."""
+    found: tuple[View, Health | None] = (View(state="healthy"), None)
+    for scope in scopes:
+        record = health.get(scope)
+        if record is None:
+            continue
+        seen = view(record, now=now)
+        if _rank(seen) > _rank(found[0]):
+            found = (seen, record)
+    return found
+
+
+def _rank(seen: View) -> tuple[int, float]:
+    until_at = seen.until_at
+    return (
+        severity(seen),
+        float("inf") if until_at is None and seen.state == "broken" else until_at or 0.0,
+    )
+
+
+def touched(backend: Backend, health: Mapping[ScopeId, Health]) -> tuple[ScopeId, ...]:
+    """Every scope on record that belongs to a backend, of any of its models and credentials."""
+    own = [
+        backend_scope(backend.id),
+        *(ScopeId(f"quota:{backend.quota}") for _ in (1,) if backend.quota is not None),
+        *(ScopeId(f"provider:{backend.provider}") for _ in (1,) if backend.provider is not None),
+    ]
+    prefixes: tuple[str, ...] = (f"model:{backend.id}/",)
+    if backend.credentials:
+        prefixes += tuple(credential_scope(backend, label) for label in backend.credentials)
+    more = [scope for scope in health if scope.startswith(prefixes) and scope not in own]
+    return tuple(dict.fromkeys([*own, *more]))
+
+
+def find_backend(policy: Policy, backend: BackendId) -> Backend | None:
+    """A configured backend, or the one that a `provider/model` id stands for."""
+    found = policy.backends.get(backend)
+    if found is not None:
+        return found
+    return implicit_backend(policy, backend)
+
+
+def implicit_backend(policy: Policy, backend: BackendId) -> Backend | None:
+    """
+    A `provider/model` id that some chain or role names needs no backend of its own: an opencode
+    installation serves it.
+    """
+    if not is_model_id(backend) or backend not in named_ids(policy):
+        return None
+    return make_implicit(backend)
+
+
+def make_implicit(backend: BackendId) -> Backend:
+    return Backend(id=backend, kind="opencode", implicit=True, model=backend, suggestible=False)
+
+
+def is_model_id(backend: str) -> bool:
+    provider, slash, model = backend.partition("/")
+    return bool(slash and provider and model) and " " not in backend
+
+
+def named_ids(policy: Policy) -> set[BackendId]:
+    found = {entry.backend for chain in policy.chains.values() for entry in chain}
+    found.update(entry.backend for role in policy.roles.values() for entry in role.chain)
+    found.update(BackendId(name) for name in policy.chains if is_model_id(name))
+    return found

@@ -1,0 +1,338 @@
+"""
+The records, what a decision reads of them (`Snapshot`), and what it wants kept (`Change`).
+
+Prompts and replies are not here: they stay in the engine and in the private run directory.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from fallbackd.core.effects import Effect
+from fallbackd.core.exchange import Usage
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import Health, Outage
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.policy import Entry
+
+VerdictWord = Literal[
+    "chosen",
+    "healthy",
+    "unproven",
+    "in_trial",
+    "cooldown",
+    "rate_limited",
+    "broken",
+    "paused",
+    "tried",
+    "same_as_failed",
+    "disabled",
+    "not_installed",
+    "not_configured",
+    "context",
+    "budget",
+    "must_differ",
+    "consent",
+    "local_network",
+]
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """Why a candidate was chosen, or why not, at the last resolution."""
+
+    backend: BackendId
+    model: str | None = None
+    verdict: VerdictWord
+    reason: str | None = None
+    """Reason of the outage, where there is one; else a short sentence."""
+    detail: str | None = None
+    state: str = "healthy"
+    until_at: float | None = None
+    tier: str | None = None
+
+
+EffectsWord = Literal["none", "possible", "seen"]
+AttemptState = Literal["starting", "running", "stopping", "succeeded", "failed", "cancelled"]
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    attempt: AttemptId
+    backend: BackendId
+    model: str | None = None
+    credential: str | None = None
+    tier: str | None = None
+    effort: str | None = None
+    trial: bool = False
+    trial_scopes: tuple[ScopeId, ...] = ()
+    state: AttemptState = "starting"
+    started_at: float
+    answered_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    effects: EffectsWord = "none"
+    failure: Failure | None = None
+    ending: Failure | None = None
+    """Why the core asked for its end, while it is being stopped."""
+    pid: int | None = None
+    log_path: str | None = None
+    retry_of: AttemptId | None = None
+    patience_until_at: float | None = None
+    """The end of patience with a provider that already failed once."""
+    proven: bool = False
+    """The grace of a trial is over without a sign of failure."""
+    gone: bool | None = None
+    changed_files: tuple[str, ...] = ()
+
+
+class MadeMark(Struct, frozen=True, kw_only=True):
+    """A mark that a delegation made, to be withdrawn when its own prompt was the poison."""
+
+    scope: ScopeId
+    since_at: float
+    before: Outage | None
+
+
+class Hop(Struct, frozen=True, kw_only=True):
+    at: float
+    from_backend: BackendId = field(name="from")
+    to_backend: BackendId = field(name="to")
+    trigger: Literal["reactive", "preemptive", "recovery", "manual"]
+    reason: str
+    evidence: str = ""
+    tier_from: str | None = None
+    tier_to: str | None = None
+    from_model: str | None = None
+    to_model: str | None = None
+
+
+DelegationState = Literal[
+    "queued",
+    "running",
+    "waiting",
+    "succeeded",
+    "failed",
+    "refused",
+    "cancelled",
+    "awaiting_answer",
+    "handed_back",
+]
+ENDED: frozenset[str] = frozenset({"succeeded", "failed", "refused", "cancelled", "handed_back"})
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """Why a delegation has no attempt right now."""
+
+    since_at: float
+    until_at: float
+    """When the wait is over."""
+    limit_at: float
+    """When waiting is given up."""
+    retry: Entry | None = None
+    """The candidate that is tried again at `until_at`; None: whoever is free by then."""
+    retry_of: AttemptId | None = None
+    is_stated: bool = False
+
+
+class Delegation(Struct, frozen=True, kw_only=True):
+    delegation: DelegationId
+    session: SessionId
+    role: str | None = None
+    state: DelegationState
+    mode: Literal["interactive", "batch"] = "batch"
+    requested: BackendId
+    named: bool = False
+    """The caller named the backend: no affinity, no return policy."""
+    candidates: tuple[Entry, ...] = ()
+    """In order, the requested one first."""
+    active: BackendId
+    served_by: BackendId | None = None
+    attempts: tuple[Attempt, ...] = ()
+    hops: tuple[Hop, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    failure: Failure | None = None
+    message: str | None = None
+    """A sentence for people about how it ended."""
+    retry_at: float | None = None
+    waiting: Waiting | None = None
+    phase: str | None = None
+    last_activity_at: float | None = None
+    usage: Usage = Usage()
+    tier_served: str | None = None
+    created_at: float
+    ended_at: float | None = None
+    deadline_at: float | None = None
+    max_hops: int = 3
+    budget: int = 8
+    """Attempts that it may still make is `budget - len(attempts)`."""
+    failover: bool = True
+    on_partial: Literal["continue", "ask", "fail"] = "continue"
+    permissions: Literal["read", "workspace", "full"] = "workspace"
+    fallback_on: tuple[str, ...] | None = None
+    cwd: str = ""
+    """Real path; empty: a private directory."""
+    prompt_tokens: int | None = None
+    request_id: str | None = None
+    digest: str = ""
+    """Of the parameters, to tell a repeated request from another one."""
+    parent: DelegationId | None = None
+    nesting: int = 0
+    inherited_tried: tuple[str, ...] = ()
+    cancelling: bool = False
+    marks: tuple[MadeMark, ...] = ()
+    waited: tuple[str, ...] = ()
+    """Candidates whose stated time was waited for once."""
+    warnings: tuple[str, ...] = ()
+    log_dir: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def running(self) -> Attempt | None:
+        """The attempt that is under way, if any: never more than one."""
+        if self.attempts and self.attempts[-1].state in ("starting", "running", "stopping"):
+            return self.attempts[-1]
+        return None
+
+    def attempt(self, wanted: AttemptId) -> Attempt | None:
+        return next((one for one in self.attempts if one.attempt == wanted), None)
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    session: SessionId
+    role: str | None = None
+    original: BackendId
+    current: BackendId
+    current_model: str | None = None
+    depth: int = 0
+    running: DelegationId | None = None
+    """The lock: a state, not a mutex. Held by the delegation until its one answer."""
+    last_fallback_at: float | None = None
+    hops: tuple[Hop, ...] = ()
+    notices_sent: tuple[str, ...] = ()
+    ignored_reports: int = 0
+    created_at: float
+    last_used_at: float
+    recovered_announced: bool = False
+    usage: tuple[tuple[BackendId, Usage], ...] = ()
+
+
+class Meter(Struct, frozen=True, kw_only=True):
+    """What a backend has been used for, and how long that took against its estimate."""
+
+    backend: BackendId
+    starts: tuple[tuple[int, int, int], ...] = ()
+    """(minute since the epoch, attempts started, tokens used), oldest first, one hour."""
+    ratios: tuple[float, float] = (0.0, 0.0)
+    """(sum, weight) of measured time over estimate."""
+    totals: Usage = Usage()
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """What one decision reads, from one instant of the store."""
+
+    health: Mapping[ScopeId, Health] = field(default_factory=dict)
+    delegation: Delegation | None = None
+    session: Session | None = None
+    same_request: Delegation | None = None
+    """The delegation that has the same `request_id`."""
+    active: Mapping[DelegationId, Delegation] = field(default_factory=dict)
+    """Every delegation without its answer."""
+    meters: Mapping[BackendId, Meter] = field(default_factory=dict)
+    draining: bool = False
+    session_count: int = 0
+
+
+class Keys(Struct, frozen=True, kw_only=True):
+    """Which records a decision wants to read besides health, meters and unfinished work."""
+
+    delegation: DelegationId | None = None
+    session: SessionId | None = None
+    request_id: str | None = None
+
+
+# --- changes -----------------------------------------------------------------------------------
+
+
+class PutHealth(Struct, frozen=True, tag="put_health"):
+    health: Health
+
+
+class PutDelegation(Struct, frozen=True, tag="put_delegation"):
+    delegation: Delegation
+
+
+class PutSession(Struct, frozen=True, tag="put_session"):
+    session: Session
+
+
+class DropSession(Struct, frozen=True, tag="drop_session"):
+    session: SessionId
+
+
+class PutMeter(Struct, frozen=True, tag="put_meter"):
+    meter: Meter
+
+
+class Note(Struct, frozen=True, kw_only=True, tag="note"):
+    """An event for the journal and for subscribers. The store gives it its `seq`."""
+
+    kind: str
+    at: float
+    delegation: DelegationId | None = None
+    session: SessionId | None = None
+    backend: BackendId | None = None
+    fields: dict[str, Any] = field(default_factory=dict)  # event fields, any JSON
+
+
+class PutStory(Struct, frozen=True, kw_only=True, tag="put_story"):
+    """One decision about a delegation, for `explain`."""
+
+    delegation: DelegationId
+    at: float
+    event: str
+    verdicts: tuple[Verdict, ...] = ()
+    outcome: str = ""
+    policy: dict[str, Any] = field(default_factory=dict)  # names and numbers that were used
+    evidence: str = ""
+
+
+Change = PutHealth | PutDelegation | PutSession | DropSession | PutMeter | Note | PutStory
+
+RejectionKind = Literal[
+    "unknown_backend",
+    "unknown_session",
+    "busy",
+    "workspace",
+    "draining",
+    "nesting",
+    "request_id",
+    "empty_chain",
+    "limit",
+]
+
+
+class Rejection(Struct, frozen=True, kw_only=True):
+    """A caller's request that never becomes a delegation."""
+
+    kind: RejectionKind
+    message: str
+    data: dict[str, Any] = field(default_factory=dict)  # error data of the wire, any JSON
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    changes: tuple[Change, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    rejection: Rejection | None = None
+    answer: Any = None
+    """What the asker gets at once (a `resolve`, a `report`): a value of `core.views` types."""
+
+
+class Journaled(Struct, frozen=True, kw_only=True):
+    """A `Note` with its place in the journal."""
+
+    seq: int
+    note: Note

@@ -1,0 +1,165 @@
+"""
+What one attempt shows while it runs, and which of its limits is over.
+
+The engine folds every observation into a `Watch`; `expiry` says at which instant somebody has to
+look again, or which limit has been passed. Output that comes often costs nothing here.
+"""
+
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from fallbackd.core.exchange import (
+    GivenUp,
+    Observation,
+    Output,
+    Phase,
+    ProviderAnswered,
+    Retrying,
+    Step,
+    ToolEnded,
+    ToolStarted,
+    Usage,
+)
+from fallbackd.core.failures import Reason
+
+EffectsWord = Literal["none", "possible", "seen"]
+_RANK: dict[EffectsWord, int] = {"none": 0, "possible": 1, "seen": 2}
+
+
+def worse(left: EffectsWord, right: EffectsWord) -> EffectsWord:
+    return left if _RANK[left] >= _RANK[right] else right
+
+
+class Watch(Struct, frozen=True, kw_only=True):
+    started_at: float
+    first_output_at: float | None = None
+    answered_at: float | None = None
+    last_output_at: float | None = None
+    tools: tuple[tuple[str, float], ...] = ()
+    """(call, since) of the tool calls that are under way."""
+    step: str | None = None
+    repeats: int = 0
+    """How often `step` came in a row."""
+    effects: EffectsWord = "none"
+    phase: str | None = None
+    usage: Usage = Usage()
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """All in seconds."""
+
+    first_output_s: float
+    first_answer_s: float
+    stall_s: float
+    busy_stall_s: float
+    loop_steps: int = 20
+    shows_answer: bool = True
+    """False: the output does not show `provider_answered`; then its limit is the first output."""
+
+
+class Passed(Struct, frozen=True, kw_only=True):
+    """A limit that is over."""
+
+    reason: Reason
+    detail: str
+    evidence: str
+
+
+def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
+    """Fold one observation in. Anything seen is output."""
+    fresh = structs.replace(
+        watch,
+        first_output_at=now if watch.first_output_at is None else watch.first_output_at,
+        last_output_at=now,
+    )
+    match seen:
+        case Output() | Retrying() | GivenUp():
+            return fresh
+        case ProviderAnswered():
+            return _answered(fresh, now)
+        case Phase(word):
+            return structs.replace(fresh, phase=word)
+        case Usage():
+            return structs.replace(fresh, usage=seen)
+        case ToolStarted():
+            return structs.replace(
+                _stepped(_answered(fresh, now), seen.key),
+                tools=(*fresh.tools, (seen.call, now)),
+                effects=worse(fresh.effects, seen.effects),
+                phase=seen.name,
+            )
+        case ToolEnded():
+            left = list(fresh.tools)
+            for index, (call, _) in enumerate(left):
+                if call == seen.call:
+                    del left[index]
+                    break
+            return structs.replace(fresh, tools=tuple(left))
+        case Step():
+            return _stepped(fresh, seen.key)
+
+
+def _answered(watch: Watch, now: float) -> Watch:
+    if watch.answered_at is not None:
+        return watch
+    return structs.replace(watch, answered_at=now)
+
+
+def _stepped(watch: Watch, key: str) -> Watch:
+    repeats = watch.repeats + 1 if key == watch.step else 1
+    return structs.replace(watch, step=key, repeats=repeats)
+
+
+def expiry(watch: Watch, limits: Limits, *, now: float) -> Passed | float:
+    """
+    The limit that is over at `now`, or the instant of the next look.
+
+    Before the first output (or answer) a limit is a `timeout`, after it silence is `stalled`.
+    """
+    if watch.repeats >= limits.loop_steps:
+        return Passed(
+            reason=Reason.STALLED,
+            detail="loop",
+            evidence=f"the same step {watch.repeats} times in a row",
+        )
+    due: list[tuple[float, Passed]] = []
+    if watch.first_output_at is None:
+        limit_s = min(limits.first_output_s, limits.first_answer_s)
+        due.append(
+            (
+                watch.started_at + limit_s,
+                Passed(
+                    reason=Reason.TIMEOUT,
+                    detail="first_output",
+                    evidence=f"no output within {limit_s:g} s",
+                ),
+            )
+        )
+    elif watch.answered_at is None and limits.shows_answer:
+        due.append(
+            (
+                watch.started_at + limits.first_answer_s,
+                Passed(
+                    reason=Reason.TIMEOUT,
+                    detail="first_answer",
+                    evidence=f"no answer of the provider within {limits.first_answer_s:g} s",
+                ),
+            )
+        )
+    if watch.last_output_at is not None:
+        busy = bool(watch.tools)
+        limit_s = limits.busy_stall_s if busy else limits.stall_s
+        since_at = watch.last_output_at
+        due.append(
+            (
+                since_at + limit_s,
+                Passed(
+                    reason=Reason.STALLED,
+                    detail="busy" if busy else "silent",
+                    evidence=f"silent for {limit_s:g} s" + (" inside a tool" if busy else ""),
+                ),
+            )
+        )
+    at, passed = min(due, key=lambda pair: pair[0])
+    return passed if now >= at else at

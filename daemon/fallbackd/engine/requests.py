@@ -1,0 +1,94 @@
+"""What callers ask of the engine and what it hands back, beside the records of core."""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from fallbackd.core.failures import Failure
+from fallbackd.core.policy import Entry
+from fallbackd.core.state import Rejection, Verdict
+
+
+class Refused(Exception):
+    """A request that never becomes a delegation, or a `resolve` without anybody usable."""
+
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.message)
+        self.rejection = rejection
+
+
+class NotPermitted(Exception):
+    """A path or a variable that this daemon does not allow. The message says what to do."""
+
+
+class Invalid(Exception):
+    """A parameter that cannot be (a NUL in argv, a directory that is gone). Says what to do."""
+
+
+class Unknown(Exception):
+    """No such delegation, session, backend or attempt."""
+
+
+class Draining(Exception):
+    """No new work: the daemon drains, or its records cannot be written. Says why."""
+
+    def __init__(self, message: str, *, kind: str = "draining") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class NewWork(Struct, frozen=True, kw_only=True):
+    """The parameters of `delegate`, aliases resolved."""
+
+    prompt: str
+    backend: str | None = None
+    role: str | None = None
+    chain: tuple[Entry, ...] | str | None = None
+    session: str | None = None
+    cwd: str | None = None
+    model: str | None = None
+    mode: Literal["interactive", "batch"] | None = None
+    wait: Literal["accepted", "settled", "finished"] = "settled"
+    timeout_s: float | None = None
+    request_id: str | None = None
+    failover: bool = True
+    on_partial: Literal["continue", "ask", "fail"] | None = None
+    permissions: Literal["read", "workspace", "full"] = "workspace"
+    env: dict[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
+
+    def __repr__(self) -> str:
+        return f"NewWork(<{len(self.prompt)} chars>, backend={self.backend!r})"
+
+
+class Resolution(Struct, frozen=True, kw_only=True):
+    """What would be used now. `backend` null: nobody; then `retry_at` says when."""
+
+    backend: str | None
+    model: str | None = None
+    credential: str | None = None
+    tier: str | None = None
+    trigger: str | None = None
+    candidates: tuple[Verdict, ...] = ()
+    retry_at: float | None = None
+    lease_id: str | None = None
+    lease_generation: int | None = None
+    lease_expires_at: float | None = None
+
+
+class ReportAnswer(Struct, frozen=True, kw_only=True):
+    failure: Failure | None
+    next: Resolution | None
+
+
+class LogPart(Struct, frozen=True, kw_only=True):
+    """A piece of an attempt's log. Offsets are bytes; `text` is cut at whole characters."""
+
+    attempt: str
+    log_path: str
+    text: str
+    offset: int
+    next_offset: int
+    size_bytes: int
+    ended: bool

@@ -1,0 +1,1 @@
+"""The law of ports: Protocols only. No code that runs."""

@@ -1,0 +1,21 @@
+"""What time it is."""
+
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Unix seconds, UTC, that advance with CLOCK_BOOTTIME (sleep of the machine included)."""
+        ...
+
+    def step(self) -> float:
+        """
+        Follow a wall clock that was set.
+
+        Returns:
+            Seconds by which `now` has just been shifted; 0.0 unless the wall clock differs by
+            more than 60 s from what elapsed time says. The caller shifts its windows with it.
+        """
+        ...
+
+    def boot_id(self) -> str: ...
