@@ -82,7 +82,8 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
 
 def _now(spec: dict[str, Any]) -> float:
     # The daemon's clock, not ours: they must not disagree when the wall clock is set.
-    return float(spec["epoch"] + time.clock_gettime(time.CLOCK_BOOTTIME))
+    # Microseconds, as in the index: a time must not differ by where it was read.
+    return round(float(spec["epoch"]) + time.clock_gettime(time.CLOCK_BOOTTIME), 6)
 
 
 class _Attempt:
