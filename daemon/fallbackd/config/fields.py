@@ -1,0 +1,192 @@
+"""
+Reads one table of the file, field by field: a bad field is left out, its neighbours live.
+
+Every problem is `path: message`, and the message says the value, what is allowed, and what is
+used in its place.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec import inspect as shapes
+
+from fallbackd.core.redact import excerpt
+
+_BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_SECRET_KEYS = re.compile(
+    r"(?:.*[_-])?(?:key|api_?key|token|secret|password|passwd|value|authorization)", re.I
+)
+
+BY_VALUE = (
+    "a secret is never written into the configuration; put it into an environment variable and "
+    'name that: credentials = [{ label = "main", env = "NAME" }]'
+)
+
+
+class Problem(Struct, frozen=True):
+    """What is wrong at one place of the file."""
+
+    path: str
+    """`backends.codex.hourly_cap`; the path of the file where the file as a whole is meant."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+Say = Callable[[str, str], None]
+"""Takes path and message."""
+
+
+def join(path: str, key: str | int) -> str:
+    """The path of a key or of a place in a list."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    if not _BARE.fullmatch(key):
+        key = json.dumps(excerpt(key, max_chars=80), ensure_ascii=False)
+    return f"{path}.{key}" if path else key
+
+
+def show(value: object) -> str:
+    """A value for a person: short, printable, without secrets."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(excerpt(value, max_chars=60), ensure_ascii=False)
+        case int():
+            # A number that is too long to print is a number all the same.
+            return str(value) if abs(value) < 10**30 else "a huge number"
+        case float():
+            return str(int(value)) if value.is_integer() else str(value)
+        case list() | tuple():
+            return "a list" if value else "an empty list"
+        case Mapping():
+            return "a table"
+        case _:
+            return excerpt(str(value), max_chars=60)
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """` Did you mean …?`, or nothing."""
+    near = difflib.get_close_matches(word.lower()[:100], list(known), n=1, cutoff=0.7)
+    return f" Did you mean {show(near[0])}?" if near else ""
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f" from {show(low)} to {show(high)}"
+    if low is not None:
+        return f" of at least {show(low)}"
+    return f" of at most {show(high)}" if high is not None else ""
+
+
+def _describe(shape: shapes.Type) -> str:
+    match shape:
+        case shapes.BoolType():
+            return "true or false"
+        case shapes.IntType():
+            return "a whole number" + _bounds(shape.ge, shape.le)
+        case shapes.FloatType():
+            return "a number" + _bounds(shape.ge, shape.le)
+        case shapes.StrType():
+            if shape.pattern and shape.pattern.startswith("^[A-Za-z_]"):
+                return "the name of an environment variable"
+            longest = f" of at most {shape.max_length} characters" if shape.max_length else ""
+            return "text" + longest
+        case shapes.LiteralType():
+            return "one of " + ", ".join(sorted(show(value) for value in shape.values))
+        case shapes.EnumType():
+            return "one of " + ", ".join(sorted(show(member.value) for member in shape.cls))
+        case shapes.VarTupleType() | shapes.ListType():
+            some = "a list, not empty, each entry " if shape.min_length else "a list, each entry "
+            return some + _describe(shape.item_type)
+        case shapes.DictType():
+            return f"a table, each value {_describe(shape.value_type)}"
+        case shapes.UnionType():
+            known = [one for one in shape.types if not isinstance(one, shapes.NoneType)]
+            return " or ".join(_describe(one) for one in known)
+        case _:
+            return "a table"
+
+
+def describe(type_: Any) -> str:  # whatever msgspec takes as a type
+    """What a type allows, in words: `a number from 10 to 604800`."""
+    return _describe(shapes.type_info(type_))
+
+
+def convert(value: object, type_: Any) -> tuple[bool, Any]:  # typed by its second argument
+    """Whether the value fits, and the value."""
+    try:
+        return True, msgspec.convert(value, type_)
+    except (msgspec.ValidationError, ValueError, OverflowError, RecursionError):
+        return False, None
+
+
+def instead(default: object) -> str:
+    """What happens where a value cannot be used."""
+    if default is None or default in ((), {}, ""):
+        return "it is left out"
+    if isinstance(default, tuple | list | Mapping):
+        return "the default is used"
+    return f"the default {show(default)} is used"
+
+
+def table(raw: object, path: str, say: Say) -> Mapping[str, object]:
+    """The value as a table; anything else is said and counts as empty."""
+    if isinstance(raw, Mapping):
+        return raw
+    say(path, f"{show(raw)} is not a table; it is left out.")
+    return {}
+
+
+def read(
+    raw: object,
+    shape: type[Struct],
+    path: str,
+    say: Say,
+    *,
+    in_use: Callable[[str], object] = lambda _: None,
+    by_hand: frozenset[str] = frozenset(),
+    hints: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # values are typed by `shape`
+    """
+    Read the fields of one table that are usable.
+
+    Args:
+        shape: Struct whose fields say what is allowed.
+        in_use: The value that stays in force where a field is bad, for the message.
+        by_hand: Fields that the caller reads itself; they are handed over as they are.
+        hints: For a field, words that say better than its type what to write.
+    """
+    fields = {field.encode_name: field for field in msgspec.structs.fields(shape)}
+    given: dict[str, Any] = {}
+    for key, value in table(raw, path, say).items():
+        here = join(path, key)
+        field = fields.get(key)
+        if field is None:
+            say(here, _unknown(key, fields))
+        elif key in by_hand:
+            given[field.name] = value
+        else:
+            fits, converted = convert(value, field.type)
+            if fits and converted is not None:
+                given[field.name] = converted
+            else:
+                hint = (hints or {}).get(key)
+                wanted = f"{hint}" if hint else f"must be {describe(field.type)}"
+                # No value of a table of variables is shown: it may be a secret.
+                say(here, f"{show(value)}: {wanted}; {instead(in_use(field.name))}.")
+    return given
+
+
+def _unknown(key: str, fields: Iterable[str]) -> str:
+    known = list(fields)
+    if "credentials" in known and _SECRET_KEYS.fullmatch(key):
+        return BY_VALUE + "; it is left out."
+    return "is not a known key; it has no effect." + guess(key, known)

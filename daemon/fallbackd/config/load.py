@@ -1,0 +1,198 @@
+"""
+The text of the file becomes what is in force. Pure: no file is read here.
+
+An error means that the file as a whole cannot be used, and that the last good configuration
+stays. Everything else is a warning: the field is left out, its neighbours live.
+"""
+
+import os.path
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from fallbackd.backends.spec import Options
+from fallbackd.config import profiles
+from fallbackd.config.fields import Problem, Say, convert, guess, instead, join, read, show, table
+from fallbackd.config.read_backends import Backends, read_backends
+from fallbackd.config.read_chains import Known, read_chains, read_roles
+from fallbackd.config.read_signatures import Signature, read_signatures
+from fallbackd.config.schema import CredentialTable, File, Paths, ReasonTable
+from fallbackd.core.failures import NEVER_MARKS, Reason
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import REASONS, Defaults, Policy, ReasonPolicy
+from fallbackd.core.rules import Rule
+
+VOICE_FILE = "voice-platform-health.json"
+_TOP = tuple(one.encode_name for one in msgspec.structs.fields(File))
+
+
+class Loaded(Struct, frozen=True, kw_only=True):
+    """What one text gives. With `errors`, everything else is the built-in configuration."""
+
+    policy: Policy
+    options: Mapping[BackendId, Options]
+    signatures: tuple[Signature, ...] = ()
+    credentials: Mapping[BackendId, tuple[CredentialTable, ...]] = field(default_factory=dict)
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    imports: tuple[str, ...] = ()
+    """Absolute, or beginning with `~/`."""
+    export_voice: str | None = None
+    """Absolute, or beginning with `~/`."""
+    raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
+    """The file as it is written. May hold what must not be shown."""
+
+    def rules_for(self, kind: str) -> tuple[Rule, ...]:
+        """The user's signatures that hold for a kind, in the order of the file."""
+        return tuple(one.rule for one in self.signatures if one.kind in (None, kind))
+
+
+def load(text: str | None, *, path: str) -> Loaded:
+    """
+    Read a configuration.
+
+    Args:
+        text: Content of the file; None where there is no file: the built-in configuration.
+        path: Where the file lies, for messages and for relative paths in it.
+    """
+    try:
+        raw = tomllib.loads((text or "").removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "cannot be read"
+        if isinstance(error, RecursionError):
+            why = "is nested too deeply"
+        return unusable(path, f"is not valid TOML: {why}")
+    warnings: list[Problem] = []
+
+    def say(where: str, message: str) -> None:
+        warnings.append(Problem(where, message))
+
+    for key in raw:
+        if key not in _TOP:
+            near = guess(key, _TOP)
+            say(join("", key), f"is not a known table or key; it has no effect.{near}")
+    defaults = _defaults(raw.get("defaults", {}), say)
+    reasons = _reasons(raw.get("policy", {}), say)
+    found = read_backends(raw.get("backends", {}), say)
+    known = Known(backends=dict(found.backends), left_out=found.left_out)
+    chains = read_chains(raw.get("chains", {}), known, say)
+    roles = read_roles(raw.get("roles", {}), chains, known, say)
+    signatures = read_signatures(raw["signatures"], say) if "signatures" in raw else ()
+    policy = Policy(
+        defaults=defaults, reasons=reasons, backends=known.backends, chains=chains, roles=roles
+    )
+    imports = _imports(raw["import"], path, say) if "import" in raw else ()
+    export_voice = None
+    if "export_voice_health" in raw:
+        export_voice = _place("export_voice_health", raw["export_voice_health"], path, say)
+    return Loaded(
+        policy=policy,
+        options=_options(found, policy),
+        signatures=signatures,
+        credentials=found.credentials,
+        warnings=tuple(warnings),
+        imports=imports,
+        export_voice=export_voice,
+        raw=raw,
+    )
+
+
+def unusable(path: str, message: str) -> Loaded:
+    """The built-in configuration, with one error."""
+    return Loaded(
+        policy=Policy(backends=profiles.BACKENDS, chains=profiles.CHAINS),
+        options=profiles.OPTIONS,
+        errors=(Problem(path, message),),
+    )
+
+
+def _defaults(raw: object, say: Say) -> Defaults:
+    plain = Defaults()
+    given = read(raw, Defaults, "defaults", say, in_use=lambda name: getattr(plain, name))
+    roots = given.get("allowed_roots")
+    if roots:
+        kept = []
+        for number, root in enumerate(roots):
+            if _is_rooted(root):
+                kept.append(root)
+            else:
+                here = join("defaults.allowed_roots", number)
+                say(here, f"{show(root)}: must be an absolute path or begin with ~/.")
+        # A limit whose places are all unusable must not turn into no limit.
+        given["allowed_roots"] = tuple(kept or roots)
+    cwd = given.get("default_cwd")
+    if cwd is not None and not _is_rooted(cwd):
+        say("defaults.default_cwd", f"{show(cwd)}: must be an absolute path or begin with ~/.")
+        del given["default_cwd"]
+    return Defaults(**given)
+
+
+def _is_rooted(path: str) -> bool:
+    return path.startswith(("/", "~/")) or path == "~"
+
+
+def _reasons(raw: object, say: Say) -> dict[Reason, ReasonPolicy]:
+    reasons = dict(REASONS)
+    for key, value in table(raw, "policy", say).items():
+        here = join("policy", key)
+        fits, reason = convert(key, Reason)
+        if not fits:
+            near = guess(key, (known.value for known in REASONS))
+            say(here, f"is no reason of a failure; it has no effect.{near}")
+        elif reason in NEVER_MARKS:
+            say(here, "never takes a backend out of use; it has no effect.")
+        else:
+            reasons[reason] = _reason(reasons[reason], value, here, say)
+    return reasons
+
+
+def _reason(plain: ReasonPolicy, raw: object, path: str, say: Say) -> ReasonPolicy:
+    given = read(raw, ReasonTable, path, say, in_use=lambda name: getattr(plain, name))
+    made = msgspec.structs.replace(plain, **given)
+    if made.max_window_s >= made.window_s:
+        return made
+    if "max_window_s" in given:
+        where, least = join(path, "max_window_s"), show(made.window_s)
+        say(where, f"{show(made.max_window_s)}: is less than window_s; {least} is used.")
+    return msgspec.structs.replace(made, max_window_s=made.window_s)
+
+
+def _options(found: Backends, policy: Policy) -> dict[BackendId, Options]:
+    """The options of every backend, those included that only a chain names."""
+    options = dict(found.options)
+    opencode = options.get(profiles.OPENCODE, Options())
+    for backend in policy.backends.values():
+        if backend.implicit:
+            options[backend.id] = msgspec.structs.replace(opencode, model=backend.model)
+    return options
+
+
+def _imports(raw: object, path: str, say: Say) -> tuple[str, ...]:
+    if not isinstance(raw, list):
+        say("import", f"{show(raw)}: must be a list of files; {instead(None)}.")
+        return ()
+    found: list[str] = []
+    for number, value in enumerate(raw):
+        here = join("import", number)
+        place = _place(here, value, path, say)
+        if place is None:
+            continue
+        if os.path.basename(place) != VOICE_FILE:
+            say(here, f"{show(value)}: has no effect yet; only {VOICE_FILE} is imported.")
+        elif place not in found:
+            found.append(place)
+    return tuple(found)
+
+
+def _place(where: str, raw: object, path: str, say: Say) -> str | None:
+    """A path that the file names: absolute, or from the home directory, or from the file's."""
+    fits, place = convert(raw, Paths)
+    if not fits or not place.isprintable():
+        say(where, f"{show(raw)}: must be the path of a file; {instead(None)}.")
+        return None
+    if _is_rooted(place):
+        return str(place)
+    return os.path.join(os.path.dirname(os.path.abspath(path)), place)

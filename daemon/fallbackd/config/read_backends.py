@@ -1,0 +1,267 @@
+"""`[backends.<id>]`: the user's fields over the built-in profile, or a new backend."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct, field
+
+from fallbackd.backends.spec import Options
+from fallbackd.config import profiles
+from fallbackd.config.fields import BY_VALUE, Say, convert, guess, join, read, show, table
+from fallbackd.config.schema import BackendTable, CredentialTable, Variable
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Backend
+from fallbackd.core.redact import redact
+
+_ID = re.compile(r"[A-Za-z0-9][\w./@:+-]{0,127}", re.ASCII)
+_LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}|::1", re.I)
+_SECRET_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie"}
+)
+
+_OF_BACKEND = frozenset(Backend.__struct_fields__) - {"id", "kind", "credentials"}
+_OF_OPTIONS = frozenset(Options.__struct_fields__)
+_LATER = {
+    "api_mode": "the way to speak to the API is fixed by the kind",
+    "fallback_model": "a missing model is not swapped",
+    "credential_strategy": "the first credential is the one that is used",
+}
+
+_HINTS = {
+    "command": 'write it as a list, without a shell: command = ["program", "--flag"]',
+    "headers": "must be a table of texts",
+    "env": "must be a table of texts, each key the name of an environment variable",
+}
+
+
+class Backends(Struct, frozen=True, kw_only=True):
+    backends: Mapping[BackendId, Backend]
+    """In the order of declaration: the profiles, then new ones as the file has them."""
+    options: Mapping[BackendId, Options]
+    credentials: Mapping[BackendId, tuple[CredentialTable, ...]] = field(default_factory=dict)
+    """What is configured, by reference."""
+    left_out: frozenset[str] = frozenset()
+    """Ids whose table could not become a backend: it has been said why."""
+
+
+def read_backends(raw: object, say: Say) -> Backends:
+    backends = dict(profiles.BACKENDS)
+    options = dict(profiles.OPTIONS)
+    credentials: dict[BackendId, tuple[CredentialTable, ...]] = {}
+    left_out: set[str] = set()
+    for key, value in table(raw, "backends", say).items():
+        path = join("backends", key)
+        if not _ID.fullmatch(key) or key == profiles.IN_SESSION:
+            why = "no name for a backend" if key != profiles.IN_SESSION else "reserved"
+            say(path, f"{show(key)} is {why}; the table is left out.")
+            left_out.add(key)
+            continue
+        made = _backend(BackendId(key), value, path, say)
+        if made is None:
+            left_out.add(key)
+            continue
+        backend, its_options, its_credentials = made
+        backends[backend.id] = backend
+        options[backend.id] = its_options
+        if its_credentials:
+            credentials[backend.id] = its_credentials
+    return Backends(
+        backends=backends,
+        options=options,
+        credentials=credentials,
+        left_out=frozenset(left_out),
+    )
+
+
+def _backend(
+    id: BackendId, raw: object, path: str, say: Say
+) -> tuple[Backend, Options, tuple[CredentialTable, ...]] | None:
+    profile = profiles.BACKENDS.get(id)
+    options = profiles.OPTIONS.get(id, Options())
+    own = profile or Backend(id=id, kind="")
+
+    def in_use(name: str) -> object:
+        return getattr(own if name in _OF_BACKEND else options, name, None)
+
+    given = read(
+        raw,
+        BackendTable,
+        path,
+        say,
+        in_use=in_use,
+        by_hand=frozenset({"credentials", "kind"}),
+        hints=_HINTS,
+    )
+    kind = _kind(id, given, path, say)
+    if kind is None:
+        return None
+    for name, why in _LATER.items():
+        if name in given:
+            say(join(path, name), f"has no effect yet: {why}.")
+    if given.get("fallback_model", "") == given.get("model", own.model):
+        say(join(path, "fallback_model"), "is the model of the backend itself.")
+    _drop_secrets(given, path, say)
+    _drop_bad_url(given, path, say)
+
+    credentials = _credentials(given.pop("credentials", None), path, say)
+    options = msgspec.structs.replace(
+        options, **{name: given[name] for name in _OF_OPTIONS & given.keys()}
+    )
+    if credentials:
+        options = msgspec.structs.replace(options, credential_env=credentials[0].env)
+    of_backend = {name: given[name] for name in _OF_BACKEND & given.keys()}
+    if "base_url" in given:
+        host, is_loopback = _place(given["base_url"])
+        of_backend = {"provider": host, "loopback": is_loopback} | of_backend
+    backend = msgspec.structs.replace(
+        own,
+        kind=kind,
+        credentials=tuple(one.label for one in credentials if one.label),
+        plain_output=_is_plain(kind, options),
+        **of_backend,
+    )
+    return _startable(backend, options, path, say), options, credentials
+
+
+def _kind(id: BackendId, given: dict[str, Any], path: str, say: Say) -> str | None:
+    """The kind by its own name, or None where the table cannot become a backend."""
+    profile = profiles.BACKENDS.get(id)
+    here = join(path, "kind")
+    raw = given.pop("kind", None)
+    known = (*profiles.KIND_NAMES, *profiles.KIND_ALIASES, *profiles.LATER_KINDS)
+    if raw is None and profile is not None:
+        return profile.kind
+    name = profiles.KIND_ALIASES.get(raw, raw) if isinstance(raw, str) else None
+    if name in profiles.KIND_NAMES:
+        return name
+    if raw is None and "command" in given:
+        say(here, 'is missing; "generic-cli" is used.')
+        return "generic-cli"
+    if name in profiles.LATER_KINDS:
+        message = f"{show(raw)} has no effect yet"
+    elif raw is None:
+        near = guess(id, profiles.BACKENDS)
+        message = f'is missing: write kind = "generic-cli" and a command.{near} As it is'
+    else:
+        names = ", ".join(show(one) for one in profiles.KIND_NAMES)
+        message = f"{show(raw)} is not one of {names}.{guess(str(raw), known)} As it is"
+    if profile is not None:
+        say(here, f"{message}, the default {show(profile.kind)} is used.")
+        return profile.kind
+    say(here, f"{message}, the backend is left out.")
+    return None
+
+
+def _is_plain(kind: str, options: Options) -> bool:
+    return kind in profiles.PLAIN_KINDS or (kind == "generic-cli" and options.output == "text")
+
+
+def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backend:
+    """The backend, disabled where it lacks what its kind cannot do without."""
+    lacking: tuple[str, str] | None = None
+    if backend.kind == "generic-cli" and not options.command:
+        lacking = "command", _HINTS["command"]
+    elif backend.kind in profiles.HTTP_KINDS and not (
+        options.base_url or backend.id in profiles.BACKENDS
+    ):
+        lacking = "base_url", 'write where it listens: base_url = "http://127.0.0.1:8088/v1"'
+    elif backend.kind == "generic-cli" and options.stdin == "none":
+        words = [word for word in options.command if "{prompt" in word]
+        if not words:
+            say(join(path, "stdin"), '"none", and no {prompt_file} in the command: no prompt.')
+    if lacking is None:
+        return backend
+    name, cure = lacking
+    say(join(path, name), f"is missing: {cure}; the backend is disabled.")
+    return msgspec.structs.replace(backend, enabled=False)
+
+
+def _drop_secrets(given: dict[str, Any], path: str, say: Say) -> None:
+    headers = given.get("headers")
+    if headers:
+        for name in [name for name in headers if name.lower() in _SECRET_HEADERS]:
+            del headers[name]
+            say(join(join(path, "headers"), name), f"{BY_VALUE}; it is left out.")
+    for name, value in (given.get("env") or {}).items():
+        if redact(value) != value:
+            say(
+                join(join(path, "env"), name),
+                "looks like a secret; better set it for the daemon and name it in allow_env.",
+            )
+
+
+def _drop_bad_url(given: dict[str, Any], path: str, say: Say) -> None:
+    url = given.get("base_url")
+    if url is None:
+        return
+    here = join(path, "base_url")
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        has_login = parts.username is not None or parts.password is not None
+        _ = parts.port
+    except ValueError:
+        fits = has_login = False
+    if fits and not has_login and url.isprintable() and " " not in url:
+        return
+    del given["base_url"]
+    if has_login:
+        say(here, f"{BY_VALUE}; it is left out.")
+    else:
+        say(here, f"{show(url)}: must begin with http:// or https:// and a host; it is left out.")
+
+
+def _place(url: str) -> tuple[str, bool]:
+    """Host, with the port where it is written, and whether it is this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = f":{parts.port}" if parts.port is not None else ""
+    return (f"[{host}]" if ":" in host else host) + port, bool(_LOOPBACK.fullmatch(host))
+
+
+def _credentials(raw: object, path: str, say: Say) -> tuple[CredentialTable, ...]:
+    here = join(path, "credentials")
+    if raw is None:
+        return ()
+    if not isinstance(raw, list):
+        say(here, 'must be a list: credentials = [{ label = "main", env = "NAME" }].')
+        return ()
+    found: list[CredentialTable] = []
+    for number, value in enumerate(raw):
+        one = _credential(value, join(here, number), say)
+        if one is None:
+            continue
+        if any(one.label == other.label for other in found):
+            say(join(here, number), f"the label {show(one.label)} is taken; it is left out.")
+            continue
+        found.append(one)
+    if len(found) > 1:
+        say(here, f"only the first, {show(found[0].label)}, is used yet.")
+    return tuple(found)
+
+
+def _credential(raw: object, path: str, say: Say) -> CredentialTable | None:
+    if not isinstance(raw, Mapping):
+        # Possibly the key itself: not shown.
+        say(path, f"{BY_VALUE}; it is left out.")
+        return None
+    if any(name in raw for name in ("file", "command")) and "env" not in raw:
+        say(path, 'has no effect yet: only env = "NAME" is read; it is left out.')
+        return None
+    extra = [key for key in raw if key not in {"label", "env", "file", "command"}]
+    fits, env = convert(raw.get("env"), Variable)
+    if not fits:
+        say(path, f"{BY_VALUE}; it is left out.")
+        return None
+    for key in extra:
+        say(join(path, key), f"has no effect; {BY_VALUE}.")
+    fits, label = convert(raw.get("label", env), str)
+    if not fits or not re.fullmatch(r"[\w.@+-]{1,64}", label):
+        say(
+            join(path, "label"), f"{show(raw.get('label'))}: must be one word; {show(env)} is used."
+        )
+        label = env
+    return CredentialTable(label=label, env=env)

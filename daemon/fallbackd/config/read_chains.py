@@ -1,0 +1,179 @@
+"""`[chains]` and `[roles.<name>]`: who comes after whom."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from fallbackd.config import profiles
+from fallbackd.config.fields import Say, convert, guess, join, read, show, table
+from fallbackd.config.schema import EntryTable, ReturnTable, RoleTable
+from fallbackd.core.failures import Reason
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import HOPPING, Backend, Entry, Role, implicit_backend
+
+_LATER_ROLE = {
+    "kind": "every role falls back alike",
+    "on_outage": "every role falls back alike",
+    "must_differ_from": "families of models are not compared",
+}
+
+
+class Known(Struct, kw_only=True):
+    """Backends that entries may name; ids of the form `provider/model` are added when named."""
+
+    backends: dict[BackendId, Backend]
+    left_out: frozenset[str] = frozenset()
+
+    def find(self, id: str) -> Backend | None:
+        found = self.backends.get(BackendId(id))
+        if found is None and id not in self.left_out:
+            found = implicit_backend(id, like=self.backends.get(profiles.OPENCODE))
+            if found is not None:
+                self.backends[found.id] = found
+        return found
+
+
+def read_chains(raw: object, known: Known, say: Say) -> dict[str, tuple[Entry, ...]]:
+    """The built-in chains, with those of the file in their place or behind them."""
+    chains = dict(profiles.CHAINS)
+    for name, value in table(raw, "chains", say).items():
+        path = join("chains", name)
+        if not _is_name(name):
+            say(path, "must have a name of 1 to 128 printable characters; it is left out.")
+            continue
+        if not isinstance(value, list):
+            say(path, f'{show(value)}: must be a list of backends: ["codex", "gemini"].')
+            continue
+        chains[name] = _entries(value, path, known, say, primary=name)
+    return chains
+
+
+def _is_name(name: str) -> bool:
+    return 1 <= len(name) <= 128 and name.isprintable()
+
+
+def _entries(
+    raw: list[Any], path: str, known: Known, say: Say, *, primary: str | None
+) -> tuple[Entry, ...]:
+    entries: list[Entry] = []
+    seen: set[tuple[str | None, str | None]] = set() if primary is None else {(primary, None)}
+    for number, value in enumerate(raw):
+        here = join(path, number)
+        entry = _entry(value, here, known, say)
+        if entry is None:
+            continue
+        place = (str(entry.backend), entry.model)
+        if place in seen:
+            what = "the chain's own primary" if place == (primary, None) else "an earlier entry"
+            say(here, f"{show(str(entry.backend))} is equal to {what}; it is left out.")
+            continue
+        seen.add(place)
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _entry(raw: object, path: str, known: Known, say: Say) -> Entry | None:
+    match raw:
+        case str():
+            given: dict[str, Any] = {"backend": raw}
+        case Mapping():
+            given = read(raw, EntryTable, path, say)
+        case _:
+            say(path, f"{show(raw)}: must be the id of a backend or a table; it is left out.")
+            return None
+    id = given.get("backend")
+    if id is None:
+        if not isinstance(raw, Mapping) or "backend" not in raw:
+            say(path, "names no backend; it is left out.")
+        return None
+    if id == profiles.IN_SESSION:
+        say(path, '"in-session" has no effect yet: work is not handed back; it is left out.')
+        return None
+    if known.find(id) is None:
+        if id not in known.left_out:
+            near = guess(id, known.backends)
+            say(path, f"{show(id)} is no backend; it is left out.{near}")
+        return None
+    given["backend"] = BackendId(id)
+    return Entry(**given)
+
+
+def read_roles(
+    raw: object, chains: Mapping[str, tuple[Entry, ...]], known: Known, say: Say
+) -> dict[str, Role]:
+    roles: dict[str, Role] = {}
+    for name, value in table(raw, "roles", say).items():
+        path = join("roles", name)
+        if not _is_name(name):
+            say(path, "must have a name of 1 to 128 printable characters; it is left out.")
+            continue
+        given = read(
+            value,
+            RoleTable,
+            path,
+            say,
+            by_hand=frozenset({"chain", "fallback_on", "return_to_better"}),
+        )
+        for key, why in _LATER_ROLE.items():
+            if given.pop(key, None) is not None and isinstance(value, Mapping):
+                if key == "kind":
+                    given["kind"] = value["kind"]
+                say(join(path, key), f"has no effect yet: {why}.")
+        if "chain" in given:
+            given["chain"] = _role_chain(given["chain"], join(path, "chain"), chains, known, say)
+        if "fallback_on" in given:
+            given["fallback_on"] = _reasons(given["fallback_on"], join(path, "fallback_on"), say)
+        back = given.pop("return_to_better", None)
+        if back is not None:
+            given |= _return(back, join(path, "return_to_better"), say)
+        roles[name] = Role(name=name, **given)
+    return roles
+
+
+def _role_chain(
+    raw: object, path: str, chains: Mapping[str, tuple[Entry, ...]], known: Known, say: Say
+) -> tuple[Entry, ...]:
+    match raw:
+        case str() if raw in chains:
+            return chains[raw]
+        case list():
+            return _entries(raw, path, known, say, primary=None)
+        case str():
+            say(path, f"{show(raw)} is no name in [chains]; it is left out.{guess(raw, chains)}")
+        case _:
+            say(path, f"{show(raw)}: must be a list of backends, or the name of one in [chains].")
+    return ()
+
+
+def _reasons(raw: object, path: str, say: Say) -> frozenset[Reason] | None:
+    if not isinstance(raw, list):
+        say(path, f"{show(raw)}: must be a list of reasons; the default is used.")
+        return None
+    found: set[Reason] = set()
+    for number, value in enumerate(raw):
+        here = join(path, number)
+        fits, reason = convert(value, Reason)
+        if not fits:
+            near = guess(value, HOPPING) if isinstance(value, str) else ""
+            say(here, f"{show(value)} is no reason; it is left out.{near}")
+        elif reason not in HOPPING:
+            say(here, f"{show(value)} never leads to another backend; it is left out.")
+        else:
+            found.add(reason)
+    if raw and not found:
+        say(path, "holds no usable reason; the default is used.")
+        return None
+    return frozenset(found)
+
+
+def _return(raw: object, path: str, say: Say) -> dict[str, Any]:
+    given = read(raw, ReturnTable, path, say, in_use=lambda name: "idle" if name == "policy" else 0)
+    for key in ("n", "step"):
+        if key in given:
+            say(join(path, key), "has no effect yet: successes are not counted.")
+    policy = given.get("policy")
+    if policy == "successes":
+        say(join(path, "policy"), '"successes" has no effect yet; the default "idle" is used.')
+        return {}
+    return {"return_policy": policy} if policy else {}

@@ -1,0 +1,87 @@
+"""`[[signatures]]`: lines of output that the user knows to mean a failure."""
+
+import re
+
+from msgspec import Struct
+
+from fallbackd.config import profiles
+from fallbackd.config.fields import Say, guess, join, read, show
+from fallbackd.config.schema import SignatureTable
+from fallbackd.core.failures import Reason
+from fallbackd.core.rules import Rule
+
+_ANYWHERE = ("stderr", "jsonl", "http", "unknown")
+# A repeated group that itself repeats: such a pattern can run for hours on one line.
+_RUNAWAY = re.compile(
+    r"(?<!\\)\((?:[^()\\]|\\.)*(?:[+*]|\{\d+,\})(?:[^()\\]|\\.)*\)(?:[+*]|\{\d+,)"
+)
+
+
+class Signature(Struct, frozen=True, kw_only=True):
+    rule: Rule
+    kind: str | None = None
+    """None: of every kind."""
+
+
+def read_signatures(raw: object, say: Say) -> tuple[Signature, ...]:
+    if not isinstance(raw, list):
+        say("signatures", f"{show(raw)}: must be written as [[signatures]]; it is left out.")
+        return ()
+    found: dict[str, Signature] = {}
+    for number, value in enumerate(raw):
+        path = join("signatures", number)
+        one = _signature(value, number, path, say)
+        if one is None:
+            continue
+        if one.rule.id in found:
+            say(path, f"the id {show(one.rule.id)} is taken; it is left out.")
+            continue
+        found[one.rule.id] = one
+    return tuple(found.values())
+
+
+def _signature(raw: object, number: int, path: str, say: Say) -> Signature | None:
+    given = read(raw, SignatureTable, path, say)
+    if not isinstance(raw, dict):
+        return None
+    for key in ("pattern", "reason"):
+        if key not in given:
+            if key not in raw:
+                say(path, f"has no {key}; the signature is left out.")
+            return None
+    pattern: str = given["pattern"]
+    reason: Reason = given["reason"]
+    if why := _trouble(pattern):
+        say(join(path, "pattern"), f"{show(pattern)}: {why}; the signature is left out.")
+        return None
+    kind = given.get("kind")
+    if kind is not None:
+        kind = profiles.KIND_ALIASES.get(kind, kind)
+        if kind not in profiles.KIND_NAMES and kind not in profiles.LATER_KINDS:
+            near = guess(kind, profiles.KIND_NAMES)
+            say(join(path, "kind"), f"{show(kind)} is no kind; the signature is left out.{near}")
+            return None
+    stream = given.get("stream")
+    rule = Rule(
+        id=given.get("id", f"signature-{number}"),
+        reason=reason,
+        pattern=pattern,
+        # A tail of mixed output holds every channel.
+        streams=_ANYWHERE if stream is None else tuple(dict.fromkeys((stream, "unknown"))),
+        anywhere=True,
+        detail=given.get("detail"),
+    )
+    return Signature(rule=rule, kind=kind)
+
+
+def _trouble(pattern: str) -> str | None:
+    """Why a pattern cannot be used, if so."""
+    try:
+        compiled = re.compile(pattern, re.IGNORECASE)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is no regular expression ({error})"
+    if compiled.search("") is not None:
+        return "fits every line"
+    if _RUNAWAY.search(pattern):
+        return "repeats a group that itself repeats, which may never end"
+    return None
