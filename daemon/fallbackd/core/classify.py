@@ -90,31 +90,41 @@ def classify(
 
 def _statements(evidence: Evidence) -> tuple[Said, ...]:
     """Everything in the evidence that says of itself, as data, that it is an error."""
-    said: list[Said] = []
-    status = evidence.http_status
-    if evidence.body is not None:
-        said.extend(read_body(evidence.body, status=status))
-    if evidence.stream in ("jsonl", "stdout", "stderr", "unknown", "http", "exception"):
-        said.extend(read_lines(evidence.text, is_body=evidence.stream in ("http", "exception")))
+    status, text = evidence.http_status, evidence.text
     words = tuple(w.lower() for w in (evidence.code, evidence.exception) if w)
-    if words or evidence.stream == "exception" or (status is not None and status >= 400):
-        text = "" if said else evidence.text
-        said.append(Said(text=text, words=words, status=status))
-    return tuple(said)
+    found: list[Said] = []
+    if evidence.body is not None:
+        found.extend(read_body(evidence.body, status=status))
+    if not found:
+        found.extend(read_lines(text, is_body=evidence.stream in ("http", "exception")))
+        if found and not words and status is None:
+            return tuple(found)
+    # What was cut out of events comes as plain text: a vendor's statement, not its log.
+    is_plain = not text.lstrip().startswith(('{"', "[{", "{\n", "[\n", "{ "))
+    is_stated = evidence.stream == "jsonl" and is_plain and text != ""
+    is_error = words or (status or 0) >= 400 or evidence.stream == "exception"
+    if not (found or is_stated or is_error):
+        return ()
+    # One evidence with fields of its own is one statement, however its parts are wrapped.
+    texts = [text, *(s.text for s in found)] if is_plain else [s.text for s in found]
+    whole = Said(
+        text="\n".join(dict.fromkeys(t for t in texts if t)),
+        words=tuple(dict.fromkeys((*words, *(w for s in found for w in s.words)))),
+        status=status or next((s.status for s in found if s.status), None),
+        value=[s.value for s in found if s.value is not None] or None,
+    )
+    return (whole,)
 
 
 def _structured(evidence: Evidence, said: tuple[Said, ...], rules: tuple[Rule, ...]) -> _Hit | None:
     """The last statement that a rule knows; among them one with words before one with a status."""
-    if not said or (evidence.exit_code == 0 and not _is_given_up(evidence)):
-        said = () if evidence.exit_code == 0 else said
-    words = tuple(w for s in said for w in s.words)
+    if evidence.exit_code == 0 and not _is_given_up(evidence):
+        return None
     spent = _has_spent_window(evidence.headers)
     best: _Hit | None = None
     by_status: _Hit | None = None
     for statement in reversed(said):
-        status = statement.status or evidence.http_status
-        merged = Said(text=statement.text, words=statement.words or words, status=status)
-        rule = _first_fit(merged, (*rules, *COMMON_RULES))
+        rule = _first_fit(statement, (*rules, *COMMON_RULES))
         if rule is None:
             continue
         hit = _Hit(rule=rule, text=statement.text, confidence="structured", said=statement)
@@ -235,10 +245,12 @@ def _is_heard(rule: Rule, streams: set[str]) -> bool:
 
 def _common_line(evidence: Evidence, rules: tuple[Rule, ...]) -> _Hit | None:
     weak: _Hit | None = None
+    may_be_short = evidence.stream == "stderr"
     for line in reversed(_lines(evidence.text, evidence.stream)):
         status = _status_in(line) if _STATUS_LINE.match(line) or _opens_like_error(line) else None
         said = Said(text=line, words=(), status=status)
-        rule = _line_fit(said, COMMON_RULES, opens=_opens_like_error(line) or status is not None)
+        opens = _opens_like_error(line) or status is not None
+        rule = _line_fit(said, COMMON_RULES, opens=opens or (may_be_short and _is_short(line)))
         if rule is None:
             continue
         hit = _Hit(rule=rule, text=line, confidence="text")
@@ -265,6 +277,11 @@ def _is_statement(line: str, found: re.Match[str]) -> bool:
     """The line says this and little else: `Too many requests`, not `Timeouts are now set to …`."""
     rest = line[found.end() :]
     return len(rest.split()) <= 6 or bool(re.match(r"\s*[.:·,;!(\[{\-–—]", rest))
+
+
+def _is_short(line: str) -> bool:
+    """A few words that no other program has signed (`grep: …`)."""
+    return len(line.split()) <= 5 and not re.match(r"[\w./-]+: ", line)
 
 
 def _notice(evidence: Evidence, rules: tuple[Rule, ...]) -> _Hit | None:
@@ -298,7 +315,7 @@ _STATUS = re.compile(
 )
 _STATUS_LINE = re.compile(
     r"(?:HTTP[/ ]?[\d.]*[ :]*[45]\d\d\b|HTTP error|status(?:[ _-]?code)?[:= ]+[45]\d\d\b|[45]\d\d\s+"
-    r"(?:[A-Z][\w']+(?:\s+[A-Z]\w+)*\s*[.:]?$|\{|\"|<|[A-Z][\w']+.*[.!]$|Insufficient|status code))",
+    r"(?:[A-Z_]{6,}\b|[A-Z][\w']+(?:\s+[A-Z]\w+)*\s*[.:]?$|\{|\"|<|[A-Z][\w']+.*[.!]$|Insufficient|status code))",
     re.I,
 )
 _ERROR_OPENING = re.compile(
@@ -355,7 +372,7 @@ def _exit_alone(evidence: Evidence, rules: tuple[Rule, ...]) -> _Hit | None:
     if evidence.signal is not None:
         return _exit_hit(Reason.CRASH, "signal", evidence)
     if code is None:
-        return None
+        return _exit_hit(Reason.EMPTY_RESULT, "empty", evidence) if evidence.empty else None
     if code == 0:
         silent = evidence.stream == "stdout" and not evidence.text.strip()
         if evidence.empty or (silent and not evidence.answered):

@@ -40,6 +40,18 @@ COMMON_RULES: tuple[Rule, ...] = (
         r" (?:size|allowed number of bytes)",
         codes=("request_too_large", "payload_too_large"),
     ),
+    # Google names the spent quota by id; its sentence speaks of billing whichever it is.
+    Rule(id="quota-zero", reason=_R.BILLING, pattern=r"\blimit: 0\b"),
+    Rule(
+        id="quota-per-day",
+        reason=_R.USAGE_LIMIT,
+        pattern=r"^\S*per-?day\S*$|quota_?id\W+\S*per-?day|per day per project",
+    ),
+    Rule(
+        id="quota-per-minute",
+        reason=_R.RATE_LIMIT,
+        pattern=r"^\S*per-?(?:project-?)?per-?minute\S*$|^\S*per-?minute\S*$|quota_?id\W+\S*per-?minute",
+    ),
     # --- money ---------------------------------------------------------------------------------
     Rule(
         id="tokens-per-minute-quota",
@@ -52,8 +64,8 @@ COMMON_RULES: tuple[Rule, ...] = (
         pattern=r"insufficient[ _](?:credits?|balance|funds?|quota)|credit balance (?:is )?too low"
         r"|(?:spend|spending|budget) (?:limit|cap)|(?:limit|cap)\w* (?:your |the )?spending"
         r"|out of (?:credits?|funds|usage\b)|(?:all|no) (?:available |remaining )?credits"
-        r"|used up your (?:points|credits|balance)|payment (?:required|method|failed|overdue)|billing (?:or|issue|hard)"
-        r"|(?:check|issue with|problem with) your (?:plan and )?billing|key limit exceeded|\blimit: 0\b"
+        r"|used up your (?:points|credits|balance)|payment (?:required(?!.*limit)|method|failed|overdue)|billing (?:or|issue|hard)"
+        r"|(?:check|issue with|problem with) your (?:plan and )?billing|key limit exceeded"
         r"|specified api usage limits|purchase (?:more )?credits to|add (?:more )?(?:credits|funds)"
         r"|never purchased credits|can only afford|fewer max_tokens|prompt tokens limit exceeded"
         r"|free allocated quota exceeded|extra usage is required|account (?:is )?(?:in )?arrears|arrearage"
@@ -68,14 +80,14 @@ COMMON_RULES: tuple[Rule, ...] = (
     Rule(
         id="usage-limit",
         reason=_R.USAGE_LIMIT,
-        pattern=r"(?:hit|reached|exceeded|exhausted) (?:your|the) .{0,30}\b(?:limit|quota)\b(?!.{0,20}per minute)"
-        r"|(?:usage|session|weekly|daily|monthly|5[- ]hours?|7[- ]days?|plan|subscription|premium|individual|week)"
+        pattern=r"(?:you(?:'ve| have) )?(?:hit|reached|exceeded|exhausted) (?:your|the) .{0,30}\b(?:limit|quota)\b(?!.{0,20}per minute)"
+        r"|(?:the |your )?(?:usage|session|weekly|daily|monthly|5[- ]hours?|7[- ]days?|plan|subscription|premium|individual|week)"
         r"[- /\w]{0,20}(?:limit|quota)s? (?:has been |was |is )?(?:reached|hit|exceeded|exhausted)"
         r"|(?:weekly|monthly|daily|session|5-hour)(?:/\w+)? limit (?:reached|hit|exhausted)"
         r"|exhausted your (?:daily |hourly )?(?:capacity|quota)|your daily quota"
         r"|free usage exceeded|usage (?:limit|quota) (?:has been )?(?:reached|exceeded)|usage limit reached"
         r"|quota will reset after|free-models-per-day|(?:requests?|tokens?)[_ ]per[_ ]day|\b(?:TPD|RPD)\b"
-        r"|(?:limit|quota) will reset (?:at|on|when|in)|out of premium requests|quota (?:used|refresh)"
+        r"|(?:limit|quota) will reset (?:at|on|when|in)|out of premium requests|quota refresh"
         r"|\d+/\d+h\)|rolling time window|usage window|weekly_rate_limited|weekly rate limit"
         r"|使用上限|限额将在|达到.{0,12}上限|límite de uso|limite d'utilisation|nutzungslimit|лимит использования",
         codes=(
@@ -84,14 +96,9 @@ COMMON_RULES: tuple[Rule, ...] = (
         ),
     ),  # fmt: skip
     Rule(
-        id="quota-per-day",
-        reason=_R.USAGE_LIMIT,
-        pattern=r"^\S*per-?day\S*$|quota_?id\W+\S*per-?day|per day per project",
-    ),
-    Rule(
-        id="quota-per-minute",
+        id="per-minute",
         reason=_R.RATE_LIMIT,
-        pattern=r"^\S*per-?minute\S*$|(?:requests?|tokens?|calls?) per (?:minute|second)|per minute limit",
+        pattern=r"(?:requests?|tokens?|calls?) per (?:minute|second)|per minute limit",
     ),
     # --- load ----------------------------------------------------------------------------------
     Rule(
@@ -129,7 +136,7 @@ COMMON_RULES: tuple[Rule, ...] = (
         pattern=r"content[_ ](?:filter|policy|moderation|management)|content filtering|safety (?:system|filter|policy)"
         r"|blocked (?:due to|by|for) .{0,30}(?:safety|prohibited|content|policy)|PROHIBITED_CONTENT|new_sensitive"
         r"|violat\w+ (?:our |the )?(?:usage|content|safety) polic|flagged (?:as|for|by)|inappropriate content|usage polic",
-        codes=("content_filter", "content_policy_violation", "safety", "data_inspection_failed", "contentpolicyviolationerror"),
+        codes=("content_filter", "content-filter", "content_policy_violation", "safety", "data_inspection_failed", "contentpolicyviolationerror"),
     ),  # fmt: skip
     # --- login ---------------------------------------------------------------------------------
     Rule(
@@ -163,6 +170,9 @@ COMMON_RULES: tuple[Rule, ...] = (
         ),
     ),  # fmt: skip
     Rule(
+        id="model-404", reason=_R.MODEL_NOT_FOUND, pattern=r"^model: \S+$|\bmodel\b", statuses=(404,)
+    ),
+    Rule(
         id="auth",
         reason=_R.AUTH,
         pattern=r"(?:invalid|incorrect|missing|bad|wrong|expired|no|provide an?|provided?) (?:\w+ )?(?:api[ _-]?key|x-api-key)"
@@ -190,6 +200,11 @@ COMMON_RULES: tuple[Rule, ...] = (
         statuses=(429,),
     ),
     Rule(
+        id="exhausted",
+        reason=_R.RATE_LIMIT,
+        pattern=r"resource[_ ](?:has been )?exhausted",
+    ),
+    Rule(
         id="quota",
         reason=_R.USAGE_LIMIT,
         pattern=r"\bquota (?:has been |was |is )?(?:exceeded|exhausted|reached|hit)|(?:exceed|exhaust)\w* .{0,30}\bquota\b",
@@ -206,11 +221,6 @@ COMMON_RULES: tuple[Rule, ...] = (
             "rate_limit_reached_error", "toomanyrequestserror", "throttling", "freeusagelimiterror",
         ),
     ),  # fmt: skip
-    Rule(
-        id="exhausted",
-        reason=_R.RATE_LIMIT,
-        pattern=r"resource[_ ](?:has been )?exhausted",
-    ),
     # --- transport -----------------------------------------------------------------------------
     Rule(
         id="certificate",
@@ -229,7 +239,7 @@ COMMON_RULES: tuple[Rule, ...] = (
     Rule(
         id="timeout",
         reason=_R.TIMEOUT,
-        pattern=r"timed[ -]?out|time-?out (?:error|exceeded|after|while|waiting|value)|(?:request|read|connect\w*|gateway|idle|headers|response|body) time-?out"
+        pattern=r"timed[ -]?out|time-?out (?:error|exceeded|after|while|waiting|value)|(?:request|read|connect\w*|idle|headers|response|body) time-?out"
         r"|deadline exceeded|provider unresponsive|stale (?:stream|attempts)|超时",
         codes=(
             "timeout", "readtimeout", "connecttimeout", "writetimeout", "pooltimeout", "timeouterror",
@@ -237,6 +247,12 @@ COMMON_RULES: tuple[Rule, ...] = (
             "und_err_headers_timeout", "und_err_body_timeout", "litellm.timeout",
         ),
     ),  # fmt: skip
+    Rule(
+        id="server-fault",
+        reason=_R.SERVER_ERROR,
+        pattern=r"an error occurred while processing|server had an error|internal server error|bad gateway"
+        r"|gateway time-?out",
+    ),
     Rule(
         id="network",
         reason=_R.NETWORK,
@@ -270,6 +286,7 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|node:internal/.{0,100}|illegal instruction|bus error|an unexpected critical error occurred|out of memory)"
         r"|javascript heap out of memory|segmentation fault at|oom kill",
     ),
+    Rule(id="http-503", reason=_R.OVERLOADED, statuses=(503, 529)),
     Rule(
         id="server-error",
         reason=_R.SERVER_ERROR,
@@ -292,6 +309,9 @@ COMMON_RULES: tuple[Rule, ...] = (
         statuses=(400, 422),
     ),  # fmt: skip
     # --- statuses alone ------------------------------------------------------------------------
+    Rule(id="spawn-missing", reason=_R.NOT_INSTALLED, codes=("enoent", "enoexec", "enotdir")),
+    Rule(id="spawn-forbidden", reason=_R.PERMISSION, codes=("eacces", "eperm")),
+    Rule(id="spawn-too-long", reason=_R.PAYLOAD_TOO_LARGE, codes=("e2big",)),
     Rule(id="http-401", reason=_R.AUTH, statuses=(401, 407)),
     Rule(id="http-402", reason=_R.BILLING, statuses=(402,)),
     Rule(id="http-403", reason=_R.AUTH, statuses=(403,)),
@@ -300,7 +320,6 @@ COMMON_RULES: tuple[Rule, ...] = (
     Rule(id="http-413", reason=_R.PAYLOAD_TOO_LARGE, statuses=(413, 414, 431)),
     Rule(id="http-429", reason=_R.RATE_LIMIT, statuses=(425, 429)),
     Rule(id="http-451", reason=_R.CONTENT_POLICY, statuses=(451,)),
-    Rule(id="http-503", reason=_R.OVERLOADED, statuses=(503, 529)),
     Rule(
         id="http-5xx",
         reason=_R.SERVER_ERROR,

@@ -181,7 +181,9 @@ def _read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) 
         elif name in _DELAY_KEYS:
             seconds = read_span(str(item)) if isinstance(item, str) else _number(item)
         elif name in _MOMENT_KEYS:
-            seconds = _moment_or_span(item, now=now, zone=zone_of(timezone))
+            number = _number(item)
+            if number is None or number > 1e9:  # 0 and the like state nothing
+                seconds = _moment_or_span(item, now=now, zone=zone_of(timezone))
         if seconds is not None:
             found.append(Stated(seconds, None))
         elif isinstance(item, Mapping | list):
@@ -290,12 +292,14 @@ def _keyed(flat: str, now: float) -> float | None:
     best: float | None = None
     for match in _KEYED.finditer(flat):
         key = match["key"].lower()
-        value: float | None
+        value: float | None = None
         if key.endswith("-ms"):
             number = _number(match["value"])
             value = None if number is None else number / 1000.0
         else:
-            value = _moment_or_span(match["value"], now=now)
+            number = _number(match["value"])
+            if not (key.endswith("at") and number is not None and number < 1e9):
+                value = _moment_or_span(match["value"], now=now)
         if value is not None and value < MAX_BELIEVABLE_S:
             best = value if best is None else max(best, value)
     return None if best is None else max(0.0, best)

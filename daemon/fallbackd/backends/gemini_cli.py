@@ -1,0 +1,348 @@
+"""
+Google's `gemini -o stream-json`.
+
+| where | means |
+| --- | --- |
+| `message` of role assistant, `tool_use` | the provider answered |
+| stderr `Attempt 3 failed …` to `Retrying …` | it tries again, with the wait at the end |
+| `result` `status: error` | the end, whatever the exit status is |
+| exit status 144 to 255 | HTTP status less 256 |
+
+Source: recorded runs of gemini 0.61.0. Ended by SIGTERM it exits 0, so only a `result` is
+success. A stream that breaks is asked for again, and its partial text comes twice.
+"""
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from fallbackd.backends.commands import (
+    command_line,
+    encode_json,
+    is_plain,
+    merged,
+    model_of,
+    program,
+)
+from fallbackd.backends.lines import CliParser, count, fields, read_object, tool_key, words
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.classify import Rule
+from fallbackd.core.exchange import (
+    Call,
+    Evidence,
+    GivenUp,
+    Observation,
+    Output,
+    Phase,
+    ProcessExit,
+    Reply,
+    ScratchFile,
+    StreamName,
+    ToolEnded,
+    ToolStarted,
+    Usage,
+    Work,
+)
+from fallbackd.core.failures import Reason
+
+SYSTEM_SETTINGS = "/etc/gemini-cli/settings.json"
+_SETTINGS_VARIABLE = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
+_SETTINGS_NAME = "gemini-settings.json"
+
+_APPROVAL = {"read": "default", "workspace": "auto_edit", "full": "yolo"}
+# One try per request: the engine retries. The rest keeps a run from changing the installation.
+_FAIL_FAST: dict[str, object] = {
+    "general": {
+        "maxAttempts": 1,
+        "retryFetchErrors": False,
+        "enableAutoUpdate": False,
+        "enableAutoUpdateNotification": False,
+    }
+}
+
+
+def start(work: Work, options: Options) -> Call:
+    argv = ["gemini", "-o", "stream-json", "--approval-mode", _APPROVAL[work.permissions]]
+    model = model_of(work, options)
+    if model:
+        argv += ["-m", model]
+    env = {
+        # Without it a relauncher ignores signals, and start-up takes half as long again.
+        "GEMINI_CLI_NO_RELAUNCH": "true",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+    }
+    files: tuple[ScratchFile, ...] = ()
+    settings = _system_settings(work)
+    if settings is not None:
+        env[_SETTINGS_VARIABLE] = f"{work.scratch}/{_SETTINGS_NAME}"
+        files = (ScratchFile(name=_SETTINGS_NAME, text=encode_json(settings)),)
+    return command_line(work, options, tuple(argv), env=env, scratch_files=files)
+
+
+def _system_settings(work: Work) -> dict[str, object] | None:
+    """
+    The machine's own system settings with ours laid over them.
+
+    None where they cannot be read faithfully (comments, another path): then they stay in force.
+    """
+    if work.inherited.get(_SETTINGS_VARIABLE):
+        return None
+    text = work.files.get(SYSTEM_SETTINGS, "").strip()
+    if not text:
+        return dict(_FAIL_FAST)
+    base = read_object(text)
+    return None if base is None else merged(base, _FAIL_FAST)
+
+
+_TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
+    "read_file": "none",
+    "read_many_files": "none",
+    "list_directory": "none",
+    "glob": "none",
+    "search_file_content": "none",
+    "grep_search": "none",
+    "google_web_search": "none",
+    "web_fetch": "none",
+    "write_todos": "none",
+    "get_internal_docs": "none",
+    "activate_skill": "none",
+    "write_file": "seen",
+    "replace": "seen",
+}
+
+MAX_RETRY_LINES = 20
+_ATTEMPT = re.compile(r"Attempt \d+ failed")
+_WAIT = re.compile(r"Retrying after (\d+(?:\.\d+)?)ms")
+_TERMINAL = re.compile(r"Error when talking to Gemini API|\[ERROR\] |\w*QuotaError: |_ApiError: ")
+
+
+class Parser(CliParser):
+    def __init__(self, options: Options) -> None:
+        super().__init__(plain=is_plain(options))
+        self._pieces: list[tuple[str, float]] = []
+        self._told: list[str] = []
+        self._status = ""
+        self._attempt: list[str] = []
+        self._terminal_line = ""
+
+    def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
+        match event.get("type"):
+            case "message" if event.get("role") == "assistant":
+                self._pieces.append((words(event.get("content")), _seconds(event) or at))
+                return [self.answers(), Phase("answering")]
+            case "tool_use":
+                self._end_passage()
+                return self._start_tool(event)
+            case "tool_result":
+                return [ToolEnded(call=words(event.get("tool_id")))]
+            case "error":
+                if event.get("severity") == "error":
+                    self.error = _evidence(words(event.get("message")))
+                return [Output()]
+            case "result":
+                return self._read_result(event)
+            case _:
+                return [Output()]
+
+    def _start_tool(self, event: dict[str, Any]) -> list[Observation]:
+        name = words(event.get("tool_name"))
+        started = ToolStarted(
+            key=tool_key(name, event.get("parameters")),
+            name=name,
+            effects=_TOOLS.get(name, "possible"),
+            call=words(event.get("tool_id")),
+        )
+        return [self.answers(), started]
+
+    def _read_result(self, event: dict[str, Any]) -> list[Observation]:
+        stats = fields(event.get("stats"))
+        self.usage = Usage(
+            input_tokens=count(stats.get("input_tokens")),
+            output_tokens=count(stats.get("output_tokens")),
+        )
+        self._status = words(event.get("status"))
+        if self._status == "success":
+            self.error = None
+            return [self.usage]
+        error = fields(event.get("error"))
+        if error:
+            self.error = _evidence(words(error.get("message")), words(error.get("type")))
+        elif self.error is None:
+            self.error = _evidence("the run ended with an error that it does not name")
+        return [self.usage, GivenUp(evidence=self.error)]
+
+    def read_text(self, stream: StreamName, line: str, at: float) -> list[Observation]:
+        if stream != "stderr":
+            return []
+        if _ATTEMPT.match(line):
+            seen = self._end_attempt()
+            self._attempt = [line]
+        elif self._attempt:
+            seen = []
+            self._attempt.append(line)
+        else:
+            if _TERMINAL.match(line):
+                self._terminal_line = line
+            return []
+        if "Retrying" in line or len(self._attempt) >= MAX_RETRY_LINES:
+            seen += self._end_attempt()
+        return seen
+
+    def _end_attempt(self) -> list[Observation]:
+        """One report of a failed try may go over several lines."""
+        if not self._attempt:
+            return []
+        text, self._attempt = "\n".join(self._attempt), []
+        wait = _WAIT.search(text)
+        body = read_object(text[text.find("{") :]) if "{" in text else None
+        evidence = Evidence(text=text, stream="jsonl", body=body, http_status=_status_of(text))
+        return [self.retries(evidence, float(wait[1]) / 1000 if wait else None)]
+
+    def reply(self, exit: ProcessExit) -> Reply | None:
+        self._end_attempt()
+        text = self._answer()
+        if self._status == "success" and exit.code in (0, None) and text.strip():
+            return Reply(text=text, usage=self.usage)
+        if self.error is not None:
+            self.error = self._with_exit(self.error, exit)
+        return None
+
+    def _with_exit(self, error: Evidence, exit: ProcessExit) -> Evidence:
+        """The status that the exit code carries, and the details that only stderr has."""
+        status = error.http_status
+        if status is None and exit.code is not None and 144 <= exit.code <= 255:
+            status = exit.code + 256
+        text = error.text
+        if self._terminal_line and "[API Error" in text and error.body is None:
+            text = f"{text}\n{self._terminal_line[:4000]}"
+        return msgspec.structs.replace(error, text=text, http_status=status)
+
+    def _end_passage(self) -> None:
+        """What the model says before a tool call is no part of the answer."""
+        if self._pieces:
+            self._told.append(_without_repeats(self._pieces))
+            self._pieces = []
+
+    def _answer(self) -> str:
+        last = _without_repeats(self._pieces)
+        return last if last.strip() else "\n\n".join(t for t in self._told if t.strip())
+
+
+MIN_REPEAT_CHARS = 12
+MIN_RETRY_GAP_S = 0.8
+"""A broken stream is asked for again after about a second."""
+
+
+def _without_repeats(pieces: list[tuple[str, float]]) -> str:
+    """
+    Join the pieces of a text, without what came of streams that broke.
+
+    A stream that broke shows as a pause after which the text begins again with the same pieces.
+    """
+    begin = 0
+    for k in range(1, len(pieces)):
+        lost = k - begin
+        again = [t for t, _ in pieces[k : k + lost]]
+        broken = [t for t, _ in pieces[begin:k]]
+        if (
+            pieces[k][1] - pieces[k - 1][1] >= MIN_RETRY_GAP_S
+            and again == broken
+            and sum(map(len, broken)) >= MIN_REPEAT_CHARS
+        ):
+            begin = k
+    return "".join(t for t, _ in pieces[begin:])
+
+
+def _seconds(event: dict[str, Any]) -> float | None:
+    """Seconds of the day in an event's time, good enough for pauses."""
+    found = re.search(r"T(\d\d):(\d\d):(\d\d(?:\.\d+)?)", words(event.get("timestamp")))
+    return None if found is None else int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3])
+
+
+def _evidence(message: str, kind: str = "") -> Evidence:
+    inner = re.search(r"\{.*\}", message, re.S)
+    body = read_object(inner[0]) if inner else None
+    return Evidence(
+        text=message,
+        stream="jsonl",
+        body=body,
+        http_status=_status_of(message),
+        code=kind if kind and kind != "unknown" else None,
+    )
+
+
+def _status_of(text: str) -> int | None:
+    found = re.search(r"failed with status (\d{3})\b|\"code\":\s*(\d{3})\b", text)
+    status = int(found[1] or found[2]) if found else 0
+    return status if 400 <= status < 600 else None
+
+
+RULES = (
+    Rule(
+        id="gemini-error",
+        reason=Reason.UNKNOWN,
+        opens=True,
+        pattern=r"Error when talking to Gemini API[^:]*:?\s*|\[API Error:?\s*|Attempt \d+ failed[.:]?\s*"
+        r"|_ApiError:\s*|✕\s*",
+        streams=("stderr", "unknown"),
+    ),
+    Rule(
+        id="gemini-key",
+        reason=Reason.AUTH,
+        pattern=r"API key not valid",
+        codes=("api_key_invalid",),
+    ),
+    Rule(
+        id="gemini-login",
+        reason=Reason.NOT_CONFIGURED,
+        pattern=r"Please set an Auth method|you must specify the GEMINI_API_KEY|Invalid auth method selected"
+        r"|requires setting the GOOGLE_CLOUD_PROJECT",
+        exits=(41,),
+    ),
+    Rule(
+        id="gemini-trust",
+        reason=Reason.NOT_CONFIGURED,
+        detail="untrusted_directory",
+        pattern=r"Gemini CLI is not running in a trusted directory",
+        exits=(52, 55),
+    ),
+    Rule(
+        id="gemini-daily",
+        reason=Reason.USAGE_LIMIT,
+        pattern=r"exhausted your daily quota|exhausted your capacity on this model",
+    ),
+    Rule(
+        id="gemini-throttle",
+        reason=Reason.RATE_LIMIT,
+        pattern=r"exceeded your current quota(?=.*Please retry in)|free_tier_requests|Resource has been exhausted",
+    ),
+    Rule(
+        id="gemini-stream",
+        reason=Reason.NETWORK,
+        pattern=r"Model stream ended (?:without|with)|Incomplete JSON segment|^\[?(?:API Error: )?terminated\]?$"
+        r"|TypeError: terminated",
+        codes=("invalid_stream",),
+        requires_exit=False,
+    ),
+    Rule(id="gemini-400", reason=Reason.FORMAT_ERROR, exits=(42, 144)),
+    Rule(id="gemini-401", reason=Reason.AUTH, exits=(145, 147)),
+    Rule(id="gemini-402", reason=Reason.BILLING, exits=(146,)),
+    Rule(id="gemini-404", reason=Reason.MODEL_NOT_FOUND, exits=(148,)),
+    Rule(id="gemini-413", reason=Reason.PAYLOAD_TOO_LARGE, exits=(157,)),
+    Rule(id="gemini-429", reason=Reason.RATE_LIMIT, exits=(173,)),
+    Rule(id="gemini-5xx", reason=Reason.SERVER_ERROR, exits=(244, 245, 246, 248)),
+    Rule(id="gemini-503", reason=Reason.OVERLOADED, exits=(247,)),
+    Rule(id="gemini-turns", reason=Reason.TASK_FAILED, detail="turn_limit", exits=(53,)),
+)
+
+KIND = BackendKind(
+    name="gemini",
+    start=start,
+    parser=Parser,
+    rules=RULES,
+    program=lambda options: program("gemini", options),
+    reads=(SYSTEM_SETTINGS,),
+    reads_env=(_SETTINGS_VARIABLE,),
+    structured=True,
+)

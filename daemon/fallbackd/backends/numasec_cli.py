@@ -1,0 +1,51 @@
+"""
+numasec, a security agent: `numasec run`, a relative of `opencode run` with the same events.
+
+Unverified: written from the options and events in its public source, never run against the
+program. Where it prints no event at all, what it prints is taken as the answer.
+"""
+
+from fallbackd.backends import opencode_cli
+from fallbackd.backends.commands import command_line, encode_json, model_of, program
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.exchange import Call, Exit, Outcome, ProcessExit, Reply, Work
+
+_READ_ONLY = {"permission": {"edit": "deny", "bash": "deny"}}
+
+
+def start(work: Work, options: Options) -> Call:
+    argv = ["numasec", "run", "--format", "json", "--title", opencode_cli.TITLE]
+    argv += ["--dir", work.cwd]
+    model = model_of(work, options)
+    if model:
+        argv += ["-m", model]
+    env: dict[str, str] = {}
+    match work.permissions:
+        case "read":
+            env["NUMASEC_CONFIG_CONTENT"] = encode_json(_READ_ONLY)
+        case "full":
+            argv += ["--dangerously-skip-permissions"]
+        case "workspace":
+            pass
+    return command_line(work, options, tuple(argv), env=env)
+
+
+class Parser(opencode_cli.Parser):
+    def finish(self, exit: Exit) -> Outcome:
+        outcome = super().finish(exit)
+        if isinstance(outcome, Reply) or self.has_events or not isinstance(exit, ProcessExit):
+            return outcome
+        text = self.stdout.text.strip()
+        if exit.code == 0 and not exit.stopped and text:
+            return Reply(text=text)
+        return outcome
+
+
+KIND = BackendKind(
+    name="numasec",
+    start=start,
+    parser=Parser,
+    rules=opencode_cli.RULES,
+    program=lambda options: program("numasec", options),
+    structured=True,
+)

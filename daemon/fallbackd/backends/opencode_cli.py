@@ -1,0 +1,240 @@
+"""
+opencode: a prompt to a shared `opencode serve`, or one `opencode run --format json`.
+
+Both speak of the same things. The lines of `run` (`step_start`, `text`, `tool_use`,
+`step_finish`, `error`) are turned into the events of the server, and one reader reads both.
+
+Source: recorded runs of opencode 1.18.33. `run` says nothing while it retries: its failure comes
+after a minute or more, the server's after 0.1 s, so the server is the default.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fallbackd.backends.commands import (
+    command_line,
+    encode_json,
+    is_plain,
+    merged,
+    model_of,
+    program,
+)
+from fallbackd.backends.lines import CliParser, fields, words
+from fallbackd.backends.opencode_server import EventReader
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.classify import Rule
+from fallbackd.core.exchange import (
+    Call,
+    CommandLine,
+    Exit,
+    GivenUp,
+    Observation,
+    Outcome,
+    Output,
+    ProcessExit,
+    ProviderAnswered,
+    Reply,
+    Retrying,
+    ServedPrompt,
+    StreamName,
+    Usage,
+    Work,
+)
+from fallbackd.core.failures import Reason
+
+TITLE = "fallbackd"
+"""A session with a title asks no model for one."""
+
+_INLINE_CONFIG = "OPENCODE_CONFIG_CONTENT"
+_QUIET = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
+
+_PERMISSION: dict[str, dict[str, str] | None] = {
+    "read": {"edit": "deny", "bash": "deny", "external_directory": "deny"},
+    # What the user's configuration says: tools run, and what it would ask for is refused.
+    "workspace": None,
+    "full": {"*": "allow"},
+}
+
+
+def start(work: Work, options: Options) -> Call:
+    env = {**_QUIET, **_inline_config(work)}
+    model = model_of(work, options)
+    # The environment of one prompt cannot be given to a server that is shared.
+    if options.serve and not options.command and not work.env:
+        return ServedPrompt(
+            key=f"opencode/{work.permissions}/{hash(frozenset(options.env.items())) & 0xFFFFFFFF:08x}",
+            server=CommandLine(
+                argv=("opencode", "serve"),
+                cwd=work.cwd,
+                env={**env, **options.env},
+            ),
+            cwd=work.cwd,
+            title=TITLE,
+            prompt=work.prompt,
+            model=model,
+        )
+    argv = ["opencode", "run", "--format", "json", "--title", TITLE, "--dir", work.cwd]
+    if model:
+        argv += ["-m", model]
+    if work.effort and work.effort.isalnum():
+        argv += ["--variant", work.effort]
+    if work.permissions == "full":
+        argv += ["--auto"]
+    # Each run leaves a library of some megabytes in TMPDIR, which the scratch directory ends.
+    return command_line(work, options, tuple(argv), env={"TMPDIR": work.scratch, **env})
+
+
+def _inline_config(work: Work) -> dict[str, str]:
+    """Settings of this run, laid over those that the user passes in the same way."""
+    permission = _PERMISSION[work.permissions]
+    if permission is None:
+        return {}
+    try:
+        base: object = msgspec.json.decode(work.inherited.get(_INLINE_CONFIG, "") or "{}")
+    except msgspec.DecodeError:
+        base = {}
+    asked = base.get("permission") if isinstance(base, dict) else None
+    if isinstance(asked, str):
+        base = {**base, "permission": {}} if isinstance(base, dict) else {}
+    return {_INLINE_CONFIG: encode_json(merged(base, {"permission": permission}))}
+
+
+class Parser(CliParser):
+    def __init__(self, options: Options) -> None:
+        super().__init__(plain=is_plain(options))
+        self._reader = EventReader()
+
+    def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
+        session = words(event.get("sessionID"))
+        seen: list[Observation] = []
+        for server_event in _as_server_events(event, session):
+            seen.extend(self._reader.feed_event(server_event, at))
+        for one in seen:
+            match one:
+                case ProviderAnswered():
+                    self.answers()
+                case Retrying():
+                    self.retrying = one.evidence
+                case Usage():
+                    self.usage = one
+                case GivenUp():
+                    self.error = one.evidence
+        return seen or [Output()]
+
+    def read_text(self, stream: StreamName, line: str, at: float) -> list[Observation]:
+        return []
+
+    def finish(self, exit: Exit) -> Outcome:
+        shared = super().finish(exit)
+        if self.plain or isinstance(shared, Reply) or not isinstance(exit, ProcessExit):
+            return shared
+        read = self._reader.outcome(exit)
+        if isinstance(read, Reply) or self.error is not None:
+            return read
+        has_said = read.code is not None or read.body is not None or read.http_status is not None
+        if has_said or (exit.code == 0 and read.text and not exit.stopped):
+            return read
+        return shared
+
+    def reply(self, exit: ProcessExit) -> Reply | None:
+        return None  # the reader says so, see `finish`
+
+
+def _as_server_events(event: dict[str, Any], session: str) -> list[Mapping[str, object]]:
+    """A line of `opencode run --format json`; events of a server pass as they are."""
+    if "properties" in event or "payload" in event:
+        return [event]
+    part = fields(event.get("part"))
+    message = words(part.get("messageID"))
+    info: dict[str, object] = {"id": message, "sessionID": session, "role": "assistant"}
+    updated: dict[str, object] = {
+        "type": "message.part.updated",
+        "properties": {"sessionID": session, "part": part},
+    }
+    match event.get("type"):
+        case "error":
+            error = event.get("error")
+            if isinstance(error, str):
+                error = {"name": "", "data": {"message": error}}
+            return [{"type": "session.error", "properties": {"sessionID": session, "error": error}}]
+        case "step_start":
+            return [_message(info, session), updated]
+        case "step_finish":
+            info |= {
+                "finish": part.get("reason"),
+                "tokens": part.get("tokens"),
+                "cost": part.get("cost"),
+                "time": {"completed": 0},
+            }
+            return [updated, _message(info, session)]
+        case "text" | "tool_use" | "reasoning":
+            return [updated]
+        case _:
+            return []
+
+
+def _message(info: Mapping[str, object], session: str) -> dict[str, object]:
+    return {"type": "message.updated", "properties": {"sessionID": session, "info": info}}
+
+
+RULES = (
+    Rule(
+        id="opencode-error",
+        reason=Reason.UNKNOWN,
+        opens=True,
+        pattern=r"Error:\s*|Error from provider[^:]*:\s*|(?:AI_)?APICallError[^:]*:\s*|AI_RetryError:\s*",
+        streams=("stderr", "unknown"),
+    ),
+    Rule(
+        id="opencode-overloaded",
+        reason=Reason.OVERLOADED,
+        pattern=r"^Provider is overloaded$",
+    ),
+    Rule(
+        id="opencode-free-limit",
+        reason=Reason.USAGE_LIMIT,
+        pattern=r"Free usage exceeded, subscribe|Subscription quota exceeded",
+        codes=("gousagelimiterror",),
+    ),
+    Rule(
+        id="opencode-permission",
+        reason=Reason.APPROVAL_REQUIRED,
+        pattern=r"permission asked for and rejected",
+        codes=("permission_rejected", "permissionrejectederror"),
+    ),
+    Rule(
+        id="opencode-aborted",
+        reason=Reason.CRASH,
+        detail="aborted",
+        codes=("messageabortederror",),
+    ),
+    Rule(
+        id="opencode-auth",
+        reason=Reason.AUTH,
+        codes=("providerautherror",),
+    ),
+    Rule(
+        id="opencode-config",
+        reason=Reason.NOT_CONFIGURED,
+        pattern=r"Config file at .{0,300} is not valid JSON|ConfigInvalidError|ProviderInitError",
+        codes=("configinvaliderror", "configjsonerror", "providerinitializationerror"),
+    ),
+    Rule(
+        id="opencode-server-error",
+        reason=Reason.SERVER_ERROR,
+        pattern=r"^Unexpected server error\. Check server logs",
+    ),
+)
+
+
+KIND = BackendKind(
+    name="opencode",
+    start=start,
+    parser=Parser,
+    rules=RULES,
+    program=lambda options: program("opencode", options),
+    reads_env=(_INLINE_CONFIG,),
+    structured=True,
+)
