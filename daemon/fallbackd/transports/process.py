@@ -94,7 +94,7 @@ class ProcessTransport:
         order = frames.pack_json(frames.SPEC, spec) + stdin
         for _ in range(_LAUNCHES):
             try:
-                line = await self._launch()
+                line, launcher = await self._launch()
             except OSError as error:
                 return self._not_started(error, sys.executable)
             running = RunningProcess(line, directory, token, self._limits, self._now)
@@ -108,7 +108,8 @@ class ProcessTransport:
                 return running
             running.release()
             self._running.discard(running)
-            await self._end_launcher()  # it died before there was a runner: nothing was started
+            if not launcher.is_alive():  # it died before there was a runner: nothing was started
+                await self._end_launcher(launcher)
         return self._not_started(OSError(errno.EAGAIN, ""), sys.executable)
 
     async def aclose(self) -> None:
@@ -119,35 +120,35 @@ class ProcessTransport:
             await each.wait_gone()
             each.release()
         self._running.clear()
-        await self._end_launcher()
+        if self._launcher is not None:
+            await self._end_launcher(self._launcher)
 
     @property
     def launcher_pid(self) -> int | None:
         return None if self._launcher is None else self._launcher.pid
 
-    async def _launch(self) -> socket.socket:
-        """The daemon's end of a line whose other end waits for a runner to be forked."""
+    async def _launch(self) -> "tuple[socket.socket, _Launcher]":
+        """The daemon's end of a line whose other end waits for a runner to take it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             while True:
-                if self._launcher is None:
-                    self._launcher = _Launcher()
+                launcher = self._launcher = self._launcher or _Launcher()
                 try:
-                    await self._launcher.hand_over(theirs)
+                    await launcher.hand_over(theirs)
                 except (BrokenPipeError, ConnectionResetError):
-                    await self._end_launcher()
+                    await self._end_launcher(launcher)
                 else:
-                    return ours
+                    return ours, launcher
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
 
-    async def _end_launcher(self) -> None:
-        launcher, self._launcher = self._launcher, None
-        if launcher is not None:
+    async def _end_launcher(self, launcher: "_Launcher") -> None:
+        if self._launcher is launcher:  # or another attempt has replaced it already
+            self._launcher = None
             await launcher.aclose()
 
     def _not_started(self, error: OSError, path: str) -> "RunningProcess":
@@ -191,6 +192,9 @@ class _Launcher:
     def pid(self) -> int:
         return self._process.pid
 
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     async def hand_over(self, line: socket.socket) -> None:
         while True:
             try:
@@ -202,12 +206,13 @@ class _Launcher:
 
     async def aclose(self) -> None:
         self._control.close()
-        with anyio.CancelScope(shield=True), anyio.move_on_after(5):
-            handle = os.pidfd_open(self._process.pid)
-            try:
-                await anyio.wait_readable(handle)
-            finally:
-                os.close(handle)
+        if self.is_alive():
+            with anyio.move_on_after(5, shield=True):
+                handle = os.pidfd_open(self._process.pid)
+                try:
+                    await anyio.wait_readable(handle)
+                finally:
+                    os.close(handle)
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()

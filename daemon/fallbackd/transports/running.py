@@ -55,7 +55,9 @@ class RunningProcess:
         self._exit: Exit | None = None
         self._line_ended = False
         self._was_stopped = False
+        self._is_ordered = False
         self._is_followed = False
+        """Somebody else waits for the line."""
 
     @classmethod
     def refused(
@@ -88,17 +90,26 @@ class RunningProcess:
     async def begin(self, order: bytes) -> bool:
         """Send the order. False: nobody took it, and nothing was started."""
         assert self._line is not None
-        view = memoryview(order)
-        while view:
-            try:
-                view = view[self._line.send(view) :]
-            except BlockingIOError:
-                await anyio.wait_writable(self._line)
-            except OSError:
-                break  # what it said before it left is still to be read
+        self._is_followed = True
+        try:
+            view = memoryview(order)
+            while view:
+                try:
+                    view = view[self._line.send(view) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(self._line)
+                except OSError:
+                    break  # what it said before it left is still to be read
+            self._is_ordered = not view
+            return await self._answer()
+        finally:
+            self._is_followed = False
+
+    async def _answer(self) -> bool:
+        assert self._line is not None
         while not self._is_answered():
             if self._line_ended:
-                if self._runner < 0:
+                if self._runner < 0 and not self._was_stopped:
                     return False
                 await self._conclude()  # it left between its first word and the start
             elif not self._receive() and not self._line_ended:
@@ -141,23 +152,26 @@ class RunningProcess:
         if self._line is None or self._exit is not None:
             return
         try:
-            self._line.send(frames.pack_json(frames.STOP, {"grace_s": grace_s}))
+            if not self._is_ordered:
+                # Half an order: the runner must not take what follows for the rest of it.
+                self._line.shutdown(socket.SHUT_WR)
+            else:
+                self._line.send(frames.pack_json(frames.STOP, {"grace_s": grace_s}))
         except OSError:
             self._signal_runner()
 
     async def wait_gone(self) -> None:
         """Wait for the runner's own end; whatever it left behind is ended here."""
-        if self._runner >= 0:
-            limit_s = self._limits.stop_grace_s + self._limits.kill_bound_s + 5
-            with anyio.move_on_after(limit_s):
-                await anyio.wait_readable(self._runner)
-        if self._line is not None:
-            while self._exit is None and not self._line_ended:
-                before = len(self._direct)
-                if not self._receive() and len(self._direct) == before:
-                    break
+        limit_s = self._limits.stop_grace_s + self._limits.kill_bound_s + 5
+        with anyio.move_on_after(limit_s):
             if not self._is_followed:
-                await self._conclude()
+                while self._line is not None and not self._line_ended:
+                    if not self._receive() and not self._line_ended:
+                        await anyio.wait_readable(self._line)
+            if self._runner >= 0:
+                await anyio.wait_readable(self._runner)
+        if self._line is not None and not self._is_followed:
+            await self._conclude()
 
     def release(self) -> None:
         self._follower.close()

@@ -107,6 +107,7 @@ class _Attempt:
         self._stop_at: float | None = None
         """Monotonic time at which politeness ends."""
         self._was_asked = False
+        self._is_stopped = False
         self._ended_at: float | None = None
         self._last_at = 0.0
         """Of the last chunk: what the dead left behind is read after their end."""
@@ -213,6 +214,7 @@ class _Attempt:
         """Stop politely. A later, shorter grace counts, a longer one does not."""
         stop_at = time.monotonic() + max(0.0, grace_s)
         self._stop_at = stop_at if self._stop_at is None else min(self._stop_at, stop_at)
+        self._is_stopped = self._is_stopped or self._reaper.status is None
         self._patience_s = _HURRIED_FOLLOWER_S
 
     def _give_up(self) -> None:
@@ -248,7 +250,7 @@ class _Attempt:
             "code": code,
             "signal": signal_number,
             "gone": self._gone,
-            "stopped": self._stop_at is not None,
+            "stopped": self._is_stopped,
             "at": max(self._ended_at or _now(self._spec), self._last_at),
             "gone_at": _now(self._spec),
             "output_bytes": recorder.position,

@@ -99,7 +99,10 @@ def _be_runner(control: socket.socket, told: int, prctl: Callable[..., int], uma
             raise OSError(ctypes.get_errno(), "cannot become sub-reaper")
         line = _take_line(control)
         if line is not None:
-            os.write(told, _TAKEN)
+            try:
+                os.write(told, _TAKEN)
+            except BrokenPipeError:
+                pass  # the launcher is dead, but this one attempt can be served
             os.close(told)
             control.close()
             run_attempt(line, umask=umask)
