@@ -1,0 +1,249 @@
+"""
+Records as they are shown: plain dicts with the field names of the wire, computed at an instant.
+
+A backend's entry is its own candidate's: the worst of its scope, its configured model, the
+credential that would be used, its quota group and its provider. A mark on another model is listed
+among the scopes and does not make the backend itself unhealthy.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from fallbackd.core import health as machine
+from fallbackd.core import meter
+from fallbackd.core.failures import Reason
+from fallbackd.core.health import Health, View, count_at, severity, view
+from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.scopes import find_backend, scopes_of, touched, worst
+from fallbackd.core.state import Delegation, Hop, Session, Snapshot
+
+Shown = dict[str, Any]  # any JSON
+
+
+def health_entries(
+    snapshot: Snapshot, policy: Policy, *, now: float, only: Literal["unhealthy"] | None = None
+) -> dict[str, Shown]:
+    """
+    Every configured backend in the order of its declaration, then those that are on record only.
+
+    Args:
+        only: "unhealthy" leaves out what may be used freely or by a trial (state `healthy`).
+    """
+    recorded = (
+        BackendId(scope.removeprefix("backend:"))
+        for scope in snapshot.health
+        if scope.startswith("backend:")
+    )
+    found: dict[str, Shown] = {}
+    for name in dict.fromkeys((*policy.backends, *recorded)):
+        entry = health_entry(name, snapshot, policy, now=now)
+        is_bare = name not in policy.backends and entry["state"] == "healthy"
+        if is_bare or (only is not None and entry["state"] == "healthy"):
+            continue
+        found[name] = entry
+    return found
+
+
+def health_entry(backend_id: BackendId, snapshot: Snapshot, policy: Policy, *, now: float) -> Shown:
+    """The health of one backend. One that no configuration names is what its own record says."""
+    backend = find_backend(policy, backend_id) or Backend(id=backend_id, kind="unknown")
+    seen, record = _own(backend, snapshot.health, now=now)
+    scopes = [
+        _scope(snapshot.health[scope], now=now)
+        for scope in touched(backend, snapshot.health)
+        if scope in snapshot.health
+    ]
+    budget_until_at = meter.over_cap_until(
+        snapshot.meters.get(backend.id), backend.hourly_cap, now=now
+    )
+    if budget_until_at is not None and severity(seen) < machine.SEVERITY["rate_limited"]:
+        return {
+            **_blank("rate_limited"),
+            "reason": Reason.LOCAL_BUDGET.value,
+            "detail": f"its {backend.hourly_cap} attempts an hour are used up",
+            "until_at": budget_until_at,
+            "source": "policy",
+            "seconds_remaining": budget_until_at - now,
+            "scopes": scopes,
+        }
+    return {**_shown(seen, record, now=now), "scopes": scopes}
+
+
+def scope_entry(scope: ScopeId, snapshot: Snapshot, *, now: float) -> Shown:
+    """The health of one scope by itself, in the shape of a backend's."""
+    record = snapshot.health.get(scope)
+    scopes = [] if record is None else [_scope(record, now=now)]
+    return {**_shown(view(record, now=now), record, now=now), "scopes": scopes}
+
+
+def _own(
+    backend: Backend, health: Mapping[ScopeId, Health], *, now: float
+) -> tuple[View, Health | None]:
+    """Of several credentials the best one counts: it is the one that is used."""
+    labels: tuple[str | None, ...] = backend.credentials or (None,)
+    return min(
+        (worst(health, scopes_of(backend, backend.model, label), now=now) for label in labels),
+        key=lambda one: severity(one[0]),
+    )
+
+
+def _blank(state: str) -> Shown:
+    return {
+        "state": state,
+        "unproven": False,
+        "reason": None,
+        "detail": None,
+        "since_at": None,
+        "until_at": None,
+        "count": 0,
+        "source": None,
+        "seconds_remaining": None,
+        "marked_broken_at": None,
+        "ttl_seconds": None,
+        "note": None,
+        "age_s": None,
+        "loaded_at": None,
+        "stated_reset_at": None,
+    }
+
+
+def _shown(seen: View, record: Health | None, *, now: float) -> Shown:
+    blank = _blank(seen.state)
+    if record is None:
+        return blank
+    outage, pause = record.outage, record.pause
+    if seen.state == "paused" and pause is not None:
+        return {
+            **blank,
+            "reason": "paused",
+            "detail": pause.note,
+            "note": pause.note,
+            "since_at": pause.since_at,
+            "marked_broken_at": pause.since_at,
+            "source": "person",
+            "age_s": max(0.0, now - pause.since_at),
+            "loaded_at": record.loaded_at,
+        }
+    if outage is None:
+        return blank
+    if seen.state == "healthy":
+        return {
+            **blank,
+            "unproven": seen.unproven,
+            "reason": outage.reason.value,
+            "detail": outage.detail,
+            "count": count_at(record, now=now),
+        }
+    until_at = seen.until_at
+    return {
+        **blank,
+        "unproven": seen.unproven,
+        "reason": outage.reason.value,
+        "detail": outage.detail,
+        "since_at": outage.since_at,
+        "until_at": until_at,
+        "count": count_at(record, now=now),
+        "source": outage.source,
+        "seconds_remaining": None if until_at is None else max(0.0, until_at - now),
+        "marked_broken_at": outage.since_at,
+        "ttl_seconds": None if until_at is None else until_at - outage.since_at,
+        "note": outage.detail if outage.source == "person" else None,
+        "age_s": max(0.0, now - outage.since_at),
+        "loaded_at": record.loaded_at,
+        "stated_reset_at": outage.stated_reset_at,
+    }
+
+
+def _scope(record: Health, *, now: float) -> Shown:
+    """One scope of an entry. A trial that is under way is named by its attempt."""
+    shown = _shown(view(record, now=now), record, now=now)
+    for name in ("marked_broken_at", "ttl_seconds"):
+        del shown[name]
+    trial = record.trial
+    return {"scope": record.scope, **shown, "trial": None if trial is None else trial.attempt}
+
+
+# --- sessions and delegations ------------------------------------------------------------------
+
+
+def session_view(session: Session) -> Shown:
+    return {
+        "session": session.session,
+        "role": session.role,
+        "original": session.original,
+        "current": session.current,
+        "current_model": session.current_model,
+        "depth": session.depth,
+        "running": session.running,
+        "last_fallback_at": session.last_fallback_at,
+        "last_active_at": session.last_used_at,
+        "hops": [hop_view(hop) for hop in session.hops],
+        "notices": list(session.notices_sent),
+        "notices_sent": list(session.notices_sent),
+        "ignored_reports": session.ignored_reports,
+        "created_at": session.created_at,
+    }
+
+
+def session_usage_view(session: Session) -> dict[str, Shown]:
+    """Usage of each period of a session by backend, in the order of first use."""
+    return {
+        backend: {
+            "input_tokens": used.input_tokens,
+            "output_tokens": used.output_tokens,
+            "cost_usd": used.cost_usd,
+        }
+        for backend, used in session.usage
+    }
+
+
+def hop_view(hop: Hop) -> Shown:
+    return {
+        "at": hop.at,
+        "from": hop.from_backend,
+        "to": hop.to_backend,
+        "trigger": hop.trigger,
+        "reason": hop.reason,
+        "evidence": hop.evidence or None,
+        "tier_from": hop.tier_from,
+        "tier_to": hop.tier_to,
+        "from_model": hop.from_model,
+        "to_model": hop.to_model,
+    }
+
+
+def delegation_counters(
+    active: Iterable[Delegation], finished: Mapping[str, int]
+) -> dict[str, int]:
+    """
+    How many delegations there are in each state.
+
+    Args:
+        active: Those without their answer.
+        finished: Number of ended ones by state, over all time.
+    """
+    states = [one.state for one in active]
+    counted = {
+        word: states.count(word) for word in ("queued", "running", "waiting", "awaiting_answer")
+    }
+    ended = {
+        word: finished.get(word, 0)
+        for word in ("succeeded", "failed", "refused", "cancelled", "handed_back")
+    }
+    return {**counted, "finished_total": sum(finished.values()), **ended}
+
+
+def fallback_reason(delegation: Delegation) -> str | None:
+    """A sentence that begins with the reason of the first hop; None without one."""
+    if not delegation.hops:
+        return None
+    first = delegation.hops[0]
+    how = "was skipped" if first.trigger == "preemptive" else "failed"
+    path = ", then ".join(hop.to_backend for hop in delegation.hops)
+    return f"{first.reason}: {first.from_backend} {how}, so the work went to {path}."
+
+
+def holders(active: Mapping[DelegationId, Delegation]) -> dict[SessionId, DelegationId]:
+    """Which session is held by which unfinished delegation."""
+    return {one.session: name for name, one in active.items()}
