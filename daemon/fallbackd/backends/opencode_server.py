@@ -260,9 +260,12 @@ class EventReader:
             seen.append(Step(key="unknown"))
         usage = _usage(info)
         if usage != Usage():
+            before = self._usage
             self._usages(key, usage)
             self._answered = True
-            seen += [ProviderAnswered(), self._usage]
+            seen.append(ProviderAnswered())
+            if self._usage != before:
+                seen.append(self._usage)
         return seen or [Output()]
 
     def _usages(self, key: str, usage: Usage) -> None:

@@ -1,0 +1,225 @@
+"""
+Speaks the calls and events of `opencode serve` that the transport uses, and does as it is told.
+
+The prompt is the script: its first word names what happens. Recorded events are replayed from
+the directory in RECORDED_EVENTS, with the session's id put in. Standard library only.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+PORT = int(sys.argv[sys.argv.index("--port") + 1])
+START = os.environ.get("DOUBLE_START", "")
+NOTES = Path(os.environ["DOUBLE_NOTES"])
+TOKEN = base64.b64encode(f"opencode:{os.environ['OPENCODE_SERVER_PASSWORD']}".encode()).decode()
+
+listeners: set[asyncio.Queue] = set()
+sessions: dict[str, dict] = {}
+background: set[asyncio.Task] = set()
+
+
+def note(word: str, **more) -> None:
+    with NOTES.open("a") as file:
+        file.write(json.dumps({"word": word, **more}) + "\n")
+
+
+def emit(session: str, kind: str, **properties) -> None:
+    payload = {"type": kind, "properties": {"sessionID": session, **properties}}
+    for queue in listeners:
+        queue.put_nowait({"directory": "x", "payload": payload})
+
+
+def status(session: str, kind: str, **more) -> None:
+    sessions[session]["busy"] = kind != "idle"
+    emit(session, "session.status", status={"type": kind, **more})
+    if kind == "idle":
+        emit(session, "session.idle")
+
+
+def answer(session: str, text: str) -> None:
+    info = {"id": "msg_a", "sessionID": session, "role": "assistant", "finish": "stop"}
+    sessions[session]["messages"].append({"info": info, "parts": [{"type": "text", "text": text}]})
+    emit(session, "message.updated", info=info)
+
+
+def replay(session: str, name: str) -> None:
+    lines = (Path(os.environ["RECORDED_EVENTS"]) / f"{name}.jsonl").read_text().splitlines()
+    for line in lines:
+        event = json.loads(line)["event"]
+        old = event["properties"]["sessionID"]
+        event = json.loads(json.dumps(event).replace(old, session))
+        if event["type"] == "session.status":
+            sessions[session]["busy"] = event["properties"]["status"]["type"] != "idle"
+        emit(session, event["type"], **event["properties"] | {"sessionID": session})
+
+
+def sleeper(cwd: str, *, stubborn: bool = False) -> subprocess.Popen:
+    """A tool as opencode starts it: in a session of its own, its working directory the prompt's."""
+    code = "import signal,sys,time\n"
+    if stubborn:
+        code += "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    code += "print('up', flush=True)\ntime.sleep(600)"
+    tool = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code],
+        cwd=cwd,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+    )
+    tool.stdout.readline()
+    return tool
+
+
+async def prompt(session: str, body: dict) -> None:
+    state = sessions[session]
+    text = body["parts"][0]["text"]
+    word, _, rest = text.partition(" ")
+    note("prompt", session=session, cwd=state["cwd"], model=body.get("model"), text=text)
+    emit(session, "message.updated", info={"id": "msg_u", "role": "user", "sessionID": session})
+    status(session, "busy")
+    match word:
+        case "replay":
+            replay(session, rest)
+            if rest == "answer":
+                answer(session, "whole answer")
+        case "say":
+            answer(session, rest)
+            status(session, "idle")
+        case "retry":
+            status(session, "retry", attempt=1, message="Rate limit reached", next=0)
+        case "tool" | "stubborn" | "leaky":
+            tool = sleeper(state["cwd"], stubborn=word == "stubborn")
+            state["tool"] = tool if word == "tool" else None
+            part = {"id": "p1", "type": "tool", "tool": "bash", "callID": "c1"}
+            part["state"] = {"status": "running", "input": {"pid": tool.pid}}
+            emit(session, "message.part.updated", part=part)
+            if word == "leaky":
+                answer(session, "left something behind")
+                status(session, "idle")
+        case "unstoppable":
+            state["deaf"] = True
+            status(session, "retry", attempt=1, message="deaf", next=0)
+        case "ask":
+            emit(session, "permission.asked", id="per_1", permission="bash")
+        case "question":
+            emit(session, "question.asked", id="que_1")
+        case "gap":
+            for queue in listeners:
+                queue.put_nowait(None)
+            answer(session, "unheard")
+            sessions[session]["busy"] = False
+        case "child":
+            emit("ses_child", "session.created", info={"id": "ses_child", "parentID": session})
+            emit("ses_child", "session.status", status={"type": "busy"})
+            emit("ses_child", "session.idle")
+            emit("ses_stranger", "session.status", status={"type": "busy"})
+            answer(session, "with help")
+            status(session, "idle")
+        case "die":
+            print("panic: out of luck", file=sys.stderr, flush=True)
+            os._exit(3)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def route(method: str, path: str, cwd: str, body: dict):
+    steps = path.strip("/").split("/")
+    match method, steps:
+        case "GET", ["global", "health"]:
+            return 200, {"healthy": True}
+        case "POST", ["session"]:
+            if cwd.endswith("nowhere"):
+                return 500, {"name": "UnknownError", "data": {"message": "Unexpected error"}}
+            name = f"ses_{len(sessions) + 1}"
+            sessions[name] = {"cwd": cwd, "busy": False, "messages": [], "tool": None}
+            return 200, {"id": name, "title": body["title"], "directory": cwd}
+        case "GET", ["session", "status"]:
+            return 200, {name: {"type": "busy"} for name, s in sessions.items() if s["busy"]}
+        case "POST", ["session", name, "prompt_async"]:
+            if body["parts"][0]["text"] == "refuse":
+                return 400, {"name": "BadRequest", "data": {"message": "no such thing"}}
+            task = asyncio.get_running_loop().create_task(prompt(name, body))
+            background.add(task)
+            return 204, None
+        case "POST", ["session", name, "abort"]:
+            note("abort", session=name)
+            state = sessions[name]
+            if not state.get("deaf"):
+                if state["tool"] is not None:
+                    state["tool"].kill()
+                    state["tool"].wait()
+                status(name, "idle")
+            return 200, True
+        case "GET", ["session", name, "message"]:
+            return 200, sessions[name]["messages"]
+        case "POST", ["permission" | "question" as kind, name, reply]:
+            note(kind, id=name, reply=body.get("reply", reply))
+            session = next(reversed(sessions))
+            answer(session, f"{kind} {body.get('reply', reply)}")
+            status(session, "idle")
+            return 200, True
+    return 404, {"name": "NotFound", "data": {"message": path}}
+
+
+async def events(writer: asyncio.StreamWriter) -> None:
+    queue: asyncio.Queue = asyncio.Queue()
+    listeners.add(queue)
+    queue.put_nowait({"payload": {"type": "server.connected", "properties": {}}})
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+    try:
+        while (event := await queue.get()) is not None:
+            writer.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+            await writer.drain()
+    finally:
+        listeners.discard(queue)
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+            first, *lines = head.split("\r\n")
+            method, target, _ = first.split(" ")
+            headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines if line)}
+            raw = await reader.readexactly(int(headers.get("content-length", "0")))
+            if headers.get("authorization") != f"Basic {TOKEN}":
+                writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+                continue
+            url = urlsplit(target)
+            if url.path == "/global/event":
+                await events(writer)
+                return
+            cwd = parse_qs(url.query).get("directory", [""])[0]
+            code, value = route(method, url.path, cwd, json.loads(raw) if raw else {})
+            data = b"" if value is None else json.dumps(value).encode()
+            start = f"HTTP/1.1 {code} X\r\nContent-Length: {len(data)}\r\n\r\n"
+            writer.write(start.encode() + data)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+async def main() -> None:
+    note("start", pid=os.getpid(), tmpdir=os.environ["TMPDIR"], cwd=str(Path.cwd()))
+    (Path(os.environ["TMPDIR"]) / "leak.so").write_bytes(b"x" * 100)
+    if START == "broken":
+        print("Error: Config file is not valid JSON(C)", file=sys.stderr, flush=True)
+        sys.exit(1)
+    if START == "port-taken-once" and NOTES.read_text().count('"start"') == 1:
+        print("Error: Unexpected error / ServeError", file=sys.stderr, flush=True)
+        sys.exit(1)
+    if START == "silent":
+        await asyncio.Event().wait()
+    await asyncio.start_server(serve, "127.0.0.1", PORT)
+    print(f"opencode server listening on http://127.0.0.1:{PORT}", flush=True)
+    await asyncio.Event().wait()
+
+
+asyncio.run(main())

@@ -1,0 +1,505 @@
+"""Prompts to a helper server: a double of `opencode serve`, started as a real process."""
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from fallbackd.backends.opencode_server import EventReader
+from fallbackd.core.exchange import (
+    Chunk,
+    CommandLine,
+    Exit,
+    GivenUp,
+    HttpRequest,
+    NoAnswer,
+    NotStarted,
+    Observation,
+    ProcessExit,
+    Reply,
+    Retrying,
+    ServedPrompt,
+    ToolStarted,
+)
+from fallbackd.transports.process import ProcessTransport
+from fallbackd.transports.runner import tree
+from fallbackd.transports.served import ServedTransport
+from fallbackd.transports.served_prompt import RunningPrompt
+from fallbackd.transports.served_server import Limits
+
+LIMIT_S = 60.0
+"""Only a hang takes this long."""
+DOUBLE = Path(__file__).parent / "data" / "opencode_double.py"
+RECORDED = Path(__file__).parent.parent / "backends" / "data" / "opencode_events"
+
+When = Callable[[RunningPrompt, Observation], None]
+
+
+class Ticks:
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        self.at += 1.0
+        return self.at
+
+    def step(self) -> float:
+        return 0.0
+
+    def boot_id(self) -> str:
+        return "boot"
+
+
+class Place:
+    """A transport with its server, and what the double notes of it."""
+
+    def __init__(self, transport: ServedTransport, root: Path, start: str) -> None:
+        self.transport = transport
+        self.root = root
+        self.start = start
+        self.work = root / "work"
+        self.work.mkdir(exist_ok=True)
+        self.attempts = 0
+
+    def call(self, prompt: str, *, cwd: Path | None = None, **more: Any) -> ServedPrompt:
+        server = CommandLine(
+            argv=(sys.executable, str(DOUBLE), "serve"),
+            cwd=str(self.root),
+            env={
+                "DOUBLE_NOTES": str(self.root / "notes"),
+                "DOUBLE_START": self.start,
+                "RECORDED_EVENTS": str(RECORDED),
+            },
+        )
+        cwd = self.work if cwd is None else cwd
+        more = {"key": "k", "server": server, "title": "t"} | more
+        return ServedPrompt(prompt=prompt, cwd=str(cwd), **more)
+
+    async def open(self, call: ServedPrompt) -> RunningPrompt:
+        self.attempts += 1
+        directory = self.root / f"attempt{self.attempts}"
+        directory.mkdir(mode=0o700)
+        return await self.transport.open(
+            call, attempt=f"d1.{self.attempts}", directory=str(directory), env={}
+        )
+
+    async def ask(self, prompt: str, *, when: When | None = None, **more: Any) -> "Heard":
+        heard = Heard(await self.open(self.call(prompt, **more)))
+        await heard.listen(when)
+        return heard
+
+    def notes(self, word: str) -> list[dict[str, Any]]:
+        try:
+            lines = (self.root / "notes").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [each for each in map(json.loads, lines) if each["word"] == word]
+
+
+class Heard:
+    def __init__(self, running: RunningPrompt) -> None:
+        self.running = running
+        self.reader = EventReader()
+        self.chunks: list[Chunk] = []
+        self.seen: list[Observation] = []
+        self.arrived = anyio.Event()
+
+    async def listen(self, when: When | None = None) -> None:
+        with anyio.fail_after(LIMIT_S):
+            async for chunk in self.running.chunks():
+                self.chunks.append(chunk)
+                if chunk.stream != "event":
+                    continue
+                for each in self.reader.feed_event(json.loads(chunk.data), chunk.at):
+                    self.seen.append(each)
+                    if isinstance(each, Retrying | ToolStarted):
+                        self.arrived.set()
+                    if when is not None:
+                        when(self.running, each)
+
+    @property
+    def exit(self) -> Exit:
+        return self.running.exit
+
+    @property
+    def text(self) -> str:
+        outcome = self.reader.outcome(self.exit)
+        assert isinstance(outcome, Reply), outcome
+        return outcome.text
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        read = [json.loads(each.data) for each in self.chunks if each.stream == "event"]
+        return [each for each in read if each["type"] == kind]
+
+    @property
+    def tool_pid(self) -> int:
+        started = next(each for each in self.seen if isinstance(each, ToolStarted))
+        pid: int = json.loads(started.key.partition(" ")[2])["pid"]
+        return pid
+
+
+@asynccontextmanager
+async def serving(root: Path, *, start: str = "", **limits: float) -> AsyncIterator[Place]:
+    processes = ProcessTransport()
+    async with anyio.create_task_group() as tasks:
+        transport = ServedTransport(
+            processes,
+            tasks=tasks,
+            directory=str(root / "servers"),
+            clock=Ticks(),
+            limits=Limits(**limits),
+        )
+        try:
+            yield Place(transport, root, start)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.fail_after(LIMIT_S):
+                await transport.aclose()
+    await processes.aclose()
+
+
+def stop_at(kind: type[Observation], *, grace_s: float = 20.0) -> When:
+    def when(running: RunningPrompt, seen: Observation) -> None:
+        if isinstance(seen, kind):
+            running.stop(grace_s=grace_s)
+
+    return when
+
+
+def lives(pid: int) -> bool:
+    found = tree.process(pid)
+    return found is not None and not found.is_dead
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    with anyio.fail_after(LIMIT_S):
+        while not is_so():
+            await anyio.sleep(0.01)
+
+
+async def test_answer_is_handed_on_event_by_event_and_recorded(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("replay answer", model="some/model/x", agent="build")
+        assert heard.text == "whole answer"
+        assert isinstance(heard.exit, ProcessExit)
+        assert heard.exit.code == 0
+        assert heard.exit.gone
+        assert heard.events("message.part.delta")
+        assert heard.events("session.updated") == []
+        assert all(each.data.endswith(b"\n") for each in heard.chunks)
+        log = tmp_path / "attempt1" / "output.log"
+        assert log.read_bytes() == b"".join(each.data for each in heard.chunks)
+        assert log.stat().st_mode & 0o777 == 0o600
+        assert heard.running.log_bytes == log.stat().st_size
+    asked = place.notes("prompt")[0]
+    assert asked["model"] == {"providerID": "some", "modelID": "model/x"}
+    assert asked["cwd"] == str(place.work)
+
+
+async def test_second_prompt_uses_the_same_server(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        assert (await place.ask("say one")).text == "one"
+        assert (await place.ask("say two")).text == "two"
+        assert len(place.notes("start")) == 1
+        assert (await place.ask("say three", key="other")).text == "three"
+        assert len(place.notes("start")) == 2
+
+
+async def test_prompts_at_the_same_time_hear_their_own_events_only(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = [Heard(await place.open(place.call(f"say {n}"))) for n in range(5)]
+        async with anyio.create_task_group() as tasks:
+            for each in heard:
+                tasks.start_soon(each.listen)
+        assert [each.text for each in heard] == [str(n) for n in range(5)]
+        assert len(place.notes("start")) == 1
+
+
+async def test_failure_is_told_before_the_turn_ends_and_ends_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("replay unauthorized")
+    assert isinstance(heard.exit, ProcessExit)
+    assert heard.exit.code == 1
+    assert [each.evidence.http_status for each in heard.seen if isinstance(each, GivenUp)] == [401]
+
+
+async def test_failure_that_compaction_cures_ends_well(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("replay compacted")
+    assert isinstance(heard.exit, ProcessExit)
+    assert heard.exit.code == 0
+
+
+async def test_refused_prompt_is_told_like_a_failure_of_the_session(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("refuse")
+        assert isinstance(heard.exit, ProcessExit)
+        assert heard.exit.code == 1
+        error = heard.events("session.error")[0]["properties"]["error"]
+        assert error == {
+            "name": "BadRequest",
+            "data": {"message": "no such thing", "statusCode": 400},
+        }
+        (tmp_path / "nowhere").mkdir()
+        heard = await place.ask("say x", cwd=tmp_path / "nowhere")
+        assert heard.events("session.error")
+
+
+async def test_events_of_a_subagent_are_handed_on_and_do_not_end_the_turn(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("child")
+        assert heard.text == "with help"
+    sessions = {each["properties"]["sessionID"] for each in heard.events("session.status")}
+    assert sessions == {"ses_1", "ses_child"}
+
+
+async def test_end_of_a_turn_is_found_after_a_gap_in_the_events(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("gap")
+        assert heard.text == "unheard"
+
+
+@pytest.mark.parametrize(("permissions", "reply"), [("workspace", "reject"), ("full", "once")])
+async def test_permission_is_answered_by_policy(
+    tmp_path: Path, permissions: str, reply: str
+) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("ask", permissions=permissions)
+        assert heard.text == f"permission {reply}"
+    assert [each["reply"] for each in place.notes("permission")] == [reply]
+    recorded = [each["properties"]["permission"] for each in heard.events("fallbackd.permission")]
+    assert recorded == (["bash"] if reply == "reject" else [])
+
+
+async def test_question_is_rejected(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        assert (await place.ask("question")).text == "question reject"
+
+
+async def test_stop_aborts_a_prompt_that_retries_and_keeps_the_server(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("retry", when=stop_at(Retrying))
+        assert isinstance(heard.exit, NoAnswer)
+        assert heard.exit.stopped
+        assert heard.exit.gone
+        assert len(place.notes("abort")) == 1
+        assert (await place.ask("say still here")).text == "still here"
+        assert len(place.notes("start")) == 1
+
+
+@pytest.mark.parametrize("tool", ["tool", "stubborn"])
+async def test_stop_leaves_no_tool_behind(tmp_path: Path, tool: str) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask(tool, when=stop_at(ToolStarted))
+        assert isinstance(heard.exit, NoAnswer)
+        assert heard.exit.gone
+        assert not lives(heard.tool_pid)
+        assert (await place.ask("say still here")).text == "still here"
+        assert len(place.notes("start")) == 1
+
+
+async def test_tool_of_another_prompt_is_spared(tmp_path: Path) -> None:
+    other_work = tmp_path / "other"
+    other_work.mkdir()
+    async with serving(tmp_path) as place, anyio.create_task_group() as tasks:
+        other = Heard(await place.open(place.call("tool", cwd=other_work)))
+        tasks.start_soon(other.listen)
+        with anyio.fail_after(LIMIT_S):
+            await other.arrived.wait()
+        heard = await place.ask("stubborn", when=stop_at(ToolStarted))
+        assert not lives(heard.tool_pid)
+        assert lives(other.tool_pid)
+        other.running.stop(grace_s=20.0)
+    assert isinstance(other.exit, NoAnswer)
+    assert not lives(other.tool_pid)
+
+
+async def test_tool_left_behind_by_an_answered_prompt_is_ended(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("leaky")
+        assert heard.text == "left something behind"
+        assert isinstance(heard.exit, ProcessExit)
+        assert heard.exit.gone
+        assert not lives(heard.tool_pid)
+
+
+async def test_abort_without_effect_ends_the_server_and_everything_on_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place, anyio.create_task_group() as tasks:
+        other = Heard(await place.open(place.call("tool")))
+        tasks.start_soon(other.listen)
+        with anyio.fail_after(LIMIT_S):
+            await other.arrived.wait()
+        heard = await place.ask("unstoppable", when=stop_at(Retrying, grace_s=0.1))
+        assert isinstance(heard.exit, NoAnswer)
+        assert heard.exit.stopped
+        assert heard.exit.gone
+        assert not lives(place.notes("start")[0]["pid"])
+        with anyio.fail_after(LIMIT_S):
+            await until(lambda: not lives(other.tool_pid))
+    assert isinstance(other.exit, NoAnswer)
+    assert not other.exit.stopped
+    assert other.exit.gone
+
+
+@pytest.mark.parametrize(("how", "code", "signal"), [("die", 3, None), ("killed", None, 9)])
+async def test_server_that_ends_under_a_prompt_is_its_evidence_and_the_next_one_starts_anew(
+    tmp_path: Path, how: str, code: int | None, signal: int | None
+) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask(how)
+        assert isinstance(heard.exit, ProcessExit)
+        assert (heard.exit.code, heard.exit.signal) == (code, signal)
+        assert heard.exit.gone
+        if how == "die":
+            assert "panic: out of luck" in heard.exit.note
+        assert (await place.ask("say back")).text == "back"
+        assert len(place.notes("start")) == 2
+
+
+async def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    async with serving(tmp_path, start="broken") as place:
+        heard = await place.ask("say x")
+    assert isinstance(heard.exit, ProcessExit)
+    assert heard.exit.code == 1
+    assert "not valid JSON(C)" in heard.exit.note
+    assert [each.stream for each in heard.chunks] == ["stderr"]
+
+
+async def test_missing_program_is_not_started(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        server = CommandLine(argv=(str(tmp_path / "missing"), "serve"), cwd=str(tmp_path))
+        heard = await place.ask("say x", server=server)
+    assert isinstance(heard.exit, NotStarted)
+    assert heard.exit.error == "ENOENT"
+
+
+async def test_server_that_never_listens_is_ended_at_the_limit(tmp_path: Path) -> None:
+    async with serving(tmp_path, start="silent", start_s=1.0) as place:
+        heard = await place.ask("say x")
+        assert isinstance(heard.exit, NoAnswer)
+        assert heard.exit.exception == "ConnectTimeout"
+        assert heard.exit.gone
+        assert all(not lives(each["pid"]) for each in place.notes("start"))
+
+
+async def test_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
+    async with serving(tmp_path, start="port-taken-once") as place:
+        assert (await place.ask("say here")).text == "here"
+        assert len(place.notes("start")) == 2
+
+
+async def test_stop_while_the_server_starts_ends_the_prompt_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, start="silent", start_s=600.0) as place:
+        heard = Heard(await place.open(place.call("say x")))
+        with anyio.fail_after(LIMIT_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(heard.listen)
+                await until(lambda: bool(place.notes("start")))
+                heard.running.stop(grace_s=5.0)
+    assert isinstance(heard.exit, NoAnswer)
+    assert heard.exit.stopped
+    assert not lives(place.notes("start")[0]["pid"])
+
+
+async def test_caller_that_leaves_aborts_its_prompt(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = Heard(await place.open(place.call("tool")))
+        with anyio.fail_after(LIMIT_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(heard.listen)
+                await heard.arrived.wait()
+                tasks.cancel_scope.cancel()
+        await until(lambda: not lives(heard.tool_pid))
+        assert len(place.notes("abort")) == 1
+
+
+async def test_unused_server_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, idle_s=0.05) as place:
+        await place.ask("say x")
+        started = place.notes("start")[0]
+        await until(lambda: not lives(started["pid"]))
+        await until(lambda: list((tmp_path / "servers").iterdir()) == [])
+        assert started["tmpdir"].startswith(str(tmp_path / "servers"))
+        assert (await place.ask("say again")).text == "again"
+
+
+async def test_closing_ends_all_servers(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        await place.ask("say x")
+        await place.ask("say x", key="other")
+    started = place.notes("start")
+    assert len(started) == 2
+    assert not any(lives(each["pid"]) for each in started)
+    assert list((tmp_path / "servers").iterdir()) == []
+
+
+async def test_cancelled_daemon_ends_its_servers(tmp_path: Path) -> None:
+    processes = ProcessTransport()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            transport = ServedTransport(
+                processes, tasks=tasks, directory=str(tmp_path / "servers"), clock=Ticks()
+            )
+            place = Place(transport, tmp_path, "")
+            await place.ask("say x")
+            tasks.cancel_scope.cancel()
+    assert not lives(place.notes("start")[0]["pid"])
+    await processes.aclose()
+
+
+async def test_leftover_of_a_daemon_before_is_ended(tmp_path: Path) -> None:
+    directory = tmp_path / "servers" / "old" / "0"
+    directory.mkdir(parents=True)
+    before = ProcessTransport()
+    command = CommandLine(
+        argv=(sys.executable, "-c", "import time; time.sleep(600)"), cwd=str(tmp_path)
+    )
+    running = await before.open(command, attempt="server:k", directory=str(directory), env={})
+    assert running.pid is not None
+    assert lives(running.pid)
+    async with serving(tmp_path) as place:
+        with anyio.fail_after(LIMIT_S):
+            await place.transport.end_leftovers()
+        assert not lives(running.pid)
+        assert not (tmp_path / "servers" / "old").exists()
+    await before.aclose()
+
+
+async def test_password_and_prompt_are_in_no_repr_and_the_password_in_no_argv(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as place:
+        running = await place.open(place.call("retry my secret plan"))
+        heard = Heard(running)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(heard.listen)
+            with anyio.fail_after(LIMIT_S):
+                await heard.arrived.wait()
+            pid = place.notes("start")[0]["pid"]
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            password = next(
+                each.partition(b"=")[2]
+                for each in environment
+                if each.startswith(b"OPENCODE_SERVER_PASSWORD=")
+            )
+            assert len(password) >= 24
+            assert password not in Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert "secret plan" not in repr(running)
+            running.stop(grace_s=20.0)
+    assert password not in b"".join(each.data for each in heard.chunks)
+
+
+async def test_another_kind_of_call_is_a_wiring_error(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        with pytest.raises(TypeError, match="served prompt"):
+            await place.transport.open(
+                HttpRequest(method="GET", url="http://x"),
+                attempt="d1.1",
+                directory=str(tmp_path),
+                env=dict(os.environ),
+            )
