@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client as Client
     from fallbackd_client.errors import ClientError as ClientError
     from fallbackd_client.errors import NoDaemon as NoDaemon
+    from fallbackd_client.errors import NotSendable as NotSendable
     from fallbackd_client.errors import ProtocolError as ProtocolError
     from fallbackd_client.errors import RequestTooLarge as RequestTooLarge
     from fallbackd_client.errors import RpcError as RpcError
@@ -22,6 +23,7 @@ _HOMES = {
     "Client": "client",
     "ClientError": "errors",
     "NoDaemon": "errors",
+    "NotSendable": "errors",
     "ProtocolError": "errors",
     "RequestTooLarge": "errors",
     "RpcError": "errors",

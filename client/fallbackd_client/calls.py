@@ -7,7 +7,7 @@ Standard library only, and of that only what is cheap to load.
 import json
 import os
 
-from fallbackd_client.errors import NoDaemon, ProtocolError, RequestTooLarge, RpcError
+from fallbackd_client.errors import NoDaemon, NotSendable, ProtocolError, RequestTooLarge, RpcError
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
 
 TYPE_CHECKING = False
@@ -110,14 +110,14 @@ def encode_call(call_id: int, method: str, params: "Mapping[str, Json]") -> byte
 
     Raises:
         RequestTooLarge: Longer than the daemon takes.
-        ValueError: The params are no JSON, or hold text that is no Unicode.
+        NotSendable: The params are no JSON, or hold text that is no Unicode.
     """
     message = {"jsonrpc": "2.0", "id": call_id, "method": method, "params": params}
     try:
         text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         line = text.encode()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the parameters of {method} cannot be sent as JSON: {error}") from error
+        raise NotSendable(f"the parameters of {method} cannot be sent: {error}") from error
     if len(line) > MAX_LINE_BYTES:
         raise RequestTooLarge(len(line), MAX_LINE_BYTES)
     return line + b"\n"

@@ -54,6 +54,10 @@ class RequestTooLarge(ClientError):
         self.max_bytes = max_bytes
 
 
+class NotSendable(ClientError):
+    """The params are no JSON, or hold text that is no Unicode; nothing was sent."""
+
+
 class RpcError(ClientError):
     """
     The daemon answered with an error.

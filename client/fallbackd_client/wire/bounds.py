@@ -60,8 +60,6 @@ DelegationState = Literal[
     "awaiting_answer",
     "handed_back",
 ]
-END_STATES = frozenset({"succeeded", "failed", "refused", "cancelled", "handed_back"})
-"""States of a delegation that has had its one answer."""
 
 Verdict = Literal[
     "chosen",

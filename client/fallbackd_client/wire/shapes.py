@@ -156,6 +156,8 @@ class Delegation(Struct, frozen=True, kw_only=True):
     text: str | None = None
     """The answer, as it is."""
     failure: Failure | None = None
+    message: str | None = None
+    """A sentence for people about how it ended."""
     retry_at: float | None = None
     """Earliest time at which somebody may be available again."""
     question: Question | None = None

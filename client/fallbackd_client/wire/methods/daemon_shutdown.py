@@ -6,7 +6,8 @@ from fallbackd_client.wire.envelope import Method
 
 
 class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
+    stop_work: bool = False
+    """Cancel what runs instead of waiting for its end."""
 
 
 class Result(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,154 @@
+"""`delegate`: have a prompt answered, wait for the answer, print it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.ending import finish, wait_for
+from fallbackd_client.cli.output import UsageError, emit_json, note
+from fallbackd_client.cli.render import clean
+from fallbackd_client.wire.framing import MAX_LINE_BYTES
+from fallbackd_client.wire.states import END_STATES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("prompt", metavar="PROMPT", help="the prompt; `-` reads standard input")
+    add("--backend", metavar="B", help="who is asked first")
+    add("--role", metavar="R", help="a configured role: its chain and its rules")
+    add("--chain", metavar="C", help="name of a chain, or backends separated by commas")
+    add("--session", metavar="S", help="id of your conversation")
+    add("--cwd", metavar="D", help="working directory (default: the current one)")
+    add("--model", metavar="M", help="model, where the backend has several")
+    add("--mode", choices=["interactive", "batch"], help="how much patience is shown")
+    add(
+        "--wait",
+        choices=["accepted", "settled", "finished"],
+        default="finished",
+        help="what to wait for (default: finished)",
+    )
+    add("--wait-s", type=float, metavar="S", help="wait no longer than that; the work goes on")
+    add("--settle", type=float, metavar="S", help="with --wait settled: seconds to wait")
+    add("--timeout", type=float, metavar="S", help="stop the work after that many seconds")
+    add("--no-failover", action="store_true", help="only the first candidate")
+    add("--request-id", metavar="I", help="the same id again is the same delegation")
+    add("--on-partial", choices=["continue", "ask", "fail"], help="after a partial effect")
+    add("--permissions", choices=["read", "workspace", "full"], help="what the agent may do")
+    add("--differs-from", action="append", metavar="F", help="family or delegation to differ from")
+    add("--env", action="append", metavar="K=V", help="variable for the backend, if it allows it")
+    add("--allow-metered", action="store_true", help="backends that bill by use may be used")
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    params = _params(args)
+    finished = params["wait"] == "finished"
+    if finished:  # accepted first, so that its id is known while it runs
+        params["wait"] = "accepted"
+        params.pop("wait_s", None)
+    accepted = ""
+    try:
+        found = client.call("delegate", params)
+        accepted = str(found.get("delegation", ""))
+        if finished and found.get("state") not in END_STATES:
+            found, over = wait_for(client, found, args.wait_s)
+            if over:
+                return _wait_is_over(args, found)
+    except KeyboardInterrupt:
+        _interrupted(accepted)
+        return exits.INTERRUPTED
+    return finish(args, found, waited=finished)
+
+
+def _params(args: argparse.Namespace) -> dict[str, Json]:
+    given: dict[str, Json] = {
+        "prompt": _prompt(args.prompt),
+        "backend": args.backend,
+        "role": args.role,
+        "chain": _chain(args.chain),
+        "session": args.session,
+        "cwd": _cwd(args.cwd),
+        "model": args.model,
+        "mode": args.mode,
+        "wait": args.wait,
+        "wait_s": args.wait_s,
+        "settle_s": args.settle,
+        "timeout_s": args.timeout,
+        "request_id": args.request_id or os.urandom(16).hex(),
+        "failover": False if args.no_failover else None,
+        "on_partial": args.on_partial,
+        "permissions": args.permissions,
+        "differs_from": args.differs_from,
+        "env": _env(args.env),
+        "allow_metered": args.allow_metered or None,
+        "parent": os.environ.get("FALLBACKD_DELEGATION") or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _prompt(argument: str) -> str:
+    if argument != "-":
+        return argument
+    raw = sys.stdin.buffer.read(MAX_LINE_BYTES + 1)
+    if len(raw) > MAX_LINE_BYTES:
+        raise UsageError(
+            f"the prompt on standard input is longer than {MAX_LINE_BYTES // 2**20} MiB: put large"
+            " input into a file in the working directory and name the file in the prompt"
+        )
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the prompt on standard input is not UTF-8: {error}") from error
+
+
+def _chain(argument: str | None) -> Json:
+    if argument is None or "," not in argument:
+        return argument
+    return [name.strip() for name in argument.split(",") if name.strip()]
+
+
+def _cwd(argument: str | None) -> str:
+    try:
+        return os.path.abspath(argument or os.getcwd())
+    except FileNotFoundError as error:
+        raise UsageError("the current directory is gone: name one with --cwd") from error
+
+
+def _env(arguments: list[str] | None) -> dict[str, str] | None:
+    if not arguments:
+        return None
+    env = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--env takes NAME=VALUE, not {argument!r}")
+        env[name] = value
+    return env
+
+
+def _wait_is_over(args: argparse.Namespace, found: dict[str, Json]) -> int:
+    if args.json:
+        emit_json(found)
+    delegation = clean(found).get("delegation", "?")
+    note(
+        f"the wait is over, the work goes on: `fallbackd-client wait {delegation}`,"
+        f" or stop it: `fallbackd-client cancel {delegation}`"
+    )
+    return exits.TRY_LATER
+
+
+def _interrupted(delegation: str) -> None:
+    if delegation:
+        note(
+            f"interrupted; {delegation} goes on: `fallbackd-client wait {delegation}`,"
+            f" or stop it: `fallbackd-client cancel {delegation}`"
+        )
+    else:
+        note("interrupted; if it was accepted, `fallbackd-client status` shows it")

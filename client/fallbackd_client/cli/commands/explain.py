@@ -1,0 +1,91 @@
+"""`explain`: why a delegation went as it did, decision by decision."""
+
+from __future__ import annotations
+
+import argparse
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.output import show
+from fallbackd_client.cli.render import Style, clock, one_line
+from fallbackd_client.cli.views import candidates_table, now
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("delegation", metavar="DELEGATION")
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    show(args, client.call("explain", {"delegation": args.delegation}), explain_view)
+    return exits.OK
+
+
+def explain_view(found: dict[str, Json], style: Style) -> str:
+    heading = f"delegation {found.get('delegation', '?')}"
+    words = [
+        str(found[name]) if name == "state" else f"{label} {found[name]}"
+        for name, label in (
+            ("state", ""),
+            ("requested", "asked of"),
+            ("served_by", "served by"),
+        )
+        if found.get(name)
+    ]
+    if words:
+        heading += ": " + ", ".join(words)
+    parts = [style.paint(heading, "bold")]
+    if found.get("truncated"):
+        parts.append("(older decisions were dropped)")
+    for number, decision in enumerate(found.get("decisions") or [], start=1):
+        parts.append(_decision(number, decision, style))
+    if not found.get("decisions"):
+        parts.append("no decisions on record")
+    return "\n\n".join(parts)
+
+
+def _decision(number: int, decision: dict[str, Json], style: Style) -> str:
+    at = decision.get("at")
+    words = [
+        "" if at is None else _instant(at),
+        style.paint(one_line(decision.get("event", "?")), "cyan"),
+        one_line(decision.get("attempt") or ""),
+    ]
+    lines = [f"{number}. " + "  ".join(word for word in words if word)]
+    if decision.get("text"):
+        lines.append(f"   {one_line(decision['text'])}")
+    if decision.get("candidates"):
+        lines.append(candidates_table(decision["candidates"], style, indent="   "))
+    for name, label in (("evidence", "evidence"), ("policy", "policy")):
+        if decision.get(name):
+            lines.append(f"   {style.paint(label + ':', 'dim')} {_pairs(decision[name])}")
+    for name, label in (("changes", "kept"), ("effects", "then")):
+        mark = style.paint(label + ":", "dim")
+        lines += [f"   {mark} {_pairs(word)}" for word in decision.get(name) or []]
+    return "\n".join(lines)
+
+
+def _instant(at: float) -> str:
+    """To the millisecond: decisions follow each other fast."""
+    return f"{clock(at, now())}.{int(at * 1000) % 1000:03d}"
+
+
+def _pairs(value: Json) -> str:
+    """Nested values as `name=value`, those that say nothing left out."""
+    if isinstance(value, dict):
+        shown = {name: inner for name, inner in value.items() if inner not in (None, "", [], {})}
+        return ", ".join(f"{name}={_value(inner)}" for name, inner in shown.items())
+    return one_line(value)
+
+
+def _value(value: Json) -> str:
+    if isinstance(value, dict):
+        return "{" + _pairs(value) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(inner) for inner in value) + "]"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return one_line(value)

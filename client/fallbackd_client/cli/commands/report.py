@@ -1,0 +1,58 @@
+"""`report`: what became of a call that was made without the daemon."""
+
+from __future__ import annotations
+
+import argparse
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.evidence import add_evidence_arguments, evidence, failure_view
+from fallbackd_client.cli.output import show
+from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.views import health_table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("outcome", choices=["success", "failure", "released"])
+    parser.add_argument("--backend", metavar="B", required=True, help="who was called")
+    parser.add_argument("--session", metavar="S")
+    parser.add_argument("--model", metavar="M")
+    parser.add_argument("--credential", metavar="C", help="label of the credential")
+    parser.add_argument("--attempt", metavar="A")
+    parser.add_argument("--lease", metavar="L", help="the lease that `resolve` gave")
+    parser.add_argument("--started-at", type=float, metavar="T", help="Unix seconds")
+    parser.add_argument("--file", metavar="FILE", help="output of the call; `-`: standard input")
+    add_evidence_arguments(parser)
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    found_evidence = evidence(args, args.file)
+    given = {
+        "outcome": args.outcome,
+        "backend": args.backend,
+        "session": args.session,
+        "model": args.model,
+        "credential": args.credential,
+        "attempt": args.attempt,
+        "lease": args.lease,
+        "started_at": args.started_at,
+        "evidence": found_evidence or None,
+    }
+    params = {name: value for name, value in given.items() if value is not None}
+    show(args, client.call("report", params), _view)
+    return exits.OK
+
+
+def _view(found: dict[str, Json], style: Style) -> str:
+    parts = []
+    if isinstance(found.get("failure"), dict):
+        parts.append(failure_view(found["failure"], style))
+    if found.get("health"):
+        parts.append(health_table(found["health"], style))
+    if isinstance(found.get("next"), dict):
+        parts.append(f"go on with {found['next'].get('backend', '?')}")
+    return "\n".join(parts) or "taken"

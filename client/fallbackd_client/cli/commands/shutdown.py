@@ -1,0 +1,27 @@
+"""`shutdown`: drain, then stop the daemon."""
+
+from __future__ import annotations
+
+import argparse
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.output import show
+from fallbackd_client.cli.render import Style
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    """No arguments of its own."""
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    show(args, client.call("daemon.shutdown", {}), _view)
+    return exits.OK
+
+
+def _view(found: dict[str, Json], style: Style) -> str:
+    return f"{found.get('state', 'draining')}, {found.get('running', 0)} running"

@@ -1,0 +1,152 @@
+"""`status`: the daemon, its backends and its work."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.output import emit_json, is_terminal, show
+from fallbackd_client.cli.render import Style, duration, one_line, table
+from fallbackd_client.cli.views import (
+    health_table,
+    question_view,
+    session_view,
+    sessions_table,
+    usage_table,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+_REDRAW_S = 1.0
+_SESSIONS_SHOWN = 20
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--session", metavar="S", help="show this session instead of all")
+    parser.add_argument("--verbose", action="store_true", help="show scopes and usage as well")
+    parser.add_argument("--watch", action="store_true", help="show it again each second")
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    params: dict[str, Json] = {}
+    if args.session:
+        params["session"] = args.session
+    if args.verbose:
+        params["verbose"] = True
+    if args.watch:
+        return _watch(args, client, params)
+    answer = client.call("status", params)
+    show(args, answer, lambda found, style: status_view(found, style, verbose=args.verbose))
+    return exits.OK
+
+
+def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) -> str:
+    daemon = found.get("daemon") or {}
+    words = [
+        style.paint(f"fallbackd {daemon.get('version', '?')}", "bold"),
+        f"pid {daemon.get('pid', '?')}",
+        f"up {duration(daemon.get('uptime_s') or 0)}",
+        str(daemon.get("socket") or ""),
+    ]
+    if daemon.get("state") not in (None, "running"):
+        words.insert(1, style.paint(str(daemon["state"]), "yellow"))
+    lines = [" · ".join(word for word in words if word)]
+    lines += _config_lines(daemon, style, verbose=verbose)
+    lines += ["", health_table(found.get("health") or {}, style, verbose=verbose)]
+    lines += _delegation_lines(found.get("delegations") or {}, style)
+    for question in found.get("questions") or []:
+        lines += ["", question_view(question)]
+    if isinstance(found.get("session"), dict):
+        lines += ["", session_view(found["session"], style)]
+    elif found.get("sessions"):
+        sessions = found["sessions"]
+        lines += ["", sessions_table(sessions[:_SESSIONS_SHOWN], style)]
+        if len(sessions) > _SESSIONS_SHOWN:
+            lines.append(
+                f"… and {len(sessions) - _SESSIONS_SHOWN} more: `fallbackd-client sessions`"
+            )
+    if found.get("usage"):
+        lines += ["", usage_table(found["usage"], style)]
+    return "\n".join(lines)
+
+
+def _config_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> list[str]:
+    lines = []
+    for problem in daemon.get("config_errors") or []:
+        where = problem.get("path") or "file"
+        text = f"configuration error: {where}: {one_line(problem.get('message', ''))}"
+        lines.append(style.paint(text, "red"))
+    for problem in daemon.get("config_warnings") or [] if verbose else []:
+        where = problem.get("path") or "file"
+        lines.append(f"configuration warning: {where}: {one_line(problem.get('message', ''))}")
+    if lines or verbose:
+        lines.insert(0, f"configuration {daemon.get('config_path') or '(none: built-in profiles)'}")
+    if verbose:
+        names = ("state_dir", "store", "connections")
+        known = [name for name in names if daemon.get(name) is not None]
+        lines += [f"{name.replace('_', ' ')} {daemon[name]}" for name in known]
+    return lines
+
+
+def _delegation_lines(counts: dict[str, Json], style: Style) -> list[str]:
+    words = [
+        f"{counts[name]} {name.removesuffix('_total')}"
+        for name in ("running", "waiting", "queued", "finished_total")
+        if isinstance(counts.get(name), int)
+    ]
+    lines = ["", "delegations: " + (", ".join(words) or "none")]
+    active = counts.get("active") or []
+    if active:
+        at = time.time()
+        rows = [
+            [
+                one.get("delegation", "?"),
+                one.get("state", "?"),
+                one.get("active") or one.get("requested") or "",
+                one.get("session") or "",
+                duration(at - one["created_at"]) if one.get("created_at") is not None else "",
+                one.get("phase") or "",
+            ]
+            for one in active
+        ]
+        headers = ["DELEGATION", "STATE", "BACKEND", "SESSION", "SINCE", "PHASE"]
+        lines.append(table(headers, rows, style))
+    return lines
+
+
+def _watch(args: argparse.Namespace, client: Client, params: dict[str, Json]) -> int:
+    """Until interrupted. In place on a terminal, else one rendering after the other."""
+    if is_terminal(sys.stdout) and not args.json:
+        try:
+            return _watch_live(args, client, params)
+        except ImportError:  # rich is an extra: without it the text scrolls
+            pass
+    while True:
+        answer = client.call("status", params)
+        if args.json:
+            emit_json(answer)
+        else:
+            show(args, answer, lambda found, style: status_view(found, style, verbose=args.verbose))
+            print(flush=True)
+        time.sleep(_REDRAW_S)
+
+
+def _watch_live(args: argparse.Namespace, client: Client, params: dict[str, Json]) -> int:
+    from rich.live import Live  # 40 ms to load: only here
+    from rich.text import Text
+
+    from fallbackd_client.cli.output import style_of
+    from fallbackd_client.cli.render import clean
+
+    style = style_of(sys.stdout)
+    with Live(auto_refresh=False) as live:
+        while True:
+            answer = clean(client.call("status", params))
+            text = Text.from_ansi(status_view(answer, style, verbose=args.verbose))
+            live.update(text, refresh=True)
+            time.sleep(_REDRAW_S)

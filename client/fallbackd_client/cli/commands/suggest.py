@@ -1,0 +1,65 @@
+"""`suggest`: a backend for a task."""
+
+from __future__ import annotations
+
+import argparse
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.output import show
+from fallbackd_client.cli.render import Style, duration, one_line, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("goal", metavar="GOAL", nargs="?", default="", help="what is to be done")
+    parser.add_argument("--size", metavar="W", help="tiny, small, medium, large, xlarge")
+    parser.add_argument(
+        "--scope", metavar="W", help="code, refactor, security, research, analysis, build, test"
+    )
+    parser.add_argument("--complexity", metavar="W", help="low, medium, high, extreme")
+    parser.add_argument("--root", metavar="D", help="directory of the project")
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    given = {
+        "goal": args.goal,
+        "project_size": args.size,
+        "scope": args.scope,
+        "complexity": args.complexity,
+        "project_root": args.root,
+    }
+    params = {name: value for name, value in given.items() if value is not None}
+    found = client.call("suggest", params)
+    show(args, found, _view)
+    return exits.OK if found.get("suggestion") else exits.TRY_LATER
+
+
+def _view(found: dict[str, Json], style: Style) -> str:
+    name = found.get("suggestion")
+    lines = [style.paint(one_line(name), "bold") if name else "nobody is available"]
+    if found.get("reason"):
+        lines[0] += f": {one_line(found['reason'])}"
+    if found.get("eta_s") is not None:
+        lines.append(f"takes about {found.get('eta_display') or duration(found['eta_s'])}")
+    caps = found.get("rate_limits") or {}
+    rows = [
+        [backend, f"{score:g}", _cap(caps.get(backend))]
+        for backend, score in (found.get("scores") or {}).items()
+    ]
+    if rows:
+        lines.append(table(["BACKEND", "SCORE", "USED"], rows, style, coloured=3))
+    if found.get("unhealthy"):
+        lines.append("left out: " + ", ".join(one_line(name) for name in found["unhealthy"]))
+    return "\n".join(lines)
+
+
+def _cap(cap: Json) -> str:
+    if not isinstance(cap, dict):
+        return ""
+    limit = "" if cap.get("cap") is None else f" of {cap['cap']:g}"
+    window = "" if cap.get("window_s") is None else f" in {duration(cap['window_s'])}"
+    return f"{cap.get('used', 0):g}{limit} {cap.get('unit') or ''}{window}"

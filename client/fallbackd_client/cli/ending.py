@@ -1,0 +1,95 @@
+"""Waiting for the end of a delegation, and telling how it ended."""
+
+from __future__ import annotations
+
+import sys
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.output import emit_json, note, style_of, warnings_of
+from fallbackd_client.cli.progress import Progress
+from fallbackd_client.cli.render import clean, one_line
+from fallbackd_client.cli.views import failure_line, question_view, refusal
+from fallbackd_client.errors import RpcError
+from fallbackd_client.wire.codes import WAIT_OVER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+
+def wait_for(
+    client: Client, accepted: dict[str, Json], wait_s: float | None
+) -> tuple[dict[str, Json], bool]:
+    """
+    The delegation at its end or at a question, and whether the wait was over before.
+
+    Shows progress on standard error where that is a terminal.
+    """
+    params: dict[str, Json] = {"delegation": accepted["delegation"]}
+    if wait_s is not None:
+        params["timeout_s"] = wait_s
+    with Progress(client.path, dict(accepted), sys.stderr):
+        try:
+            return client.call("delegation.wait", params), False
+        except RpcError as error:
+            if error.code != WAIT_OVER:
+                raise
+    return client.call("delegation.get", {"delegation": accepted["delegation"]}), True
+
+
+def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) -> int:
+    """
+    Print the answer to standard output, all else to standard error; the exit code.
+
+    The answer is printed without control characters; `--json` has it exactly.
+    """
+    state = str(found.get("state"))
+    code = exits.of_delegation(state, waited=waited)
+    if args.json:
+        emit_json(found)
+        return code
+    shown = clean(found)
+    for warning in warnings_of(found):
+        note(f"warning: {warning}")
+    if shown.get("fallback_from"):
+        target = shown.get("served_by") or shown.get("active") or "nobody"
+        reason = one_line(shown.get("fallback_reason") or "")
+        note(f"fallback: {shown['fallback_from']} → {target}: {reason}")
+    delegation = shown.get("delegation", "?")
+    failure = shown.get("failure")
+    why = failure_line(failure) if isinstance(failure, dict) else ""
+    match state:
+        case "succeeded":
+            print(shown.get("text") or "", flush=True)
+        case "failed" | "cancelled":
+            note(f"{delegation} {state}" + (f": {why}" if why else ""))
+            note(f"more: `fallbackd-client explain {delegation}`")
+        case "refused":
+            note(f"{delegation} refused" + (f": {why}" if why else ": nobody is available"))
+            details = refusal(found, sys.stderr)
+            if details:
+                print(details, file=sys.stderr, flush=True)
+        case "handed_back":
+            hint = shown.get("handed_back") or {}
+            words = [f"{name} {hint[name]}" for name in ("model", "effort") if hint.get(name)]
+            note(f"{delegation} is handed back: do it yourself" + _with(words))
+        case "awaiting_answer":
+            question = shown.get("question")
+            note(question_view(question) if isinstance(question, dict) else "a question is open")
+        case _:
+            print(delegation, flush=True)
+            style = style_of(sys.stderr)
+            print(
+                f"{style.paint(one_line(state), 'blue')} on {one_line(shown.get('active') or '?')};"
+                f" its answer: `fallbackd-client wait {one_line(delegation)}`",
+                file=sys.stderr,
+                flush=True,
+            )
+    return code
+
+
+def _with(words: list[str]) -> str:
+    return f", with {' and '.join(words)}" if words else ""

@@ -1,0 +1,202 @@
+"""
+`fallbackd-client`: global flags, the choice of a command, and exit codes.
+
+Standard library only, and only the module of the chosen command: `status` has to be quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from fallbackd_client import __version__
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.commands import COMMANDS, Command, load
+from fallbackd_client.cli.output import UsageError, emit_json, note
+from fallbackd_client.client import Client
+from fallbackd_client.errors import ClientError, NoDaemon, NotSendable, RequestTooLarge, RpcError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PROG = "fallbackd-client"
+_EXIT_CODES = """\
+exit codes:
+  0  done, or accepted and still running where asked so
+  1  the work failed or was cancelled
+  2  usage
+  69 no daemon there
+  75 refused or limited, handed back, a question is open, or the wait is over: try later
+  77 not permitted
+  78 configuration
+  130 interrupted"""
+
+_CONNECT_S = 0.3
+"""A person waits: a socket that refuses is reported soon."""
+_RECONNECT_S = 2.0
+_RECONNECT_LONG_S = 10.0
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Knows its width from the start: the class it extends loads `shutil` to find it out."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            width = os.get_terminal_size(1).columns
+        except OSError:
+            width = 100
+        super().__init__(prog, width=max(40, min(width, 100)) - 2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # not where a test or a caller has replaced it
+            stream.reconfigure(errors="backslashreplace")
+    wants_json = False
+    try:
+        args, command = _parse(list(sys.argv[1:] if argv is None else argv))
+        if command is None:
+            return exits.OK
+        wants_json = args.json
+        reconnect_s = _RECONNECT_LONG_S if command.waits else _RECONNECT_S
+        with Client(args.socket, connect_s=_CONNECT_S, reconnect_s=reconnect_s) as client:
+            return load(command.name).run(args, client)
+    except SystemExit as leaving:  # argparse: help, or usage already printed
+        return leaving.code if isinstance(leaving.code, int) else exits.USAGE
+    except KeyboardInterrupt:
+        note("interrupted")
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has gone; the interpreter must not fail again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.FAILED
+    except UsageError as error:
+        note(f"{_PROG}: {error}")
+        return exits.USAGE
+    except ClientError as error:
+        return _failed(error, wants_json=wants_json)
+
+
+def _failed(error: ClientError, *, wants_json: bool) -> int:
+    match error:
+        case RpcError():
+            code = exits.of_error(error.code)
+            shown = {"code": error.code, "kind": error.kind, "data": error.data}
+        case NoDaemon():
+            code = exits.NO_DAEMON
+            if error.cause == "not_permitted":
+                code = exits.NOT_PERMITTED
+            shown = {"kind": error.cause, "data": {"socket": error.path}}
+        case RequestTooLarge():
+            code = exits.USAGE
+            shown = {"kind": "too_large"}
+        case NotSendable():
+            code = exits.USAGE
+            shown = {"kind": "invalid_params"}
+        case _:
+            code = exits.FAILED
+            shown = {"kind": "protocol"}
+    if wants_json:
+        emit_json({"error": {"message": str(error), **shown}})
+    note(f"{_PROG}: {error}")
+    if isinstance(error, RpcError) and isinstance(error.data, dict):
+        _details(error.data)
+    return code
+
+
+def _details(data: dict[str, object]) -> None:
+    """What an error carries for people: problems of a configuration, verdicts."""
+    problems = data.get("errors")
+    for problem in problems if isinstance(problems, list) else []:
+        if isinstance(problem, dict):
+            note(f"  {problem.get('path') or 'file'}: {problem.get('message')}")
+    if isinstance(data.get("candidates"), list):
+        from fallbackd_client.cli.views import refusal
+
+        print(refusal(data, sys.stderr), file=sys.stderr, flush=True)
+
+
+def _parse(argv: list[str]) -> tuple[argparse.Namespace, Command | None]:
+    """Global flags stand before or after the command; the command's own after it."""
+    before = argparse.ArgumentParser(
+        prog=_PROG,
+        usage=f"{_PROG} [--socket P] [--json] COMMAND …",
+        description="Delegate prompts to agent CLIs and HTTP APIs through fallbackd.",
+        epilog=_commands_help(),
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    _global_flags(before)
+    before.add_argument("--version", action="version", version=f"{_PROG} {__version__}")
+    place = _command_place(argv)
+    if place is None:
+        before.parse_args(argv)
+        before.print_help()
+        raise SystemExit(exits.USAGE)
+    args = before.parse_args(argv[:place])
+    by_name = {command.name: command for command in COMMANDS}
+    command = by_name.get(argv[place])
+    if command is None:
+        before.error(f"there is no command {argv[place]!r}; `{_PROG} --help` lists them")
+    parser = argparse.ArgumentParser(
+        prog=f"{_PROG} {command.name}",
+        description=command.help_line[0].upper() + command.help_line[1:] + ".",
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    _global_flags(parser)
+    load(command.name).register(parser)
+    args = parser.parse_args(argv[place + 1 :], args)
+    args.socket = getattr(args, "socket", None)
+    args.json = getattr(args, "json", False)
+    return args, command
+
+
+def _command_place(argv: list[str]) -> int | None:
+    """Index of the first word that is neither a flag nor the value of `--socket`."""
+    place = 0
+    while place < len(argv):
+        if argv[place] == "--socket":
+            place += 2
+        elif argv[place].startswith("-"):
+            place += 1
+        else:
+            return place
+    return None
+
+
+def _global_flags(parser: argparse.ArgumentParser) -> None:
+    # SUPPRESS: a flag that stands before the command is not reset by the parser after it.
+    parser.add_argument(
+        "--socket", metavar="P", default=argparse.SUPPRESS, help="path of the daemon's socket"
+    )
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document"
+    )
+
+
+def _commands_help() -> str:
+    width = max(len(command.name) for command in COMMANDS)
+    lines = [f"  {command.name.ljust(width)}  {command.help_line}" for command in COMMANDS]
+    return "\n".join(
+        [
+            "commands:",
+            *lines,
+            "",
+            f"`{_PROG} COMMAND --help` says more about each.",
+            "",
+            "environment:",
+            "  FALLBACKD_SOCKET      path of the socket",
+            "  FALLBACKD_DELEGATION  set inside attempts: what is delegated from there is nested",
+            "  NO_COLOR              no colours on a terminal either",
+            "",
+            _EXIT_CODES,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

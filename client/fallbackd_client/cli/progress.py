@@ -1,0 +1,132 @@
+"""
+One line on the terminal about a delegation that is being waited for.
+
+Fed by events and a look at the delegation every two seconds, on a connection of its own. It is a
+courtesy: whatever goes wrong with it ends the line and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from fallbackd_client.calls import Lost, encode_call
+from fallbackd_client.cli.output import is_terminal, style_of
+from fallbackd_client.cli.render import clean, duration, one_line
+from fallbackd_client.cli.views import hop_line
+from fallbackd_client.connection import Connection
+from fallbackd_client.errors import ClientError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from fallbackd_client.calls import Json
+
+_KINDS = ["attempt.started", "attempt.output", "delegation.hopped", "delegation.ended"]
+_REDRAW_S = 1.0
+_LOOK_S = 2.0
+_STOP_S = 2.0
+
+
+class Progress:
+    """
+    Shows what a delegation does until `stop`; nothing at all where `stream` is no terminal.
+
+    Args:
+        path: Of the daemon's socket.
+        delegation: As it was accepted.
+    """
+
+    def __init__(self, path: str, delegation: dict[str, Json], stream: TextIO) -> None:
+        self._path = path
+        self._known = delegation
+        self._stream = stream
+        self._output_bytes = 0
+        self._shown_hops = len(delegation.get("hops") or [])
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Progress:
+        if is_terminal(self._stream):
+            self._thread = threading.Thread(target=self._run, daemon=True, name="progress")
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+            self._write("\r\x1b[K")
+
+    def _run(self) -> None:
+        try:
+            with Connection(self._path, timeout_s=5.0) as connection:
+                self._follow(connection)
+        except (ClientError, Lost, OSError, ValueError):
+            return
+
+    def _follow(self, connection: Connection) -> None:
+        delegation = self._known["delegation"]
+        wanted: dict[str, Json] = {"kinds": _KINDS}
+        if self._known.get("session"):
+            wanted["session"] = self._known["session"]
+        connection.send(encode_call(1, "events.subscribe", wanted))
+        look_at = 0.0
+        number = 1
+        while not self._stopped.is_set():
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + _LOOK_S
+                number += 1
+                connection.send(encode_call(number, "delegation.get", {"delegation": delegation}))
+            try:
+                self._take(connection.receive(_REDRAW_S))
+            except TimeoutError:
+                pass
+            self._draw()
+
+    def _take(self, message: dict[str, Json]) -> None:
+        event, result = message.get("params"), message.get("result")
+        if isinstance(result, dict) and result.get("delegation") == self._known["delegation"]:
+            self._known = clean(result)
+            self._show_hops(self._known.get("hops") or [])
+        elif isinstance(event, dict) and event.get("delegation") == self._known["delegation"]:
+            event = clean(event)
+            match event.get("kind"):
+                case "attempt.started":
+                    self._output_bytes = 0
+                    self._known["active"] = event.get("backend") or self._known.get("active")
+                case "attempt.output":
+                    self._output_bytes = event.get("size_bytes") or self._output_bytes
+                case "delegation.hopped":
+                    self._show_hops([*(self._known.get("hops") or []), event])
+
+    def _show_hops(self, hops: list[Json]) -> None:
+        for hop in hops[self._shown_hops :]:
+            line = style_of(self._stream).paint(hop_line(hop), "yellow")
+            self._write(f"\r\x1b[K{line}\n")
+        self._shown_hops = max(self._shown_hops, len(hops))
+
+    def _draw(self) -> None:
+        known = self._known
+        words = [
+            str(known.get("active") or known.get("requested") or "?"),
+            str(known.get("phase") or known.get("state") or "?"),
+        ]
+        if known.get("created_at") is not None:
+            words.append(duration(time.time() - known["created_at"]))
+        if self._output_bytes:
+            words.append(f"{self._output_bytes / 1024:.1f} KiB of output")
+        try:
+            width = os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError):
+            width = 80
+        line = one_line(" · ".join(words))[: max(10, width - 1)]
+        self._write(f"\r\x1b[K{style_of(self._stream).paint(line, 'dim')}")
+
+    def _write(self, text: str) -> None:
+        if self._stopped.is_set() and not text.startswith("\r\x1b[K"):
+            return
+        self._stream.write(text)
+        self._stream.flush()

@@ -1,0 +1,167 @@
+"""
+Text for people: what may reach a terminal, durations, times, colours, tables.
+
+Nothing that came from a daemon or an agent is printed before `clean` went over it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fallbackd_client.calls import Json
+
+# Kept as texts: compiling them takes 2 ms, and most output never needs them.
+_SEQUENCES = r"""(?x)
+      (?:\x1b\[|\x9b) [0-?]* [\ -/]* [@-~]                 # CSI
+    | (?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]) [^\x07\x1b\x9c]* (?:\x07|\x1b\\|\x9c)?  # OSC, DCS, …
+    | \x1b [\ -/]* [0-~]?                                   # the rest of ESC
+    """
+_UNSAFE = (
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and line feed
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"  # invisible
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # zero width, bidi, line separators
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # invisible, tags
+    "]"
+)
+_SURROGATES = "[\ud800-\udfff]"
+
+
+def safe(text: str) -> str:
+    """Without control, escape, invisible and bidi characters; line feeds and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = re.sub(_UNSAFE, "", re.sub(_SEQUENCES, "", text))
+    return re.sub(_SURROGATES, "\ufffd", text)
+
+
+def clean(value: Json) -> Json:
+    """A JSON value in which every string, keys included, is `safe`."""
+    if isinstance(value, str):
+        return safe(value)
+    if isinstance(value, dict):
+        return {safe(str(key)): clean(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [clean(inner) for inner in value]
+    return value
+
+
+def one_line(text: object) -> str:
+    """For a cell: line ends and tabs become one space."""
+    return " ".join(safe(str(text)).split())
+
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def duration(seconds: float) -> str:
+    """
+    `0s 59s 1m 2m 5s 1h 2h 3m`: the two largest units, zero units left out.
+
+    Rounded to whole seconds; negative ones count as none.
+    """
+    left = max(0, int(seconds + 0.5))
+    for place, (size, _) in enumerate(_UNITS):
+        if left >= size:
+            shown = []
+            for size_of_unit, unit in _UNITS[place : place + 2]:
+                count, left = divmod(left, size_of_unit)
+                if count:
+                    shown.append(f"{count}{unit}")
+            return " ".join(shown)
+    return "0s"
+
+
+def clock(at: float, now: float) -> str:
+    """Local time of day, with the date where it is another day."""
+    then = time.localtime(at)
+    if then[:3] == time.localtime(now)[:3]:
+        return time.strftime("%H:%M:%S", then)
+    return time.strftime("%Y-%m-%d %H:%M:%S", then)
+
+
+def when(at: float, now: float) -> str:
+    """`14:05:09 (in 4m 10s)`."""
+    if at >= now:
+        return f"{clock(at, now)} (in {duration(at - now)})"
+    return f"{clock(at, now)} ({duration(now - at)} ago)"
+
+
+_COLOURS = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+
+
+class Style:
+    """Colours, or none at all."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def paint(self, text: str, colour: str | None) -> str:
+        if not self.enabled or colour is None or not text:
+            return text
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+STATE_COLOURS = {
+    "healthy": "green",
+    "rate_limited": "yellow",
+    "cooldown": "cyan",
+    "broken": "red",
+    "paused": "magenta",
+    "succeeded": "green",
+    "failed": "red",
+    "refused": "yellow",
+    "cancelled": "magenta",
+    "running": "blue",
+    "chosen": "green",
+}
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    style: Style,
+    *,
+    indent: str = "",
+    coloured: int = 1,
+) -> str:
+    """
+    Columns of text, the last one as long as it is.
+
+    Args:
+        coloured: Index of the column whose first word picks its colour.
+    """
+    cells = [[one_line("" if cell is None else cell) for cell in row] for row in rows]
+    widths = [
+        max([len(header), *(len(row[column]) for row in cells)])
+        for column, header in enumerate(headers)
+    ]
+    widths[-1] = 0
+    heading = "  ".join(h.ljust(w) for h, w in zip(headers, widths, strict=True)).rstrip()
+    lines = [indent + style.paint(heading, "bold")]
+    for row in cells:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        padded[-1] = padded[-1].rstrip()
+        last = max((place for place, cell in enumerate(row) if cell), default=0)
+        padded = padded[: last + 1]
+        padded[last] = padded[last].rstrip()
+        if coloured < len(padded):
+            word = row[coloured].partition(" ")[0]
+            padded[coloured] = style.paint(padded[coloured], STATE_COLOURS.get(word))
+        lines.append(indent + "  ".join(padded))
+    return "\n".join(lines)

@@ -1,0 +1,251 @@
+"""
+Results as text for people. Every view takes cleaned JSON and leaves nothing out silently.
+
+Fields that an older or newer daemon does not send are simply not shown.
+"""
+
+from __future__ import annotations
+
+import time
+
+from fallbackd_client.cli.output import style_of
+from fallbackd_client.cli.render import Style, clean, duration, one_line, table, when
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TextIO
+
+    from fallbackd_client.calls import Json
+
+
+def now() -> float:
+    return time.time()
+
+
+def health_table(health: dict[str, Json], style: Style, *, verbose: bool = False) -> str:
+    """A line for each backend; with `verbose` one more for each scope that is not healthy."""
+    rows: list[list[object]] = []
+    at = now()
+    for backend, entry in health.items():
+        rows.append([backend, *_health_cells(entry, at)])
+        rows += [
+            [f"  {scope.get('scope')}", *_health_cells(scope, at)]
+            for scope in (entry.get("scopes") or [] if verbose else [])
+            if isinstance(scope, dict) and scope.get("state") != "healthy"
+        ]
+    if not rows:
+        return "no backends"
+    return table(["BACKEND", "STATE", "COUNT", "UNTIL", "REASON"], rows, style)
+
+
+def _health_cells(entry: dict[str, Json], at: float) -> list[object]:
+    state = str(entry.get("state", "?"))
+    if entry.get("unproven"):
+        state += " (unproven)"
+    until = ""
+    if entry.get("until_at") is not None:
+        until = when(entry["until_at"], at)
+    elif entry.get("seconds_remaining") is not None:
+        until = f"in {duration(entry['seconds_remaining'])}"
+    words = [entry.get("reason"), entry.get("detail"), entry.get("note")]
+    return [state, entry.get("count") or "", until, ": ".join(str(w) for w in words if w)]
+
+
+def candidates_table(candidates: Sequence[Json], style: Style, *, indent: str = "") -> str:
+    """A line for each candidate, with its verdict."""
+    at = now()
+    rows = [
+        [
+            _candidate_name(candidate),
+            candidate.get("verdict", "?"),
+            candidate.get("state") or "",
+            when(candidate["until_at"], at) if candidate.get("until_at") is not None else "",
+            candidate.get("reason") or "",
+        ]
+        for candidate in candidates
+        if isinstance(candidate, dict)
+    ]
+    if not rows:
+        return indent + "no candidates"
+    headers = ["CANDIDATE", "VERDICT", "STATE", "UNTIL", "REASON"]
+    return table(headers, rows, style, indent=indent)
+
+
+def _candidate_name(candidate: dict[str, Json]) -> str:
+    name = str(candidate.get("backend", "?"))
+    if candidate.get("model"):
+        name += f" [{candidate['model']}]"
+    if candidate.get("tier"):
+        name += f" ({candidate['tier']})"
+    return name
+
+
+def refusal(data: dict[str, Json], stream: TextIO) -> str:
+    """Who might have done it and why not, and when somebody comes back."""
+    shown = clean(data)
+    parts = []
+    if shown.get("retry_at") is not None:
+        parts.append(f"earliest return: {when(shown['retry_at'], now())}")
+    if shown.get("candidates"):
+        parts.append(candidates_table(shown["candidates"], style_of(stream)))
+    return "\n".join(parts)
+
+
+def failure_line(failure: dict[str, Json]) -> str:
+    """Reason, detail, and the excerpt it was read from."""
+    words = [str(failure.get("reason", "?"))]
+    if failure.get("detail"):
+        words.append(str(failure["detail"]))
+    line = ": ".join(words)
+    if failure.get("evidence"):
+        line += f" – {one_line(failure['evidence'])[:300]}"
+    return line
+
+
+def hop_line(hop: dict[str, Json]) -> str:
+    """`codex → opencode: rate_limit …`."""
+    source, target = str(hop.get("from", "?")), str(hop.get("to") or "nobody")
+    if hop.get("from_model") or hop.get("to_model"):
+        source += f" [{hop.get('from_model') or 'default'}]"
+        target += f" [{hop.get('to_model') or 'default'}]"
+    return f"{source} → {target}: {one_line(hop.get('reason') or '')} ({hop.get('trigger', '?')})"
+
+
+def delegation_view(found: dict[str, Json], style: Style) -> str:
+    """Everything about one delegation but its answer, then the answer."""
+    at = now()
+    state = str(found.get("state", "?"))
+    pairs: list[tuple[str, object]] = [
+        ("state", state),
+        ("session", found.get("session")),
+        ("role", found.get("role")),
+        ("requested", found.get("requested")),
+        ("active", found.get("active")),
+        ("served by", found.get("served_by")),
+        ("tier", found.get("tier_served")),
+        ("fallback", found.get("fallback_reason")),
+        ("phase", found.get("phase")),
+        ("created", _instant(found.get("created_at"), at)),
+        ("ended", _instant(found.get("ended_at"), at)),
+        ("took", _took(found)),
+        ("usage", _usage(found.get("usage"))),
+        ("retry at", _instant(found.get("retry_at"), at)),
+        ("log", found.get("log_path")),
+    ]
+    lines = [style.paint(f"delegation {found.get('delegation', '?')}", "bold")]
+    lines += [f"  {name.ljust(10)} {one_line(value)}" for name, value in pairs if value]
+    if isinstance(found.get("failure"), dict):
+        lines.append(f"  failure    {failure_line(found['failure'])}")
+    if found.get("attempts"):
+        lines += ["", attempts_table(found["attempts"], style)]
+    if found.get("hops"):
+        lines += ["", *(hop_line(hop) for hop in found["hops"])]
+    if found.get("candidates") and state != "succeeded":
+        lines += ["", candidates_table(found["candidates"], style)]
+    if isinstance(found.get("question"), dict):
+        lines += ["", question_view(found["question"])]
+    if found.get("text"):
+        lines += ["", str(found["text"])]
+    return "\n".join(lines)
+
+
+def attempts_table(attempts: Sequence[Json], style: Style) -> str:
+    rows = []
+    for attempt in attempts:
+        failure = attempt.get("failure")
+        backend = str(attempt.get("backend", "?"))
+        if attempt.get("model"):
+            backend += f" [{attempt['model']}]"
+        rows.append(
+            [
+                attempt.get("attempt", "?"),
+                str(attempt.get("state", "?")) + (" (trial)" if attempt.get("trial") else ""),
+                backend,
+                _took(attempt, "started_at"),
+                "" if attempt.get("exit_code") is None else attempt["exit_code"],
+                attempt.get("effects") or "",
+                failure_line(failure) if isinstance(failure, dict) else "",
+            ]
+        )
+    return table(["ATTEMPT", "STATE", "BACKEND", "TOOK", "EXIT", "EFFECTS", "FAILURE"], rows, style)
+
+
+def question_view(question: dict[str, Json]) -> str:
+    lines = [f"a question is open ({question.get('question', '?')}): {question.get('text', '')}"]
+    options = question.get("options") or []
+    lines += [f"  {option.get('choice', '?')}: {option.get('text', '')}" for option in options]
+    return "\n".join(lines)
+
+
+def sessions_table(sessions: Sequence[Json], style: Style) -> str:
+    at = now()
+    rows = [
+        [
+            session.get("session", "?"),
+            session.get("current") or "",
+            session.get("original") or "",
+            session.get("depth") or "",
+            session.get("running") or "",
+            _instant(session.get("last_fallback_at"), at),
+        ]
+        for session in sessions
+    ]
+    if not rows:
+        return "no sessions"
+    headers = ["SESSION", "CURRENT", "ORIGINAL", "DEPTH", "RUNNING", "LAST FALLBACK"]
+    return table(headers, rows, style)
+
+
+def session_view(session: dict[str, Json], style: Style) -> str:
+    lines = [sessions_table([session], style)]
+    if session.get("hops"):
+        lines += ["", *(hop_line(hop) for hop in session["hops"])]
+    if session.get("notices"):
+        lines += ["", "announced: " + ", ".join(one_line(word) for word in session["notices"])]
+    if session.get("ignored_reports"):
+        lines.append(f"ignored reports: {session['ignored_reports']}")
+    return "\n".join(lines)
+
+
+def usage_table(rows: Sequence[Json], style: Style) -> str:
+    """What was used; a cap is shown beside what it counts."""
+    cells = [
+        [
+            row.get("backend", "?"),
+            row.get("period", "?"),
+            row.get("session") or "",
+            row.get("attempts", 0),
+            row.get("failures", 0),
+            row.get("input_tokens", 0),
+            row.get("output_tokens", 0),
+            "" if row.get("cost_usd") is None else f"{row['cost_usd']:.4f}",
+            "" if row.get("cap") is None else f"{row['cap']:g} {row.get('unit') or ''}",
+        ]
+        for row in rows
+    ]
+    if not cells:
+        return "nothing used"
+    headers = ["BACKEND", "PERIOD", "SESSION", "ATTEMPTS", "FAILED", "IN", "OUT", "USD", "CAP"]
+    return table(headers, cells, style, coloured=len(headers))
+
+
+def _instant(at: Json, now_at: float) -> str:
+    return "" if at is None else when(at, now_at)
+
+
+def _took(record: dict[str, Json], since: str = "created_at") -> str:
+    start, end = record.get(since), record.get("ended_at")
+    if start is None:
+        return ""
+    return duration((now() if end is None else end) - start)
+
+
+def _usage(usage: Json) -> str:
+    if not isinstance(usage, dict):
+        return ""
+    read, written = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
+    if not read and not written:
+        return ""
+    cost = usage.get("cost_usd")
+    return f"{read} tokens in, {written} out" + ("" if cost is None else f", {cost:.4f} USD")
