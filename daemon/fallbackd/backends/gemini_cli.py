@@ -325,6 +325,11 @@ RULES = (
         codes=("invalid_stream",),
         requires_exit=False,
     ),
+    Rule(
+        id="gemini-context",
+        reason=Reason.CONTEXT_OVERFLOW,
+        pattern=r"Sending this message \(\S+ tokens\) might exceed",
+    ),
     Rule(id="gemini-400", reason=Reason.FORMAT_ERROR, exits=(42, 144)),
     Rule(id="gemini-401", reason=Reason.AUTH, exits=(145, 147)),
     Rule(id="gemini-402", reason=Reason.BILLING, exits=(146,)),

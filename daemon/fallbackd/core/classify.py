@@ -19,7 +19,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from fallbackd.core.common_rules import COMMON_RULES, GENERAL_THROTTLES
-from fallbackd.core.error_json import Said, read_body, read_lines
+from fallbackd.core.error_json import Said, is_json, read_body, read_lines
 from fallbackd.core.error_lines import candidate_lines
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Confidence, Failure, Reason, make_failure
@@ -99,9 +99,10 @@ def _statements(evidence: Evidence) -> tuple[Said, ...]:
         found.extend(read_lines(text, is_body=evidence.stream in ("http", "exception")))
         if found and not words and status is None:
             return tuple(found)
-    # What was cut out of events comes as plain text: a vendor's statement, not its log.
-    is_plain = not text.lstrip().startswith(('{"', "[{", "{\n", "[\n", "{ "))
-    is_stated = evidence.stream == "jsonl" and is_plain and text != ""
+    # What was cut out of events comes as plain text: a vendor's statement, not its log. What
+    # was cut off in the middle is no JSON any more and counts by its words.
+    is_plain = not found and not is_json(text) or text[:1] not in ("{", "[")
+    is_stated = evidence.stream == "jsonl" and is_plain and text != "" and _states_error(text)
     is_error = words or (status or 0) >= 400 or evidence.stream == "exception"
     if not (found or is_stated or is_error):
         return ()
@@ -114,6 +115,16 @@ def _statements(evidence: Evidence) -> tuple[Said, ...]:
         value=[s.value for s in found if s.value is not None] or None,
     )
     return (whole,)
+
+
+_JSON_BEGIN = ('{"', "[{", "{\n", "[\n", "{ ")
+
+
+def _states_error(text: str) -> bool:
+    """Prose of a parser; or an event that was cut off, if its beginning names an error."""
+    return not text.startswith(_JSON_BEGIN) or bool(
+        re.match(r'.{0,200}"(?:error|retryMessage)"', text, re.S)
+    )
 
 
 def _structured(evidence: Evidence, said: tuple[Said, ...], rules: tuple[Rule, ...]) -> _Hit | None:
@@ -248,35 +259,70 @@ def _common_line(evidence: Evidence, rules: tuple[Rule, ...]) -> _Hit | None:
     may_be_short = evidence.stream == "stderr"
     for line in reversed(_lines(evidence.text, evidence.stream)):
         status = _status_in(line) if _STATUS_LINE.match(line) or _opens_like_error(line) else None
-        said = Said(text=line, words=(), status=status)
+        said = Said(text=line, words=_type_names(line), status=status)
         opens = _opens_like_error(line) or status is not None
         rule = _line_fit(said, COMMON_RULES, opens=opens or (may_be_short and _is_short(line)))
         if rule is None:
             continue
         hit = _Hit(rule=rule, text=line, confidence="text")
-        if rule.pattern and rule.reason is not Reason.CRASH:
+        if (rule.pattern or rule.codes) and rule.reason is not Reason.CRASH:
             return hit
         weak = weak or hit
-    return weak
+    return weak or _wrapped(_lines(evidence.text, evidence.stream))
+
+
+def _wrapped(lines: tuple[str, ...]) -> _Hit | None:
+    """A statement that a terminal, or pretty JSON, has spread over lines."""
+    begin = next((i for i, line in enumerate(lines) if _opens_like_error(line)), None)
+    if begin is None:
+        return None
+    text = " ".join(lines[begin : begin + 12])[:3000].replace('\\"', '"')
+    rule = _line_fit(Said(text=text, status=_status_in(text)), COMMON_RULES, opens=True)
+    return None if rule is None else _Hit(rule=rule, text=text, confidence="text")
 
 
 def _line_fit(said: Said, rules: Iterable[Rule], *, opens: bool) -> Rule | None:
+    lead = _LEAD.match(said.text)
     for rule in rules:
+        if rule.codes and any(w in rule.codes for w in said.words):
+            return rule
         if rule.pattern:
             if rule.statuses and said.status not in rule.statuses:
                 continue
             found = _compiled(rule.pattern).search(said.text)
-            if found and (opens or (found.start() == 0 and _is_statement(said.text, found))):
+            if found is None:
+                continue
+            if opens or (found.start() == 0 and rule.pattern.startswith("^")):
+                return rule
+            begins = found.start() == 0 or (lead is not None and found.start() <= lead.end())
+            if begins and _is_statement(said.text, found, is_bare=found.start() == 0):
                 return rule
         elif rule.statuses and said.status in rule.statuses:
             return rule
     return None
 
 
-def _is_statement(line: str, found: re.Match[str]) -> bool:
+_LEAD = re.compile(
+    r"(?:sorry, |oops[,!] )?(?:you(?:'re|'ve| are| have)?|the|your|our|this)\s(?:\w+ ){0,3}", re.I
+)
+"""Words before the statement itself: `Our servers are currently overloaded.`"""
+
+
+def _is_statement(line: str, found: re.Match[str], *, is_bare: bool) -> bool:
     """The line says this and little else: `Too many requests`, not `Timeouts are now set to …`."""
     rest = line[found.end() :]
-    return len(rest.split()) <= 6 or bool(re.match(r"\s*[.:·,;!(\[{\-–—]", rest))
+    if re.match(r"\w{0,12}\s*(?:[.:·,;!(\[{\-–—]|$)", rest):
+        return True
+    return is_bare and len(rest.split()) <= 6
+
+
+_TYPE_NAME = re.compile(r"(?:[\w.]+\.)?(\w+(?:Error|Exception|Timeout|Exceeded))\b(?=\s*[:(\[]|$)")
+
+
+def _type_names(line: str) -> tuple[str, ...]:
+    """Names of exceptions at the beginning of a line."""
+    found = _TYPE_NAME.match(line)
+    return (found[1].lower(),) if found else ()
 
 
 def _is_short(line: str) -> bool:
@@ -296,7 +342,7 @@ def _notice(evidence: Evidence, rules: tuple[Rule, ...]) -> _Hit | None:
         if rule.reason not in _NOTICES or not rule.pattern or rule.opens or rule.statuses:
             continue
         found = _compiled(rule.pattern).match(first)
-        if found and (rule in rules or _is_statement(first, found)):
+        if found and (rule in rules or _is_statement(first, found, is_bare=True)):
             return _Hit(rule=rule, text=text, confidence="text")
     return None
 
@@ -319,17 +365,22 @@ _STATUS_LINE = re.compile(
     re.I,
 )
 _ERROR_OPENING = re.compile(
-    r"(?:\[?(?:fatal|error|err|critical)\]?\b\s*[:\]!]|\[?(?:FATAL|ERROR|CRITICAL)\]?\s|Error\b[: (]|[\w.]*[a-z](?:Error|Exception|Timeout)\b"
-    r"(?:\s*[\[(][^\])]*[\])])?\s*[:(]|api error\b|api call failed|api request failed|request failed"
-    r"|error (?:when|while|from|code|msg|running|reading)|unexpected status|\W*execution failed"
-    r"|\W*model call failed|exceeded retry limit|failed to (?:authenticate|refresh|sign in|login|log in|run prompt)"
-    r"|agent terminated|llm (?:provider|request)|stream (?:disconnected|error)|reconnecting\.\.\."
-    r"|attempt \d+ failed|internal error|provider (?:api )?error|upstream)",
+    r"\[?(?:fatal|error|err|critical)\]?\s*[:\]!]|\[?(?:fatal|error|critical)\]?\s+(?=[\[({]|\w+ error)"
+    r"|error[: (]|(?:[\w.]+\.)?\w*(?:error|exception|timeout)(?:\s*[\[(][^\])]*[\])])?\s*[:(]"
+    # `OAuth error: …`, `sub-agent error: …`; side calls of a program are not its failure.
+    r"|(?!tracing|telemetry|\w+ logging)(?:[\w/.-]+ ){1,3}error ?[:(]|\S+ +(?:error|fatal) +\S|[\w-]+ : "
+    r"|api error\b|api call failed|api request failed|request failed|ran into this error|reason: "
+    r"|error (?:when|while|from|code|msg|running|reading)|unexpected status|execution failed"
+    r"|model call failed|exceeded retry limit|agent terminated|llm (?:provider|request)"
+    r"|failed to (?:authenticate|refresh|sign in|login|log in|run prompt)"
+    r"|stream (?:disconnected|error)|reconnecting\.\.\.|attempt \d+ failed|internal error"
+    r"|provider (?:api )?error|upstream ",
+    re.I,
 )
 
 
 def _opens_like_error(line: str) -> bool:
-    return bool(_ERROR_OPENING.match(line) or _ERROR_OPENING.match(line.lower()))
+    return bool(_ERROR_OPENING.match(line))
 
 
 def _status_in(line: str) -> int | None:

@@ -134,7 +134,7 @@ COMMON_RULES: tuple[Rule, ...] = (
         id="content-policy",
         reason=_R.CONTENT_POLICY,
         pattern=r"content[_ ](?:filter|policy|moderation|management)|content filtering|safety (?:system|filter|policy)"
-        r"|blocked (?:due to|by|for) .{0,30}(?:safety|prohibited|content|policy)|PROHIBITED_CONTENT|new_sensitive"
+        r"|(?:request|candidate|output|response|prompt) (?:was |is )?blocked|blocked (?:due to|by|for) .{0,30}(?:safety|prohibited|content|policy)|PROHIBITED_CONTENT|new_sensitive"
         r"|violat\w+ (?:our |the )?(?:usage|content|safety) polic|flagged (?:as|for|by)|inappropriate content|usage polic",
         codes=("content_filter", "content-filter", "content_policy_violation", "safety", "data_inspection_failed", "contentpolicyviolationerror"),
     ),  # fmt: skip
@@ -212,7 +212,7 @@ COMMON_RULES: tuple[Rule, ...] = (
     Rule(
         id="throttle",
         reason=_R.RATE_LIMIT,
-        pattern=r"rate[ _-]?limit(?:ed|s|er|ing)?[ _-]?(?:exceeded|reached|hit|error|is exceeded|has been|was)?\b"
+        pattern=r"(?:api )?(?:been )?rate[ _-]?limit(?:ed|s|er|ing)?[ _-]?(?:exceeded|reached|hit|error|is exceeded|has been|was)?\b"
         r"|too many requests|throttl(?:ed|ing)|request rate is too high|slow down|requests? limit|exceeded retry limit, last status: 429"
         r"|(?:reached|exceeded) .{0,40}\b(?:RPM|TPM)\b|too many (?:concurrent|tokens, please wait)|请求过于频繁|速率限制|リクエストが多すぎ",
         codes=(
@@ -257,7 +257,7 @@ COMMON_RULES: tuple[Rule, ...] = (
         id="network",
         reason=_R.NETWORK,
         pattern=r"connection (?:refused|reset|error|closed|aborted|failed|lost)|ECONN(?:REFUSED|RESET|ABORTED)|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|EPIPE"
-        r"|(?:unable|failed|cannot|could not|can't) to? ?connect|getaddrinfo|name resolution|dns (?:error|lookup)|no such host"
+        r"|(?:unable to|failed to|cannot|could not|can't) connect|getaddrinfo|name resolution|dns (?:error|lookup)|no such host"
         r"|server disconnected|peer closed|socket (?:connection )?(?:was )?(?:closed|hang)|socket hang up|fetch failed"
         r"|stream (?:disconnected|closed) before|error sending request|waiting for network|network (?:error|is unreachable|unreachable)"
         r"|incomplete chunked read|BadRecordMac|bad record mac|tls alert|fatal alert|\bterminated$|all connection attempts failed"

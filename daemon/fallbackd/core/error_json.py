@@ -10,6 +10,8 @@ from msgspec import Struct
 
 MAX_DEPTH = 8
 MAX_JSON_LINE_CHARS = 200_000
+MAX_SAID_CHARS = 8_000
+"""Patterns are searched in the beginning and in the end of a message this long."""
 
 
 class Said(Struct, frozen=True, dict=True):
@@ -24,6 +26,8 @@ class Said(Struct, frozen=True, dict=True):
     def lines(self) -> tuple[str, ...]:
         """What patterns are searched in: the message, whole and by line, then the words."""
         text = self.text.replace("’", "'")
+        if len(text) > MAX_SAID_CHARS:
+            text = f"{text[:MAX_SAID_CHARS]}\n{text[-MAX_SAID_CHARS:]}"
         parts = [p for p in text.split("\n") if p.strip()]
         whole = [" ".join(text.split())] if len(parts) > 1 else []
         return (*parts, *whole, *self.words)
@@ -277,6 +281,11 @@ def _plain(text: str) -> str:
     if re.search(r"<(?:!doctype|html|head|body|h1|center|title)\b", text[:2000], re.I):
         text = " ".join(_TAGS.sub(" ", text).split())
     return text.strip()
+
+
+def is_json(text: str) -> bool:
+    """The text is one JSON value, or begins with a line that is one."""
+    return _parse(text) is not None or _parse(text.strip().split("\n", 1)[0]) is not None
 
 
 def _parse(text: str) -> Any:

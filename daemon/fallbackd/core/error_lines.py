@@ -3,13 +3,16 @@
 import re
 
 _DECORATION = re.compile(
-    r"^(?:[\s│┃╭╰╮╯─|■●•×✕✖✗❌⚠⎿›>*└├⚕️‼!]+"
+    r"^(?:[\s│┃╭╰╮╯─|■●•×✕✖✗❌⚠⎿›>*└├⚕️‼!！]+"
     r"|-\s(?=[A-Z])"
     r"|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\s*[:\]|-]?"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?\s"
     r"|\[\d{4}-\d\d-\d\d[^\]]*\]"
     r"|\[(?:stderr|stdout)\]\s)+"
 )
+
+MAX_LINE_CHARS = 8_000
+"""No program states its failure in a longer line."""
 
 # A tool's output in the transcript of an agent begins here …
 _TOOL_OPENS = re.compile(
@@ -53,6 +56,6 @@ def candidate_lines(text: str, *, mixed: bool) -> tuple[str, ...]:
         if in_prose and mixed:
             continue
         bare = _DECORATION.sub("", line).strip()
-        if bare and len(bare) < 20_000:
+        if bare and len(bare) < MAX_LINE_CHARS:
             lines.append(bare)
     return tuple(lines)
