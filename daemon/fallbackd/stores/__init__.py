@@ -1,7 +1,10 @@
 """Where records are kept, one file per way of keeping them."""
 
+from pathlib import Path
+
 from fallbackd.ports.store import Store
 from fallbackd.stores.memory import MemoryStore
+from fallbackd.stores.sqlite import open_sqlite
 
 
 async def open_store(url: str, *, now: float) -> Store:
@@ -10,10 +13,13 @@ async def open_store(url: str, *, now: float) -> Store:
 
     Raises:
         ValueError: The scheme is unknown.
+        opening.StoreTooNew: The records were written by a newer version.
     """
-    scheme, _, _rest = url.partition(":")
+    scheme, _, rest = url.partition(":")
     match scheme:
         case "memory":
             return MemoryStore()
+        case "sqlite":
+            return await open_sqlite(Path(rest), now=now)
         case _:
             raise ValueError(f"no such kind of store: {scheme!r} (memory: and sqlite:<path> exist)")

@@ -1,0 +1,57 @@
+"""Decisions on their way to the disk: who asked, what was decided, what is written for it."""
+
+from collections.abc import Callable, Sequence
+
+from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
+from fallbackd.stores.database import Database
+from fallbackd.stores.mirror import Draft
+from fallbackd.stores.writes import Writes, writes_of
+
+Answer = tuple[Decision, Sequence[Journaled]]
+
+
+class Request:
+    """One call of `transact`, until it has its answer."""
+
+    def __init__(self, keys: Keys, run: Callable[[Snapshot], Decision], must_keep: bool) -> None:
+        self.keys = keys
+        self.must_keep = must_keep
+        self.answer: Answer | None = None
+        self.error: Exception | None = None
+        self._run = run
+
+    @property
+    def is_done(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+    def decide(self, draft: Draft) -> tuple[Answer, Writes] | None:
+        """Add the decision to a draft. None: it raised, and the draft is as it was."""
+        try:
+            decision = self._run(draft.snapshot(self.keys))
+            writes = writes_of(decision.changes, after_seq=draft.last_seq)
+        except Exception as error:
+            self.error = error
+            return None
+        return (decision, draft.add(decision.changes)), writes
+
+
+class Commit:
+    """Decisions that are being written together."""
+
+    def __init__(self, requests: Sequence[Request], draft: Draft, writes: Writes) -> None:
+        self.requests = requests
+        self.draft = draft
+        self.writes = writes
+        self.answers: list[tuple[Request, Answer]] = []
+        self.is_tried = False
+        self.error: Exception | None = None
+
+    def write(self, database: Database) -> None:
+        """Once, however often it is asked for."""
+        if self.is_tried:
+            return
+        try:
+            database.write(self.writes)
+        except Exception as error:  # whatever it is, nothing was written, and somebody is told
+            self.error = error
+        self.is_tried = True

@@ -1,0 +1,293 @@
+"""The database file, seen from the one thread that works on it. Blocks; waits for the disk."""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from fallbackd.core.health import Health
+from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.state import Delegation, Meter, Session
+from fallbackd.stores.codec import RecordT, Undecodable, decode
+from fallbackd.stores.opening import Opened, open_again, open_database, put_aside, transaction
+from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, Writes
+
+log = structlog.get_logger()
+
+PRUNED_AT_ONCE = 500
+"""Rows that one transaction deletes: the decisions in between must not wait long."""
+
+
+class Loaded(NamedTuple):
+    """What an earlier run left, without what has ended."""
+
+    health: list[Health]
+    meters: list[Meter]
+    sessions: list[Session]
+    active: list[Delegation]
+    finished: dict[str, int]
+    facts: dict[str, str]
+    last_seq: int
+
+
+class Database:
+    """One file. Not safe for use by two threads at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.set_aside: tuple[str, ...] = ()
+        """Paths of damaged files; `<path>: <kind> <key>` for single records."""
+        self._connection: sqlite3.Connection | None = None
+        self._is_writable = False
+        self._is_closed = False
+        self._is_known = False
+        """Whether what the file holds has been loaded, or there was nothing to load."""
+        self._file: tuple[int, int] | None = None
+
+    def open(self, *, now: float) -> tuple[Loaded, Exception | None]:
+        """
+        Returns:
+            The records, and why nothing can be written, if so.
+
+        Raises:
+            StoreTooNew: The file was written by a newer version.
+        """
+        opened = open_database(self.path, now=now)
+        try:
+            loaded = self._take(opened)
+        except (sqlite3.Error, ValueError) as error:
+            # The check of its pages found nothing wrong, reading it did.
+            if opened.connection is not None:
+                opened.connection.close()
+            opened = _without(self.path, error, now=now)
+            loaded = self._take(opened)
+        if opened.set_aside:
+            log.error("store.set_aside", paths=opened.set_aside)
+        self.set_aside = opened.set_aside + self.set_aside
+        return loaded, opened.trouble
+
+    def _take(self, opened: Opened) -> Loaded:
+        self.set_aside = ()
+        self._connection = opened.connection
+        self._is_writable = opened.trouble is None
+        self._file = _identity(self.path)
+        self._is_known = opened.connection is not None or self._file is None
+        if opened.connection is None:
+            return Loaded([], [], [], [], {}, {}, 0)
+        return self._load(opened.connection)
+
+    def _load(self, connection: sqlite3.Connection) -> Loaded:
+        def records(kind: type[RecordT], table: str, select: str) -> list[RecordT]:
+            good: list[RecordT] = []
+            bad: list[tuple[str, str]] = []
+            for key, data in connection.execute(select):
+                try:
+                    good.append(decode(data, kind))
+                except Undecodable as error:
+                    bad.append((key, str(error)))
+            for key, why in bad:
+                self._skip(connection, table, key, why)
+            return good
+
+        (first,) = connection.execute("SELECT max(seq) FROM journal").fetchone()
+        pruned = connection.execute("SELECT value FROM meta WHERE key = 'last_seq'").fetchone()
+        return Loaded(
+            health=records(Health, "health", "SELECT scope, record FROM health"),
+            meters=records(Meter, "meters", "SELECT backend, record FROM meters"),
+            sessions=records(Session, "sessions", "SELECT session, record FROM sessions"),
+            active=records(
+                Delegation,
+                "delegations",
+                "SELECT delegation, record FROM delegations WHERE is_ended = 0"
+                " ORDER BY created_at, delegation",
+            ),
+            finished=dict(connection.execute("SELECT state, count FROM finished")),
+            facts=dict(connection.execute("SELECT key, value FROM facts")),
+            last_seq=max(first or 0, int(pruned[0]) if pruned else 0),
+        )
+
+    def _skip(self, connection: sqlite3.Connection, table: str, key: str, why: str) -> None:
+        """Take a record that cannot be read out of the way, into the table of such records."""
+        log.error("record.set_aside", table=table, key=key, why=why)
+        self.set_aside += (f"{self.path}: {table} {key}",)
+        if not self._is_writable:
+            return
+        with suppress(sqlite3.Error):  # said already; it is tried again at the next start
+            self._move_to_damaged(connection, table, key)
+
+    def _move_to_damaged(self, connection: sqlite3.Connection, table: str, key: str) -> None:
+        column = {"health": "scope", "meters": "backend"}.get(table, table[:-1])
+        with transaction(connection):
+            connection.execute(
+                f"INSERT INTO damaged SELECT ?, {column}, record FROM {table}"  # noqa: S608
+                f" WHERE {column} = ?",
+                (table, key),
+            )
+            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (key,))  # noqa: S608
+
+    # Writing.
+
+    def write(self, writes: Writes) -> None:
+        """
+        Write all rows, or none.
+
+        Raises:
+            sqlite3.Error, OSError, opening.Damaged, opening.StoreTooNew: None is written.
+        """
+        connection = self._writable()
+        with transaction(connection):
+            for (table, key), row in writes.rows.items():
+                if row is None:
+                    connection.execute(DROP[table], (key,))
+                else:
+                    connection.execute(PUT[table], row)
+            connection.executemany(ADD_STORY, writes.stories)
+            connection.executemany(ADD_NOTE, writes.notes)
+
+    def prune_delegations(self, *, before_at: float) -> tuple[list[DelegationId], bool]:
+        """Drop some old ended delegations and their stories. Returns them, and if more are left."""
+        connection = self._writable()
+        with transaction(connection):
+            dropped = [
+                DelegationId(one)
+                for (one,) in connection.execute(
+                    "SELECT delegation FROM delegations WHERE is_ended = 1 AND ended_at < ?"
+                    " ORDER BY ended_at LIMIT ?",
+                    (before_at, PRUNED_AT_ONCE),
+                )
+            ]
+            rows = [(one,) for one in dropped]
+            connection.executemany("DELETE FROM stories WHERE delegation = ?", rows)
+            connection.executemany("DELETE FROM delegations WHERE delegation = ?", rows)
+        return dropped, len(dropped) == PRUNED_AT_ONCE
+
+    def prune_journal(self, *, before_at: float, last_seq: int) -> None:
+        """Drop the oldest entries up to the first one that is not older."""
+        connection = self._writable()
+        with transaction(connection):
+            kept = connection.execute(
+                "SELECT seq FROM journal WHERE at >= ? ORDER BY seq LIMIT 1", (before_at,)
+            ).fetchone()
+            connection.execute(PUT["meta"], ("last_seq", str(last_seq)))
+            connection.execute(
+                "DELETE FROM journal WHERE seq < ?", (kept[0] if kept else last_seq + 1,)
+            )
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _writable(self) -> sqlite3.Connection:
+        if self._is_closed:
+            raise OSError("it was closed")
+        if self._connection is not None and self._is_writable:
+            if _identity(self.path) != self._file:
+                raise OSError(
+                    f"it was removed or replaced while the daemon runs; what is still known of it"
+                    f" is in the daemon's memory ({self.path.name})"
+                )
+            return self._connection
+        connection = open_again(self.path)
+        if not self._is_known:
+            (openings,) = connection.execute(
+                "SELECT value FROM meta WHERE key = 'openings'"
+            ).fetchone()
+            if int(openings) > 1:
+                connection.close()
+                raise OSError(
+                    "it holds records of an earlier run that could not be read at the start:"
+                    " restart the daemon"
+                )
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._is_writable, self._is_known = connection, True, True
+        self._file = _identity(self.path)
+        return connection
+
+    # Reading.
+
+    def delegations_by_key(
+        self, delegations: Iterable[str], requests: Iterable[str]
+    ) -> list[Delegation]:
+        """Those that exist of the given ids and request ids."""
+        found: list[Delegation] = []
+        for delegation in delegations:
+            found += self._delegations("delegation = ?", (delegation,))
+        for request_id in requests:
+            newest = "request_id = ? ORDER BY created_at DESC, delegation DESC LIMIT 1"
+            found += self._delegations(newest, (request_id,))
+        return found
+
+    def newest_delegations(
+        self, *, session: SessionId | None, state: str | None, limit: int
+    ) -> list[Delegation]:
+        where, values = ["1"], list[str | int]()
+        if session is not None:
+            where.append("session = ?")
+            values.append(session)
+        if state is not None:
+            where.append("state = ?")
+            values.append(state)
+        order = " ORDER BY created_at DESC, delegation DESC LIMIT ?"
+        return self._delegations(" AND ".join(where) + order, (*values, limit))
+
+    def story(self, delegation: DelegationId) -> list[bytes]:
+        if self._connection is None:
+            return []
+        rows = self._connection.execute(
+            "SELECT record FROM stories WHERE delegation = ? ORDER BY place", (delegation,)
+        )
+        return [data for (data,) in rows]
+
+    def journal(self, *, after_seq: int, limit: int) -> list[tuple[int, bytes]]:
+        if self._connection is None:
+            return []
+        return self._connection.execute(
+            "SELECT seq, record FROM journal WHERE seq > ? ORDER BY seq LIMIT ?",
+            (after_seq, limit),
+        ).fetchall()
+
+    def _delegations(self, where: str, values: Sequence[str | int]) -> list[Delegation]:
+        if self._connection is None:
+            return []
+        rows = self._connection.execute(
+            f"SELECT delegation, record FROM delegations WHERE {where}",  # noqa: S608
+            values,
+        )
+        return decoded(Delegation, rows)
+
+
+def decoded(kind: type[RecordT], rows: Iterable[tuple[object, bytes]]) -> list[RecordT]:
+    """Records by (key, bytes); one that cannot be read is left out and said."""
+    good: list[RecordT] = []
+    for key, data in rows:
+        try:
+            good.append(decode(data, kind))
+        except Undecodable as error:
+            log.error("record.unreadable", kind=kind.__name__, key=key, why=str(error))
+    return good
+
+
+def _without(path: Path, error: Exception, *, now: float) -> Opened:
+    """A new database in place of one that turned out to be unreadable."""
+    if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF == sqlite3.SQLITE_IOERR:
+        return Opened(None, error, ())
+    try:
+        set_aside = put_aside(path, now=now)
+    except OSError as refused:
+        return Opened(None, refused, ())
+    return open_database(path, now=now)._replace(set_aside=set_aside)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

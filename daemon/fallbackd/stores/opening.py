@@ -1,0 +1,237 @@
+"""
+Opening the database file, whatever state it is in.
+
+A file that is damaged is renamed, never changed or deleted, and a new one is made. A file that
+cannot be written is read. One of a newer version is left alone.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from fallbackd.stores.codec import MIGRATIONS, SCHEMA_VERSION
+
+CHECK_ALL_BYTES = 32 * 1024 * 1024
+"""Up to this size the whole file is checked; above, what a start needs: it must not take long."""
+NEEDED = ("meta", "health", "meters", "sessions", "finished", "facts")
+BUSY_TIMEOUT_S = 5.0
+"""Somebody looks into the file with a tool that locks it."""
+
+
+class StoreTooNew(Exception):
+    """The database was written by a newer version of the daemon."""
+
+
+class Damaged(Exception):
+    """The file is no database of ours any more: says why."""
+
+
+class Opened(NamedTuple):
+    connection: sqlite3.Connection | None
+    """None: nothing can be read or written."""
+    trouble: Exception | None
+    """Why nothing can be written."""
+    set_aside: tuple[str, ...]
+
+
+def open_database(path: Path, *, now: float) -> Opened:
+    """
+    Raises:
+        StoreTooNew: The file is left as it is.
+    """
+    try:
+        try:
+            connection, trouble = _open_to_write(path)
+            return Opened(connection, trouble, ())
+        except Damaged:
+            set_aside = put_aside(path, now=now)
+        connection, trouble = _open_to_write(path)
+        return Opened(connection, trouble, set_aside)
+    except (sqlite3.Error, OSError, Damaged) as error:
+        return Opened(_open_to_read(path), error, ())
+
+
+def open_again(path: Path) -> sqlite3.Connection:
+    """
+    Open a file for writing that could not be written before.
+
+    Raises:
+        sqlite3.Error, OSError, Damaged, StoreTooNew: It still cannot be.
+    """
+    connection, trouble = _open_to_write(path)
+    if trouble is not None:
+        connection.close()
+        raise trouble
+    return connection
+
+
+def put_aside(path: Path, *, now: float) -> tuple[str, ...]:
+    """Rename a damaged database with what belongs to it. Returns where it is now."""
+    target = path.with_name(f"{path.name}.corrupt-{int(now)}")
+    number = 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{path.name}.corrupt-{int(now)}.{number}")
+    moved = []
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{target}{suffix}")
+            moved.append(f"{target}{suffix}")
+    return tuple(moved)
+
+
+def is_damage(error: Exception) -> bool:
+    if isinstance(error, Damaged):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite gives its other files the mode of this one.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    path.chmod(0o600)
+    _refuse_an_emptied_file(path)
+    with _closing_on_error(_connect(path, "mode=rw")) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        version = _version(connection, path)
+        _check(connection, path)
+        trouble: Exception | None = None
+        try:
+            if version < SCHEMA_VERSION:
+                _migrate(connection, version)
+            _try_to_write(connection)
+        except sqlite3.OperationalError as error:
+            if version < SCHEMA_VERSION:
+                raise
+            trouble = error
+        return connection, trouble
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection | None:
+    """An old version is not read: only a migration would make it readable."""
+    for how in ("mode=ro", "immutable=1"):
+        # The second is for a directory in which SQLite cannot make its files: after a clean end
+        # everything is in the one file.
+        if how == "immutable=1" and _size(Path(f"{path}-wal")) > 0:
+            return None
+        try:
+            if not path.exists():
+                return None
+            with _closing_on_error(_connect(path, how)) as connection:
+                if _version(connection, path) == SCHEMA_VERSION:
+                    return connection
+                connection.close()
+        except (sqlite3.Error, OSError, Damaged):
+            continue
+        break
+    return None
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{how}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    # A damaged key must not keep the other records from being read.
+    connection.text_factory = lambda data: data.decode(errors="replace")
+    return connection
+
+
+@contextmanager
+def _closing_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Close after an error; an error that means damage becomes `Damaged`."""
+    try:
+        yield connection
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if is_damage(error):
+            raise Damaged(str(error)) from error
+        raise
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _refuse_an_emptied_file(path: Path) -> None:
+    """SQLite deletes the log of a database that has become empty, with all that is in it."""
+    if _size(path) == 0 and _size(Path(f"{path}-wal")) > 0:
+        raise Damaged("the file is empty, but its log is not")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not tables:
+        return 0
+    if "meta" not in tables:
+        raise Damaged("it holds no records of this daemon")
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is None or not str(row[0]).isdecimal():
+        raise Damaged("it does not say its version")
+    version = int(row[0])
+    if version > SCHEMA_VERSION:
+        raise StoreTooNew(
+            f"{path} was written by a newer fallbackd (its version is {version}, this one knows"
+            f" {SCHEMA_VERSION}): start that one, or name another state directory"
+        )
+    return version
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    if _size(path) <= CHECK_ALL_BYTES:
+        checks = ["PRAGMA quick_check(1)"]
+    else:
+        checks = [f"PRAGMA quick_check({table})" for table in NEEDED]
+    for check in checks:
+        answer = connection.execute(check).fetchone()
+        if answer != ("ok",):
+            raise Damaged(str(answer[0] if answer else "no answer to an integrity check"))
+
+
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    with transaction(connection):
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
+        )
+        for statements in MIGRATIONS[version:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(
+            "REPLACE INTO meta (key, value) VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),)
+        )
+
+
+def _try_to_write(connection: sqlite3.Connection) -> None:
+    with transaction(connection):
+        connection.execute(
+            "INSERT INTO meta (key, value) VALUES ('openings', '1')"
+            " ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+        )
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing, also when it is the commit that fails."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")

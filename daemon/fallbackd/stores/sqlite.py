@@ -1,0 +1,382 @@
+"""
+A store in one SQLite file.
+
+What decisions read is in memory (`Mirror`), and on disk as well: a decision is made on the
+mirror, written in one transaction by a worker thread, and only then taken over by the mirror and
+acknowledged. Decisions that come while the disk is busy are made one after the other and written
+together. What has ended is read from disk.
+
+While nothing can be written, changes that must go on are kept as `_backlog`, and written before
+the next ones.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from fallbackd.core.health import from_disk
+from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.state import (
+    Decision,
+    Delegation,
+    Journaled,
+    Keys,
+    Note,
+    PutStory,
+    Session,
+    Snapshot,
+)
+from fallbackd.ports.store import StoreUnwritable
+from fallbackd.stores.commit import Commit, Request
+from fallbackd.stores.database import Database, decoded
+from fallbackd.stores.mirror import Draft, Mirror, newest_first
+from fallbackd.stores.opening import Damaged, StoreTooNew
+from fallbackd.stores.trouble import sentence
+from fallbackd.stores.writes import Writes
+
+ResultT = TypeVar("ResultT")
+
+log = structlog.get_logger()
+
+MAX_TOGETHER = 64
+"""Decisions that are written in one transaction."""
+MAX_ENDED = 256
+"""Ended delegations at hand. More than the keys of `MAX_TOGETHER` decisions can name."""
+MAX_JOURNAL = 2048
+UNWRITABLE = (sqlite3.Error, OSError, Damaged, StoreTooNew)
+
+
+class SqliteStore:
+    """Open it with `open_sqlite`."""
+
+    kind = "sqlite"
+
+    def __init__(
+        self, database: Database, mirror: Mirror, facts: dict[str, str], problem: str | None
+    ) -> None:
+        self._database = database
+        self._mirror = mirror
+        self._facts = facts
+        self._problem = problem
+        self._backlog = Writes()
+        self._waiting: list[Request] = []
+        self._commit: Commit | None = None
+        """Under way, or left behind by a task that was killed while it was."""
+        self._lock = anyio.Lock(fast_acquire=True)
+        self._limiter = anyio.CapacityLimiter(1)
+        self._thread_lock = threading.Lock()
+
+    @property
+    def problem(self) -> str | None:
+        return self._problem
+
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        return self._database.set_aside
+
+    @property
+    def last_seq(self) -> int:
+        return self._mirror.last_seq
+
+    # Deciding.
+
+    async def transact(
+        self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool = True
+    ) -> tuple[Decision, Sequence[Journaled]]:
+        await checkpoint_if_cancelled()
+        request = Request(keys, run, must_keep)
+        self._waiting.append(request)
+        try:
+            # What is being written cannot be called back. The disk answers, or gives an error.
+            with anyio.CancelScope(shield=True):
+                while not request.is_done:
+                    async with self._lock:
+                        await self._settle()
+                        if not request.is_done:
+                            await self._decide_waiting()
+        finally:
+            if request in self._waiting:
+                self._waiting.remove(request)
+        if request.error is not None:
+            raise request.error
+        assert request.answer is not None
+        return request.answer
+
+    async def _decide_waiting(self) -> None:
+        requests = [one for one in self._waiting if not one.is_done][:MAX_TOGETHER]
+        await self._fetch(requests)
+        commit = Commit(requests, Draft(self._mirror), self._backlog.joined(Writes()))
+        is_changed = False
+        for request in requests:
+            decided = None if request.is_done else request.decide(commit.draft)
+            if decided is not None:
+                answer, writes = decided
+                commit.answers.append((request, answer))
+                commit.writes.merge(writes)
+                is_changed = is_changed or not writes.is_empty
+        if is_changed:
+            self._count_finished(commit.draft, commit.writes)
+            await self._write(commit)
+        else:
+            self._acknowledge(commit)
+
+    async def _fetch(self, requests: Sequence[Request]) -> None:
+        """Bring what these decisions want to read and what is only on disk into the mirror."""
+        delegations = {one.keys.delegation for one in requests} - {None}
+        request_ids = {one.keys.request_id for one in requests} - {None}
+        missing = [one for one in delegations if one and self._mirror.delegation(one) is None]
+        unseen = [one for one in request_ids if one and one not in self._mirror.requests]
+        if not missing and not unseen:
+            return
+        try:
+            found = await self._on_disk(lambda: self._database.delegations_by_key(missing, unseen))
+        except sqlite3.Error as error:
+            for request in requests:
+                if request.keys.delegation in missing or request.keys.request_id in unseen:
+                    request.error = StoreUnwritable(sentence(self._database.path, error))
+            return
+        for delegation in found:
+            if self._mirror.delegation(delegation.delegation) is None:
+                self._mirror.remember(delegation)
+
+    async def _write(self, commit: Commit) -> None:
+        self._commit = commit
+        await self._on_disk(lambda: commit.write(self._database))
+        self._conclude(commit)
+
+    async def _settle(self) -> None:
+        """Finish what a task left behind that was killed in the middle of it."""
+        if self._commit is not None:
+            await self._write(self._commit)
+
+    def _conclude(self, commit: Commit) -> None:
+        self._commit = None
+        if commit.error is None:
+            self._backlog = Writes()
+            self._tell(None)
+            self._acknowledge(commit)
+            return
+        self._tell(sentence(self._database.path, commit.error))
+        for request in commit.requests:
+            if not request.is_done:
+                self._decide_without_disk(request)
+
+    def _acknowledge(self, commit: Commit) -> None:
+        self._mirror.apply(commit.draft)
+        for request, answer in commit.answers:
+            request.answer = answer
+        if self._backlog.is_empty:
+            self._mirror.forget_surplus()
+
+    def _decide_without_disk(self, request: Request) -> None:
+        """Again and alone: those before it may have been refused."""
+        draft = Draft(self._mirror)
+        decided = request.decide(draft)
+        if decided is None:
+            return
+        answer, writes = decided
+        if request.must_keep and not writes.is_empty:
+            request.error = StoreUnwritable(self._problem)
+            return
+        self._count_finished(draft, writes)
+        self._backlog.merge(writes)
+        self._mirror.apply(draft)
+        request.answer = answer
+
+    def _count_finished(self, draft: Draft, writes: Writes) -> None:
+        for state, count in draft.finished.items():
+            if self._mirror.finished.get(state) != count:
+                writes.put("finished", state, count)
+
+    def _tell(self, problem: str | None) -> None:
+        if problem is not None and self._problem is None:
+            log.error("store.stopped_writing", problem=problem)
+        if problem is None and self._problem is not None:
+            log.info("store.resumed_writing")
+        self._problem = problem
+
+    async def _on_disk(self, work: Callable[[], ResultT]) -> ResultT:
+        """In a worker thread, one piece of work at a time, even after a task was killed."""
+
+        def alone() -> ResultT:
+            with self._thread_lock:
+                return work()
+
+        return await to_thread.run_sync(alone, limiter=self._limiter)
+
+    # Reading.
+
+    def peek(self) -> Snapshot:
+        return self._mirror.peek()
+
+    async def delegation(self, delegation: DelegationId) -> Delegation | None:
+        found = self._mirror.delegation(delegation)
+        if found is not None:
+            return found
+        async with self._lock:
+            await self._settle()
+            found = self._mirror.delegation(delegation)
+            if found is not None:
+                return found
+            read = await self._on_disk(lambda: self._database.delegations_by_key([delegation], []))
+        return read[0] if read else None
+
+    async def delegations(
+        self, *, session: SessionId | None = None, state: str | None = None, limit: int = 100
+    ) -> Sequence[Delegation]:
+        async with self._lock:
+            await self._settle()
+            # What is not written yet may differ from what is on disk, and so be left out below.
+            reach = limit + self._backlog.count("delegations")
+            read = await self._on_disk(
+                lambda: self._database.newest_delegations(session=session, state=state, limit=reach)
+            )
+            known = {one.delegation: one for one in read}
+            known.update((one.delegation, one) for one in self._mirror.in_memory())
+        return newest_first(known.values(), session=session, state=state, limit=limit)
+
+    async def session(self, session: SessionId) -> Session | None:
+        return self._mirror.session(session)
+
+    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
+        return self._mirror.sessions(limit=limit)
+
+    async def story(self, delegation: DelegationId) -> Sequence[PutStory]:
+        async with self._lock:
+            await self._settle()
+            rows = await self._on_disk(lambda: self._database.story(delegation))
+            rows += [data for one, data in self._backlog.stories if one == delegation]
+        return decoded(PutStory, ((delegation, data) for data in rows))
+
+    async def journal(self, *, after_seq: int, limit: int = 1000) -> Sequence[Journaled]:
+        if after_seq + 1 >= self._mirror.first_seq():
+            return self._mirror.journal(after_seq=after_seq, limit=limit)
+        async with self._lock:
+            await self._settle()
+            rows = await self._on_disk(
+                lambda: self._database.journal(after_seq=after_seq, limit=limit)
+            )
+            rows += [(seq, data) for seq, _, data in self._backlog.notes if seq > after_seq]
+        read = []
+        for seq, data in rows[:limit]:
+            read += [Journaled(seq=seq, note=note) for note in decoded(Note, ((seq, data),))]
+        return read
+
+    async def finished_counts(self) -> dict[str, int]:
+        return dict(self._mirror.finished)
+
+    # Keeping house.
+
+    async def get_meta(self, key: str) -> str | None:
+        return self._facts.get(key)
+
+    async def set_meta(self, key: str, value: str) -> None:
+        """Kept in memory, and reported in `problem`, while it cannot be written."""
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                await self._settle()
+                self._facts[key] = value
+                self._backlog.put("facts", key, value)
+                await self._write_backlog()
+
+    async def flush(self) -> bool:
+        if self._problem is None and self._backlog.is_empty:
+            return True
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                await self._settle()
+                await self._write_backlog()
+        return self._problem is None
+
+    async def _write_backlog(self) -> None:
+        """Also when it is empty: whether the disk is back shows only by writing."""
+        writes = self._backlog.joined(Writes())
+        writes.put("meta", "last_seq", str(self._mirror.last_seq))
+        await self._write(Commit([], Draft(self._mirror), writes))
+
+    async def prune(
+        self,
+        *,
+        delegations_before_at: float,
+        journal_before_at: float,
+        max_sessions: int,
+        sessions_before_at: float,
+    ) -> tuple[Sequence[DelegationId], Sequence[SessionId]]:
+        """Drops nothing while nothing can be written."""
+        dropped: list[DelegationId] = []
+        is_more = await self.flush()
+        try:
+            while is_more:
+                is_more = await self._prune_some(dropped, before_at=delegations_before_at)
+            if self._problem is None:
+                await self._prune_journal(before_at=journal_before_at)
+        except UNWRITABLE as error:
+            self._tell(sentence(self._database.path, error))
+        due = self._mirror.due_sessions(max_sessions=max_sessions, before_at=sessions_before_at)
+        return dropped, due
+
+    async def _prune_some(self, dropped: list[DelegationId], *, before_at: float) -> bool:
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                await self._settle()
+                if not self._backlog.is_empty:
+                    return False
+                gone, is_more = await self._on_disk(
+                    lambda: self._database.prune_delegations(before_at=before_at)
+                )
+                for delegation in gone:
+                    self._mirror.forget(delegation)
+        dropped += gone
+        return is_more
+
+    async def _prune_journal(self, *, before_at: float) -> None:
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                await self._settle()
+                last_seq = self._mirror.last_seq
+                await self._on_disk(
+                    lambda: self._database.prune_journal(before_at=before_at, last_seq=last_seq)
+                )
+                self._mirror.forget_journal(before_at=before_at)
+
+    async def aclose(self) -> None:
+        """What cannot be written now is lost with the process."""
+        with anyio.CancelScope(shield=True):
+            await self.flush()
+            async with self._lock:
+                await self._on_disk(self._database.close)
+
+
+async def open_sqlite(path: Path, *, now: float) -> SqliteStore:
+    """
+    Open a database, or make one. Never fails for the state the file or the disk is in: what could
+    not be read is in `set_aside`, why nothing can be written in `problem`.
+
+    Args:
+        now: For the age of what is loaded, and the names of files that are put aside.
+
+    Raises:
+        StoreTooNew: The file was written by a newer version.
+    """
+    database = Database(path)
+    loaded, trouble = await to_thread.run_sync(lambda: database.open(now=now))
+    mirror = Mirror(max_ended=MAX_ENDED, max_journal=MAX_JOURNAL)
+    mirror.load(
+        health=[from_disk(one, now=now) for one in loaded.health],
+        meters=loaded.meters,
+        sessions=loaded.sessions,
+        active=loaded.active,
+        finished=loaded.finished,
+        last_seq=loaded.last_seq,
+    )
+    problem = None if trouble is None else sentence(path, trouble)
+    if problem is not None:
+        log.error("store.stopped_writing", problem=problem)
+    return SqliteStore(database, mirror, loaded.facts, problem)

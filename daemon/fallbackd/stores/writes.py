@@ -1,0 +1,113 @@
+"""What is to be written, as rows: encoded once, a later one in place of an earlier one."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from fallbackd.core.state import (
+    Change,
+    DropSession,
+    Note,
+    PutDelegation,
+    PutHealth,
+    PutMeter,
+    PutSession,
+    PutStory,
+)
+from fallbackd.stores.codec import encode
+
+Value = str | bytes | int | float | None
+
+PUT = {
+    "health": "REPLACE INTO health (scope, record) VALUES (?, ?)",
+    "meters": "REPLACE INTO meters (backend, record) VALUES (?, ?)",
+    "sessions": "REPLACE INTO sessions (session, record) VALUES (?, ?)",
+    "delegations": "REPLACE INTO delegations (delegation, session, state, is_ended, request_id,"
+    " created_at, ended_at, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    "finished": "REPLACE INTO finished (state, count) VALUES (?, ?)",
+    "facts": "REPLACE INTO facts (key, value) VALUES (?, ?)",
+    "meta": "REPLACE INTO meta (key, value) VALUES (?, ?)",
+}
+DROP = {"sessions": "DELETE FROM sessions WHERE session = ?"}
+ADD_STORY = "INSERT INTO stories (delegation, record) VALUES (?, ?)"
+ADD_NOTE = "INSERT INTO journal (seq, at, record) VALUES (?, ?, ?)"
+
+
+class Writes:
+    """
+    Rows to write in one transaction.
+
+    Attributes:
+        rows: By table and key; None: the row goes.
+        stories: (delegation, record), oldest first.
+        notes: (seq, at, record), in order.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], tuple[Value, ...] | None] = {}
+        self.stories: list[tuple[str, bytes]] = []
+        self.notes: list[tuple[int, float, bytes]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.rows or self.stories or self.notes)
+
+    def count(self, table: str) -> int:
+        return sum(1 for kind, _ in self.rows if kind == table)
+
+    def put(self, table: str, *row: Value) -> None:
+        """
+        Raises:
+            UnicodeEncodeError: A key is no text that can be stored. Better now than in a commit
+                that others share.
+        """
+        for value in row:
+            if isinstance(value, str):
+                value.encode()
+        self.rows[table, str(row[0])] = row
+
+    def merge(self, later: "Writes") -> None:
+        self.rows.update(later.rows)
+        self.stories.extend(later.stories)
+        self.notes.extend(later.notes)
+
+    def joined(self, later: "Writes") -> "Writes":
+        both = Writes()
+        both.merge(self)
+        both.merge(later)
+        return both
+
+
+def writes_of(changes: Sequence[Change], *, after_seq: int) -> Writes:
+    """The rows of one decision, whose notes come after the place `after_seq` of the journal."""
+    writes = Writes()
+    for change in changes:
+        match change:
+            case PutHealth():
+                writes.put("health", change.health.scope, encode(change.health))
+            case PutMeter():
+                writes.put("meters", change.meter.backend, encode(change.meter))
+            case PutSession():
+                writes.put("sessions", change.session.session, encode(change.session))
+            case DropSession():
+                writes.rows["sessions", change.session] = None
+            case PutDelegation():
+                one = change.delegation
+                writes.put(
+                    "delegations",
+                    one.delegation,
+                    one.session,
+                    one.state,
+                    int(one.is_ended),
+                    one.request_id,
+                    one.created_at,
+                    one.ended_at,
+                    encode(one),
+                )
+            case PutStory():
+                writes.stories.append((change.delegation, encode(change)))
+            case Note():
+                seq = after_seq + len(writes.notes) + 1
+                writes.notes.append((seq, change.at, encode(change)))
+            case _:
+                assert_never(change)
+    return writes
