@@ -101,6 +101,31 @@ async def test_a_polite_program_ends_on_the_first_word_and_hears_it_once(tmp_pat
     assert (ended.code, ended.stopped) == (9, True)
 
 
+async def test_a_child_that_outlives_its_polite_parent_hears_it_once_too(tmp_path: Path) -> None:
+    code = """
+        import os, signal, time
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"c"))
+            os.write(1, b"r")
+            while True:
+                time.sleep(600)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        os.write(1, b"r")
+        while True:
+            time.sleep(600)
+    """
+    async with transport() as by:
+        running = await start(by, python(code), private_directory(tmp_path))
+        printed = b""
+        async for chunk in running.chunks():
+            printed += chunk.data
+            if printed == b"rr":
+                running.stop(grace_s=HANG_S)
+    assert printed == b"rrc"
+    assert isinstance(running.exit, ProcessExit)
+    assert running.exit.gone
+
+
 async def test_a_second_stop_may_shorten_the_grace(tmp_path: Path) -> None:
     async with transport() as by:
         running = await start(
