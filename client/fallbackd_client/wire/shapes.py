@@ -192,6 +192,12 @@ class ScopeHealth(Struct, frozen=True, kw_only=True):
     """policy, provider, person."""
     seconds_remaining: float | None = None
     note: str | None = None
+    age_s: float | None = None
+    loaded_at: float | None = None
+    """Read from disk then, and not confirmed since."""
+    stated_reset_at: float | None = None
+    trial: str | None = None
+    """The attempt that holds the lease of the trial."""
 
 
 class HealthEntry(Struct, frozen=True, kw_only=True):
@@ -215,6 +221,10 @@ class HealthEntry(Struct, frozen=True, kw_only=True):
     marked_broken_at: float | None = None
     ttl_seconds: float | None = None
     note: str | None = None
+    age_s: float | None = None
+    loaded_at: float | None = None
+    """Read from disk then, and not confirmed since."""
+    stated_reset_at: float | None = None
     scopes: tuple[ScopeHealth, ...] = ()
 
 

@@ -1,0 +1,1 @@
+"""The law of fronts: translate one foreign protocol to engine calls and back. No decisions."""

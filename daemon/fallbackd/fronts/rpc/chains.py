@@ -1,0 +1,34 @@
+"""Parts of params that several methods read alike."""
+
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Entry
+from fallbackd.fronts.rpc.errors import RpcError
+from fallbackd_client.wire import codes
+from fallbackd_client.wire.methods.delegate import ChainEntry
+
+TIERS = frozenset({"primary", "model", "api", "in_session"})
+
+
+def chain(given: str | tuple[str | ChainEntry, ...] | None) -> tuple[Entry, ...] | str | None:
+    """The name of a configured chain, or the entries of one that the caller made."""
+    if given is None or isinstance(given, str):
+        return given
+    return tuple(_entry(one, at) for at, one in enumerate(given))
+
+
+def _entry(one: str | ChainEntry, at: int) -> Entry:
+    if isinstance(one, str):
+        return Entry(backend=BackendId(one))
+    if one.tier is not None and one.tier not in TIERS:
+        raise RpcError(
+            codes.INVALID_PARAMS,
+            f"`chain[{at}].tier`: {one.tier!r} is no tier. Use one of {', '.join(sorted(TIERS))},"
+            " or leave it out.",
+            data={"path": f"chain[{at}].tier"},
+        )
+    return Entry(
+        backend=BackendId(one.backend),
+        model=one.model,
+        tier=one.tier,  # type: ignore[arg-type] # checked above
+        effort=one.effort,
+    )

@@ -1,0 +1,267 @@
+"""
+One connection: lines in, answers out, and nobody else disturbed.
+
+The reader answers what can be answered at once by writing straight to the socket; what the socket
+does not take goes to the outbox, which one writer empties under a deadline. While the outbox is
+long, nothing more is read: a peer that only sends is slowed down, not stored.
+"""
+
+import select
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import structlog
+from anyio.abc import SocketAttribute
+from msgspec import Struct
+
+from fallbackd.fronts.rpc.dispatch import Dispatcher, Later, refusal
+from fallbackd.fronts.rpc.host import Host
+from fallbackd.fronts.rpc.subscriptions import Subscriptions
+from fallbackd_client.wire import codes
+from fallbackd_client.wire.framing import MAX_LINE_BYTES, LineSplitter, LineTooLong
+
+RECEIVE_BYTES = 65_536
+SLICE_BYTES = 65_536
+"""The deadline of the writer is for each of these, so a slow peer of a long answer is no victim."""
+HALF_CLOSED_POLL_S = 0.5
+TURN_AWAY_S = 2.0
+
+_log = structlog.get_logger()
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    max_connections: int = 256
+    max_line_bytes: int = MAX_LINE_BYTES
+    max_in_flight: int = 1000
+    """Requests of one connection that wait for their answer."""
+    max_outbox_bytes: int = 1024 * 1024
+    """With more than this unsent, nothing more is read."""
+    send_s: float = 30.0
+    """A peer that takes nothing for this long is gone."""
+    yield_every: int = 32
+    """Requests of one connection that are served before the others have their turn."""
+
+
+class Connection:
+    def __init__(
+        self,
+        stream: anyio.abc.UNIXSocketStream,
+        dispatcher: Dispatcher,
+        host: Host,
+        subscriptions: Subscriptions,
+        *,
+        number: int,
+        limits: Limits,
+    ) -> None:
+        self._stream = stream
+        self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
+        self._dispatcher = dispatcher
+        self._host = host
+        self._subscriptions = subscriptions
+        self._number = number
+        self._limits = limits
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = 0
+        self._has_mail = anyio.Event()
+        self._has_room = anyio.Event()
+        self._in_flight = 0
+        self._all_answered = anyio.Event()
+        self._is_open = True
+        self._on_close: list[Callable[[], None]] = []
+
+    @property
+    def host(self) -> Host:
+        return self._host
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        return self._subscriptions
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    @property
+    def backlog_bytes(self) -> int:
+        return self._outbox_bytes
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def on_close(self, work: Callable[[], None]) -> None:
+        self._on_close.append(work)
+
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._tasks is not None and self._is_open:
+            self._tasks.start_soon(work)
+
+    async def serve(self) -> None:
+        """Until the peer is gone or has broken a limit."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._empty_outbox)
+                try:
+                    if await self._read():
+                        await self._finish()
+                    else:
+                        await self._turn_away()
+                finally:
+                    self._close()
+        finally:
+            self._close()
+            with anyio.CancelScope(shield=True):
+                await self._stream.aclose()
+
+    def _close(self) -> None:
+        self._is_open = False
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+        callbacks, self._on_close = self._on_close, []
+        for work in callbacks:
+            work()
+        self._has_room.set()
+
+    # --- in ------------------------------------------------------------------------------------
+
+    async def _read(self) -> bool:
+        """Returns: False when the peer broke the limit of a line."""
+        splitter = LineSplitter(self._limits.max_line_bytes)
+        served = 0
+        while self._is_open:
+            try:
+                lines = splitter.feed(await self._stream.receive(RECEIVE_BYTES))
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return True
+            except LineTooLong as error:
+                self.write(
+                    refusal(
+                        codes.INVALID_REQUEST,
+                        f"The line is longer than {error.max_bytes} bytes. Put large input into a"
+                        " file and name it in the prompt.",
+                        max_bytes=error.max_bytes,
+                    )
+                )
+                return False
+            for line in lines:
+                answer = self._dispatcher.take(line, self)
+                if isinstance(answer, Later):
+                    await self._take_later(answer)
+                elif answer is not None:
+                    self.write(answer)
+                served += 1
+                if served % self._limits.yield_every == 0:
+                    await anyio.lowlevel.checkpoint()
+            if self._outbox_bytes > self._limits.max_outbox_bytes:
+                await self.until_drained()
+        return True
+
+    async def _take_later(self, later: Later) -> None:
+        if later.is_quick:
+            if (answer := await later.run()) is not None:
+                self.write(answer)
+            return
+        if self._in_flight >= self._limits.max_in_flight:
+            self.write(
+                refusal(
+                    codes.TOO_MANY,
+                    f"{self._in_flight} requests of this connection wait for their answers."
+                    " Wait for some of them first.",
+                )
+            )
+            return
+        self._in_flight += 1
+        assert self._tasks is not None
+        self._tasks.start_soon(self._run, later)
+
+    async def _run(self, later: Later) -> None:
+        try:
+            if (answer := await later.run()) is not None:
+                self.write(answer)
+        finally:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self._all_answered.set()
+
+    async def _finish(self) -> None:
+        """The peer sends no more. It may still read: a pipe like `echo … | socat` does."""
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        while self._in_flight or self._outbox:
+            if poll.poll(0):  # POLLHUP or POLLERR: nobody reads
+                return
+            self._all_answered = anyio.Event()
+            self._has_room = anyio.Event()
+            with anyio.move_on_after(HALF_CLOSED_POLL_S):
+                await (self._all_answered if self._in_flight else self._has_room).wait()
+
+    async def _turn_away(self) -> None:
+        """
+        Let the peer read why. It may still be sending: a socket that is closed with unread input
+        fails its next write, and a simple client would never come to read the reason.
+        """
+        with anyio.move_on_after(TURN_AWAY_S):
+            while self._outbox:
+                self._has_room = anyio.Event()
+                await self._has_room.wait()
+            try:
+                await self._stream.send_eof()
+                while True:
+                    await self._stream.receive(RECEIVE_BYTES)
+            except (anyio.EndOfStream, anyio.BrokenResourceError, OSError):
+                pass
+
+    # --- out -----------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if not self._is_open:
+            return
+        if not self._outbox:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return  # the reader sees the same and ends the connection
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._outbox.append(data)
+        self._outbox_bytes += len(data)
+        self._has_mail.set()
+
+    async def until_drained(self) -> None:
+        while self._is_open and self._outbox_bytes > self._limits.max_outbox_bytes // 2:
+            self._has_room = anyio.Event()
+            await self._has_room.wait()
+
+    async def _empty_outbox(self) -> None:
+        while self._is_open:
+            if not self._outbox:
+                self._has_mail = anyio.Event()
+                self._has_room.set()
+                await self._has_mail.wait()
+            data = self._outbox[0]
+            try:
+                for at in range(0, len(data), SLICE_BYTES):
+                    with anyio.fail_after(self._limits.send_s):
+                        await self._stream.send(data[at : at + SLICE_BYTES])
+            except TimeoutError:
+                _log.warning(
+                    "connection.dropped", connection=self._number, unsent=self._outbox_bytes
+                )
+                self._close()
+                return
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self._close()
+                return
+            self._outbox.popleft()
+            self._outbox_bytes -= len(data)
+            if not self._outbox or self._outbox_bytes <= self._limits.max_outbox_bytes // 2:
+                self._has_room.set()

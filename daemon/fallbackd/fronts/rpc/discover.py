@@ -1,0 +1,78 @@
+"""
+The contract as an OpenRPC 1.3 document, made from the types that the code itself uses.
+
+Source: https://spec.open-rpc.org (1.3.2), objects Method, Content Descriptor, Error.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from fallbackd_client.wire import codes
+from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.methods import METHODS, events_subscribe
+
+OPENRPC_VERSION = "1.3.2"
+_REF = "#/components/schemas/{name}"
+
+# Each of its own types, so `Any` for all together; the document is the specification's JSON.
+Document = dict[str, Any]
+
+
+@lru_cache(maxsize=2)
+def document(version: str) -> Document:
+    types = [each for one in METHODS for each in (one.params, one.result)]
+    found, schemas = msgspec.json.schema_components(
+        (*types, events_subscribe.Event), ref_template=_REF
+    )
+    pairs = [(found[at * 2], found[at * 2 + 1]) for at in range(len(METHODS))]
+    return {
+        "openrpc": OPENRPC_VERSION,
+        "info": {
+            "title": "fallbackd",
+            "version": version,
+            "description": "JSON-RPC 2.0 over a Unix stream socket, one message a line."
+            " After `events.subscribe` the daemon sends notifications `event` with params as"
+            " `#/components/schemas/Event` describes them.",
+        },
+        "methods": [
+            _method(one, params, result, schemas)
+            for one, (params, result) in zip(METHODS, pairs, strict=True)
+        ],
+        "components": {
+            "schemas": schemas,
+            "errors": {_error_name(code): _error(code) for code in codes.KINDS},
+        },
+    }
+
+
+def _method(
+    one: Method[Any, Any], params: Document, result: Document, schemas: Document
+) -> Document:
+    shape = schemas[params["$ref"].rpartition("/")[2]] if "$ref" in params else params
+    required = set(shape.get("required", ()))
+    return {
+        "name": one.name,
+        "summary": one.summary,
+        "description": one.summary,
+        "paramStructure": "by-name",
+        "params": [
+            {"name": name, "required": name in required, "schema": schema}
+            for name, schema in sorted(
+                shape.get("properties", {}).items(), key=lambda each: each[0] not in required
+            )
+        ],
+        "result": {"name": "result", "schema": result},
+        "errors": [{"$ref": f"#/components/errors/{_error_name(code)}"} for code in codes.KINDS],
+        "x-read-only": one.read_only,
+    }
+
+
+def _error_name(code: int) -> str:
+    return codes.KINDS[code]
+
+
+def _error(code: int) -> Document:
+    words = codes.KINDS[code].replace("_", " ")
+    return {"code": code, "message": words, "data": {"kind": codes.KINDS[code]}}

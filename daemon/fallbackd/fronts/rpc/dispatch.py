@@ -1,0 +1,243 @@
+"""
+A line in, a line out: which method, which params, which answer or error.
+
+    line ── batch? ──▶ one or many requests ──▶ method ──▶ params ──▶ handler ──▶ answer line
+              │                 │                 │           │           │
+            -32700            -32600            -32601      -32602    as `errors` says
+
+Reading methods answer before the next line is looked at: a task for each request would cost more
+than the answer itself.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+import structlog
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from fallbackd.fronts.rpc.errors import RpcError, from_engine, invalid_params
+from fallbackd.fronts.rpc.handler import Handler
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire import codes
+from fallbackd_client.wire.envelope import Id, Request, encode_error, encode_result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+MAX_BATCH = 1000
+"""Requests in one batch."""
+
+_request_decoder = msgspec.json.Decoder(Request)
+_batch_decoder = msgspec.json.Decoder(list[Raw])
+_log = structlog.get_logger()
+
+
+class _Envelope(Struct, frozen=True):
+    """What can be read of a request that is none, for its `id`."""
+
+    id: str | int | float | None = None
+
+
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+
+
+class Later:
+    """An answer that has to be waited for."""
+
+    __slots__ = ("is_quick", "run")
+
+    def __init__(self, run: Callable[[], Awaitable[bytes | None]], *, is_quick: bool) -> None:
+        self.run = run
+        self.is_quick = is_quick
+        """Soon there, and cheaper to wait for on the spot than in a task."""
+
+
+Answer = bytes | Later | None
+"""None: nothing to send (a notification)."""
+
+
+class Dispatcher:
+    def __init__(self, engine: "Engine", handlers: Iterable[Handler[Any, Any]]) -> None:
+        self._engine = engine
+        self._handlers = {one.method.name: one for one in handlers}
+
+    def take(self, line: bytes, session: Session) -> Answer:
+        """Serve one line. Never raises for what it holds."""
+        try:
+            request = _request_decoder.decode(line)
+        except msgspec.ValidationError as error:
+            if line.lstrip()[:1] == b"[":
+                return self._batch(line, session)
+            return _not_a_request(line, error)
+        except msgspec.DecodeError as error:
+            return _not_json(line, error)
+        except RecursionError:
+            return _too_deep()
+        return self._request(request, session)
+
+    def _request(self, request: Request, session: Session) -> Answer:
+        request_id = request.id
+        handler = self._handlers.get(request.method)
+        try:
+            if handler is None:
+                raise _unknown_method(request.method)
+            try:
+                params = handler.params(request.params)
+                unknown = handler.method.unknown_fields(request.params)
+            except msgspec.DecodeError as error:
+                raise invalid_params(error, request.method) from None
+            if handler.is_async:
+                return Later(
+                    lambda: self._finish(handler, params, unknown, request_id, session),
+                    is_quick=handler.is_quick,
+                )
+            result = handler.handle(self._engine, params, session)
+            return None if request_id is UNSET else _result(request_id, result, unknown)
+        except Exception as error:
+            return _failed(request_id, error, request.method)
+
+    async def _finish(
+        self,
+        handler: Handler[Any, Any],
+        params: Any,
+        unknown: tuple[str, ...],
+        request_id: Id | UnsetType,
+        session: Session,
+    ) -> bytes | None:
+        try:
+            with anyio.CancelScope(shield=handler.is_shielded):
+                result = await handler.handle(self._engine, params, session)
+            return None if request_id is UNSET else _result(request_id, result, unknown)
+        except Exception as error:
+            return _failed(request_id, error, handler.method.name)
+
+    def _batch(self, line: bytes, session: Session) -> Answer:
+        try:
+            entries = _batch_decoder.decode(line)
+        except msgspec.DecodeError as error:
+            return _not_json(line, error)
+        except RecursionError:
+            return _too_deep()
+        if not entries:
+            return _error(None, codes.INVALID_REQUEST, "A batch is empty. Put requests into it.")
+        if len(entries) > MAX_BATCH:
+            return _error(
+                None,
+                codes.INVALID_REQUEST,
+                f"A batch holds {len(entries)} requests, at most {MAX_BATCH}. Split it.",
+            )
+        answers = [self._entry(bytes(entry), session) for entry in entries]
+        if any(isinstance(one, Later) for one in answers):
+            return Later(lambda: _gather(answers), is_quick=False)
+        return _array([one for one in answers if isinstance(one, bytes)])
+
+    def _entry(self, entry: bytes, session: Session) -> Answer:
+        try:
+            request = _request_decoder.decode(entry)
+        except msgspec.DecodeError as error:
+            return _not_a_request(entry, error)
+        except RecursionError:
+            return _too_deep()
+        return self._request(request, session)
+
+
+async def _gather(answers: list[Answer]) -> bytes | None:
+    """Wait for all answers of a batch at once."""
+    ready: list[bytes | None] = [one if isinstance(one, bytes) else None for one in answers]
+
+    async def put(at: int, later: Later) -> None:
+        ready[at] = await later.run()
+
+    async with anyio.create_task_group() as tasks:
+        for at, one in enumerate(answers):
+            if isinstance(one, Later):
+                tasks.start_soon(put, at, one)
+    return _array([one for one in ready if one is not None])
+
+
+def _array(lines: list[bytes]) -> bytes | None:
+    """One array of answers; nothing at all where all were notifications."""
+    if not lines:
+        return None
+    return b"[" + b",".join(line.rstrip(b"\n") for line in lines) + b"]\n"
+
+
+def _result(request_id: Id | UnsetType, result: object, unknown: tuple[str, ...]) -> bytes:
+    assert request_id is not UNSET
+    line = encode_result(request_id, result)
+    if unknown and line.endswith(b"}}\n"):
+        # The warning is no field of any result type: it goes in as the last one.
+        names = ", ".join(f"`{name}`" for name in unknown[:20])
+        text = msgspec.json.encode(f"Fields that this version does not know were ignored: {names}")
+        comma = b"" if line.endswith(b"{}}\n") else b","
+        line = line[:-3] + comma + b'"warning":' + text + b"}}\n"
+    return line
+
+
+def _failed(request_id: Id | UnsetType, error: Exception, method: str) -> bytes | None:
+    known = from_engine(error)
+    if known is None:
+        bug_id = secrets.token_hex(4)
+        _log.error("rpc.failed", method=method, bug=bug_id, exc_info=error)
+        known = RpcError(
+            codes.INTERNAL_ERROR,
+            f"A bug of fallbackd stopped this request. Its traceback is in the log as {bug_id}:"
+            " please report it.",
+            data={"bug": bug_id},
+        )
+    if request_id is UNSET:
+        return None
+    assert not isinstance(request_id, UnsetType)
+    return encode_error(request_id, known.code, known.message, known.data)
+
+
+def _unknown_method(method: str) -> RpcError:
+    return RpcError(
+        codes.METHOD_NOT_FOUND,
+        f"There is no method {method[:100]!r} in this version. `rpc.discover` lists those that"
+        " work.",
+    )
+
+
+def _not_json(line: bytes, error: msgspec.DecodeError) -> bytes | None:
+    if not line.strip():
+        return None  # a blank line asks for nothing
+    return _error(
+        None,
+        codes.PARSE_ERROR,
+        f"The line is not valid JSON in UTF-8 ({error}). Send one JSON-RPC 2.0 message a line.",
+    )
+
+
+def _not_a_request(line: bytes, error: msgspec.DecodeError) -> bytes | None:
+    request_id: Id = None
+    try:
+        request_id = _envelope_decoder.decode(line).id
+    except msgspec.ValidationError:
+        pass
+    except msgspec.DecodeError as syntax:
+        return _not_json(line, syntax)  # the first wrong type was found before the wrong syntax
+    except RecursionError:
+        return _too_deep()
+    return _error(
+        request_id,
+        codes.INVALID_REQUEST,
+        f'This is not a JSON-RPC 2.0 request ({error}). Send an object with `jsonrpc`: "2.0",'
+        " `method`, and where you want an answer an `id`.",
+    )
+
+
+def _too_deep() -> bytes:
+    return _error(None, codes.PARSE_ERROR, "The message is nested too deep. Flatten it.")
+
+
+def _error(request_id: Id, code: int, message: str) -> bytes:
+    return encode_error(request_id, code, message, {"kind": codes.kind_of(code)})
+
+
+def refusal(code: int, message: str, **data: object) -> bytes:
+    """A line for a peer whose request is not read any further."""
+    return encode_error(None, code, message, {"kind": codes.kind_of(code), **data})

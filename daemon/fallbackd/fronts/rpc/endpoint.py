@@ -1,0 +1,206 @@
+"""
+The place of the socket: made private, never taken from a daemon that lives.
+
+Whoever holds the lock beside the socket owns it. The lock is taken before anything is touched,
+and a socket that somebody answers on is left alone even when nobody holds its lock.
+"""
+
+import fcntl
+import os
+import socket
+import stat
+import struct
+
+MAX_PATH_BYTES = 107
+"""`sun_path` of Linux holds 108 bytes with the closing NUL. Source: unix(7)."""
+BACKLOG = 512
+
+
+class EndpointTaken(Exception):
+    """Another daemon is there. The message names its process id."""
+
+
+class EndpointUnusable(Exception):
+    """The socket cannot be made there. The message says why and what to do."""
+
+
+def lock_file(path: str) -> int:
+    """
+    Take the lock file `path` for the life of this process.
+
+    Returns:
+        Its descriptor; closing it gives the lock up. The file holds the process id.
+
+    Raises:
+        EndpointTaken: Somebody else holds it.
+        EndpointUnusable: It cannot be made.
+    """
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise EndpointUnusable(f"cannot make the lock {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(held, 20, 0).decode("ascii", "replace").strip()
+        os.close(held)
+        who = f"process {owner}" if owner.isdigit() else "another process"
+        raise EndpointTaken(
+            f"fallbackd already runs as {who}, which holds {path}. Stop it first, or name another"
+            " socket and another state directory."
+        ) from error
+    os.ftruncate(held, 0)
+    os.pwrite(held, b"%d\n" % os.getpid(), 0)
+    return held
+
+
+class Endpoint:
+    """A listening socket at `path`, or one that was handed over by the service manager."""
+
+    def __init__(self, path: str, listener: socket.socket, *, lock: int | None) -> None:
+        self.path = path
+        self.listener = listener
+        self._lock = lock
+        self._identity = _identity(path) if lock is not None else None
+
+    @classmethod
+    def open(cls, path: str) -> "Endpoint":
+        """
+        Listen at `path`: directory 0700, socket 0600.
+
+        Raises:
+            EndpointTaken, EndpointUnusable: As they say.
+        """
+        path = os.path.abspath(path)
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            raise EndpointUnusable(
+                f"the socket path is longer than {MAX_PATH_BYTES} bytes: {path}. Choose a shorter"
+                " one with --socket."
+            )
+        make_private_directory(os.path.dirname(path))
+        lock = lock_file(f"{path}.lock")
+        try:
+            return cls(path, _bind(path), lock=lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @classmethod
+    def inherited(cls, listener: socket.socket) -> "Endpoint":
+        """One that belongs to the service manager: it is neither locked nor unlinked here."""
+        name = listener.getsockname()
+        return cls(name if isinstance(name, str) else os.fsdecode(name), listener, lock=None)
+
+    def is_in_place(self) -> bool:
+        """Whether a new caller would reach this socket by its path."""
+        return self._lock is None or _identity(self.path) == self._identity
+
+    def restore(self) -> None:
+        """Listen anew at the path, after somebody has deleted the socket."""
+        make_private_directory(os.path.dirname(self.path))
+        listener = _bind(self.path)
+        self.listener.close()
+        self.listener = listener
+        self._identity = _identity(self.path)
+
+    def close(self) -> None:
+        is_ours = self._lock is not None and self.is_in_place()
+        self.listener.close()
+        if is_ours:
+            try:
+                os.unlink(self.path)
+            except OSError:
+                pass
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def make_private_directory(path: str) -> None:
+    """
+    Make `path` with mode 0700, or make sure that nobody else can replace what is in it.
+
+    Raises:
+        EndpointUnusable: It belongs to somebody else, or everybody may write to it.
+    """
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        found = os.stat(path)
+        if found.st_uid == os.geteuid() and os.path.basename(path) == "fallbackd":
+            if stat.S_IMODE(found.st_mode) != 0o700:
+                os.chmod(path, 0o700)
+            return
+    except OSError as error:
+        raise EndpointUnusable(
+            f"cannot make the directory {path}: {error.strerror}. Choose another place with"
+            " --socket."
+        ) from error
+    if found.st_uid not in (os.geteuid(), 0):
+        raise EndpointUnusable(
+            f"the directory {path} belongs to user {found.st_uid}. Choose one of your own with"
+            " --socket."
+        )
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise EndpointUnusable(
+            f"others may write to the directory {path}. Run `chmod go-w` on it, or choose another"
+            " place with --socket."
+        )
+
+
+def _bind(path: str) -> socket.socket:
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    before = os.umask(0o177)  # the socket is private from its first instant on
+    try:
+        listener.bind(path)
+    except OSError as error:
+        listener.close()
+        raise EndpointUnusable(f"cannot listen at {path}: {error.strerror}") from error
+    finally:
+        os.umask(before)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise EndpointUnusable(f"cannot look at {path}: {error.strerror}") from error
+    if not stat.S_ISSOCK(found.st_mode):
+        raise EndpointUnusable(
+            f"{path} is no socket. Move it away, or choose another place with --socket."
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            pass  # nobody listens: left over
+        except OSError as error:
+            raise EndpointTaken(f"somebody listens at {path} ({error.strerror}).") from error
+        else:
+            pid = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[
+                0
+            ]
+            raise EndpointTaken(
+                f"process {pid} listens at {path}. Stop it first, or choose another place with"
+                " --socket."
+            )
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise EndpointUnusable(f"cannot replace {path}: {error.strerror}") from error
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,90 @@
+"""`RpcError`, the one exception that a handler raises on purpose, and what others become."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from fallbackd.core.state import RejectionKind
+from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
+from fallbackd_client.wire import codes
+
+_CODES: dict[RejectionKind, int] = {
+    "unknown_backend": codes.UNKNOWN_ID,
+    "unknown_session": codes.UNKNOWN_ID,
+    "busy": codes.BUSY,
+    "workspace": codes.BUSY,
+    "draining": codes.DRAINING,
+    "limit": codes.DRAINING,
+    "nesting": codes.NOT_PERMITTED,
+    "request_id": codes.INVALID_PARAMS,
+    "empty_chain": codes.INVALID_PARAMS,
+}
+
+_PATH = re.compile(r"^(?P<what>.*?) - at `\$(?P<path>[^`]*)`$", re.S)
+
+
+class RpcError(Exception):
+    """
+    An error answer.
+
+    Args:
+        message: A sentence that says what to do.
+        kind: The stable word of `data.kind`; None: the one of the code.
+        data: More fields of `data`, any JSON.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        kind: str | None = None,
+        data: dict[str, Any] | None = None,  # error data of the wire, any JSON
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = {"kind": kind or codes.kind_of(code), **(data or {})}
+
+
+def invalid_params(error: msgspec.DecodeError, method: str) -> RpcError:
+    """Params that do not fit: names the field, what it has to be, and what to do."""
+    if not isinstance(error, msgspec.ValidationError):
+        return RpcError(
+            codes.PARSE_ERROR,
+            f"The params of {method} are not valid JSON in UTF-8 ({error}). Send valid JSON.",
+        )
+    found = _PATH.match(str(error))
+    what, path = (found["what"], found["path"].lstrip(".")) if found else (str(error), "")
+    place = f"`{path}` of {method}" if path else f"The params of {method}"
+    return RpcError(
+        codes.INVALID_PARAMS,
+        f"{place}: {what[:1].lower()}{what[1:]}. Correct it and send the request again;"
+        " `rpc.discover` describes every field.",
+        data={"path": path},
+    )
+
+
+def from_engine(error: Exception) -> RpcError | None:
+    """What the engine refuses, as an error answer; None where the exception is a bug."""
+    match error:
+        case RpcError():
+            return error
+        case Refused(rejection=rejection):
+            return RpcError(
+                _CODES[rejection.kind],
+                rejection.message,
+                kind=rejection.kind,
+                data=rejection.data,
+            )
+        case Unknown():
+            return RpcError(codes.UNKNOWN_ID, str(error))
+        case NotPermitted():
+            return RpcError(codes.NOT_PERMITTED, str(error))
+        case Invalid():
+            return RpcError(codes.INVALID_PARAMS, str(error))
+        case Draining(kind=kind):
+            return RpcError(codes.DRAINING, str(error), kind=kind)
+        case _:
+            return None

@@ -1,0 +1,31 @@
+"""Health as the core shows it, in the types of the wire."""
+
+from typing import Literal
+
+import msgspec
+
+from fallbackd.core import views
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import Policy
+from fallbackd.core.state import Snapshot
+from fallbackd_client.wire.shapes import HealthEntry
+
+Entries = dict[str, HealthEntry]
+
+
+def health_entries(
+    snapshot: Snapshot, policy: Policy, *, now: float, only: Literal["unhealthy"] | None = None
+) -> Entries:
+    return msgspec.convert(views.health_entries(snapshot, policy, now=now, only=only), Entries)
+
+
+def health_entry(snapshot: Snapshot, policy: Policy, backend: str, *, now: float) -> HealthEntry:
+    shown = views.health_entry(BackendId(backend), snapshot, policy, now=now)
+    return msgspec.convert(shown, HealthEntry)
+
+
+def scope_entry(snapshot: Snapshot, scope: str, *, now: float) -> HealthEntry | None:
+    """The health of one scope by itself; None where nothing is on record for it."""
+    if ScopeId(scope) not in snapshot.health:
+        return None
+    return msgspec.convert(views.scope_entry(ScopeId(scope), snapshot, now=now), HealthEntry)

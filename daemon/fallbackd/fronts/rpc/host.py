@@ -1,0 +1,116 @@
+"""What a handler may ask of the process around the engine, and of its own connection."""
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from fallbackd.fronts.rpc.subscriptions import Subscriptions
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    path: str
+    message: str
+
+
+class ConfigState(Struct, frozen=True, kw_only=True):
+    """The configuration in effect, and what is wrong with the file on disk."""
+
+    path: str | None = None
+    loaded_at: float | None = None
+    config: dict[str, Any] = field(default_factory=dict)  # as in the file, any JSON
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    path: str | None = None
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+class Host(Protocol):
+    """The process: configuration, places, life."""
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def socket(self) -> str: ...
+
+    @property
+    def state_dir(self) -> str | None: ...
+
+    @property
+    def connections(self) -> int: ...
+
+    @property
+    def is_draining(self) -> bool: ...
+
+    def config(self) -> ConfigState: ...
+
+    async def check_config(self, *, path: str | None, text: str | None) -> Checked:
+        """Read a configuration without taking it. Null for both: the daemon's own file."""
+        ...
+
+    async def reload_config(self) -> bool:
+        """
+        Read the file again.
+
+        Returns:
+            Whether anything changed. A bad file shows in `config().errors`, the last good
+            configuration stays.
+        """
+        ...
+
+    async def drain(self) -> None:
+        """Take no new work; what runs goes on."""
+        ...
+
+    def shut_down(self, *, stop_work: bool) -> None:
+        """
+        Drain, then end the process. Returns at once.
+
+        Args:
+            stop_work: Cancel what runs instead of waiting for its end.
+        """
+        ...
+
+
+class Session(Protocol):
+    """The connection that a request came on, as far as handlers need it."""
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def subscriptions(self) -> "Subscriptions": ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What waits to be sent."""
+        ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def write(self, data: bytes) -> None:
+        """Send now or soon; never waits. Nothing happens on a closed connection."""
+        ...
+
+    async def until_drained(self) -> None:
+        """Wait until the peer has taken most of what was written, or is gone."""
+        ...
+
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run beside the connection, until it closes."""
+        ...
+
+    def on_close(self, work: Callable[[], None]) -> None: ...

@@ -1,0 +1,91 @@
+"""`delegate`: begin the work shielded from the caller's own fate, then wait as long as asked."""
+
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from fallbackd.core.state import Delegation
+from fallbackd.engine.requests import NewWork
+from fallbackd.fronts.rpc import chains, shapes
+from fallbackd.fronts.rpc.errors import RpcError
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire import codes
+from fallbackd_client.wire.methods.delegate import METHOD as METHOD
+from fallbackd_client.wire.methods.delegate import Params
+from fallbackd_client.wire.shapes import Delegation as Result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    work = NewWork(
+        prompt=params.prompt,
+        backend=params.backend,
+        role=params.role,
+        chain=chains.chain(params.chain),
+        session=params.session,
+        cwd=params.cwd,
+        model=params.model,
+        mode=params.mode or ("interactive" if params.wait == "settled" else "batch"),
+        wait=params.wait,
+        timeout_s=params.timeout_s,
+        request_id=params.request_id,
+        failover=params.failover,
+        on_partial=params.on_partial,
+        permissions=params.permissions or "workspace",
+        env=params.env or {},
+        parent=params.parent,
+        metadata=params.metadata or {},
+    )
+    # A caller that hangs up in the middle leaves work that was accepted whole, never half.
+    with anyio.CancelScope(shield=True):
+        begun = await engine.delegate(work)
+    found = await _wait(engine, begun, params)
+    result = shapes.delegation(found, text=await engine.text(found))
+    warnings = _without_effect(params)
+    if warnings:
+        result = msgspec.structs.replace(result, warnings=(*result.warnings, *warnings))
+    return result
+
+
+async def _wait(engine: "Engine", begun: Delegation, params: Params) -> Delegation:
+    match params.wait:
+        case "accepted":
+            return begun
+        case "settled":
+            settle_s = params.settle_s
+            if settle_s is None:
+                settle_s = engine.policy.defaults.settle_s
+            is_bounded = params.wait_s is not None and params.wait_s < settle_s
+            found, is_over = await engine.wait(
+                begun.delegation,
+                until="settled",
+                timeout_s=params.wait_s if is_bounded else settle_s,
+            )
+            # Without an end after `settle_s` the work is as settled as it gets.
+            is_over = is_over or not is_bounded
+        case "finished":
+            found, is_over = await engine.wait(
+                begun.delegation, until="finished", timeout_s=params.wait_s
+            )
+    if not is_over:
+        raise wait_is_over(found)
+    return found
+
+
+def wait_is_over(found: Delegation) -> RpcError:
+    return RpcError(
+        codes.WAIT_OVER,
+        f"The wait is over, the work goes on. Ask `delegation.wait` for {found.delegation} to wait"
+        " again, or `delegation.cancel` to stop it.",
+        data={"delegation": found.delegation, "state": found.state},
+    )
+
+
+def _without_effect(params: Params) -> tuple[str, ...]:
+    given = {"allow_metered": params.allow_metered, "differs_from": bool(params.differs_from)}
+    return tuple(
+        f"`{name}` has no effect in this version." for name, is_given in given.items() if is_given
+    )

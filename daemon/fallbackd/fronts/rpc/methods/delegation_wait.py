@@ -1,0 +1,22 @@
+"""`delegation.wait`."""
+
+from typing import TYPE_CHECKING
+
+from fallbackd.fronts.rpc import shapes
+from fallbackd.fronts.rpc.host import Session
+from fallbackd.fronts.rpc.methods.delegate import wait_is_over
+from fallbackd_client.wire.methods.delegation_wait import METHOD as METHOD
+from fallbackd_client.wire.methods.delegation_wait import Params
+from fallbackd_client.wire.shapes import Delegation as Result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    found, is_over = await engine.wait(
+        params.delegation, until="finished", timeout_s=params.timeout_s
+    )
+    if not is_over:
+        raise wait_is_over(found)
+    return shapes.delegation(found, text=await engine.text(found))

@@ -1,0 +1,21 @@
+"""`events.subscribe`."""
+
+from typing import TYPE_CHECKING
+
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire.methods.events_subscribe import METHOD as METHOD
+from fallbackd_client.wire.methods.events_subscribe import Params, Result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    # Not `async`: so the answer is written before the first event can be.
+    name, seq = session.subscriptions.open(
+        session,
+        kinds=None if params.kinds is None else frozenset(params.kinds),
+        session=params.session,
+        since=params.since,
+    )
+    return Result(subscription=name, seq=seq)

@@ -1,0 +1,58 @@
+"""`health`."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fallbackd.core.ids import BackendId
+from fallbackd.core.scopes import find_backend
+from fallbackd.engine.requests import Unknown
+from fallbackd.fronts.rpc.health_view import health_entries, health_entry, scope_entry
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire.methods.health import METHOD as METHOD
+from fallbackd_client.wire.methods.health import Params, Result
+from fallbackd_client.wire.shapes import HealthEntry
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    target = params.target or ""
+    match params.action:
+        case "list":
+            found = health_entries(
+                engine.snapshot(), engine.policy, now=engine.clock.now(), only=params.only
+            )
+            return Result(health=found)
+        case "get":
+            return Result(health=_one(engine, target))
+        case "clear":
+            return Result(cleared=tuple(await engine.clear(params.target)))
+        case "mark" if params.ttl_s == 0:
+            return Result(cleared=tuple(await engine.clear(target)))
+        case "mark":
+            await engine.mark(target, params.reason, params.ttl_s, params.note)
+        case "pause":
+            await engine.pause(target, params.note or params.reason)
+        case "resume":
+            await engine.resume(target)
+    return Result(health=_one(engine, target))
+
+
+def _one(engine: "Engine", target: str) -> dict[str, HealthEntry]:
+    """A backend, or a scope under its own name."""
+    now = engine.clock.now()
+    snapshot = engine.snapshot()
+    name = target.removeprefix("backend:")
+    if find_backend(engine.policy, BackendId(name)) is not None:
+        return {name: health_entry(snapshot, engine.policy, name, now=now)}
+    entry = scope_entry(snapshot, target, now=now) or scope_entry(
+        snapshot, f"backend:{target}", now=now
+    )
+    if entry is None:
+        raise Unknown(_unknown(target, engine.policy.backends))
+    return {target: entry}
+
+
+def _unknown(target: str, known: Iterable[str]) -> str:
+    return f"There is no backend or scope {target!r}. Known backends: {', '.join(known)}."

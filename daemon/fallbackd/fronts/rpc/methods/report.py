@@ -1,0 +1,54 @@
+"""`report`."""
+
+from typing import TYPE_CHECKING
+
+from fallbackd.core.exchange import Usage
+from fallbackd.engine.requests import Resolution
+from fallbackd.fronts.rpc import shapes
+from fallbackd.fronts.rpc.health_view import health_entry
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire.methods.report import METHOD as METHOD
+from fallbackd_client.wire.methods.report import Params, Result
+from fallbackd_client.wire.shapes import CandidateVerdict
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    backend = params.backend or ""  # `normalised` has seen that there is one
+    used = params.usage
+    answer = await engine.report(
+        session=params.session,
+        backend=backend,
+        model=params.model,
+        credential=params.credential,
+        attempt=params.attempt,
+        lease=params.lease,
+        outcome=params.outcome,
+        started_at=params.started_at,
+        evidence=None if params.evidence is None else shapes.evidence(params.evidence),
+        usage=None
+        if used is None
+        else Usage(
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cost_usd=used.cost_usd,
+        ),
+    )
+    return Result(
+        failure=shapes.failure(answer.failure),
+        health={
+            backend: health_entry(engine.snapshot(), engine.policy, backend, now=engine.clock.now())
+        },
+        next=_next(answer.next),
+    )
+
+
+def _next(one: Resolution | None) -> CandidateVerdict | None:
+    if one is None or one.backend is None:
+        return None
+    chosen = [each for each in one.candidates if each.verdict == "chosen"]
+    if chosen:
+        return shapes.verdict(chosen[0])
+    return CandidateVerdict(backend=one.backend, verdict="chosen", model=one.model, tier=one.tier)

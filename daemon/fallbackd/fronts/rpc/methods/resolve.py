@@ -1,0 +1,46 @@
+"""`resolve`."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fallbackd.fronts.rpc import chains, shapes
+from fallbackd.fronts.rpc.errors import RpcError
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire import codes
+from fallbackd_client.wire.methods.resolve import METHOD as METHOD
+from fallbackd_client.wire.methods.resolve import Params, Result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    found = await engine.resolve(
+        session=params.session,
+        role=params.role,
+        backend=params.backend,
+        chain=chains.chain(params.chain),
+        model=params.model,
+        prompt_tokens=params.prompt_tokens,
+        lease=params.lease,
+    )
+    candidates = tuple(shapes.verdict(one) for one in found.candidates)
+    if found.backend is None:
+        raise RpcError(
+            codes.REFUSED,
+            "Nobody is available now. Try again at `retry_at`, or ask `health` for the reasons.",
+            data={
+                "retry_at": found.retry_at,
+                "candidates": msgspec.to_builtins(candidates),
+            },
+        )
+    return Result(
+        backend=found.backend,
+        model=found.model,
+        credential=found.credential,
+        tier=found.tier,
+        trigger=found.trigger,
+        candidates=candidates,
+        lease=shapes.lease(found, asked=params.lease),
+    )

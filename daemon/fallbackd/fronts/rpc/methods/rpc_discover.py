@@ -1,0 +1,15 @@
+"""`rpc.discover`."""
+
+from typing import TYPE_CHECKING
+
+from fallbackd.fronts.rpc.discover import document
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire.methods.rpc_discover import METHOD as METHOD
+from fallbackd_client.wire.methods.rpc_discover import Params, Result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    return document(session.host.version)

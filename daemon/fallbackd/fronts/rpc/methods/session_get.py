@@ -1,0 +1,16 @@
+"""`session.get`."""
+
+from typing import TYPE_CHECKING
+
+from fallbackd.fronts.rpc import shapes
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire.methods.session_get import METHOD as METHOD
+from fallbackd_client.wire.methods.session_get import Params
+from fallbackd_client.wire.shapes import SessionView as Result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    return shapes.session(await engine.session(params.session))

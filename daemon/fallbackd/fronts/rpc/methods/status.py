@@ -1,0 +1,89 @@
+"""`status`."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from fallbackd.core.state import Delegation
+from fallbackd.fronts.rpc import shapes
+from fallbackd.fronts.rpc.health_view import health_entries
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire.methods.status import METHOD as METHOD
+from fallbackd_client.wire.methods.status import (
+    DaemonStatus,
+    DelegationCounts,
+    DelegationLine,
+    Params,
+    Result,
+)
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+MAX_SESSIONS = 20
+"""The most recently used ones; `session.list` has all."""
+MAX_ACTIVE = 100
+
+
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    one = None if params.session is None else await engine.session(params.session)
+    recent = await engine.sessions(MAX_SESSIONS) if one is None else (one,)
+    ended = await engine.store.finished_counts()
+    snapshot = engine.snapshot()
+    return Result(
+        daemon=_daemon(engine, session),
+        health=health_entries(snapshot, engine.policy, now=engine.clock.now()),
+        sessions=tuple(shapes.session(each) for each in recent),
+        delegations=_counts(tuple(snapshot.active.values()), ended, of_session=params.session),
+        session=None if one is None else shapes.session(one),
+        usage=shapes.session_usage(one) if one is not None and params.verbose else None,
+    )
+
+
+def _daemon(engine: "Engine", session: Session) -> DaemonStatus:
+    host = session.host
+    config = host.config()
+    store = engine.store
+    trouble = "" if store.problem is None else f": {store.problem}"
+    aside = "".join(f"; damaged file set aside as {path}" for path in store.set_aside)
+    return DaemonStatus(
+        version=host.version,
+        pid=host.pid,
+        started_at=engine.started_at,
+        uptime_s=max(0.0, engine.clock.now() - engine.started_at),
+        socket=host.socket,
+        state="draining" if host.is_draining else "running",
+        config_path=config.path,
+        config_errors=shapes.problems(config.errors),
+        config_warnings=shapes.problems(config.warnings),
+        state_dir=host.state_dir,
+        store=f"{store.kind}{trouble}{aside}",
+        connections=host.connections,
+        last_tick_at=engine.last_tick_at,
+    )
+
+
+def _counts(
+    active: tuple[Delegation, ...], ended: dict[str, int], *, of_session: str | None
+) -> DelegationCounts:
+    states = Counter(one.state for one in active)
+    shown = [one for one in active if of_session in (None, one.session)]
+    return DelegationCounts(
+        running=states["running"],
+        waiting=states["waiting"],
+        queued=states["queued"],
+        finished_total=sum(ended.values()),
+        by_state=ended,
+        active=tuple(
+            DelegationLine(
+                delegation=one.delegation,
+                state=one.state,
+                created_at=one.created_at,
+                session=one.session,
+                requested=one.requested,
+                active=one.active,
+                phase=one.phase,
+                hops=len(one.hops),
+            )
+            for one in shown[:MAX_ACTIVE]
+        ),
+    )

@@ -1,0 +1,43 @@
+"""`suggest`."""
+
+from typing import TYPE_CHECKING
+
+from fallbackd.core import suggest as rules
+from fallbackd.core.ids import BackendId
+from fallbackd.fronts.rpc.health_view import health_entries
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire.methods.suggest import METHOD as METHOD
+from fallbackd_client.wire.methods.suggest import CapUse, Params, Result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+USABLE = frozenset({"healthy", "cooldown"})
+
+
+def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    now = engine.clock.now()
+    snapshot = engine.snapshot()
+    entries = health_entries(snapshot, engine.policy, now=now)
+    task = rules.Task(
+        goal=params.goal,
+        size=params.project_size,
+        complexity=params.complexity,
+        scope=params.scope,
+    )
+    states = {BackendId(name): entry.state for name, entry in entries.items()}
+    found = rules.suggest(engine.policy, task, states, snapshot.meters, now=now)
+    return Result(
+        suggestion=found.backend,
+        reason=found.reason,
+        eta_s=found.eta_s,
+        eta_display=None if found.eta_s is None else rules.duration(found.eta_s),
+        scores={name: float(points) for name, points in found.scores.items()},
+        rate_limits={
+            name: CapUse(used=cap.used, cap=cap.cap, unit=cap.unit, window_s=cap.window_s)
+            for name, cap in found.caps.items()
+        },
+        available=found.available,
+        unhealthy={name: entry for name, entry in entries.items() if entry.state not in USABLE},
+        was_fallback=found.was_fallback,
+    )

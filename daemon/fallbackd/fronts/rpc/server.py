@@ -1,0 +1,132 @@
+"""
+The listener: who may connect, how many, and where.
+
+A peer has to be the daemon's own user or root. A connection too many is told so and closed; one
+that comes while the process has no file descriptor left waits in the backlog of the socket.
+"""
+
+import errno
+import os
+import socket
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+import structlog
+
+from fallbackd.fronts.rpc.connection import Connection, Limits
+from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
+from fallbackd.fronts.rpc.handler import Handler
+from fallbackd.fronts.rpc.host import Host
+from fallbackd.fronts.rpc.subscriptions import Subscriptions
+from fallbackd.lib import peercred
+from fallbackd_client.wire import codes
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+NO_DESCRIPTOR_PAUSE_S = 0.2
+_OUT_OF_SOMETHING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_log = structlog.get_logger()
+
+
+class Server:
+    """Serves any number of listening sockets, until it is cancelled."""
+
+    def __init__(
+        self,
+        engine: "Engine",
+        host: Host,
+        handlers: Iterable[Handler[Any, Any]],
+        *,
+        limits: Limits | None = None,
+        allowed_uids: frozenset[int] | None = None,
+    ) -> None:
+        self._dispatcher = Dispatcher(engine, handlers)
+        self._host = host
+        self._subscriptions = Subscriptions(engine)
+        self._limits = limits or Limits()
+        self._allowed_uids = allowed_uids or frozenset({os.geteuid(), 0})
+        self._count = 0
+        self._next_number = 1
+
+    @property
+    def connections(self) -> int:
+        return self._count
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept until cancelled, or until `listener` is closed by its owner."""
+        listener.setblocking(False)
+        async with anyio.create_task_group() as tasks:
+            try:
+                await self._accept_all(listener, tasks)
+            finally:
+                tasks.cancel_scope.cancel()
+
+    async def _accept_all(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except BlockingIOError:
+                try:
+                    await anyio.wait_readable(listener)
+                except (anyio.ClosedResourceError, ValueError, OSError):
+                    return
+                continue
+            except OSError as error:
+                if error.errno in _OUT_OF_SOMETHING:
+                    _log.warning("connection.postponed", error=os.strerror(error.errno))
+                    await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
+                    continue
+                if error.errno in (errno.EBADF, errno.EINVAL):
+                    return
+                continue  # the peer was gone before it was accepted
+            await self._admit(peer, tasks)
+
+    async def _admit(self, peer: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
+        peer.setblocking(False)
+        peer.set_inheritable(False)
+        try:
+            uid = peercred.peer(peer).uid
+        except OSError:
+            peer.close()
+            return
+        if uid not in self._allowed_uids:
+            _log.warning("connection.refused", uid=uid)
+            peer.close()
+            return
+        if self._count >= self._limits.max_connections:
+            _log.warning("connection.refused", connections=self._count)
+            line = refusal(
+                codes.TOO_MANY,
+                f"{self._count} connections are open, at most {self._limits.max_connections} may"
+                " be. Close some, or keep one open and send several requests over it.",
+            )
+            try:
+                peer.send(line)
+            except OSError:
+                pass
+            peer.close()
+            return
+        self._count += 1
+        number = self._next_number
+        self._next_number += 1
+        tasks.start_soon(self._serve_one, peer, number)
+
+    async def _serve_one(self, peer: socket.socket, number: int) -> None:
+        try:
+            stream = await anyio.abc.UNIXSocketStream.from_socket(peer)
+            await Connection(
+                stream,
+                self._dispatcher,
+                self._host,
+                self._subscriptions,
+                number=number,
+                limits=self._limits,
+            ).serve()
+        except Exception as error:
+            _log.error("connection.failed", connection=number, exc_info=error)
+        finally:
+            self._count -= 1

@@ -1,0 +1,206 @@
+"""Records of the core as the shapes of the wire. The wire is a promise, the core is not."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from fallbackd.core import exchange, failures, state, views
+from fallbackd.engine.requests import Resolution
+from fallbackd.fronts.rpc.host import Problem
+from fallbackd_client.wire import shapes as wire
+from fallbackd_client.wire.methods.resolve import Lease
+
+
+def failure(one: failures.Failure | None) -> wire.Failure | None:
+    if one is None:
+        return None
+    return wire.Failure(
+        reason=one.reason.value,
+        detail=one.detail,
+        scope=one.scope,
+        retryable=one.retryable,
+        retry_same=one.retry_same,
+        rotate_credential=one.rotate_credential,
+        hop=one.hop,
+        shrink_input=one.shrink_input,
+        needs_human=one.needs_human,
+        marks_health=one.marks_health,
+        stated_reset_at=one.stated_reset_at,
+        stated_reset_s=one.stated_reset_s,
+        wait_until_at=one.wait_until_at,
+        wait_s=one.wait_s,
+        confidence=one.confidence,
+        signature=one.signature,
+        evidence=one.evidence,
+    )
+
+
+def attempt(one: state.Attempt) -> wire.Attempt:
+    return wire.Attempt(
+        attempt=one.attempt,
+        backend=one.backend,
+        model=one.model,
+        credential=one.credential,
+        trial=one.trial,
+        state=one.state,
+        started_at=one.started_at,
+        answered_at=one.answered_at,
+        ended_at=one.ended_at,
+        exit_code=one.exit_code,
+        effects=one.effects,
+        failure=failure(one.failure),
+        log_path=one.log_path,
+        pid=one.pid,
+    )
+
+
+def hop(one: state.Hop) -> wire.Hop:
+    return wire.Hop(
+        at=one.at,
+        from_=one.from_backend,
+        to=one.to_backend,
+        trigger=one.trigger,
+        reason=one.reason,
+        evidence=one.evidence or None,
+        tier_from=one.tier_from,
+        tier_to=one.tier_to,
+        from_model=one.from_model,
+        to_model=one.to_model,
+    )
+
+
+def verdict(one: state.Verdict) -> wire.CandidateVerdict:
+    words = [word for word in (one.reason, one.detail) if word]
+    return wire.CandidateVerdict(
+        backend=one.backend,
+        model=one.model,
+        verdict=one.verdict,
+        reason=": ".join(words),
+        state=one.state,  # type: ignore[arg-type] # the same words, typed on the wire only
+        until_at=one.until_at,
+        tier=one.tier,
+    )
+
+
+def usage(one: exchange.Usage) -> wire.TokenUsage:
+    return wire.TokenUsage(
+        input_tokens=one.input_tokens, output_tokens=one.output_tokens, cost_usd=one.cost_usd
+    )
+
+
+def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delegation:
+    """
+    Args:
+        text: The answer, which is not part of the record.
+    """
+    tiers = dict.fromkeys(each.tier for each in one.attempts if each.tier is not None)
+    logs = [each.log_path for each in one.attempts if each.log_path is not None]
+    return wire.Delegation(
+        delegation=one.delegation,
+        session=one.session,
+        role=one.role,
+        state=one.state,
+        mode=one.mode,
+        requested=one.requested,
+        active=one.active,
+        served_by=one.served_by,
+        fallback_from=one.requested if one.hops else None,
+        fallback_reason=views.fallback_reason(one),
+        requested_platform=one.requested,
+        active_platform=one.active,
+        tiers_attempted=tuple(tiers),
+        tier_served=one.tier_served,
+        attempts=tuple(attempt(each) for each in one.attempts),
+        hops=tuple(hop(each) for each in one.hops),
+        candidates=tuple(verdict(each) for each in one.verdicts),
+        text=text,
+        failure=failure(one.failure),
+        retry_at=one.retry_at,
+        phase=one.phase,
+        last_activity_at=one.last_activity_at,
+        usage=usage(one.usage),
+        log_path=logs[-1] if logs else None,
+        created_at=one.created_at,
+        ended_at=one.ended_at,
+        request_id=one.request_id,
+        metadata=one.metadata or None,
+        model=one.attempts[-1].model if one.attempts else None,
+        parent=one.parent,
+        message=one.message,
+        warnings=one.warnings,
+    )
+
+
+def session(one: state.Session) -> wire.SessionView:
+    return wire.SessionView(
+        session=one.session,
+        role=one.role,
+        original=one.original,
+        current=one.current,
+        current_model=one.current_model,
+        depth=one.depth,
+        running=one.running,
+        last_fallback_at=one.last_fallback_at,
+        last_active_at=one.last_used_at,
+        hops=tuple(hop(each) for each in one.hops),
+        notices=one.notices_sent,
+        ignored_reports=one.ignored_reports,
+    )
+
+
+def session_usage(one: state.Session) -> tuple[wire.UsageRow, ...]:
+    return tuple(
+        wire.UsageRow(
+            backend=backend,
+            period="total",
+            since_at=one.created_at,
+            session=one.session,
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cost_usd=used.cost_usd,
+        )
+        for backend, used in one.usage
+    )
+
+
+def lease(one: Resolution, *, asked: bool) -> Lease | UnsetType | None:
+    """Absent where nobody asked for it, null where none is needed."""
+    if not asked:
+        return UNSET
+    if one.lease_id is None or one.lease_generation is None or one.lease_expires_at is None:
+        return None
+    return Lease(id=one.lease_id, generation=one.lease_generation, expires_at=one.lease_expires_at)
+
+
+def event(one: state.Journaled) -> dict[str, Any]:
+    """An event as `events.subscribe` promises it; fields that it does not carry are absent."""
+    note = one.note
+    found: dict[str, Any] = {"seq": one.seq, "at": note.at, "kind": note.kind}
+    named = {"delegation": note.delegation, "session": note.session, "backend": note.backend}
+    found.update((name, value) for name, value in named.items() if value is not None)
+    found.update((name, value) for name, value in note.fields.items() if name not in found)
+    return found
+
+
+def problems(found: Iterable[Problem]) -> tuple[wire.ConfigProblem, ...]:
+    return tuple(wire.ConfigProblem(path=one.path, message=one.message) for one in found)
+
+
+def evidence(one: wire.Evidence) -> exchange.Evidence:
+    """What a caller has seen, as the classifier reads it."""
+    return exchange.Evidence(
+        text=one.text or "",
+        stream=one.stream or _stream_of(one),
+        exit_code=one.exit_code,
+        http_status=one.http_status,
+        headers={name.lower(): value for name, value in (one.headers or {}).items()},
+        body=one.body,
+        exception=one.exception,
+    )
+
+
+def _stream_of(one: wire.Evidence) -> str:
+    if one.http_status is not None or one.headers:
+        return "http"
+    return "exception" if one.exception is not None else "unknown"

@@ -1,0 +1,205 @@
+"""
+Who is told what happens.
+
+    events.subscribe ──▶ replay from the journal ──▶ live ──▶ dropped: does not read
+                         (only with `since`)           │
+                                                       └────▶ ended: unsubscribed, or gone
+
+A subscriber is at one place of the journal (`cursor`). Replay reads pages until it has reached
+the end of the journal in an instant in which nothing else can run; from then on every event that
+is committed is written at once. So nothing is missed and nothing comes twice. Events never wait
+for a reader: one whose backlog grows too long gets a last event that says so.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from fallbackd.core.state import Journaled
+from fallbackd.engine.requests import Progress
+from fallbackd.fronts.rpc import shapes
+from fallbackd.fronts.rpc.errors import RpcError
+from fallbackd.fronts.rpc.host import Session
+from fallbackd_client.wire import codes
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+MAX_OF_CONNECTION = 16
+MAX_BACKLOG_BYTES = 1024 * 1024
+PROGRESS_BACKLOG_BYTES = 64 * 1024
+"""With more unsent than this, progress is left out: the next one says the same and more."""
+PAGE = 500
+PROGRESS_KIND = "attempt.output"
+DROPPED_KIND = "subscription.dropped"
+
+_log = structlog.get_logger()
+_encode = msgspec.json.Encoder().encode
+
+
+class Subscription:
+    __slots__ = ("cursor", "head", "id", "is_live", "kinds", "owner", "session")
+
+    def __init__(
+        self,
+        name: str,
+        owner: Session,
+        *,
+        kinds: frozenset[str] | None,
+        session: str | None,
+        cursor: int,
+    ) -> None:
+        self.id = name
+        self.owner = owner
+        self.kinds = kinds
+        self.session = session
+        self.cursor = cursor
+        self.is_live = False
+        self.head = (
+            b'{"jsonrpc":"2.0","method":"event","params":{"subscription":' + _encode(name) + b","
+        )
+
+    def wants(self, kind: str, session: str | None) -> bool:
+        if self.kinds is None:
+            if kind == PROGRESS_KIND:
+                return False  # has to be named
+        elif kind not in self.kinds:
+            return False
+        return self.session is None or self.session == session
+
+    def send(self, body: bytes) -> None:
+        """`body` is an encoded event object."""
+        self.owner.write(self.head + body[1:] + b"}\n")
+
+
+class Subscriptions:
+    """All of one server. Asks the engine for its events once, however many want them."""
+
+    def __init__(self, engine: "Engine", *, max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> None:
+        self._engine = engine
+        self._max_backlog_bytes = max_backlog_bytes
+        self._by_owner: dict[Session, dict[str, Subscription]] = {}
+        self._live: dict[str, Subscription] = {}
+        self._next = 1
+        self._stop: Callable[[], None] = engine.subscribe(self._happened)
+
+    def close(self) -> None:
+        self._stop()
+
+    def open(
+        self,
+        owner: Session,
+        *,
+        kinds: frozenset[str] | None,
+        session: str | None,
+        since: int | None,
+    ) -> tuple[str, int]:
+        """
+        Begin a subscription.
+
+        Returns:
+            Its name, and the `seq` of the last journaled event at this moment.
+        """
+        mine = self._by_owner.get(owner)
+        if mine is None:
+            mine = self._by_owner[owner] = {}
+            owner.on_close(lambda: self._forget(owner))
+        if len(mine) >= MAX_OF_CONNECTION:
+            raise RpcError(
+                codes.TOO_MANY,
+                f"This connection has {len(mine)} subscriptions, which is the most. End one with"
+                " `events.unsubscribe`, or ask for several kinds in one.",
+                kind="too_many_subscriptions",
+            )
+        last_seq = self._engine.last_seq
+        one = Subscription(
+            f"s{self._next}",
+            owner,
+            kinds=kinds,
+            session=session,
+            cursor=last_seq if since is None else min(since, last_seq),
+        )
+        self._next += 1
+        mine[one.id] = one
+        if since is None or one.cursor == last_seq:
+            self._go_live(one)
+        else:
+            owner.start_soon(lambda: self._replay(one))
+        return one.id, last_seq
+
+    def end(self, owner: Session, name: str) -> bool:
+        found = self._by_owner.get(owner, {}).pop(name, None)
+        self._live.pop(name, None)
+        return found is not None
+
+    def _forget(self, owner: Session) -> None:
+        for name in self._by_owner.pop(owner, {}):
+            self._live.pop(name, None)
+
+    def _go_live(self, one: Subscription) -> None:
+        one.is_live = True
+        self._live[one.id] = one
+
+    async def _replay(self, one: Subscription) -> None:
+        while one.owner.is_open and one.id in self._by_owner.get(one.owner, {}):
+            end = self._engine.last_seq
+            if one.cursor >= end:
+                self._go_live(one)
+                return
+            page = await self._engine.journal(one.cursor, PAGE)
+            for each in page:
+                if one.wants(each.note.kind, each.note.session):
+                    one.send(_encode(shapes.event(each)))
+                one.cursor = each.seq
+            if not page:
+                one.cursor = end  # what is left was pruned
+            await one.owner.until_drained()
+
+    def _happened(self, what: Journaled | Progress) -> None:
+        if not self._live:
+            return
+        body: bytes | None = None
+        match what:
+            case Journaled(seq=seq, note=note):
+                for one in tuple(self._live.values()):
+                    if seq <= one.cursor:
+                        continue
+                    one.cursor = seq
+                    if one.wants(note.kind, note.session):
+                        body = body or _encode(shapes.event(what))
+                        self._push(one, body)
+            case Progress():
+                for one in tuple(self._live.values()):
+                    if not one.wants(PROGRESS_KIND, what.session):
+                        continue
+                    if one.owner.backlog_bytes <= PROGRESS_BACKLOG_BYTES:
+                        body = body or _encode(_progress(what))
+                        one.send(body)
+
+    def _push(self, one: Subscription, body: bytes) -> None:
+        if one.owner.backlog_bytes <= self._max_backlog_bytes:
+            one.send(body)
+            return
+        last: dict[str, Any] = {
+            "at": self._engine.clock.now(),
+            "kind": DROPPED_KIND,
+            "text": "This subscription ended because its events were not read."
+            f" Subscribe again with `since`: {one.cursor - 1}.",
+        }
+        _log.warning("subscription.dropped", connection=one.owner.number, subscription=one.id)
+        one.send(_encode(last))
+        self.end(one.owner, one.id)
+
+
+def _progress(one: Progress) -> dict[str, Any]:
+    return {
+        "at": one.at,
+        "kind": PROGRESS_KIND,
+        "delegation": one.delegation,
+        "session": one.session,
+        "backend": one.backend,
+        "attempt": one.attempt,
+        "offset": one.offset,
+    }
