@@ -61,6 +61,8 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """The executable that must be on PATH; None for what is not a program."""
     reads: tuple[str, ...] = ()
     """The user's own settings files (`~/…`) whose text `start` wants in `Work.files`."""
+    logins: tuple[str, ...] = ()
+    """Files (`~/…`) that a new login writes: a change ends what a bad login has marked."""
     reads_env: tuple[str, ...] = ()
     structured: bool = False
     """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""

@@ -111,6 +111,22 @@ def _stepped(watch: Watch, key: str) -> Watch:
     return structs.replace(watch, step=key, repeats=repeats)
 
 
+def shift(watch: Watch, by_s: float) -> Watch:
+    """Move every instant: the wall clock was set by `by_s` seconds."""
+
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at + by_s
+
+    return structs.replace(
+        watch,
+        started_at=watch.started_at + by_s,
+        first_output_at=moved(watch.first_output_at),
+        answered_at=moved(watch.answered_at),
+        last_output_at=moved(watch.last_output_at),
+        tools=tuple((call, since_at + by_s) for call, since_at in watch.tools),
+    )
+
+
 def expiry(watch: Watch, limits: Limits, *, now: float) -> Passed | float:
     """
     The limit that is over at `now`, or the instant of the next look.

@@ -1,0 +1,155 @@
+"""From the words of a caller to a `DelegateRequested`: paths, ids, the digest."""
+
+import hashlib
+import os
+import stat
+
+import msgspec
+
+from fallbackd.core.events import DelegateRequested
+from fallbackd.core.ids import BackendId, DelegationId, SessionId
+from fallbackd.core.policy import Entry, Policy
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.state import Snapshot
+from fallbackd.engine.requests import Invalid, NewWork, NotPermitted
+from fallbackd.engine.world import World
+
+CHARS_PER_TOKEN = 4.0
+"""A rough measure of English text and code; only compared with context sizes."""
+MAX_SESSION_CHARS = 200
+MAX_ROLE_CHARS = 128
+
+
+def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> DelegateRequested:
+    """
+    Check what only a look at the machine can tell, and give everything its name.
+
+    Raises:
+        Invalid: A parameter that cannot be.
+        NotPermitted: A directory or a variable that is not allowed.
+    """
+    if not work.prompt.strip():
+        raise Invalid("the prompt is empty; say what is to be done")
+    _require_printable("session", work.session, MAX_SESSION_CHARS)
+    _require_printable("role", work.role, MAX_ROLE_CHARS)
+    delegation = DelegationId(f"d{world.mint()}")
+    session = SessionId(work.session or f"s{world.mint()}")
+    chain, chain_name = _chain(work, policy)
+    cwd = real_cwd(work.cwd or policy.defaults.default_cwd, policy, world)
+    _require_allowed_env(work, policy)
+    mode = work.mode or ("interactive" if work.wait == "settled" else "batch")
+    return DelegateRequested(
+        delegation=delegation,
+        session=session,
+        backend=None if work.backend is None else BackendId(work.backend),
+        role=work.role,
+        chain=chain,
+        chain_name=chain_name,
+        model=work.model,
+        cwd=cwd,
+        mode=mode,
+        timeout_s=work.timeout_s,
+        request_id=work.request_id,
+        digest=digest(work),
+        failover=work.failover,
+        on_partial=work.on_partial,
+        permissions=work.permissions,
+        parent=_parent(work, seen),
+        prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
+        metadata=work.metadata,
+        log_dir=str(world.runs_root / delegation),
+    )
+
+
+def digest(work: NewWork) -> str:
+    """A fingerprint of the parameters; how long somebody waits for the answer is none of them."""
+    whole = msgspec.structs.asdict(work)
+    for name in ("wait", "request_id", "parent"):
+        del whole[name]
+    encoded = msgspec.json.encode(whole, order="deterministic")
+    return hashlib.sha256(encoded).hexdigest()
+
+
+def _require_printable(name: str, value: str | None, maximum: int) -> None:
+    if value is None:
+        return
+    if not 1 <= len(value) <= maximum or not value.isprintable():
+        raise Invalid(f"{name}: give 1 to {maximum} printable characters")
+
+
+def _chain(work: NewWork, policy: Policy) -> tuple[tuple[Entry, ...] | None, str | None]:
+    match work.chain:
+        case None:
+            return None, None
+        case str(name):
+            if name not in policy.chains:
+                known = ", ".join(sorted(policy.chains)) or "none"
+                raise Invalid(f"no chain {name!r} in [chains]; known are: {known}")
+            return policy.chains[name], name
+        case entries:
+            if not entries:
+                raise Invalid("the chain is empty; name at least one backend, or leave it out")
+            for entry in entries:
+                if find_backend(policy, entry.backend) is None:
+                    raise Invalid(
+                        f"chain: no backend {entry.backend!r}; known are "
+                        f"{', '.join(policy.backends)}"
+                    )
+            return entries, None
+
+
+def _parent(work: NewWork, seen: Snapshot) -> DelegationId | None:
+    """From inside which delegation this comes; one that has ended is nobody's parent."""
+    if work.parent is None:
+        return None
+    for name in (work.parent, work.parent.rpartition(".")[0]):
+        if DelegationId(name) in seen.active:
+            return DelegationId(name)
+    return None
+
+
+def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
+    """The real path of a directory that is allowed; empty where none is given."""
+    if cwd is None or cwd == "":
+        return ""
+    if "\0" in cwd:
+        raise Invalid("cwd: a path has no NUL in it")
+    if not os.path.isabs(cwd):
+        raise Invalid(f"cwd: {cwd!r} is relative; give the absolute path")
+    real = os.path.realpath(cwd)
+    try:
+        mode = os.stat(real).st_mode
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise Invalid(f"cwd: {cwd} cannot be used ({why}); give a directory that exists") from None
+    if not stat.S_ISDIR(mode):
+        raise Invalid(f"cwd: {cwd} is not a directory")
+    defaults = policy.defaults
+    roots = [os.path.realpath(os.path.expanduser(root)) for root in defaults.allowed_roots]
+    if roots and not any(_is_below(real, root) for root in roots):
+        raise NotPermitted(
+            f"cwd: {real} is outside allowed_roots ({', '.join(roots)}); "
+            "work there, or add it to allowed_roots in [defaults]"
+        )
+    if not defaults.allow_broad_cwd and real in ("/", os.path.realpath(world.home)):
+        raise NotPermitted(
+            f"cwd: {real} is too broad for an agent; name the directory of the work, "
+            "or set allow_broad_cwd = true in [defaults]"
+        )
+    return real
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _require_allowed_env(work: NewWork, policy: Policy) -> None:
+    if not work.env:
+        return
+    allowed = {name for backend in policy.backends.values() for name in backend.allow_env}
+    wrong = sorted(set(work.env) - allowed)
+    if wrong:
+        raise NotPermitted(
+            f"env: {', '.join(wrong)} may not be set by a caller; "
+            "add the names to allow_env of the backend"
+        )

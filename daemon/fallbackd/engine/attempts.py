@@ -1,0 +1,428 @@
+"""
+One attempt: build its call, feed its parser, judge its end, post its events.
+
+Decides nothing. Whatever happens here ends in exactly one `AttemptEnded`.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+import structlog
+from msgspec import Struct, structs
+
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.classify import classify
+from fallbackd.core.effects import StartAttempt
+from fallbackd.core.events import (
+    AttemptAnswered,
+    AttemptEnded,
+    AttemptGaveUp,
+    AttemptRetrying,
+    AttemptStarted,
+    Event,
+    Woke,
+)
+from fallbackd.core.exchange import (
+    Call,
+    Chunk,
+    CommandLine,
+    Evidence,
+    Exit,
+    GivenUp,
+    HttpRequest,
+    Observation,
+    ProcessExit,
+    ProviderAnswered,
+    Reply,
+    Retrying,
+    ServedPrompt,
+    ToolStarted,
+    Work,
+)
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.ids import AttemptId, BackendId
+from fallbackd.core.policy import max_wait_s
+from fallbackd.core.redact import redact
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.state import Delegation
+from fallbackd.core.watch import EffectsWord, Watch, see, shift
+from fallbackd.engine.runs import Runs
+from fallbackd.engine.world import Settings, Transports, World
+from fallbackd.ports.clock import Clock
+from fallbackd.ports.transport import Running, Transport
+
+log = structlog.get_logger("attempts")
+
+PROGRESS_S = 0.25
+"""Output is told to subscribers at most this often for one attempt."""
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """`attempt.output`: how far the log has grown. No `seq`, not journaled."""
+
+    attempt: AttemptId
+    delegation: str
+    session: str
+    backend: BackendId
+    offset: int
+    at: float
+    phase: str | None = None
+
+
+class Host(Protocol):
+    """What an attempt asks of the engine."""
+
+    clock: Clock
+    settings: Settings
+    world: World
+    runs: Runs
+
+    async def handle(self, event: Event) -> object: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+
+class LiveAttempt:
+    """An attempt that runs now: what cannot be stored."""
+
+    def __init__(self, order: StartAttempt, *, started_at: float) -> None:
+        self.order = order
+        self.watch = Watch(started_at=started_at)
+        self.running: Running | None = None
+        self._stop_grace_s: float | None = None
+
+    def stop(self, grace_s: float) -> None:
+        """Also before it has started: then it is stopped as soon as there is something."""
+        self._stop_grace_s = grace_s
+        if self.running is not None:
+            self.running.stop(grace_s=grace_s)
+
+    def shift(self, by_s: float) -> None:
+        """The wall clock was set: what was seen moves with it."""
+        self.watch = shift(self.watch, by_s)
+
+    def opened(self, running: Running) -> None:
+        self.running = running
+        if self._stop_grace_s is not None:
+            running.stop(grace_s=self._stop_grace_s)
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """What the engine knows of a delegation that core does not."""
+
+    prompt: str
+    env: Mapping[str, str]
+    cwd: str
+    delegation: Delegation
+
+
+async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None:
+    """Perform a `StartAttempt`."""
+    order = live.order
+    try:
+        ended = await _run(host, live, prepared)
+    except Exception as error:  # a bug in a backend or transport is that backend's failure
+        log.exception("attempt.broke", attempt=order.attempt, backend=order.backend)
+        running = live.running
+        gone = True
+        if running is not None:
+            running.stop(grace_s=0)
+            gone = await _drained(running)
+        ended = AttemptEnded(
+            attempt=order.attempt,
+            failure=make_failure(
+                Reason.CRASH,
+                now=host.clock.now(),
+                detail="internal",
+                confidence="structured",
+                signature="fallbackd/internal",
+                evidence=redact(f"{type(error).__name__}: {error}"),
+            ),
+            gone=gone,
+        )
+    await host.handle(structs.replace(ended, luck=host.world.luck()))
+
+
+async def _drained(running: Running) -> bool:
+    try:
+        async for _ in running.chunks():
+            pass
+        return running.exit.gone
+    except Exception:
+        log.exception("attempt.drain_broke")
+        return False
+
+
+async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnded:
+    order = live.order
+    settings, world = host.settings, host.world
+    backend = find_backend(settings.policy, order.backend)
+    if backend is None or backend.kind not in world.kinds:
+        return _not_started(host, order, f"backend {order.backend!r} is no longer configured")
+    kind = world.kinds[backend.kind]
+    options = settings.options_of(order.backend)
+    directory = host.runs.prepare(order.attempt)
+    prompt = prepared.prompt
+    prompt_path = host.runs.prompt_path(prepared.delegation.delegation)
+    if order.handoff is not None:
+        prompt = order.handoff + prompt
+        prompt_path = host.runs.write_prompt(order.attempt, prompt)
+    work = Work(
+        prompt=prompt,
+        prompt_path=str(prompt_path),
+        cwd=prepared.cwd,
+        scratch=str(directory),
+        model=order.model,
+        effort=order.effort,
+        session=prepared.delegation.session,
+        permissions=prepared.delegation.permissions,
+        mode=prepared.delegation.mode,
+        env=prepared.env,
+        files=_texts(world, kind),
+        inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
+    )
+    try:
+        call = kind.start(work, options)
+    except ValueError as error:
+        return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
+    before = None
+    if backend.plain_output and prepared.delegation.permissions != "read":
+        before = await anyio.to_thread.run_sync(world.fingerprint, prepared.cwd)
+    transport = _transport(world.transports, call)
+    running = await transport.open(
+        call, attempt=order.attempt, directory=str(directory), env=marks(prepared, order)
+    )
+    live.opened(running)
+    await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid))
+    reader = _Reader(host, live, kind, options, prepared)
+    async for chunk in running.chunks():
+        await reader.feed(chunk)
+    ended = await reader.finish(running.exit)
+    if ended.failure is not None and ended.effects != "seen":
+        changed = await _changed(world, prepared, before)
+        if changed:
+            ended = structs.replace(ended, effects="seen", changed_files=changed)
+    return ended
+
+
+def marks(prepared: Prepared, order: StartAttempt) -> dict[str, str]:
+    """Variables by which children are known, and by which they know where they are."""
+    return {
+        "FALLBACKD_DELEGATION": prepared.delegation.delegation,
+        "FALLBACKD_ATTEMPT": order.attempt,
+    }
+
+
+async def _changed(
+    world: World, prepared: Prepared, before: Mapping[str, tuple[int, int]] | None
+) -> tuple[str, ...]:
+    """Files that are new, other or gone since the start; empty where nobody looked."""
+    if before is None:
+        return ()
+    after = await anyio.to_thread.run_sync(world.fingerprint, prepared.cwd)
+    if after is None:
+        return ()
+    found = {path for path, seen in after.items() if before.get(path) != seen}
+    found.update(path for path in before if path not in after)
+    return tuple(sorted(found)[:50])
+
+
+def _texts(world: World, kind: BackendKind) -> dict[str, str]:
+    return {path: text for path in kind.reads if (text := world.read_text(path)) is not None}
+
+
+def _transport(transports: Transports, call: Call) -> Transport:
+    match call:
+        case CommandLine():
+            return transports.command
+        case HttpRequest():
+            return transports.http
+        case ServedPrompt():
+            return transports.served
+
+
+def _not_started(
+    host: Host, order: StartAttempt, text: str, *, reason: Reason = Reason.NOT_CONFIGURED
+) -> AttemptEnded:
+    return AttemptEnded(
+        attempt=order.attempt,
+        failure=make_failure(
+            reason,
+            now=host.clock.now(),
+            confidence="structured",
+            signature="fallbackd/cannot_start",
+            evidence=redact(text),
+        ),
+    )
+
+
+class _Reader:
+    """Feeds one parser and turns what it says into events."""
+
+    def __init__(
+        self,
+        host: Host,
+        live: LiveAttempt,
+        kind: BackendKind,
+        options: Options,
+        prepared: Prepared,
+    ) -> None:
+        self._host = host
+        self._live = live
+        self._kind = kind
+        self._prepared = prepared
+        self._parser = kind.parser(options)
+        self._retrying = False
+        self._gave_up = False
+        self._looped = False
+        self._told_at = 0.0
+
+    async def feed(self, chunk: Chunk) -> None:
+        host, live = self._host, self._live
+        seen = self._parser.feed(chunk)
+        now = host.clock.now()
+        for one in seen:
+            had_answer = live.watch.answered_at is not None
+            live.watch = see(live.watch, one, now=now)
+            if isinstance(one, ProviderAnswered | ToolStarted) and (
+                self._retrying or not had_answer
+            ):
+                self._retrying = False
+                await host.handle(AttemptAnswered(attempt=live.order.attempt))
+            await self._post(one)
+        if not self._looped and live.watch.repeats >= self._loop_steps():
+            self._looped = True
+            await host.handle(
+                Woke(
+                    delegation=live.order.delegation,
+                    attempt=live.order.attempt,
+                    watch=live.watch,
+                    luck=host.world.luck(),
+                )
+            )
+        if now - self._told_at >= PROGRESS_S and live.running is not None:
+            self._told_at = now
+            host.progress(
+                Progress(
+                    attempt=live.order.attempt,
+                    delegation=live.order.delegation,
+                    session=self._prepared.delegation.session,
+                    backend=live.order.backend,
+                    offset=live.running.log_bytes,
+                    at=now,
+                    phase=live.watch.phase,
+                )
+            )
+
+    def _loop_steps(self) -> int:
+        return self._host.settings.policy.defaults.loop_steps
+
+    async def _post(self, seen: Observation) -> None:
+        host, attempt = self._host, self._live.order.attempt
+        match seen:
+            case Retrying():
+                failure = self._judge(seen.evidence)
+                if failure is not None:
+                    self._retrying = True
+                    await host.handle(
+                        AttemptRetrying(attempt=attempt, failure=failure, wait_s=seen.wait_s)
+                    )
+            case GivenUp():
+                failure = self._judge(seen.evidence)
+                if failure is not None and not self._gave_up:
+                    self._gave_up = True
+                    await host.handle(AttemptGaveUp(attempt=attempt, failure=failure))
+            case _:
+                pass
+
+    def _judge(self, evidence: Evidence) -> Failure | None:
+        host = self._host
+        return judge(
+            evidence,
+            host.settings,
+            self._kind,
+            self._live.order.backend,
+            now=host.clock.now(),
+        )
+
+    async def finish(self, exit: Exit) -> AttemptEnded:
+        host, live = self._host, self._live
+        outcome = self._parser.finish(exit)
+        exit_code = None
+        if isinstance(exit, ProcessExit):
+            exit_code = exit.code if exit.signal is None else -exit.signal
+        watch = live.watch
+        failure: Failure | None = None
+        usage = watch.usage
+        effects: EffectsWord = watch.effects
+        if isinstance(outcome, Reply):
+            usage = outcome.usage if outcome.usage.input_tokens else usage
+            try:
+                await anyio.to_thread.run_sync(
+                    host.runs.write_answer, self._prepared.delegation.delegation, outcome.text
+                )
+            except OSError as error:
+                failure = _unkept(error, now=host.clock.now())
+        else:
+            evidence = outcome
+            if watch.answered_at is not None and not evidence.answered:
+                evidence = structs.replace(evidence, answered=True)
+            failure = self._judge(evidence) or _unexplained(host.clock.now())
+        return AttemptEnded(
+            attempt=live.order.attempt,
+            failure=failure,
+            exit_code=exit_code,
+            effects=effects,
+            usage=usage,
+            gone=exit.gone,
+            answered=watch.answered_at is not None or failure is None,
+        )
+
+
+def judge(
+    evidence: Evidence,
+    settings: Settings,
+    kind: BackendKind | None,
+    backend: BackendId | None,
+    *,
+    now: float,
+    timezone: str | None = None,
+) -> Failure | None:
+    """Classify with the rules of the user, then of the vendor, then the common ones."""
+    policy = settings.policy
+    reasons = dict(policy.reasons)
+    if backend is not None and (found := policy.backends.get(backend)) is not None:
+        reasons.update(found.reasons)
+    name = "generic" if kind is None else kind.name
+    return classify(
+        evidence,
+        settings.rules_for(name) + (() if kind is None else kind.rules),
+        now=now,
+        timezone=timezone,
+        max_wait_s=lambda reason: max_wait_s(reasons, reason),
+    )
+
+
+def _unexplained(now: float) -> Failure:
+    return make_failure(
+        Reason.UNKNOWN,
+        now=now,
+        confidence="exit_code",
+        signature="fallbackd/unexplained",
+        evidence="it ended without an answer and without a word about why",
+    )
+
+
+def _unkept(error: OSError, *, now: float) -> Failure:
+    """There was an answer, and the disk would not take it."""
+    failure = make_failure(
+        Reason.CRASH,
+        now=now,
+        detail="answer_not_kept",
+        confidence="structured",
+        signature="fallbackd/answer_not_kept",
+        evidence=f"the answer could not be written: {error.strerror or error}",
+    )
+    return structs.replace(failure, marks_health=False, hop=False)

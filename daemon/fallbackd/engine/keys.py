@@ -1,0 +1,48 @@
+"""Which records a decision about an event has to read."""
+
+from fallbackd.core.events import (
+    AttemptAnswered,
+    AttemptEnded,
+    AttemptGaveUp,
+    AttemptRetrying,
+    AttemptStarted,
+    CancelRequested,
+    DelegateRequested,
+    Event,
+    Reported,
+    ResolveRequested,
+    SessionCompacted,
+    SessionEnded,
+    Woke,
+)
+from fallbackd.core.ids import DelegationId, SessionId, delegation_of
+from fallbackd.core.state import Keys, Snapshot
+
+
+def keys_of(event: Event, seen: Snapshot) -> Keys:
+    """`seen` knows the session of every unfinished delegation."""
+    match event:
+        case DelegateRequested():
+            return Keys(session=event.session, request_id=event.request_id)
+        case (
+            AttemptStarted()
+            | AttemptAnswered()
+            | AttemptRetrying()
+            | AttemptGaveUp()
+            | AttemptEnded()
+        ):
+            return _of_delegation(delegation_of(event.attempt), seen)
+        case Woke() | CancelRequested():
+            return _of_delegation(event.delegation, seen)
+        case ResolveRequested() | Reported():
+            return Keys(session=event.session)
+        case SessionEnded() | SessionCompacted():
+            return Keys(session=event.session)
+        case _:
+            return Keys()
+
+
+def _of_delegation(delegation: DelegationId, seen: Snapshot) -> Keys:
+    active = seen.active.get(delegation)
+    session: SessionId | None = None if active is None else active.session
+    return Keys(delegation=delegation, session=session)

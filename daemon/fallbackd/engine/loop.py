@@ -1,0 +1,610 @@
+"""
+The engine: takes an event, lets the store run `decide`, then performs the effects.
+
+It holds what cannot be stored (prompts, waiters, live attempts) and decides nothing. Whatever
+an effect starts comes back as one event.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, assert_never
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from msgspec import structs
+
+from fallbackd.core.decide import decide
+from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.effects import (
+    Answer,
+    Effect,
+    Export,
+    StartAttempt,
+    StopAttempt,
+    WakeAt,
+    WakeWaiting,
+)
+from fallbackd.core.events import (
+    CancelRequested,
+    ClockStepped,
+    ConfigReloaded,
+    DelegateRequested,
+    Event,
+    HealthCleared,
+    HealthMarked,
+    HealthPaused,
+    HealthResumed,
+    Reported,
+    ResolveRequested,
+    SessionCompacted,
+    SessionEnded,
+    Started,
+    Woke,
+)
+from fallbackd.core.exchange import Evidence, Usage
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.policy import Entry
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.state import (
+    Decision,
+    Delegation,
+    Journaled,
+    Keys,
+    Note,
+    PutDelegation,
+    Session,
+    Snapshot,
+)
+from fallbackd.engine.admission import admit
+from fallbackd.engine.attempts import LiveAttempt, Prepared, Progress, judge, run_attempt
+from fallbackd.engine.keys import keys_of
+from fallbackd.engine.readiness import Readiness
+from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
+from fallbackd.engine.runs import Runs
+from fallbackd.engine.wakes import Wakes
+from fallbackd.engine.world import Settings, World
+from fallbackd.ports.clock import Clock
+from fallbackd.ports.store import Store, StoreUnwritable
+
+log = structlog.get_logger("engine")
+
+Listener = Callable[[Journaled | Progress], None]
+
+
+class _Held:
+    """What the engine holds for a delegation that is not ended."""
+
+    def __init__(self, work: NewWork) -> None:
+        self.work = work
+        self.settled = anyio.Event()
+        self.finished = anyio.Event()
+
+
+class Engine:
+    def __init__(self, store: Store, clock: Clock, settings: Settings, world: World) -> None:
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.world = world
+        self.runs = Runs(world.runs_root)
+        self.readiness = Readiness(self)
+        self.started_at = clock.now()
+        self.last_tick_at: float | None = None
+        self.on_export: Callable[[], None] = lambda: None
+        self._held: dict[DelegationId, _Held] = {}
+        self._live: dict[AttemptId, LiveAttempt] = {}
+        self._listeners: dict[int, Listener] = {}
+        self._next_listener = 0
+        self._draining = False
+        self._wakes = Wakes(clock, self._woken)
+        self._tasks: TaskGroup | None = None
+        self._freed = anyio.Event()
+
+    # --- life ------------------------------------------------------------------------------
+
+    async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until cancelled. `ready` is called once work can be taken."""
+        await self._close_lost()
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._wakes.run)
+            await self.readiness.look(self.settings.policy.backends)
+            ready()
+            await anyio.sleep_forever()
+
+    async def _close_lost(self) -> None:
+        """Unfinished delegations of an earlier run are answered honestly."""
+        for delegation in list(self.store.peek().active.values()):
+            keys = keys_of(CancelRequested(delegation=delegation.delegation), self.store.peek())
+            event = Started(luck=self.world.luck())
+            decision, notes = await self.store.transact(
+                keys, lambda seen: self._decide(seen, event), must_keep=False
+            )
+            self._publish(notes)
+            log.warning(
+                "delegation.lost", delegation=delegation.delegation, session=delegation.session
+            )
+            del decision
+
+    def drain(self) -> None:
+        """No new work from now on; what runs goes on."""
+        self._draining = True
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
+
+    async def finish_work(self, *, limit_s: float) -> None:
+        """Wait for the running work, then stop what is left, proven."""
+        with anyio.move_on_after(limit_s):
+            while self._held:
+                await self._freed.wait()
+        for delegation in list(self._held):
+            await self.cancel(delegation)
+
+    # --- the loop --------------------------------------------------------------------------
+
+    def _decide(self, seen: Snapshot, event: Event) -> Decision:
+        if self._draining:
+            seen = structs.replace(seen, draining=True)
+        return decide(seen, event, self.settings.policy, now=self.clock.now())
+
+    async def handle(self, event: Event, *, must_keep: bool = False) -> Decision:
+        """
+        Decide on one event, make the changes durable, then act.
+
+        Raises:
+            StoreUnwritable: Only with `must_keep`: nothing was kept and nothing done.
+        """
+        await self._follow_clock()
+        keys = keys_of(event, self.store.peek())
+        decision, notes = await self.store.transact(
+            keys, lambda seen: self._decide(seen, event), must_keep=must_keep
+        )
+        self._publish(notes)
+        for effect in decision.effects:
+            self._perform(effect)
+        return decision
+
+    async def _follow_clock(self) -> None:
+        by_s = self.clock.step()
+        if by_s == 0.0:
+            return
+        log.warning("clock.stepped", by_s=round(by_s, 1))
+        event = ClockStepped(by_s=by_s)
+        await self.store.transact(
+            keys_of(event, self.store.peek()),
+            lambda seen: self._decide(seen, event),
+            must_keep=False,
+        )
+        self._wakes.shift(by_s)
+        self.started_at += by_s
+        for live in self._live.values():
+            live.shift(by_s)
+
+    def _perform(self, effect: Effect) -> None:
+        assert self._tasks is not None
+        match effect:
+            case StartAttempt():
+                live = LiveAttempt(effect, started_at=self.clock.now())
+                self._live[effect.attempt] = live
+                self._tasks.start_soon(self._attempt, live, name=effect.attempt)
+            case StopAttempt():
+                if (found := self._live.get(effect.attempt)) is not None:
+                    found.stop(effect.grace_s)
+            case Answer():
+                self._answer(effect.delegation)
+            case WakeAt():
+                self._wakes.set(effect)
+            case WakeWaiting():
+                self._tasks.start_soon(self._wake_waiting)
+            case Export():
+                self.on_export()
+            case _:
+                assert_never(effect)
+
+    async def _attempt(self, live: LiveAttempt) -> None:
+        delegation = self.store.peek().active.get(live.order.delegation)
+        held = self._held.get(live.order.delegation)
+        try:
+            if delegation is not None and held is not None:
+                cwd = delegation.cwd or str(self.runs.work_path(delegation.delegation))
+                backend = find_backend(self.settings.policy, live.order.backend)
+                allowed = () if backend is None else backend.allow_env
+                prepared = Prepared(
+                    prompt=held.work.prompt,
+                    env={k: v for k, v in held.work.env.items() if k in allowed},
+                    cwd=cwd,
+                    delegation=delegation,
+                )
+                await run_attempt(self, live, prepared)
+        finally:
+            self._live.pop(live.order.attempt, None)
+
+    async def _woken(self, wake: WakeAt) -> None:
+        live = None if wake.attempt is None else self._live.get(wake.attempt)
+        watch = None if live is None else live.watch
+        await self.handle(
+            Woke(
+                delegation=wake.delegation,
+                attempt=wake.attempt,
+                watch=watch,
+                luck=self.world.luck(),
+            )
+        )
+
+    async def _wake_waiting(self) -> None:
+        for delegation in list(self.store.peek().active.values()):
+            if delegation.state in ("waiting", "queued") and delegation.running is None:
+                await self.handle(Woke(delegation=delegation.delegation, luck=self.world.luck()))
+
+    def _answer(self, delegation: DelegationId) -> None:
+        held = self._held.pop(delegation, None)
+        self._wakes.forget(delegation)
+        if held is not None:
+            held.settled.set()
+            held.finished.set()
+        self._freed.set()
+        self._freed = anyio.Event()
+
+    # --- telling ---------------------------------------------------------------------------
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Hear of every commit, at once and in order. Returns how to stop hearing."""
+        number = self._next_listener
+        self._next_listener += 1
+        self._listeners[number] = listener
+        return lambda: self._listeners.pop(number, None) and None
+
+    def _publish(self, notes: Sequence[Journaled]) -> None:
+        for one in notes:
+            note = one.note
+            log.info(
+                note.kind,
+                seq=one.seq,
+                delegation=note.delegation,
+                session=note.session,
+                backend=note.backend,
+                **{k: v for k, v in note.fields.items() if k not in ("event", "evidence", "text")},
+            )
+            for listener in list(self._listeners.values()):
+                listener(one)
+
+    def progress(self, progress: Progress) -> None:
+        held = self._held.get(DelegationId(progress.delegation))
+        if held is not None:
+            held.settled.set()
+        for listener in list(self._listeners.values()):
+            listener(progress)
+
+    # --- work ------------------------------------------------------------------------------
+
+    async def delegate(self, work: NewWork) -> Delegation:
+        """
+        Take work on. Returns at once, with the delegation as it was accepted.
+
+        Raises:
+            Refused, NotPermitted, Invalid, Draining: No delegation exists.
+        """
+        if self._draining:
+            raise Draining("the daemon is draining and takes no new work; ask again when it is up")
+        await self.readiness.look_at_chain(work)
+        event = admit(work, self.settings.policy, self.world, self.store.peek())
+        try:
+            self.runs.create(event.delegation, work.prompt)
+        except OSError as error:
+            raise Draining(
+                f"no new work: {self.runs.root} cannot be written "
+                f"({error.strerror or error}); make room or mend the permissions",
+                kind="store_unwritable",
+            ) from error
+        held = _Held(work)
+        self._held[event.delegation] = held
+        accepted: Delegation | None = None
+        try:
+            decision = await self._admitted(event)
+            accepted = _accepted(decision, event.delegation)
+        finally:
+            if accepted is None or accepted.delegation != event.delegation:
+                self._held.pop(event.delegation, None)
+                self.runs.remove(event.delegation)
+        return accepted
+
+    async def _admitted(self, event: DelegateRequested) -> Decision:
+        """A directory that is in use is waited for, as long as the threshold says."""
+        limit_s = self.settings.policy.wait_threshold_s(event.mode)
+        give_up_at = self.clock.now() + limit_s
+        while True:
+            freed = self._freed
+            try:
+                decision = await self.handle(event, must_keep=True)
+            except StoreUnwritable as error:
+                raise Draining(f"no new work: {error}", kind="store_unwritable") from error
+            rejection = decision.rejection
+            if rejection is None:
+                return decision
+            left_s = give_up_at - self.clock.now()
+            if rejection.kind != "workspace" or left_s <= 0:
+                raise Refused(rejection)
+            with anyio.move_on_after(left_s):
+                await freed.wait()
+
+    async def wait(
+        self,
+        delegation: DelegationId,
+        *,
+        until: Literal["settled", "finished"],
+        timeout_s: float | None,
+    ) -> tuple[Delegation, bool]:
+        """The delegation, and False when the time was over first."""
+        held = self._held.get(delegation)
+        is_over = True
+        if held is not None:
+            event = held.settled if until == "settled" else held.finished
+            with anyio.move_on_after(timeout_s):
+                await event.wait()
+            is_over = event.is_set()
+        return await self.delegation(delegation), is_over
+
+    async def cancel(self, delegation: DelegationId) -> Delegation:
+        """Returns when the work is proven stopped."""
+        found = await self.delegation(delegation)
+        if found.is_ended:
+            return found
+        await self.handle(CancelRequested(delegation=delegation))
+        ended, _ = await self.wait(delegation, until="finished", timeout_s=None)
+        return ended
+
+    async def delegation(self, delegation: str) -> Delegation:
+        found = await self.store.delegation(DelegationId(delegation))
+        if found is None:
+            raise Unknown(f"no delegation {delegation!r}; see `fallbackd-client status`")
+        running = found.running
+        live = None if running is None else self._live.get(running.attempt)
+        if live is None:
+            return found
+        watch = live.watch
+        return structs.replace(
+            found,
+            phase=watch.phase,
+            last_activity_at=watch.last_output_at or found.last_activity_at,
+            usage=found.usage if watch.usage == Usage() else watch.usage,
+        )
+
+    async def delegations(
+        self, *, session: str | None = None, state: str | None = None, limit: int = 100
+    ) -> Sequence[Delegation]:
+        name = None if session is None else SessionId(session)
+        return await self.store.delegations(session=name, state=state, limit=limit)
+
+    async def text(self, delegation: Delegation) -> str | None:
+        if delegation.state != "succeeded":
+            return None
+        return await anyio.to_thread.run_sync(self.runs.read_answer, delegation.delegation)
+
+    async def log(
+        self, delegation: str, *, attempt: str | int | None, offset: int, max_bytes: int
+    ) -> LogPart:
+        found = await self.delegation(delegation)
+        if not found.attempts:
+            raise Unknown(f"{delegation} has made no attempt, so there is no log")
+        wanted = found.attempts[-1]
+        if attempt is not None:
+            name = f"{delegation}.{attempt}" if str(attempt).isdigit() else str(attempt)
+            match = found.attempt(AttemptId(name))
+            if match is None:
+                raise Unknown(f"{delegation} has no attempt {attempt!r}")
+            wanted = match
+        directory = self.runs.attempt_path(wanted.attempt)
+        data, following, size = await anyio.to_thread.run_sync(
+            lambda: self.world.read_log(str(directory), offset=offset, max_bytes=max_bytes)
+        )
+        is_last = following >= size
+        kept = data if is_last and wanted.ended_at is not None else _whole(data)
+        following -= len(data) - len(kept)
+        return LogPart(
+            attempt=wanted.attempt,
+            log_path=str(directory / "output.log"),
+            text=kept.decode("utf-8", "replace"),
+            offset=offset,
+            next_offset=following,
+            size_bytes=size,
+            ended=wanted.ended_at is not None and following >= size,
+        )
+
+    # --- callers that talk to providers themselves -------------------------------------------
+
+    async def resolve(
+        self,
+        *,
+        session: str | None = None,
+        role: str | None = None,
+        backend: str | None = None,
+        chain: tuple[Entry, ...] | None = None,
+        model: str | None = None,
+        prompt_tokens: int | None = None,
+        lease: bool = False,
+    ) -> Resolution:
+        event = ResolveRequested(
+            session=None if session is None else SessionId(session),
+            role=role,
+            backend=None if backend is None else BackendId(backend),
+            chain=chain,
+            model=model,
+            prompt_tokens=prompt_tokens,
+            lease=AttemptId(f"lease-{self.world.mint()}") if lease else None,
+        )
+        decision = await self.handle(event)
+        if decision.rejection is not None:
+            raise Refused(decision.rejection)
+        assert isinstance(decision.answer, Resolution)
+        return decision.answer
+
+    async def report(
+        self,
+        *,
+        outcome: Literal["success", "failure", "released"],
+        backend: str,
+        session: str | None = None,
+        model: str | None = None,
+        credential: str | None = None,
+        attempt: str | None = None,
+        started_at: float | None = None,
+        evidence: Evidence | None = None,
+        usage: Usage | None = None,
+    ) -> ReportAnswer:
+        name = BackendId(backend)
+        failure = None
+        if outcome == "failure":
+            failure = self._reported_failure(evidence, name)
+        decision = await self.handle(
+            Reported(
+                outcome=outcome,
+                backend=name,
+                session=None if session is None else SessionId(session),
+                model=model,
+                credential=credential,
+                attempt=None if attempt is None else AttemptId(attempt),
+                started_at=started_at,
+                failure=failure,
+                usage=usage or Usage(),
+                luck=self.world.luck(),
+            )
+        )
+        if decision.rejection is not None:
+            raise Refused(decision.rejection)
+        assert isinstance(decision.answer, ReportAnswer)
+        return decision.answer
+
+    def _reported_failure(self, evidence: Evidence | None, backend: BackendId) -> Failure | None:
+        if evidence is not None:
+            found = self.classify(evidence, backend=backend)
+            if found is not None:
+                return found
+        return make_failure(
+            Reason.UNKNOWN,
+            now=self.clock.now(),
+            confidence="text",
+            signature="fallbackd/reported",
+            evidence="reported by a caller without evidence that tells more",
+        )
+
+    def classify(
+        self,
+        evidence: Evidence,
+        *,
+        backend: str | None = None,
+        kind: str | None = None,
+        now_at: float | None = None,
+        timezone: str | None = None,
+    ) -> Failure | None:
+        """Changes nothing."""
+        name = None if backend is None else BackendId(backend)
+        if kind is None and name is not None:
+            found = find_backend(self.settings.policy, name)
+            kind = None if found is None else found.kind
+        now = self.clock.now() if now_at is None else now_at
+        known = None if kind is None else self.world.kinds.get(kind)
+        return judge(evidence, self.settings, known, name, now=now, timezone=timezone)
+
+    # --- health, sessions, configuration -----------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        return self.store.peek()
+
+    async def mark(
+        self, target: str, *, reason: str | None, ttl_s: float | None, note: str | None
+    ) -> None:
+        event = HealthMarked(target=target, reason=reason, ttl_s=ttl_s, note=note)
+        self._require_known(await self.handle(event), target)
+
+    async def import_mark(self, target: str, *, reason: str, since_at: float, ttl_s: float) -> None:
+        """A mark of another program's file, with its own age."""
+        await self.handle(
+            HealthMarked(
+                target=target, reason=reason, ttl_s=ttl_s, since_at=since_at, source="import"
+            )
+        )
+
+    async def clear(self, target: str | None) -> list[str]:
+        decision = await self.handle(HealthCleared(target=target))
+        if decision.answer is None:
+            raise Unknown(_no_target(target, self.settings))
+        return list(decision.answer)
+
+    async def pause(self, target: str, *, note: str | None) -> None:
+        self._require_known(await self.handle(HealthPaused(target=target, note=note)), target)
+
+    async def resume(self, target: str) -> None:
+        self._require_known(await self.handle(HealthResumed(target=target)), target)
+
+    def _require_known(self, decision: Decision, target: str) -> None:
+        if decision.answer is False:
+            raise Unknown(_no_target(target, self.settings))
+
+    async def session(self, session: str) -> Session:
+        found = await self.store.session(SessionId(session))
+        if found is None:
+            raise Unknown(f"no session {session!r}; see `fallbackd-client sessions`")
+        return found
+
+    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
+        return await self.store.sessions(limit=limit)
+
+    async def end_session(self, session: str) -> None:
+        await self.session(session)
+        await self.handle(SessionEnded(session=SessionId(session)))
+
+    async def compact_session(self, session: str) -> None:
+        await self.session(session)
+        await self.handle(SessionCompacted(session=SessionId(session)))
+
+    async def set_settings(self, settings: Settings) -> None:
+        """Take a new configuration over without touching what runs."""
+        old = self.settings
+        self.settings = settings
+        changed = tuple(
+            name
+            for name in {**old.policy.backends, **settings.policy.backends}
+            if old.policy.backends.get(name) != settings.policy.backends.get(name)
+            or old.options.get(name) != settings.options.get(name)
+        )
+        await self.handle(ConfigReloaded(changed=changed))
+        await self.readiness.look(settings.policy.backends)
+        await self._wake_waiting()
+
+    async def note_config(self, *, accepted: bool, fields: dict[str, Any]) -> None:
+        """Journal that a configuration was taken over, or why it was not."""
+        kind = "config.reloaded" if accepted else "config.rejected"
+        note = Note(kind=kind, at=self.clock.now(), fields=fields)
+        _, notes = await self.store.transact(
+            Keys(), lambda _: Decision(changes=(note,)), must_keep=False
+        )
+        self._publish(notes)
+
+
+def _no_target(target: str | None, settings: Settings) -> str:
+    known = ", ".join(settings.policy.backends)
+    return f"no backend or scope {target!r}; known are {known}"
+
+
+def _accepted(decision: Decision, delegation: DelegationId) -> Delegation:
+    if isinstance(decision.answer, Delegation):
+        return decision.answer
+    for change in decision.changes:
+        if isinstance(change, PutDelegation) and change.delegation.delegation == delegation:
+            return change.delegation
+    raise Invalid("the request was neither taken nor refused")
+
+
+def _whole(data: bytes) -> bytes:
+    """Without the beginning of a character that has not come whole."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            return data
+        if byte >= 0xC0:
+            needs = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data if back >= needs else data[:-back]
+    return data

@@ -1,0 +1,84 @@
+"""
+Private files of delegations: the prompt, the answer, one directory for each attempt.
+
+    <root>/<delegation>/prompt      what was asked            0600
+    <root>/<delegation>/answer      what came back, at the end 0600
+    <root>/<delegation>/work/       the working directory of those who name none
+    <root>/<delegation>/<n>/        log and exit record of attempt n
+
+Names are minted by the daemon; nothing that a caller says becomes part of a path.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from fallbackd.core.ids import AttemptId, DelegationId, attempt_number, delegation_of
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Runs:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def create(self, delegation: DelegationId, prompt: str) -> None:
+        """Make the directory and write the prompt. Raises `OSError`."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = self.path(delegation)
+        directory.mkdir(mode=0o700)
+        _write_new(directory / "prompt", prompt.encode("utf-8", "surrogatepass"))
+
+    def path(self, delegation: DelegationId) -> Path:
+        return self.root / delegation
+
+    def prompt_path(self, delegation: DelegationId) -> Path:
+        return self.path(delegation) / "prompt"
+
+    def attempt_path(self, attempt: AttemptId) -> Path:
+        return self.path(delegation_of(attempt)) / str(attempt_number(attempt))
+
+    def prepare(self, attempt: AttemptId) -> Path:
+        directory = self.attempt_path(attempt)
+        directory.mkdir(mode=0o700)
+        return directory
+
+    def work_path(self, delegation: DelegationId) -> Path:
+        directory = self.path(delegation) / "work"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return directory
+
+    def write_prompt(self, attempt: AttemptId, text: str) -> Path:
+        """The prompt of one attempt, where it differs from what the caller said."""
+        path = self.attempt_path(attempt) / "prompt"
+        _write_new(path, text.encode("utf-8", "surrogatepass"))
+        return path
+
+    def write_answer(self, delegation: DelegationId, text: str) -> None:
+        """Durable before anybody hears of the success."""
+        path = self.path(delegation) / "answer"
+        part = path.with_name("answer.part")
+        part.unlink(missing_ok=True)
+        _write_new(part, text.encode("utf-8", "replace"), durable=True)
+        os.replace(part, path)
+
+    def read_answer(self, delegation: DelegationId) -> str | None:
+        try:
+            return (self.path(delegation) / "answer").read_text("utf-8", "replace")
+        except OSError:
+            return None
+
+    def remove(self, delegation: DelegationId) -> None:
+        shutil.rmtree(self.path(delegation), ignore_errors=True)
+
+
+def _write_new(path: Path, data: bytes, *, durable: bool = False) -> None:
+    fd = os.open(path, _CREATE, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)

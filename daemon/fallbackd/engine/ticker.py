@@ -1,0 +1,58 @@
+"""Every 30 s: persist and announce what time has done, look at what costs nothing, tidy up."""
+
+from collections.abc import Callable
+
+import anyio
+import structlog
+
+from fallbackd.core.events import Ticked
+from fallbackd.engine.loop import Engine
+
+log = structlog.get_logger("ticker")
+
+TICK_S = 30.0
+PRUNE_EVERY = 20
+"""Ticks between two looks for what is too old: ten minutes."""
+JOURNAL_TTL_S = 7 * 86_400.0
+
+
+async def run_ticker(
+    engine: Engine, *, every_s: float = TICK_S, on_tick: Callable[[], None] = lambda: None
+) -> None:
+    """Tick until cancelled. `on_tick` is called after each."""
+    number = 0
+    while True:
+        await anyio.sleep(every_s)
+        number += 1
+        await tick(engine, prune=number % PRUNE_EVERY == 0)
+        on_tick()
+
+
+async def tick(engine: Engine, *, prune: bool = False) -> None:
+    store, defaults = engine.store, engine.settings.policy.defaults
+    if store.problem is not None:
+        await store.flush()
+    await engine.readiness.look(engine.settings.policy.backends)
+    idle: tuple[str, ...] = ()
+    now = engine.clock.now()
+    if prune:
+        gone, idle_sessions = await store.prune(
+            delegations_before_at=now - defaults.delegation_ttl_s,
+            journal_before_at=now - JOURNAL_TTL_S,
+            max_sessions=defaults.max_sessions,
+            sessions_before_at=now - defaults.session_ttl_s,
+        )
+        idle = tuple(idle_sessions)
+        for delegation in gone:
+            await anyio.to_thread.run_sync(engine.runs.remove, delegation)
+        if gone or idle:
+            log.info("store.pruned", delegations=len(gone), sessions=len(idle))
+    fallen = tuple(
+        session
+        for session in await store.sessions(limit=defaults.max_sessions)
+        if session.current != session.original
+        and session.running is None
+        and not session.recovered_announced
+    )
+    await engine.handle(Ticked(idle_sessions=idle, fallen_sessions=fallen))
+    engine.last_tick_at = engine.clock.now()

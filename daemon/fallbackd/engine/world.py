@@ -1,0 +1,63 @@
+"""What the engine needs of the outside, handed in by the app: values and small callables."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.classify import Rule
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Policy
+from fallbackd.ports.transport import Transport
+
+
+class Fingerprint(Protocol):
+    def __call__(self, directory: str) -> Mapping[str, tuple[int, int]] | None:
+        """(mtime ns, size) of each file; None where there are too many to look at."""
+        ...
+
+
+class LogReader(Protocol):
+    def __call__(self, directory: str, *, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
+        """(bytes from `offset`, the next offset, the size)."""
+        ...
+
+
+class Transports(Struct, frozen=True, kw_only=True):
+    command: Transport
+    http: Transport
+    served: Transport
+
+
+class World(Struct, frozen=True, kw_only=True):
+    transports: Transports
+    kinds: Mapping[str, BackendKind]
+    find_program: Callable[[str], str | None]
+    """The path of an executable on PATH; None: there is none."""
+    read_text: Callable[[str], str | None]
+    """A settings file (`~/…`) of the user, at most 256 KiB; None: not there."""
+    changed_at: Callable[[str], float | None]
+    """When a file (`~/…`) was last changed."""
+    environ: Mapping[str, str]
+    fingerprint: Fingerprint
+    read_log: LogReader
+    home: str
+    runs_root: Path
+    luck: Callable[[], float]
+    """A float in [0, 1)."""
+    mint: Callable[[], str]
+    """A new id part: unique, sortable by time, letters and digits."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What configuration decides; replaced as a whole at a reload."""
+
+    policy: Policy
+    options: Mapping[BackendId, Options]
+    rules_for: Callable[[str], tuple[Rule, ...]] = lambda _: ()
+    """The user's signatures for a kind; they come before the built-in ones."""
+
+    def options_of(self, backend: BackendId) -> Options:
+        return self.options.get(backend, Options())
