@@ -1,35 +1,17 @@
-"""
-The engine: takes an event, lets the store run `decide`, then performs the effects.
+"""What callers can ask of the engine. Each call becomes an event; none decides anything."""
 
-It holds what cannot be stored (prompts, waiters, live attempts) and decides nothing. Whatever
-an effect starts comes back as one event.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, assert_never
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import anyio
-import structlog
-from anyio.abc import TaskGroup
+import anyio.to_thread
 from msgspec import structs
 
-from fallbackd.core.decide import decide
 from fallbackd.core.decide_callers import ReportAnswer, Resolution
-from fallbackd.core.effects import (
-    Answer,
-    Effect,
-    Export,
-    StartAttempt,
-    StopAttempt,
-    WakeAt,
-    WakeWaiting,
-)
 from fallbackd.core.events import (
     CancelRequested,
-    ClockStepped,
     ConfigReloaded,
     DelegateRequested,
-    Event,
     HealthCleared,
     HealthMarked,
     HealthPaused,
@@ -38,8 +20,6 @@ from fallbackd.core.events import (
     ResolveRequested,
     SessionCompacted,
     SessionEnded,
-    Started,
-    Woke,
 )
 from fallbackd.core.exchange import Evidence, Usage
 from fallbackd.core.failures import Failure, Reason, make_failure
@@ -49,235 +29,22 @@ from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import (
     Decision,
     Delegation,
-    Journaled,
     Keys,
     Note,
     PutDelegation,
+    PutStory,
     Session,
     Snapshot,
 )
 from fallbackd.engine.admission import admit
-from fallbackd.engine.attempts import LiveAttempt, Prepared, Progress, judge, run_attempt
-from fallbackd.engine.keys import keys_of
-from fallbackd.engine.readiness import Readiness
+from fallbackd.engine.attempts import judge
+from fallbackd.engine.performer import Held, Performer
 from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
-from fallbackd.engine.runs import Runs
-from fallbackd.engine.wakes import Wakes
-from fallbackd.engine.world import Settings, World
-from fallbackd.ports.clock import Clock
-from fallbackd.ports.store import Store, StoreUnwritable
-
-log = structlog.get_logger("engine")
-
-Listener = Callable[[Journaled | Progress], None]
+from fallbackd.engine.world import Settings
+from fallbackd.ports.store import StoreUnwritable
 
 
-class _Held:
-    """What the engine holds for a delegation that is not ended."""
-
-    def __init__(self, work: NewWork) -> None:
-        self.work = work
-        self.settled = anyio.Event()
-        self.finished = anyio.Event()
-
-
-class Engine:
-    def __init__(self, store: Store, clock: Clock, settings: Settings, world: World) -> None:
-        self.store = store
-        self.clock = clock
-        self.settings = settings
-        self.world = world
-        self.runs = Runs(world.runs_root)
-        self.readiness = Readiness(self)
-        self.started_at = clock.now()
-        self.last_tick_at: float | None = None
-        self.on_export: Callable[[], None] = lambda: None
-        self._held: dict[DelegationId, _Held] = {}
-        self._live: dict[AttemptId, LiveAttempt] = {}
-        self._listeners: dict[int, Listener] = {}
-        self._next_listener = 0
-        self._draining = False
-        self._wakes = Wakes(clock, self._woken)
-        self._tasks: TaskGroup | None = None
-        self._freed = anyio.Event()
-
-    # --- life ------------------------------------------------------------------------------
-
-    async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until cancelled. `ready` is called once work can be taken."""
-        await self._close_lost()
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            tasks.start_soon(self._wakes.run)
-            await self.readiness.look(self.settings.policy.backends)
-            ready()
-            await anyio.sleep_forever()
-
-    async def _close_lost(self) -> None:
-        """Unfinished delegations of an earlier run are answered honestly."""
-        for delegation in list(self.store.peek().active.values()):
-            keys = keys_of(CancelRequested(delegation=delegation.delegation), self.store.peek())
-            event = Started(luck=self.world.luck())
-            decision, notes = await self.store.transact(
-                keys, lambda seen: self._decide(seen, event), must_keep=False
-            )
-            self._publish(notes)
-            log.warning(
-                "delegation.lost", delegation=delegation.delegation, session=delegation.session
-            )
-            del decision
-
-    def drain(self) -> None:
-        """No new work from now on; what runs goes on."""
-        self._draining = True
-
-    @property
-    def is_draining(self) -> bool:
-        return self._draining
-
-    async def finish_work(self, *, limit_s: float) -> None:
-        """Wait for the running work, then stop what is left, proven."""
-        with anyio.move_on_after(limit_s):
-            while self._held:
-                await self._freed.wait()
-        for delegation in list(self._held):
-            await self.cancel(delegation)
-
-    # --- the loop --------------------------------------------------------------------------
-
-    def _decide(self, seen: Snapshot, event: Event) -> Decision:
-        if self._draining:
-            seen = structs.replace(seen, draining=True)
-        return decide(seen, event, self.settings.policy, now=self.clock.now())
-
-    async def handle(self, event: Event, *, must_keep: bool = False) -> Decision:
-        """
-        Decide on one event, make the changes durable, then act.
-
-        Raises:
-            StoreUnwritable: Only with `must_keep`: nothing was kept and nothing done.
-        """
-        await self._follow_clock()
-        keys = keys_of(event, self.store.peek())
-        decision, notes = await self.store.transact(
-            keys, lambda seen: self._decide(seen, event), must_keep=must_keep
-        )
-        self._publish(notes)
-        for effect in decision.effects:
-            self._perform(effect)
-        return decision
-
-    async def _follow_clock(self) -> None:
-        by_s = self.clock.step()
-        if by_s == 0.0:
-            return
-        log.warning("clock.stepped", by_s=round(by_s, 1))
-        event = ClockStepped(by_s=by_s)
-        await self.store.transact(
-            keys_of(event, self.store.peek()),
-            lambda seen: self._decide(seen, event),
-            must_keep=False,
-        )
-        self._wakes.shift(by_s)
-        self.started_at += by_s
-        for live in self._live.values():
-            live.shift(by_s)
-
-    def _perform(self, effect: Effect) -> None:
-        assert self._tasks is not None
-        match effect:
-            case StartAttempt():
-                live = LiveAttempt(effect, started_at=self.clock.now())
-                self._live[effect.attempt] = live
-                self._tasks.start_soon(self._attempt, live, name=effect.attempt)
-            case StopAttempt():
-                if (found := self._live.get(effect.attempt)) is not None:
-                    found.stop(effect.grace_s)
-            case Answer():
-                self._answer(effect.delegation)
-            case WakeAt():
-                self._wakes.set(effect)
-            case WakeWaiting():
-                self._tasks.start_soon(self._wake_waiting)
-            case Export():
-                self.on_export()
-            case _:
-                assert_never(effect)
-
-    async def _attempt(self, live: LiveAttempt) -> None:
-        delegation = self.store.peek().active.get(live.order.delegation)
-        held = self._held.get(live.order.delegation)
-        try:
-            if delegation is not None and held is not None:
-                cwd = delegation.cwd or str(self.runs.work_path(delegation.delegation))
-                backend = find_backend(self.settings.policy, live.order.backend)
-                allowed = () if backend is None else backend.allow_env
-                prepared = Prepared(
-                    prompt=held.work.prompt,
-                    env={k: v for k, v in held.work.env.items() if k in allowed},
-                    cwd=cwd,
-                    delegation=delegation,
-                )
-                await run_attempt(self, live, prepared)
-        finally:
-            self._live.pop(live.order.attempt, None)
-
-    async def _woken(self, wake: WakeAt) -> None:
-        live = None if wake.attempt is None else self._live.get(wake.attempt)
-        watch = None if live is None else live.watch
-        await self.handle(
-            Woke(
-                delegation=wake.delegation,
-                attempt=wake.attempt,
-                watch=watch,
-                luck=self.world.luck(),
-            )
-        )
-
-    async def _wake_waiting(self) -> None:
-        for delegation in list(self.store.peek().active.values()):
-            if delegation.state in ("waiting", "queued") and delegation.running is None:
-                await self.handle(Woke(delegation=delegation.delegation, luck=self.world.luck()))
-
-    def _answer(self, delegation: DelegationId) -> None:
-        held = self._held.pop(delegation, None)
-        self._wakes.forget(delegation)
-        if held is not None:
-            held.settled.set()
-            held.finished.set()
-        self._freed.set()
-        self._freed = anyio.Event()
-
-    # --- telling ---------------------------------------------------------------------------
-
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Hear of every commit, at once and in order. Returns how to stop hearing."""
-        number = self._next_listener
-        self._next_listener += 1
-        self._listeners[number] = listener
-        return lambda: self._listeners.pop(number, None) and None
-
-    def _publish(self, notes: Sequence[Journaled]) -> None:
-        for one in notes:
-            note = one.note
-            log.info(
-                note.kind,
-                seq=one.seq,
-                delegation=note.delegation,
-                session=note.session,
-                backend=note.backend,
-                **{k: v for k, v in note.fields.items() if k not in ("event", "evidence", "text")},
-            )
-            for listener in list(self._listeners.values()):
-                listener(one)
-
-    def progress(self, progress: Progress) -> None:
-        held = self._held.get(DelegationId(progress.delegation))
-        if held is not None:
-            held.settled.set()
-        for listener in list(self._listeners.values()):
-            listener(progress)
-
+class Engine(Performer):
     # --- work ------------------------------------------------------------------------------
 
     async def delegate(self, work: NewWork) -> Delegation:
@@ -299,7 +66,7 @@ class Engine:
                 f"({error.strerror or error}); make room or mend the permissions",
                 kind="store_unwritable",
             ) from error
-        held = _Held(work)
+        held = Held(work)
         self._held[event.delegation] = held
         accepted: Delegation | None = None
         try:
@@ -329,6 +96,14 @@ class Engine:
                 raise Refused(rejection)
             with anyio.move_on_after(left_s):
                 await freed.wait()
+
+    async def finish_work(self, *, limit_s: float) -> None:
+        """Wait for the running work, then stop what is left, proven."""
+        with anyio.move_on_after(limit_s):
+            while self._held:
+                await self._freed.wait()
+        for delegation in list(self._held):
+            await self.cancel(delegation)
 
     async def wait(
         self,
@@ -412,6 +187,10 @@ class Engine:
             size_bytes=size,
             ended=wanted.ended_at is not None and following >= size,
         )
+
+    async def story(self, delegation: str) -> Sequence[PutStory]:
+        found = await self.delegation(delegation)
+        return await self.store.story(found.delegation)
 
     # --- callers that talk to providers themselves -------------------------------------------
 

@@ -6,6 +6,7 @@ import anyio
 import structlog
 
 from fallbackd.core.events import Ticked
+from fallbackd.core.ids import SessionId
 from fallbackd.engine.loop import Engine
 
 log = structlog.get_logger("ticker")
@@ -33,7 +34,7 @@ async def tick(engine: Engine, *, prune: bool = False) -> None:
     if store.problem is not None:
         await store.flush()
     await engine.readiness.look(engine.settings.policy.backends)
-    idle: tuple[str, ...] = ()
+    idle: tuple[SessionId, ...] = ()
     now = engine.clock.now()
     if prune:
         gone, idle_sessions = await store.prune(
