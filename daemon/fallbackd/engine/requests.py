@@ -4,9 +4,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from fallbackd.core.failures import Failure
 from fallbackd.core.policy import Entry
-from fallbackd.core.state import Rejection, Verdict
+from fallbackd.core.state import Rejection
 
 
 class Refused(Exception):
@@ -60,26 +59,6 @@ class NewWork(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"NewWork(<{len(self.prompt)} chars>, backend={self.backend!r})"
-
-
-class Resolution(Struct, frozen=True, kw_only=True):
-    """What would be used now. `backend` null: nobody; then `retry_at` says when."""
-
-    backend: str | None
-    model: str | None = None
-    credential: str | None = None
-    tier: str | None = None
-    trigger: str | None = None
-    candidates: tuple[Verdict, ...] = ()
-    retry_at: float | None = None
-    lease_id: str | None = None
-    lease_generation: int | None = None
-    lease_expires_at: float | None = None
-
-
-class ReportAnswer(Struct, frozen=True, kw_only=True):
-    failure: Failure | None
-    next: Resolution | None
 
 
 class LogPart(Struct, frozen=True, kw_only=True):

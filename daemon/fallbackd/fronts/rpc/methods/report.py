@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from fallbackd.core.decide_callers import Resolution
 from fallbackd.core.exchange import Usage
-from fallbackd.engine.requests import Resolution
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.health_view import health_entry
 from fallbackd.fronts.rpc.host import Session
