@@ -121,11 +121,13 @@ class Performer:
         Raises:
             StoreUnwritable: Only with `must_keep`: nothing was kept and nothing done.
         """
-        await self._follow_clock()
-        keys = keys_of(event, self.store.peek())
-        decision = await self._transact(keys, event, must_keep=must_keep)
-        for effect in decision.effects:
-            self._perform(effect)
+        # A caller that goes away must not part what is kept from what is done.
+        with anyio.CancelScope(shield=True):
+            await self._follow_clock()
+            keys = keys_of(event, self.store.peek())
+            decision = await self._transact(keys, event, must_keep=must_keep)
+            for effect in decision.effects:
+                self._perform(effect)
         return decision
 
     async def _follow_clock(self) -> None:
