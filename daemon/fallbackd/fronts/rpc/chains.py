@@ -1,7 +1,7 @@
 """Parts of params that several methods read alike."""
 
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Entry
+from fallbackd.core.policy import Entry, Policy
 from fallbackd.fronts.rpc.errors import RpcError
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.methods.delegate import ChainEntry
@@ -14,6 +14,23 @@ def chain(given: str | tuple[str | ChainEntry, ...] | None) -> tuple[Entry, ...]
     if given is None or isinstance(given, str):
         return given
     return tuple(_entry(one, at) for at, one in enumerate(given))
+
+
+def entries(
+    given: str | tuple[str | ChainEntry, ...] | None, policy: Policy
+) -> tuple[Entry, ...] | None:
+    """The same with the entries of a named chain."""
+    found = chain(given)
+    if not isinstance(found, str):
+        return found
+    if found not in policy.chains:
+        known = ", ".join(sorted(policy.chains)) or "none"
+        raise RpcError(
+            codes.INVALID_PARAMS,
+            f"`chain`: there is no chain {found!r}. Known chains: {known}.",
+            data={"path": "chain"},
+        )
+    return policy.chains[found]
 
 
 def _entry(one: str | ChainEntry, at: int) -> Entry:

@@ -108,8 +108,7 @@ class Dispatcher:
         session: Session,
     ) -> bytes | None:
         try:
-            with anyio.CancelScope(shield=handler.is_shielded):
-                result = await handler.handle(self._engine, params, session)
+            result = await handler.handle(self._engine, params, session)
             return None if request_id is UNSET else _result(request_id, result, unknown)
         except Exception as error:
             return _failed(request_id, error, handler.method.name)

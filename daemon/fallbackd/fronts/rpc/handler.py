@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
 
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.envelope import Method
@@ -27,19 +27,20 @@ class Handler(Generic[P, R]):
             awaited by the reader task where it changes nothing.
     """
 
-    __slots__ = ("handle", "is_async", "is_quick", "is_shielded", "method", "normalises")
+    __slots__ = ("handle", "is_async", "is_quick", "method", "normalises")
 
     def __init__(self, method: Method[P, R], handle: Handle[P, R], *, waits: bool = False) -> None:
         self.method = method
         self.handle = handle
         self.is_async = inspect.iscoroutinefunction(handle)
         self.is_quick = self.is_async and method.read_only and not waits
-        self.is_shielded = self.is_async and not method.read_only and not waits
-        """A caller that vanishes does not leave a change half made."""
         self.normalises = hasattr(method.params, "normalised")
 
     def params(self, raw: Any) -> P:  # `Raw` or UNSET, as it came
-        params = self.method.decode_params(raw)
+        try:
+            params = self.method.decode_params(raw)
+        except UnicodeDecodeError as error:  # of msgspec too, which is no `DecodeError`
+            raise DecodeError(str(error)) from None
         if self.normalises:
             return params.normalised()  # type: ignore[attr-defined, no-any-return]
         return params

@@ -113,7 +113,7 @@ class Subscriptions:
                 " `events.unsubscribe`, or ask for several kinds in one.",
                 kind="too_many_subscriptions",
             )
-        last_seq = self._engine.last_seq
+        last_seq = self._engine.store.last_seq
         one = Subscription(
             f"s{self._next}",
             owner,
@@ -144,11 +144,11 @@ class Subscriptions:
 
     async def _replay(self, one: Subscription) -> None:
         while one.owner.is_open and one.id in self._by_owner.get(one.owner, {}):
-            end = self._engine.last_seq
+            end = self._engine.store.last_seq
             if one.cursor >= end:
                 self._go_live(one)
                 return
-            page = await self._engine.journal(one.cursor, PAGE)
+            page = await self._engine.store.journal(after_seq=one.cursor, limit=PAGE)
             for each in page:
                 if one.wants(each.note.kind, each.note.session):
                     one.send(_encode(shapes.event(each)))

@@ -1,8 +1,7 @@
-"""`delegate`: begin the work shielded from the caller's own fate, then wait as long as asked."""
+"""`delegate`: begin the work, then wait as long as asked. It goes on without its caller."""
 
 from typing import TYPE_CHECKING
 
-import anyio
 import msgspec
 
 from fallbackd.core.state import Delegation
@@ -39,9 +38,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         parent=params.parent,
         metadata=params.metadata or {},
     )
-    # A caller that hangs up in the middle leaves work that was accepted whole, never half.
-    with anyio.CancelScope(shield=True):
-        begun = await engine.delegate(work)
+    begun = await engine.delegate(work)
     found = await _wait(engine, begun, params)
     result = shapes.delegation(found, text=await engine.text(found))
     warnings = _without_effect(params)
@@ -57,7 +54,7 @@ async def _wait(engine: "Engine", begun: Delegation, params: Params) -> Delegati
         case "settled":
             settle_s = params.settle_s
             if settle_s is None:
-                settle_s = engine.policy.defaults.settle_s
+                settle_s = engine.settings.policy.defaults.settle_s
             is_bounded = params.wait_s is not None and params.wait_s < settle_s
             found, is_over = await engine.wait(
                 begun.delegation,

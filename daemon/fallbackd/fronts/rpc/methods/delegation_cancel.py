@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from fallbackd.core.ids import DelegationId
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.methods.delegation_cancel import METHOD as METHOD
@@ -13,5 +14,5 @@ if TYPE_CHECKING:
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
-    found = await engine.cancel(params.delegation)
+    found = await engine.cancel(DelegationId(params.delegation))
     return shapes.delegation(found, text=await engine.text(found))

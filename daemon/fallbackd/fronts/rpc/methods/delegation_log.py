@@ -13,12 +13,11 @@ DEFAULT_BYTES = 65_536
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
-    attempt = params.attempt
     part = await engine.log(
         params.delegation,
-        int(attempt) if attempt is not None and attempt.isdecimal() else attempt,
-        params.offset,
-        params.max_bytes or DEFAULT_BYTES,
+        attempt=params.attempt,
+        offset=params.offset,
+        max_bytes=params.max_bytes or DEFAULT_BYTES,
     )
     return Result(
         delegation=params.delegation,

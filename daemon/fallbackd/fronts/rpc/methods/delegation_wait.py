@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from fallbackd.core.ids import DelegationId
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.host import Session
 from fallbackd.fronts.rpc.methods.delegate import wait_is_over
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     found, is_over = await engine.wait(
-        params.delegation, until="finished", timeout_s=params.timeout_s
+        DelegationId(params.delegation), until="finished", timeout_s=params.timeout_s
     )
     if not is_over:
         raise wait_is_over(found)

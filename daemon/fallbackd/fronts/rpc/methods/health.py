@@ -21,7 +21,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     match params.action:
         case "list":
             found = health_entries(
-                engine.snapshot(), engine.policy, now=engine.clock.now(), only=params.only
+                engine.snapshot(), engine.settings.policy, now=engine.clock.now(), only=params.only
             )
             return Result(health=found)
         case "get":
@@ -31,9 +31,9 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         case "mark" if params.ttl_s == 0:
             return Result(cleared=tuple(await engine.clear(target)))
         case "mark":
-            await engine.mark(target, params.reason, params.ttl_s, params.note)
+            await engine.mark(target, reason=params.reason, ttl_s=params.ttl_s, note=params.note)
         case "pause":
-            await engine.pause(target, params.note or params.reason)
+            await engine.pause(target, note=params.note or params.reason)
         case "resume":
             await engine.resume(target)
     return Result(health=_one(engine, target))
@@ -44,13 +44,13 @@ def _one(engine: "Engine", target: str) -> dict[str, HealthEntry]:
     now = engine.clock.now()
     snapshot = engine.snapshot()
     name = target.removeprefix("backend:")
-    if find_backend(engine.policy, BackendId(name)) is not None:
-        return {name: health_entry(snapshot, engine.policy, name, now=now)}
+    if find_backend(engine.settings.policy, BackendId(name)) is not None:
+        return {name: health_entry(snapshot, engine.settings.policy, name, now=now)}
     entry = scope_entry(snapshot, target, now=now) or scope_entry(
         snapshot, f"backend:{target}", now=now
     )
     if entry is None:
-        raise Unknown(_unknown(target, engine.policy.backends))
+        raise Unknown(_unknown(target, engine.settings.policy.backends))
     return {target: entry}
 
 

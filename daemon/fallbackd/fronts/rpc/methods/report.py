@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     backend = params.backend or ""  # `normalised` has seen that there is one
     used = params.usage
+    policy = engine.settings.policy
     answer = await engine.report(
         session=params.session,
         backend=backend,
         model=params.model,
         credential=params.credential,
-        attempt=params.attempt,
-        lease=params.lease,
+        attempt=params.attempt or params.lease,
         outcome=params.outcome,
         started_at=params.started_at,
         evidence=None if params.evidence is None else shapes.evidence(params.evidence),
@@ -39,7 +39,9 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     return Result(
         failure=shapes.failure(answer.failure),
         health={
-            backend: health_entry(engine.snapshot(), engine.policy, backend, now=engine.clock.now())
+            backend: health_entry(
+                engine.snapshot(), engine.settings.policy, backend, now=engine.clock.now()
+            )
         },
         next=_next(answer.next),
     )

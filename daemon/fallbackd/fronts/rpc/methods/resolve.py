@@ -20,7 +20,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         session=params.session,
         role=params.role,
         backend=params.backend,
-        chain=chains.chain(params.chain),
+        chain=chains.entries(params.chain, engine.settings.policy),
         model=params.model,
         prompt_tokens=params.prompt_tokens,
         lease=params.lease,
@@ -40,7 +40,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         model=found.model,
         credential=found.credential,
         tier=found.tier,
-        trigger=found.trigger,
+        trigger=found.trigger,  # type: ignore[arg-type] # the same words, typed on the wire only
         candidates=candidates,
         lease=shapes.lease(found, asked=params.lease),
     )

@@ -14,5 +14,5 @@ DEFAULT_LIMIT = 100
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
-    found = await engine.sessions(params.limit or DEFAULT_LIMIT)
+    found = await engine.sessions(limit=params.limit or DEFAULT_LIMIT)
     return Result(sessions=tuple(shapes.session(one) for one in found))

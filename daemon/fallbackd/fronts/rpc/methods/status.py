@@ -26,12 +26,12 @@ MAX_ACTIVE = 100
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     one = None if params.session is None else await engine.session(params.session)
-    recent = await engine.sessions(MAX_SESSIONS) if one is None else (one,)
+    recent = await engine.sessions(limit=MAX_SESSIONS) if one is None else (one,)
     ended = await engine.store.finished_counts()
     snapshot = engine.snapshot()
     return Result(
         daemon=_daemon(engine, session),
-        health=health_entries(snapshot, engine.policy, now=engine.clock.now()),
+        health=health_entries(snapshot, engine.settings.policy, now=engine.clock.now()),
         sessions=tuple(shapes.session(each) for each in recent),
         delegations=_counts(tuple(snapshot.active.values()), ended, of_session=params.session),
         session=None if one is None else shapes.session(one),

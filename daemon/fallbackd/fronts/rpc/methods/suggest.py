@@ -18,7 +18,7 @@ USABLE = frozenset({"healthy", "cooldown"})
 def handle(engine: "Engine", params: Params, session: Session) -> Result:
     now = engine.clock.now()
     snapshot = engine.snapshot()
-    entries = health_entries(snapshot, engine.policy, now=now)
+    entries = health_entries(snapshot, engine.settings.policy, now=now)
     task = rules.Task(
         goal=params.goal,
         size=params.project_size,
@@ -26,7 +26,7 @@ def handle(engine: "Engine", params: Params, session: Session) -> Result:
         scope=params.scope,
     )
     states = {BackendId(name): entry.state for name, entry in entries.items()}
-    found = rules.suggest(engine.policy, task, states, snapshot.meters, now=now)
+    found = rules.suggest(engine.settings.policy, task, states, snapshot.meters, now=now)
     return Result(
         suggestion=found.backend,
         reason=found.reason,

@@ -22,7 +22,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         rows: Iterable[UsageRow] = shapes.session_usage(await engine.session(params.session))
     else:
         rows = _of_backends(
-            engine.policy,
+            engine.settings.policy,
             engine.snapshot().meters.values(),
             since_at=params.since_at,
             now=engine.clock.now(),

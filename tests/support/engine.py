@@ -1,0 +1,269 @@
+"""An engine that does what a test says, for tests of what stands in front of it."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+
+from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.exchange import Evidence
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.ids import BackendId, DelegationId, SessionId
+from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.state import (
+    Decision,
+    Delegation,
+    Journaled,
+    Keys,
+    Note,
+    PutStory,
+    Session,
+    Snapshot,
+)
+from fallbackd.engine.attempts import Progress
+from fallbackd.engine.requests import LogPart, NewWork, Unknown
+from fallbackd.engine.world import Settings
+from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem
+from fallbackd.stores.memory import MemoryStore
+
+NOW = 1_800_000_000.0
+
+
+class FixedClock:
+    def __init__(self) -> None:
+        self.now_at = NOW
+
+    def now(self) -> float:
+        return self.now_at
+
+    def step(self) -> float:
+        return 0.0
+
+    def boot_id(self) -> str:
+        return "boot"
+
+
+def policy(*ids: str) -> Policy:
+    return Policy(
+        backends={BackendId(one): Backend(id=BackendId(one), kind="generic-cli") for one in ids}
+    )
+
+
+class ScriptedEngine:
+    """`raises` makes a call fail; work ends when the test says so, or never."""
+
+    def __init__(self) -> None:
+        self.settings = Settings(policy=policy("codex", "opencode", "gemini"), options={})
+        self.clock = FixedClock()
+        self.store = MemoryStore()
+        self.started_at = NOW - 60
+        self.last_tick_at: float | None = None
+        self.raises: dict[str, Exception] = {}
+        self.works: list[NewWork] = []
+        self.found: dict[str, Delegation] = {}
+        self.answers: dict[str, str] = {}
+        self.listeners: list[Callable[[Journaled | Progress], None]] = []
+        self.resolution = Resolution(backend=None, retry_at=NOW + 300)
+        self.calls: list[tuple[str, Any]] = []
+        self.ended = anyio.Event()
+        self.asked = anyio.Event()
+        """Set when somebody waits for work."""
+        self.is_slow = anyio.Event()
+        self.before_delegate: Callable[[], Awaitable[None]] | None = None
+
+    # --- as the engine -------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        return self.store.peek()
+
+    async def delegate(self, work: NewWork) -> Delegation:
+        if self.before_delegate is not None:
+            await self.before_delegate()
+        self._raise("delegate")
+        self.works.append(work)
+        made = delegation(f"d{len(self.works)}")
+        self.found[made.delegation] = made
+        return made
+
+    async def wait(
+        self, delegation_id: str, *, until: str, timeout_s: float | None
+    ) -> tuple[Delegation, bool]:
+        self.calls.append(("wait", (until, timeout_s)))
+        found = await self.delegation(delegation_id)
+        self.asked.set()
+        with anyio.move_on_after(timeout_s) as scope:
+            await self.ended.wait()
+        return self.found[found.delegation], not scope.cancelled_caught
+
+    async def cancel(self, delegation_id: str) -> Delegation:
+        return await self.delegation(delegation_id)
+
+    async def delegation(self, delegation_id: str) -> Delegation:
+        self._raise("delegation")
+        if delegation_id not in self.found:
+            raise Unknown(f"There is no delegation {delegation_id}.")
+        return self.found[delegation_id]
+
+    async def delegations(
+        self, session: str | None = None, state: str | None = None, limit: int = 100
+    ) -> Sequence[Delegation]:
+        return list(self.found.values())[:limit]
+
+    async def text(self, found: Delegation) -> str | None:
+        return self.answers.get(found.delegation)
+
+    async def log(
+        self, delegation_id: str, *, attempt: int | str | None, offset: int, max_bytes: int
+    ) -> LogPart:
+        self.calls.append(("log", (attempt, offset, max_bytes)))
+        return LogPart(
+            attempt=f"{delegation_id}.1",
+            log_path="/runs/output.log",
+            text="abc"[offset:],
+            offset=offset,
+            next_offset=3,
+            size_bytes=3,
+            ended=True,
+        )
+
+    async def story(self, delegation_id: str) -> Sequence[PutStory]:
+        return [PutStory(delegation=DelegationId(delegation_id), at=NOW, event="Started")]
+
+    async def resolve(self, **asked: Any) -> Resolution:
+        self.calls.append(("resolve", asked))
+        self._raise("resolve")
+        return self.resolution
+
+    async def report(self, **told: Any) -> ReportAnswer:
+        self.calls.append(("report", told))
+        self._raise("report")
+        return ReportAnswer(failure=None, next=None)
+
+    def classify(self, evidence: Evidence, **more: Any) -> Failure | None:
+        self.calls.append(("classify", evidence))
+        return make_failure(Reason.RATE_LIMIT, now=NOW, reset_s=20.0)
+
+    async def mark(
+        self, target: str, *, reason: str | None, ttl_s: float | None, note: str | None
+    ) -> None:
+        self.calls.append(("mark", (target, reason, ttl_s, note)))
+        self._raise("mark")
+
+    async def clear(self, target: str | None) -> list[str]:
+        self.calls.append(("clear", target))
+        return ["codex"] if target is None else [target]
+
+    async def pause(self, target: str, *, note: str | None) -> None:
+        self.calls.append(("pause", (target, note)))
+
+    async def resume(self, target: str) -> None:
+        self.calls.append(("resume", target))
+
+    async def session(self, name: str) -> Session:
+        if name != "s1":
+            raise Unknown(f"There is no session {name}.")
+        return session(name)
+
+    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
+        return [session("s1")]
+
+    async def end_session(self, name: str) -> None:
+        await self.session(name)
+
+    async def compact_session(self, name: str) -> None:
+        await self.session(name)
+
+    def subscribe(self, callback: Callable[[Journaled | Progress], None]) -> Callable[[], None]:
+        self.listeners.append(callback)
+        return lambda: self.listeners.remove(callback)
+
+    # --- as the test ---------------------------------------------------------------------------
+
+    def _raise(self, call: str) -> None:
+        if call in self.raises:
+            raise self.raises[call]
+
+    async def happen(self, kind: str, **named: Any) -> None:
+        """Commit one event and tell everybody."""
+        note = Note(kind=kind, at=NOW, **named)
+        _, journaled = await self.store.transact(Keys(), lambda _: Decision(changes=(note,)))
+        for one in journaled:
+            for tell in list(self.listeners):
+                tell(one)
+
+    def progress(self, offset: int) -> None:
+        for tell in list(self.listeners):
+            tell(
+                Progress(
+                    attempt="d1.1",  # type: ignore[arg-type]
+                    delegation="d1",
+                    session="s1",
+                    backend=BackendId("codex"),
+                    offset=offset,
+                    at=NOW,
+                )
+            )
+
+    def end(self, delegation_id: str, *, text: str | None = None, **changes: Any) -> None:
+        self.found[delegation_id] = msgspec.structs.replace(self.found[delegation_id], **changes)
+        if text is not None:
+            self.answers[delegation_id] = text
+        self.ended.set()
+
+
+class FakeHost:
+    """A process that only notes what it is told."""
+
+    version = "9.9"
+    pid = 4242
+    socket = "/run/fallbackd/control.sock"
+    state_dir: str | None = "/state"
+
+    def __init__(self) -> None:
+        self.connections = 1
+        self.is_draining = False
+        self.state = ConfigState(path="/config.toml")
+        self.told: list[str] = []
+
+    def config(self) -> ConfigState:
+        return self.state
+
+    async def check_config(self, *, path: str | None, text: str | None) -> Checked:
+        if text == "bad":
+            return Checked(path=path, errors=(Problem(path="", message="no TOML"),))
+        return Checked(path=path)
+
+    async def reload_config(self) -> bool:
+        self.told.append("reload")
+        return True
+
+    async def drain(self) -> None:
+        self.is_draining = True
+
+    def shut_down(self, *, stop_work: bool) -> None:
+        self.told.append(f"shutdown {stop_work}")
+
+
+def delegation(name: str, **fields: Any) -> Delegation:
+    return Delegation(
+        **{  # type: ignore[arg-type]
+            "delegation": DelegationId(name),
+            "session": SessionId("s1"),
+            "state": "running",
+            "requested": BackendId("codex"),
+            "active": BackendId("codex"),
+            "created_at": NOW,
+            **fields,
+        }
+    )
+
+
+def session(name: str) -> Session:
+    return Session(
+        session=SessionId(name),
+        original=BackendId("codex"),
+        current=BackendId("opencode"),
+        created_at=NOW,
+        last_used_at=NOW,
+    )
