@@ -1,0 +1,52 @@
+# Two commands do everything on a machine with Python 3.11+, make and git:
+#   make demo    the main job, told as a story, in under a minute
+#   make test    the tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test check e2e bench fmt lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## make the virtual environment from the locked requirements
+
+$(READY): requirements/dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fallbackd needs Python 3.11 or newer; run: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY) ## a real daemon, real processes: one throttled, one missing, one that works
+	@$(BIN)/python contrib/demo/demo.py
+
+test: $(READY) ## the tests
+	$(BIN)/python -m pytest
+
+check: $(READY) ## lint, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+e2e: $(READY) ## the real agent CLIs from npm, the real systemd tools (needs node and npm)
+	$(BIN)/python -m tests.e2e.install
+	$(BIN)/python -m pytest tests/e2e --override-ini=norecursedirs= -s
+
+bench: $(READY) ## speed, as ratios measured in one run
+	$(BIN)/python -m tests.benchmarks
+
+fmt: $(READY) ## format, and mend what the linter can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lock: $(READY) ## resolve the requirements anew
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet pyproject.toml --output-file requirements/run.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group dev pyproject.toml --output-file requirements/dev.txt
+
+clean: ## remove what the targets have made
+	rm -rf $(VENV) .e2e dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
