@@ -1,8 +1,11 @@
 """The text of the configuration file becomes a policy; what is wrong is said, the rest lives."""
 
 from fallbackd.config.load import Loaded, load
+from fallbackd.core.classify import classify
+from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import with_implicit
 
 
 def loaded(text: str | None) -> Loaded:
@@ -73,3 +76,158 @@ def test_windows_are_taken_per_reason_and_a_longer_one_lifts_its_own_ceiling() -
     )
     assert reasons[Reason.RATE_LIMIT].cooldown_s == 0
     assert reasons[Reason.CRASH] == loaded(None).policy.reasons[Reason.CRASH]
+
+
+def test_a_new_backend_has_exactly_what_its_table_says() -> None:
+    found = loaded("""
+        [backends.acme]
+        kind = "generic-cli"
+        command = ["acme", "{cwd}"]
+        env = { MODE = "quiet" }
+        allow_env = ["PROFILE"]
+        output = "jsonl"
+        success_exit_codes = [0, 3]
+        timeout_s = 60
+        retries = 0
+        model = "m"
+        prompt_in_argv = true
+    """)
+    assert found.warnings == ()
+    backend = found.policy.backends[BackendId("acme")]
+    options = found.options[BackendId("acme")]
+    assert (backend.kind, backend.timeout_s, backend.retries, backend.model) == (
+        "generic-cli",
+        60,
+        0,
+        "m",
+    )
+    assert (backend.allow_env, backend.plain_output, backend.implicit) == (
+        ("PROFILE",),
+        False,
+        False,
+    )
+    assert (options.command, options.env, options.success_exit_codes) == (
+        ("acme", "{cwd}"),
+        {"MODE": "quiet"},
+        (0, 3),
+    )
+    assert (options.model, options.output, options.prompt_in_argv) == ("m", "jsonl", True)
+    assert list(found.policy.backends)[-1] == "acme"
+
+
+def test_an_http_backend_knows_its_host_and_names_its_key() -> None:
+    found = loaded("""
+        [backends.hermes-api]
+        base_url = "https://api.example.com/v1"
+        credentials = [{ label = "work", env = "HERMES_API_KEY" }]
+        [backends.local]
+        kind = "openai-http"
+        base_url = "http://[::1]:11434/v1"
+    """)
+    assert found.warnings == ()
+    remote = found.policy.backends[BackendId("hermes-api")]
+    assert (remote.provider, remote.loopback, remote.credentials) == (
+        "api.example.com",
+        False,
+        ("work",),
+    )
+    assert found.options[BackendId("hermes-api")].credential_env == "HERMES_API_KEY"
+    local = found.policy.backends[BackendId("local")]
+    assert (local.kind, local.provider, local.loopback, local.plain_output) == (
+        "hermes-api",
+        "[::1]:11434",
+        True,
+        True,
+    )
+
+
+def test_a_model_that_a_chain_names_is_served_by_opencode() -> None:
+    found = loaded("""
+        [backends.opencode]
+        serve = false
+        stall_s = 77
+        [roles.build]
+        chain = ["openrouter/google/gemini-3-pro", "codex"]
+    """)
+    assert found.warnings == ()
+    id = BackendId("openrouter/google/gemini-3-pro")
+    backend = found.policy.backends[id]
+    assert (backend.kind, backend.implicit, backend.model) == ("opencode", True, id)
+    assert (backend.provider, backend.stall_s) == ("openrouter", 77)
+    assert (found.options[id].model, found.options[id].serve) == (id, False)
+
+
+def test_a_role_may_name_a_chain_and_says_what_it_hops_on() -> None:
+    found = loaded("""
+        [chains]
+        strong = ["codex", "claude"]
+        [roles.build]
+        chain = "strong"
+        fallback_on = ["rate_limit", "overloaded"]
+        max_fallback_depth = 2
+        idle_s = 60
+        return_to_better = { policy = "new_session" }
+    """)
+    assert found.warnings == ()
+    role = found.policy.roles["build"]
+    assert [entry.backend for entry in role.chain] == ["codex", "claude"]
+    assert role.fallback_on == {Reason.RATE_LIMIT, Reason.OVERLOADED}
+    assert (role.max_fallback_depth, role.idle_s, role.return_policy) == (2, 60, "new_session")
+
+
+def test_signatures_go_to_their_kind_or_to_all() -> None:
+    found = loaded("""
+        [[signatures]]
+        id = "acme-limit"
+        kind = "generic"
+        stream = "stderr"
+        pattern = "ACME limit"
+        reason = "usage_limit"
+        [[signatures]]
+        id = "proxy"
+        pattern = "corporate proxy"
+        reason = "network"
+    """)
+    assert found.warnings == ()
+    assert [rule.id for rule in found.rules_for("generic-cli")] == ["acme-limit", "proxy"]
+    assert [rule.id for rule in found.rules_for("codex")] == ["proxy"]
+    assert found.rules_for("generic-cli")[0].reason is Reason.USAGE_LIMIT
+
+
+def test_a_signature_of_the_user_is_heard_by_the_classifier() -> None:
+    found = loaded("""
+        [[signatures]]
+        id = "acme-limit"
+        stream = "stderr"
+        pattern = "ACME limit reached"
+        reason = "usage_limit"
+    """)
+    evidence = Evidence(text="[acme] sorry: ACME limit reached", stream="stderr", exit_code=1)
+    failure = classify(evidence, found.rules_for("generic-cli"), now=0.0)
+    assert failure is not None
+    assert (failure.reason, failure.signature) == (Reason.USAGE_LIMIT, "acme-limit")
+
+
+def test_places_of_other_files_are_taken_from_the_file_that_names_them() -> None:
+    found = loaded("""
+        import = ["voice/voice-platform-health.json", "~/v/voice-platform-health.json"]
+        export_voice_health = "out.json"
+    """)
+    assert found.imports == (
+        "/etc/fallbackd/voice/voice-platform-health.json",
+        "~/v/voice-platform-health.json",
+    )
+    assert found.export_voice == "/etc/fallbackd/out.json"
+
+
+def test_deep_nesting_and_absurd_numbers_are_errors_not_exceptions() -> None:
+    assert "nested too deeply" in loaded("a = " + "[" * 5000 + "]" * 5000).errors[0].message
+    assert loaded("a = " + "9" * 5000).errors
+    assert loaded("\ufeff[defaults]\nsettle_s = 1").policy.defaults.settle_s == 1
+
+
+def test_an_id_that_a_caller_names_becomes_a_backend_only_in_the_form_provider_model() -> None:
+    policy = loaded(None).policy
+    assert BackendId("openai/gpt-5") in with_implicit(policy, "openai/gpt-5").backends
+    for id in ("codex", "nobody", "/x", "a/", "a//b", "a b/c", "../../x", "a/\n", "x" * 301):
+        assert with_implicit(policy, id) is policy

@@ -39,6 +39,19 @@ class Problem(Struct, frozen=True):
         return f"{self.path}: {self.message}"
 
 
+def problem(path: str, message: str) -> Problem:
+    """A problem whose text can do a terminal no harm, whatever the file holds."""
+    return Problem(_printable(path), _printable(message))
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 Say = Callable[[str, str], None]
 """Takes path and message."""
 

@@ -15,7 +15,18 @@ from msgspec import Struct, field
 
 from fallbackd.backends.spec import Options
 from fallbackd.config import profiles
-from fallbackd.config.fields import Problem, Say, convert, guess, instead, join, read, show, table
+from fallbackd.config.fields import (
+    Problem,
+    Say,
+    convert,
+    guess,
+    instead,
+    join,
+    problem,
+    read,
+    show,
+    table,
+)
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import Known, read_chains, read_roles
 from fallbackd.config.read_signatures import Signature, read_signatures
@@ -44,6 +55,8 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """Absolute, or beginning with `~/`."""
     raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
     """The file as it is written. May hold what must not be shown."""
+    digest: str = ""
+    """Of the content, where it was read from disk."""
 
     def rules_for(self, kind: str) -> tuple[Rule, ...]:
         """The user's signatures that hold for a kind, in the order of the file."""
@@ -65,10 +78,15 @@ def load(text: str | None, *, path: str) -> Loaded:
         if isinstance(error, RecursionError):
             why = "is nested too deeply"
         return unusable(path, f"is not valid TOML: {why}")
+    return interpret(raw, path=path)
+
+
+def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives it
+    """Read what a file says, table by table. Never an error: only warnings."""
     warnings: list[Problem] = []
 
     def say(where: str, message: str) -> None:
-        warnings.append(Problem(where, message))
+        warnings.append(problem(where, message))
 
     for key in raw:
         if key not in _TOP:
@@ -105,7 +123,7 @@ def unusable(path: str, message: str) -> Loaded:
     return Loaded(
         policy=Policy(backends=profiles.BACKENDS, chains=profiles.CHAINS),
         options=profiles.OPTIONS,
-        errors=(Problem(path, message),),
+        errors=(problem(path, message),),
     )
 
 

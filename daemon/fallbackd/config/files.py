@@ -1,0 +1,66 @@
+"""Reads the file from disk. What cannot be read is an error of the configuration, not of ours."""
+
+import hashlib
+import os
+import stat
+
+import msgspec
+from msgspec import Struct
+
+from fallbackd.config.load import Loaded, load, unusable
+
+MAX_BYTES = 1024 * 1024
+
+
+class Content(Struct, frozen=True, kw_only=True):
+    """What lies at a path now. One of `text` and `problem` is null; both are for no file."""
+
+    digest: str
+    """Equal for equal content; another one for no file and for each way to be unreadable."""
+    text: str | None = None
+    problem: str | None = None
+
+
+def read_content(path: str) -> Content:
+    """Read the file. Never raises for what lies there."""
+    try:
+        # Not blocking, since a pipe without a writer would hold us here.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return Content(digest="missing")
+    except (OSError, ValueError) as error:
+        return _unreadable(f"cannot be opened: {_words(error)}")
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return _unreadable("is not a regular file")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            found = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        return _unreadable(f"cannot be read: {_words(error)}")
+    finally:
+        os.close(handle)
+    digest = hashlib.sha256(found).hexdigest()
+    if len(found) > MAX_BYTES:
+        return Content(digest=digest, problem=f"is larger than {MAX_BYTES} bytes")
+    try:
+        return Content(digest=digest, text=found.decode())
+    except UnicodeDecodeError as error:
+        return Content(digest=digest, problem=f"is not UTF-8 at byte {error.start}")
+
+
+def _unreadable(problem: str) -> Content:
+    return Content(digest=problem, problem=problem)
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def load_file(path: str) -> Loaded:
+    """What is in force by the file at `path`; without a file, what is built in."""
+    content = read_content(path)
+    if content.problem is not None:
+        loaded = unusable(path, content.problem)
+    else:
+        loaded = load(content.text, path=path)
+    return msgspec.structs.replace(loaded, digest=content.digest)

@@ -1,0 +1,159 @@
+"""What is in force, as the file would say it: for `config.get` and `config show`."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fallbackd.config.load import Loaded
+from fallbackd.config.schema import BackendTable, ReasonTable
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Backend, Entry, Role
+
+HIDDEN = "(set)"
+"""Stands for values of variables and headers: they may be secrets."""
+
+_TOP_VALUES = frozenset({"import", "export_voice_health"})
+_FLAT_TABLES = frozenset({"defaults", "chains"})
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_BACKEND_FIELDS = tuple(one.name for one in msgspec.structs.fields(BackendTable))
+_REASON_FIELDS = tuple(one.name for one in msgspec.structs.fields(ReasonTable))
+
+
+def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
+    """Every value in force, defaults included. Secrets by reference only; no nulls."""
+    policy = loaded.policy
+    shown: dict[str, Any] = {
+        "import": list(loaded.imports),
+        "export_voice_health": loaded.export_voice,
+        "defaults": _fields(policy.defaults),
+        "policy": {
+            reason.value: _fields(values, _REASON_FIELDS)
+            for reason, values in policy.reasons.items()
+        },
+        "backends": {
+            backend.id: _backend(backend, loaded)
+            for backend in policy.backends.values()
+            if not backend.implicit
+        },
+        "chains": {name: _chain(chain) for name, chain in policy.chains.items()},
+        "roles": {name: _role(role) for name, role in policy.roles.items()},
+        "signatures": [
+            {
+                "id": one.rule.id,
+                "kind": one.kind,
+                "stream": one.rule.streams[0] if len(one.rule.streams) <= 2 else None,
+                "pattern": one.rule.pattern,
+                "reason": one.rule.reason.value,
+                "detail": one.rule.detail,
+            }
+            for one in loaded.signatures
+        ],
+    }
+    written = _without_nulls(shown)
+    assert isinstance(written, dict)
+    return {key: value for key, value in written.items() if value not in ([], {})}
+
+
+def _fields(value: Struct, names: Sequence[str] | None = None) -> dict[str, Any]:
+    return {
+        name: msgspec.to_builtins(getattr(value, name))
+        for name in (names or value.__struct_fields__)
+    }
+
+
+def _backend(backend: Backend, loaded: Loaded) -> dict[str, Any]:
+    options = loaded.options[backend.id]
+    shown: dict[str, Any] = {}
+    for name in _BACKEND_FIELDS:
+        source = backend if name in backend.__struct_fields__ else options
+        value = getattr(source, name, None)
+        if value not in (None, "", ()) and name != "credentials":
+            shown[name] = msgspec.to_builtins(value)
+    for name in ("env", "headers"):
+        hidden = dict.fromkeys(shown.pop(name, {}), HIDDEN)
+        if hidden:
+            shown[name] = hidden
+    credentials = loaded.credentials.get(BackendId(backend.id), ())
+    if credentials:
+        shown["credentials"] = [{"label": one.label, "env": one.env} for one in credentials]
+    return shown
+
+
+def _chain(chain: Sequence[Entry]) -> list[Any]:
+    return [
+        str(entry.backend) if written == {"backend": entry.backend} else written
+        for entry in chain
+        for written in [msgspec.to_builtins(entry)]
+    ]
+
+
+def _role(role: Role) -> dict[str, Any]:
+    return {
+        "kind": role.kind,
+        "chain": _chain(role.chain) if role.chain else None,
+        "fallback_on": None if role.fallback_on is None else sorted(role.fallback_on),
+        "enabled": role.enabled,
+        "max_fallback_depth": role.max_fallback_depth,
+        "idle_s": role.idle_s,
+        "return_to_better": {"policy": role.return_policy},
+    }
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list | tuple):
+        return [_without_nulls(one) for one in value]
+    return value
+
+
+def as_toml(loaded: Loaded) -> str:
+    """The same as a configuration file that gives the same policy again."""
+    return "\n".join(_lines(as_dict(loaded))).strip() + "\n"
+
+
+def _lines(shown: Mapping[str, Any]) -> Iterator[str]:
+    yield from _pairs({key: one for key, one in shown.items() if key in _TOP_VALUES})
+    for key, value in shown.items():
+        if key in _FLAT_TABLES:
+            yield from ("", f"[{key}]", *_pairs(value))
+        elif key == "signatures":
+            for one in value:
+                yield from ("", f"[[{key}]]", *_pairs(one))
+        elif key not in _TOP_VALUES:
+            for name, inner in value.items():
+                yield from ("", f"[{key}.{_key(name)}]", *_pairs(inner))
+
+
+def _pairs(table: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{_key(key)} = {_value(value)}" for key, value in table.items())
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _text(key)
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _text(value)
+        case list():
+            return "[" + ", ".join(_value(one) for one in value) + "]"
+        case dict():
+            inner = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items())
+            return f"{{ {inner} }}" if inner else "{}"
+        case float() if value.is_integer() and abs(value) < 1e15:
+            return f"{value:.1f}"
+        case _:
+            return str(value)
+
+
+def _text(text: str) -> str:
+    # The escapes of JSON are those of TOML, but for DEL and for surrogate pairs.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

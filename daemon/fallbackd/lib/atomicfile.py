@@ -1,0 +1,55 @@
+"""
+Replaces a file as a whole: a reader, or a crash at any instant, sees the old or the new content.
+
+Source: rename(2) is atomic; fsync(2) says that the directory needs one of its own.
+"""
+
+import os
+import secrets
+
+
+def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
+    """
+    Put `content` at `path`, durably. Blocks; for a worker thread.
+
+    Args:
+        mode: Of the new file, whatever the umask and the mode of the old one.
+
+    Raises:
+        OSError: Nothing has changed, and nothing is left behind.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    directory, name = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(directory, f".{name[:40]}.{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    # Private until it is whole, then as wide as asked for.
+    handle = os.open(temporary, flags, 0o600)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(temporary, path)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        raise
+    sync_directory(directory)
+
+
+def sync_directory(directory: str) -> None:
+    """Make names in a directory durable, where its file system can."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError:
+        # Some network file systems refuse: the content itself is durable all the same.
+        pass
+    finally:
+        os.close(handle)

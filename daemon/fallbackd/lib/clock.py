@@ -1,0 +1,61 @@
+"""
+The clock of the daemon: wall time that advances as elapsed time does, sleep included.
+
+A wall clock that somebody sets moves nothing by itself. `step` tells that it was set, so that
+windows can be shifted with it.
+"""
+
+import time
+from collections.abc import Callable
+
+MAX_SKEW_S = 60.0
+"""Differences up to here are no setting of the clock, and change nothing."""
+
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+
+def _elapsed() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SystemClock:
+    def __init__(
+        self,
+        *,
+        offset_s: float | None = None,
+        wall: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = _elapsed,
+    ) -> None:
+        """
+        Args:
+            offset_s: `offset_s` of an earlier run in the same boot: a clock that was set in
+                between is then noticed by the first `step`. None: believe the wall clock.
+            wall: Unix seconds.
+            elapsed: Seconds since some moment of this boot, sleep included.
+        """
+        self._wall = wall
+        self._elapsed = elapsed
+        self._offset_s = wall() - elapsed() if offset_s is None else offset_s
+
+    @property
+    def offset_s(self) -> float:
+        """Unix seconds at which elapsed time was zero. Holds for one boot."""
+        return self._offset_s
+
+    def now(self) -> float:
+        return self._offset_s + self._elapsed()
+
+    def step(self) -> float:
+        skew_s = self._wall() - self.now()
+        if abs(skew_s) <= MAX_SKEW_S:
+            return 0.0
+        self._offset_s += skew_s
+        return skew_s
+
+    def boot_id(self) -> str:
+        """Another one after each boot; empty where the kernel does not tell."""
+        try:
+            with open(_BOOT_ID_PATH, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""

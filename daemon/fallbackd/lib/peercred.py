@@ -1,0 +1,31 @@
+"""Who is at the other end of a Unix socket, by the word of the kernel."""
+
+import socket
+import struct
+from typing import NamedTuple
+
+_UCRED = struct.Struct("3i")
+
+
+class Peer(NamedTuple):
+    """As of the moment of `connect`. The process may be gone by now, or be another one."""
+
+    pid: int
+    """0 where the process is in a PID namespace that we cannot see."""
+    uid: int
+    gid: int
+
+
+def peer(connection: socket.socket) -> Peer:
+    """
+    The process that connected.
+
+    Raises:
+        OSError: Not a connected Unix socket.
+
+    Source: unix(7), SO_PEERCRED.
+    """
+    if connection.family != socket.AF_UNIX:
+        raise OSError("not a Unix socket")
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return Peer._make(_UCRED.unpack(raw))
