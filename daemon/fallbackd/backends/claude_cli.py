@@ -162,15 +162,7 @@ class Parser(CliParser):
         return seen
 
     def _read_result(self, event: dict[str, Any]) -> list[Observation]:
-        used = fields(event.get("usage"))
-        cost = event.get("total_cost_usd")
-        self.usage = Usage(
-            input_tokens=count(used.get("input_tokens"))
-            + count(used.get("cache_read_input_tokens"))
-            + count(used.get("cache_creation_input_tokens")),
-            output_tokens=count(used.get("output_tokens")),
-            cost_usd=float(cost) if isinstance(cost, int | float) else None,
-        )
+        self.usage = _usage(event)
         text = words(event.get("result"))
         if not event.get("is_error"):
             self._text, self.error = text, None
@@ -194,6 +186,25 @@ class Parser(CliParser):
         if self._text is None or not self._text.strip() or exit.code not in (0, None):
             return None
         return Reply(text=self._text, usage=self.usage)
+
+
+def _usage(event: dict[str, Any]) -> Usage:
+    used, cost = fields(event.get("usage")), event.get("total_cost_usd")
+    taken = sum(
+        count(used.get(f"{word}input_tokens")) for word in ("", "cache_read_", "cache_creation_")
+    )
+    given = count(used.get("output_tokens"))
+    if not taken and not given:
+        # After its own change to a request without streaming it counts only by model.
+        by_model = [fields(one) for one in fields(event.get("modelUsage")).values()]
+        words_in = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+        taken = sum(count(one.get(word)) for one in by_model for word in words_in)
+        given = sum(count(one.get("outputTokens")) for one in by_model)
+    return Usage(
+        input_tokens=taken,
+        output_tokens=given,
+        cost_usd=float(cost) if isinstance(cost, int | float) else None,
+    )
 
 
 def _content(event: dict[str, Any]) -> list[dict[str, Any]]:

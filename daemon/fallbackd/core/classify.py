@@ -341,6 +341,8 @@ def _notice(evidence: Evidence, rules: tuple[Rule, ...]) -> _Hit | None:
     for rule in (*rules, *COMMON_RULES):
         if rule.reason not in _NOTICES or not rule.pattern or rule.opens or rule.statuses:
             continue
+        if rule.streams and evidence.stream not in rule.streams:
+            continue
         found = _compiled(rule.pattern).match(first)
         if found and (rule in rules or _is_statement(first, found, is_bare=True)):
             return _Hit(rule=rule, text=text, confidence="text")

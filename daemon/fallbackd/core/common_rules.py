@@ -89,7 +89,7 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|quota will reset after|free-models-per-day|(?:requests?|tokens?)[_ ]per[_ ]day|\b(?:TPD|RPD)\b"
         r"|(?:limit|quota) will reset (?:at|on|when|in)|out of premium requests|quota refresh"
         r"|\d+/\d+h\)|rolling time window|usage window|weekly_rate_limited|weekly rate limit"
-        r"|使用上限|限额将在|达到.{0,12}上限|límite de uso|limite d'utilisation|nutzungslimit|лимит использования",
+        r"|已达到.{0,20}上限|使用上限|限额将在|达到.{0,12}上限|límite de uso|limite d'utilisation|nutzungslimit|лимит использования",
         codes=(
             "usage_limit_reached", "usage_limit_exceeded", "user_weekly_rate_limited", "rejected",
             "terminalquotaerror", "gousagelimiterror", "subscriptionusagelimiterror",

@@ -260,8 +260,16 @@ _KEYED = re.compile(
 
 def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
     """Seconds from now that a message states, or None."""
-    # Terminals break lines inside words ("try a\ngain at"): one space is enough for the rest.
-    flat = " ".join(_OWN_BACKOFF.sub(" ", text[:20_000]).split())
+    text = _OWN_BACKOFF.sub(" ", text[:20_000])
+    seconds = _read_flat(" ".join(text.split()), now=now, timezone=timezone)
+    if seconds is None and "\n" in text:
+        # Some terminals break lines inside words ("try a\ngain at").
+        joined = " ".join(text.replace("\n", "").split())
+        seconds = _read_flat(joined, now=now, timezone=timezone)
+    return seconds
+
+
+def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
     if (seconds := _keyed(flat, now)) is not None:
         return seconds
     zone = zone_of(timezone)

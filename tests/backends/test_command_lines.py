@@ -1,0 +1,234 @@
+"""What each kind starts, by permission, model and the user's own settings."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from fallbackd.backends import KINDS
+from fallbackd.backends.spec import Options
+from fallbackd.core.exchange import CommandLine, ServedPrompt, Work
+
+PROMPT = "say pong\n--not-an-option\n"
+
+
+def work(**changes: Any) -> Work:
+    base = Work(
+        prompt=PROMPT, prompt_path="/run/d1/prompt", cwd="/srv/project", scratch="/run/d1/s"
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def start(kind: str, options: Options | None = None, **changes: Any) -> CommandLine:
+    call = KINDS[kind].start(work(**changes), options or Options(serve=False))
+    assert isinstance(call, CommandLine)
+    return call
+
+
+CLIS = ("claude", "codex", "gemini", "numasec", "opencode")
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_a_prompt_goes_through_stdin_and_never_into_an_argument(kind: str) -> None:
+    call = start(kind)
+    assert call.stdin == PROMPT.encode()
+    assert not any("pong" in part for part in call.argv)
+    assert call.cwd == "/srv/project"
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_a_prompt_may_hold_what_no_argument_can(kind: str) -> None:
+    call = start(kind, prompt="a\0b" + "x" * 300_000)
+    assert call.stdin is not None
+    assert len(call.stdin) == 300_003
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_a_model_is_named_and_may_not_be_an_option(kind: str) -> None:
+    assert "some/model" in start(kind, model="some/model").argv
+    assert "some/model" in start(kind, Options(serve=False, model="some/model")).argv
+    with pytest.raises(ValueError, match="option"):
+        start(kind, model="--dangerous")
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_the_model_of_the_work_goes_before_the_configured_one(kind: str) -> None:
+    argv = start(kind, Options(serve=False, model="old"), model="new").argv
+    assert "new" in argv
+    assert "old" not in argv
+
+
+@pytest.mark.parametrize(
+    ("kind", "permissions", "present", "absent"),
+    [
+        ("codex", "read", ["-s", "read-only"], "--dangerously-bypass-approvals-and-sandbox"),
+        ("codex", "workspace", ["-s", "workspace-write"], "--dangerously-bypass-approvals-and-sandbox"),
+        ("codex", "full", ["--dangerously-bypass-approvals-and-sandbox"], "-s"),
+        ("claude", "read", ["--permission-mode", "plan"], "bypassPermissions"),
+        ("claude", "workspace", ["--permission-mode", "acceptEdits"], "bypassPermissions"),
+        ("claude", "full", ["--permission-mode", "bypassPermissions"], "acceptEdits"),
+        ("gemini", "read", ["--approval-mode", "default"], "yolo"),
+        ("gemini", "workspace", ["--approval-mode", "auto_edit"], "yolo"),
+        ("gemini", "full", ["--approval-mode", "yolo"], "auto_edit"),
+        ("opencode", "workspace", ["run", "--format", "json"], "--auto"),
+        ("opencode", "full", ["--auto"], "--attach"),
+        ("numasec", "workspace", ["run", "--format", "json"], "--dangerously-skip-permissions"),
+        ("numasec", "full", ["--dangerously-skip-permissions"], "--attach"),
+    ],
+)  # fmt: skip
+def test_permissions_are_words_of_the_vendor(
+    kind: str, permissions: str, present: list[str], absent: str
+) -> None:
+    argv = list(start(kind, permissions=permissions).argv)
+    at = argv.index(present[0])
+    assert argv[at : at + len(present)] == present
+    assert absent not in argv
+
+
+def test_opencode_that_may_only_read_is_denied_the_rest() -> None:
+    env = start("opencode", permissions="read").env
+    config = msgspec.json.decode(env["OPENCODE_CONFIG_CONTENT"])
+    assert config["permission"]["edit"] == config["permission"]["bash"] == "deny"
+
+
+def test_inline_settings_of_the_user_stay_below_ours() -> None:
+    inherited = {"OPENCODE_CONFIG_CONTENT": '{"model":"a/b","permission":{"bash":"allow"}}'}
+    env = start("opencode", permissions="read", inherited=inherited).env
+    config = msgspec.json.decode(env["OPENCODE_CONFIG_CONTENT"])
+    assert config["model"] == "a/b"
+    assert config["permission"]["bash"] == "deny"
+
+
+def test_opencode_is_served_unless_the_configuration_says_otherwise() -> None:
+    served = KINDS["opencode"].start(work(model="a/b"), Options())
+    assert isinstance(served, ServedPrompt)
+    assert (served.prompt, served.model, served.cwd) == (PROMPT, "a/b", "/srv/project")
+    assert served.server.argv[:2] == ("opencode", "serve")
+    assert served.title
+    own = Options(command=("opencode", "run", "--format", "json"))
+    assert isinstance(KINDS["opencode"].start(work(), own), CommandLine)
+
+
+def test_servers_with_other_permissions_are_not_shared() -> None:
+    keys = set()
+    for permissions in ("read", "workspace", "full"):
+        call = KINDS["opencode"].start(work(permissions=permissions), Options())
+        assert isinstance(call, ServedPrompt)
+        keys.add(call.key)
+    assert len(keys) == 3
+
+
+def test_the_environment_of_one_prompt_is_not_given_to_a_shared_server() -> None:
+    call = KINDS["opencode"].start(work(env={"TICKET": "7"}), Options())
+    assert isinstance(call, CommandLine)
+    assert call.env["TICKET"] == "7"
+
+
+def settings_of(call: CommandLine) -> list[str]:
+    argv = list(call.argv)
+    return [argv[i + 1] for i, part in enumerate(argv) if part == "-c"]
+
+
+def test_codex_does_not_retry_with_a_provider_of_the_users_own() -> None:
+    config = 'model_provider = "mine"\n[model_providers.mine]\nname = "Mine"\nbase_url = "http://x.test/v1"\n'
+    settings = settings_of(start("codex", files={"~/.codex/config.toml": config}))
+    assert "model_providers.mine.request_max_retries=0" in settings
+    assert "model_providers.mine.stream_max_retries=0" in settings
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "",
+        "not toml [",
+        'model_provider = "openai"\n[model_providers.openai]\nname = "x"',
+        'model_provider = "gone"',
+        'model_provider = "a b"\n[model_providers."a b"]\nname = "x"',
+        "model_provider = 3",
+        'model_providers = 3\nmodel_provider = "mine"',
+    ],
+)
+def test_codex_gets_no_setting_for_a_provider_that_it_does_not_know(config: str) -> None:
+    settings = settings_of(start("codex", files={"~/.codex/config.toml": config}))
+    assert not any(s.startswith("model_providers") for s in settings)
+    assert "check_for_update_on_startup=false" in settings
+
+
+def test_codex_with_another_home_keeps_its_own_retries() -> None:
+    config = 'model_provider = "mine"\n[model_providers.mine]\nname = "Mine"\n'
+    call = start(
+        "codex",
+        files={"~/.codex/config.toml": config},
+        inherited={"CODEX_HOME": "/elsewhere"},
+    )
+    assert not any(s.startswith("model_providers") for s in settings_of(call))
+
+
+def test_codex_reads_the_provider_of_the_profile_in_use() -> None:
+    config = (
+        'profile = "p"\n[profiles.p]\nmodel_provider = "mine"\n'
+        '[model_providers.mine]\nname = "Mine"\n'
+    )
+    settings = settings_of(start("codex", files={"~/.codex/config.toml": config}))
+    assert "model_providers.mine.request_max_retries=0" in settings
+
+
+def test_gemini_gets_its_settings_in_a_file_of_its_own() -> None:
+    system = '{"general":{"vimMode":true,"maxAttempts":9},"mcpServers":{"a":{"command":"b"}}}'
+    call = start("gemini", files={"/etc/gemini-cli/settings.json": system})
+    (file,) = call.scratch_files
+    assert call.env["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] == f"/run/d1/s/{file.name}"
+    settings = msgspec.json.decode(file.text)
+    assert settings["general"]["maxAttempts"] == 1
+    assert settings["general"]["vimMode"] is True
+    assert settings["mcpServers"] == {"a": {"command": "b"}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": {"/etc/gemini-cli/settings.json": '{ // why\n "general": {} }'}},
+        {"inherited": {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": "/site/gemini.json"}},
+    ],
+)
+def test_system_settings_that_cannot_be_kept_stay_in_force(changes: dict[str, Any]) -> None:
+    call = start("gemini", **changes)
+    assert "GEMINI_CLI_SYSTEM_SETTINGS_PATH" not in call.env
+    assert call.scratch_files == ()
+
+
+def test_claude_is_told_not_to_retry_and_forgets_the_session_it_was_started_from() -> None:
+    call = start("claude")
+    assert call.env["CLAUDE_CODE_MAX_RETRIES"] == "0"
+    assert "CLAUDECODE" in call.unset
+    assert "--verbose" in call.argv
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_a_command_of_the_user_replaces_ours_wholly(kind: str) -> None:
+    call = start(kind, Options(command=("wrapper", "exec", "-"), env={"A": "1"}), model="m")
+    assert call.argv == ("wrapper", "exec", "-")
+    assert call.stdin == PROMPT.encode()
+    assert call.env["A"] == "1"
+    program = KINDS[kind].program
+    assert program(Options(command=("wrapper",))) == "wrapper"
+    assert program(Options()) == kind
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_a_command_of_the_user_that_prints_text_is_read_as_text(kind: str) -> None:
+    from fallbackd.core.exchange import Chunk, ProcessExit, Reply
+
+    parser = KINDS[kind].parser(Options(command=("wrapper", "-")))
+    parser.feed(Chunk("stdout", b'{"is": "the answer"}\nsecond line\n', 0.0))
+    assert parser.finish(ProcessExit(code=0)) == Reply(text='{"is": "the answer"}\nsecond line')
+
+
+def test_numasec_without_events_is_read_as_text() -> None:
+    from fallbackd.core.exchange import Chunk, ProcessExit, Reply
+
+    parser = KINDS["numasec"].parser(Options())
+    parser.feed(Chunk("stdout", b"found nothing\n", 0.0))
+    assert parser.finish(ProcessExit(code=0)) == Reply(text="found nothing")
+    banner = KINDS["codex"].parser(Options())
+    banner.feed(Chunk("stdout", b"found nothing\n", 0.0))
+    assert not isinstance(banner.finish(ProcessExit(code=0)), Reply)
