@@ -1,0 +1,146 @@
+"""
+The main job of fallbackd as a story: a real daemon, real processes, and a person who looks.
+
+Three agents: the first is throttled by its provider, the second is not installed, the third
+works. Everything happens in a temporary directory and is gone afterwards.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BIN = Path(sys.executable).parent
+START_LIMIT_S = 30.0
+
+CONFIG = """\
+[backends.alpha]
+kind = "generic-cli"
+command = ["{agents}/throttled-agent"]
+
+[backends.beta]
+kind = "generic-cli"
+command = ["{agents}/agent-that-nobody-installed"]
+
+[backends.gamma]
+kind = "generic-cli"
+command = ["{agents}/working-agent"]
+
+[chains]
+alpha = ["beta", "gamma"]
+"""
+
+
+def main() -> int:
+    root = Path(tempfile.mkdtemp(prefix="fallbackd-demo-"))
+    environment = prepare(root)
+    log = (root / "daemon.log").open("wb")
+    daemon = subprocess.Popen(
+        [BIN / "fallbackd", "--log-format", "console"],
+        env=environment,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    try:
+        wait_until_up(daemon, environment, root)
+        return tell(root, environment)
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        try:
+            daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+        log.close()
+        shutil.rmtree(root, ignore_errors=True)
+        say("The daemon has been stopped and the temporary directory is gone.")
+
+
+def prepare(root: Path) -> dict[str, str]:
+    """A home of its own, so that nothing of the user's is read or written."""
+    config = root / "config" / "fallbackd" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(CONFIG.format(agents=HERE / "bin"))
+    work = root / "work"
+    work.mkdir()
+    for name in ("parser.py", "README"):
+        (work / name).write_text("")
+    (root / "run").mkdir(mode=0o700)
+    keep = {name: os.environ[name] for name in ("LANG", "TERM", "NO_COLOR") if name in os.environ}
+    return {
+        **keep,
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(root),
+        "XDG_CONFIG_HOME": str(root / "config"),
+        "XDG_STATE_HOME": str(root / "state"),
+        "XDG_RUNTIME_DIR": str(root / "run"),
+    }
+
+
+def wait_until_up(
+    daemon: "subprocess.Popen[bytes]", environment: dict[str, str], root: Path
+) -> None:
+    give_up_at = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < give_up_at and daemon.poll() is None:
+        done = subprocess.run(
+            [BIN / "fallbackd-client", "ping"], env=environment, capture_output=True, check=False
+        )
+        if done.returncode == 0:
+            return
+        time.sleep(0.05)
+    sys.exit("the daemon did not start; its log:\n" + (root / "daemon.log").read_text())
+
+
+def tell(root: Path, environment: dict[str, str]) -> int:
+    say("Three agents are configured: alpha is throttled by its provider, beta is not")
+    say("installed, gamma works. We ask for alpha; its chain goes on with beta and gamma.")
+    first = client(root, environment, "delegate", "--backend", "alpha", "Count the files here")
+    say("alpha was tried and failed, beta was skipped, gamma did the work. So alpha is")
+    say("out of use for a while, for everybody on this machine:")
+    client(root, environment, "status")
+    say("Why gamma? Every decision has been written down:")
+    listed = client(
+        root, environment, "call", "delegation.list", '{"limit": 1}', quiet=True
+    ).stdout
+    delegation = between(listed, '"delegation": "', '"')
+    client(root, environment, "explain", delegation)
+    say("A second prompt makes no attempt on alpha: it goes straight to gamma.")
+    second = client(root, environment, "delegate", "--backend", "alpha", "And now fix the parser")
+    return first.returncode or second.returncode
+
+
+def between(text: str, start: str, end: str) -> str:
+    _, _, rest = text.partition(start)
+    return rest.partition(end)[0]
+
+
+def client(
+    root: Path, environment: dict[str, str], *words: str, quiet: bool = False
+) -> "subprocess.CompletedProcess[str]":
+    """Run `fallbackd-client` as a person would, and show what it shows."""
+    if not quiet:
+        shown = " ".join(f"'{word}'" if " " in word else word for word in words)
+        print(f"\n$ fallbackd-client {shown}", flush=True)
+    output = subprocess.PIPE if quiet else None
+    return subprocess.run(
+        [BIN / "fallbackd-client", *words],
+        env=environment,
+        cwd=root / "work",
+        stdout=output,
+        text=True,
+        check=False,
+    )
+
+
+def say(line: str) -> None:
+    print(f"\033[1m# {line}\033[0m" if sys.stdout.isatty() else f"# {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
