@@ -314,6 +314,8 @@ async def test_tool_of_another_prompt_is_spared(tmp_path: Path) -> None:
         heard = await place.ask("stubborn", when=stop_at(ToolStarted))
         assert not lives(heard.tool_pid)
         assert lives(other.tool_pid)
+        assert place.transport.attempt_of(other.tool_pid) == "d1.1"
+        assert place.transport.attempt_of(os.getpid()) is None
         other.running.stop(grace_s=20.0)
     assert isinstance(other.exit, NoAnswer)
     assert not lives(other.tool_pid)
@@ -366,7 +368,7 @@ async def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         heard = await place.ask("say x")
     assert isinstance(heard.exit, ProcessExit)
     assert heard.exit.code == 1
-    assert "not valid JSON(C)" in heard.exit.note
+    assert "Error: Config file is not valid JSON(C)" in heard.exit.note
     assert [each.stream for each in heard.chunks] == ["stderr"]
 
 

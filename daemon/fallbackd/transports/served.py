@@ -7,11 +7,15 @@ session; where that does not prove it still, the whole server is ended, whose ex
 kernel's own proof, and the other prompts on it end without an answer.
 
 Servers are shared by `ServedPrompt.key`, started with the first prompt, ended when nobody has
-used them for `idle_s`. They carry no marks of an attempt in their environment: they outlive it.
+used them for `idle_s`. They outlive attempts, so their tools carry no marks of one:
+`attempt_of` tells whose tool a process is. (A plugin of ours could set the marks, but a server
+with a plugin waits for a package registry before its first session: more than 45 s, measured,
+where there is none.)
 """
 
 import secrets
 import shutil
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -70,9 +74,14 @@ class ServedTransport:
         return RunningPrompt(
             call,
             lease=lambda: self._server_for(call),
+            attempt=attempt,
             directory=directory,
             clock=self._clock,
         )
+
+    def attempt_of(self, pid: int) -> str | None:
+        """The attempt one of whose tools this process is, or is started by; None: of nobody."""
+        return next(filter(None, (server.attempt_of(pid) for server in self._all)), None)
 
     def _server_for(self, call: ServedPrompt) -> Server | None:
         """The server of this key with a lease on it, started where none runs; None: closed."""
@@ -114,9 +123,7 @@ class ServedTransport:
                 )
                 all_gone = all_gone and (exit is None or exit.gone)
             if all_gone:
-                await anyio.to_thread.run_sync(
-                    lambda old=directory: shutil.rmtree(old, ignore_errors=True)
-                )
+                await anyio.to_thread.run_sync(partial(shutil.rmtree, directory, True))
 
     async def aclose(self) -> None:
         self._is_closed = True

@@ -11,6 +11,7 @@ The course of one prompt on a helper server: a session, the prompt, its events, 
 """
 
 import collections
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar, assert_never
 
@@ -28,14 +29,17 @@ from fallbackd.core.exchange import (
 )
 from fallbackd.ports.clock import Clock
 from fallbackd.transports.http import OutputLog
-from fallbackd.transports.served_server import CallFailed, Server
-from fallbackd.transports.served_tools import ToolWatch, end_tools, watch_tools
+from fallbackd.transports.served_client import CallFailed
+from fallbackd.transports.served_server import Server
+from fallbackd.transports.served_tools import ToolWatch, end_tools, find_tools, watch_tools
 
 T = TypeVar("T")
 
 MIN_ABORT_S = 2.0
 """What an abort gets even where `stop` grants less: it takes 0.05 s (measured)."""
 LOOK_S = 0.1
+SESSION_LIMIT_S = 90.0
+"""The first session of a directory waits for the user's plugins, which may be installed first."""
 
 HANDED_ON = frozenset(
     {
@@ -53,6 +57,7 @@ HANDED_ON = frozenset(
         "question.asked",
     }
 )
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FINAL_PARTS = frozenset({"text", "step-start", "step-finish"})
 
 
@@ -64,6 +69,7 @@ class RunningPrompt:
         call: ServedPrompt,
         *,
         lease: Callable[[], Server | None],
+        attempt: str,
         directory: str,
         clock: Clock,
     ) -> None:
@@ -76,6 +82,7 @@ class RunningPrompt:
         self._clock = clock
         self._log = OutputLog(directory)
         self.cwd = call.cwd
+        self.attempt = attempt
         self._server: Server | None = None
         self._session = ""
         self._posted = False
@@ -144,6 +151,11 @@ class RunningPrompt:
     def server_over(self) -> None:
         self._news.set()
 
+    def has_started(self, pid: int) -> bool:
+        if self._tools is None:
+            return False
+        return any(each.pid == pid for each in find_tools(self._tools, is_alone=self._is_alone))
+
     def joined(self) -> None:
         """Another prompt uses the server too from now on."""
         self._is_alone = False
@@ -182,7 +194,9 @@ class RunningPrompt:
                 self._exit = await self._stopped()
             return
         try:
-            yield await self._begin(server)
+            # A session that is made for a prompt that was stopped meanwhile stays empty.
+            if (begun := await self._unless_stopped(lambda: self._begin(server))) is not None:
+                yield begun
             if self._stop_grace_s is None:
                 await self._post(server)
         except CallFailed as error:
@@ -228,7 +242,11 @@ class RunningPrompt:
         assert server.pid is not None
         self._tools = watch_tools(server.pid, self._call.cwd)
         made = await server.call(
-            "POST", "/session", body={"title": self._call.title}, cwd=self._call.cwd
+            "POST",
+            "/session",
+            body={"title": self._call.title},
+            cwd=self._call.cwd,
+            limit_s=SESSION_LIMIT_S,
         )
         self._session = str(made.get("id", "")) if isinstance(made, dict) else ""
         if not self._session:
@@ -345,7 +363,7 @@ class RunningPrompt:
     def _without_server(self, server: Server) -> Exit:
         """How a prompt ends whose server did not start, or ended under it."""
         exit, at = server.exit, self._clock.now()
-        tail = server.tail.decode(errors="replace").strip()
+        tail = _COLOURS.sub("", server.tail.decode(errors="replace")).strip()
         gone = exit is None or exit.gone
         if server.stop_reason:
             # We ended it: for this prompt it is as if the other side had hung up.

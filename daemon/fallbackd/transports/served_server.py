@@ -14,9 +14,10 @@ is sent before its ready line or a look at its health with a short limit.
 import secrets
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -26,20 +27,14 @@ from msgspec import Struct
 
 from fallbackd.core.exchange import CommandLine, Exit, NoAnswer, ProcessExit
 from fallbackd.ports.transport import Running, Transport
-
-if TYPE_CHECKING:
-    import httpx2
+from fallbackd.transports.served_client import CALL_LIMIT_S, CallFailed, ServerClient
 
 PASSWORD_VARIABLE = "OPENCODE_SERVER_PASSWORD"
-USER = "opencode"
 READY_LINE = b"opencode server listening on"
 PORT_TAKEN_WORDS = (b"ServeError", b"EADDRINUSE", b"in use")
 
 HEALTH_LIMIT_S = 1.0
 HEALTH_EVERY_S = 0.25
-CALL_LIMIT_S = 15.0
-EVENT_SILENCE_S = 35.0
-"""Its heartbeat comes every 10 s (measured)."""
 EVENT_TRIES = 5
 EVENT_AGAIN_S = 0.2
 STOP_GRACE_S = 3.0
@@ -57,6 +52,11 @@ class Listener(Protocol):
     """A prompt that uses the server."""
 
     cwd: str
+    attempt: str
+
+    def has_started(self, pid: int) -> bool:
+        """Whether this process is one of its tools."""
+        ...
 
     def hear(self, event: dict[str, Any]) -> None: ...
 
@@ -65,16 +65,6 @@ class Listener(Protocol):
         ...
 
     def server_over(self) -> None: ...
-
-
-class CallFailed(Exception):
-    """The server did not do what was asked. `status` 0: no answer at all."""
-
-    def __init__(self, status: int, body: Any, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.body = body
-        """Whatever JSON it answered (`{"name", "data"}` as a rule), or None."""
 
 
 class Server:
@@ -97,7 +87,7 @@ class Server:
         self._limits = limits
         self._on_over = on_over
         self._password = secrets.token_urlsafe(24)
-        self._client: httpx2.AsyncClient | None = None
+        self._client: ServerClient | None = None
         self._running: Running | None = None
         self._tail = b""
         self._saw_ready_line = anyio.Event()
@@ -172,7 +162,9 @@ class Server:
             # It leaves a library of 5.6 MB behind in there with each start.
             env={**self._command.env, PASSWORD_VARIABLE: self._password, "TMPDIR": str(scratch)},
         )
-        await self._connect_client(port)
+        if self._client is not None:
+            await self._client.aclose()
+        self._client = ServerClient(port, self._password)
         self._tail = b""
         with anyio.CancelScope(shield=True):
             # Half a start would leave a process that nobody knows; it is a matter of milliseconds.
@@ -214,18 +206,19 @@ class Server:
 
     async def _become_ready(self) -> None:
         """After this, the health answers with our password: the port is ours."""
+        assert self._client is not None
         while True:
             with anyio.move_on_after(HEALTH_EVERY_S):
                 await self._saw_ready_line.wait()
             try:
-                await self.call("GET", "/global/health", limit_s=HEALTH_LIMIT_S)
+                await self._client.call("GET", "/global/health", limit_s=HEALTH_LIMIT_S)
             except CallFailed:
                 await anyio.sleep(HEALTH_EVERY_S / 5)
                 continue
             break
         connected = anyio.Event()
         assert self._tasks is not None
-        self._tasks.start_soon(self._follow_events, connected)
+        self._tasks.start_soon(self._follow_events, self._client, connected)
         await connected.wait()
         self.is_ready = True
         self._settled.set()
@@ -268,6 +261,11 @@ class Server:
         for session in [s for s, each in self._listeners.items() if each is listener]:
             del self._listeners[session]
 
+    def attempt_of(self, pid: int) -> str | None:
+        return next(
+            (each.attempt for each in set(self._listeners.values()) if each.has_started(pid)), None
+        )
+
     def others_than(self, listener: Listener) -> list[Listener]:
         return [each for each in set(self._listeners.values()) if each is not listener]
 
@@ -281,20 +279,7 @@ class Server:
         if self._uses == uses:
             self.stop("nobody used it")
 
-    # --- its calls ------------------------------------------------------------------------------
-
-    async def _connect_client(self, port: int) -> None:
-        import httpx2
-
-        if self._client is not None:
-            await self._client.aclose()
-        # Never through a proxy: this is our own loopback.
-        self._client = httpx2.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}",
-            auth=httpx2.BasicAuth(USER, self._password),
-            trust_env=False,
-            limits=httpx2.Limits(max_connections=None),
-        )
+    # --- its calls and events -------------------------------------------------------------------
 
     async def call(
         self,
@@ -305,90 +290,37 @@ class Server:
         cwd: str | None = None,
         limit_s: float = CALL_LIMIT_S,
     ) -> Any:
-        """
-        One call. The answer is its JSON (of any shape), None where it has none.
-
-        Raises:
-            CallFailed: A status that is no success, no answer within `limit_s`, no connection.
-        """
-        import httpx2
-
+        """See `ServerClient.call`. Only while it serves, or has served."""
         assert self._client is not None
-        try:
-            with anyio.fail_after(limit_s):
-                response = await self._client.request(
-                    method,
-                    path,
-                    params={} if cwd is None else {"directory": cwd},
-                    content=b"" if body is None else msgspec.json.encode(body),
-                    headers={} if body is None else {"content-type": "application/json"},
-                    timeout=limit_s,
-                )
-        except (httpx2.HTTPError, TimeoutError) as error:
-            text = f"{method} {path.split('?')[0]}: {type(error).__name__}"
-            raise CallFailed(0, None, text) from error
-        try:
-            answer = msgspec.json.decode(response.content) if response.content else None
-        except msgspec.DecodeError:
-            answer = None
-        if not response.is_success:
-            raise CallFailed(response.status_code, answer, f"{method} {path}: {response}")
-        return answer
+        return await self._client.call(method, path, body=body, cwd=cwd, limit_s=limit_s)
 
-    async def _follow_events(self, connected: anyio.Event) -> None:
+    async def _follow_events(self, client: ServerClient, connected: anyio.Event) -> None:
         """Until the server ends. Without events nobody would see a prompt end, so it is stopped."""
-        import httpx2
-
-        assert self._client is not None
-        timeout = httpx2.Timeout(CALL_LIMIT_S, read=EVENT_SILENCE_S)
         tries = 0
         while tries < EVENT_TRIES:
             tries += 1
-            try:
-                async with self._client.stream("GET", "/global/event", timeout=timeout) as answer:
-                    async for line in _data_lines(answer):
-                        tries = 0
-                        self._dispatch(line, connected)
-            except httpx2.HTTPError:
-                pass
+            async with aclosing(client.events()) as events:
+                async for event in events:
+                    tries = 0
+                    if event.get("type") == "server.connected" and connected.is_set():
+                        for each in set(self._listeners.values()):
+                            each.reconnected()
+                    connected.set()
+                    self._dispatch(event)
             await anyio.sleep(EVENT_AGAIN_S)
         self.stop("its event stream was lost")
 
-    def _dispatch(self, line: bytes, connected: anyio.Event) -> None:
-        try:
-            wrapped = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            return
-        event = wrapped.get("payload") if isinstance(wrapped, dict) else None
-        if not isinstance(event, dict):
-            return
-        properties = event.get("properties")
-        if event.get("type") == "server.connected":
-            if connected.is_set():
-                for each in set(self._listeners.values()):
-                    each.reconnected()
-            connected.set()
-        if not isinstance(properties, dict):
-            return
+    def _dispatch(self, event: dict[str, Any]) -> None:
+        properties = event["properties"]
         info = properties.get("info")
         if event.get("type") == "session.created" and isinstance(info, dict):
             # A subagent's session belongs to the prompt of its parent.
             parent = self._listeners.get(str(info.get("parentID")))
             if parent is not None:
-                self._listeners[str(info.get("id"))] = parent
+                self.listen(str(info.get("id")), parent)
         listener = self._listeners.get(str(properties.get("sessionID")))
         if listener is not None:
             listener.hear(event)
-
-
-async def _data_lines(answer: "httpx2.Response") -> AsyncIterator[bytes]:
-    """The `data:` lines of a server-sent event stream; each event has one."""
-    rest = b""
-    async for piece in answer.aiter_bytes():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
 
 
 def _free_port() -> int:

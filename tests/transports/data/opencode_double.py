@@ -210,7 +210,11 @@ async def main() -> None:
     note("start", pid=os.getpid(), tmpdir=os.environ["TMPDIR"], cwd=str(Path.cwd()))
     (Path(os.environ["TMPDIR"]) / "leak.so").write_bytes(b"x" * 100)
     if START == "broken":
-        print("Error: Config file is not valid JSON(C)", file=sys.stderr, flush=True)
+        print(
+            "\x1b[91m\x1b[1mError: \x1b[0mConfig file is not valid JSON(C)",
+            file=sys.stderr,
+            flush=True,
+        )
         sys.exit(1)
     if START == "port-taken-once" and NOTES.read_text().count('"start"') == 1:
         print("Error: Unexpected error / ServeError", file=sys.stderr, flush=True)
