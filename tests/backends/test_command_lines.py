@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import CommandLine, ServedPrompt, Work
+from fallbackd.core.exchange import Chunk, CommandLine, ProcessExit, Reply, ServedPrompt, Work
 
 PROMPT = "say pong\n--not-an-option\n"
 
@@ -24,6 +25,7 @@ def start(kind: str, options: Options | None = None, **changes: Any) -> CommandL
     return call
 
 
+NO_SANDBOX = "--dangerously-bypass-approvals-and-sandbox"
 CLIS = ("claude", "codex", "gemini", "numasec", "opencode")
 
 
@@ -60,9 +62,9 @@ def test_the_model_of_the_work_goes_before_the_configured_one(kind: str) -> None
 @pytest.mark.parametrize(
     ("kind", "permissions", "present", "absent"),
     [
-        ("codex", "read", ["-s", "read-only"], "--dangerously-bypass-approvals-and-sandbox"),
-        ("codex", "workspace", ["-s", "workspace-write"], "--dangerously-bypass-approvals-and-sandbox"),
-        ("codex", "full", ["--dangerously-bypass-approvals-and-sandbox"], "-s"),
+        ("codex", "read", ["-s", "read-only"], NO_SANDBOX),
+        ("codex", "workspace", ["-s", "workspace-write"], NO_SANDBOX),
+        ("codex", "full", [NO_SANDBOX], "-s"),
         ("claude", "read", ["--permission-mode", "plan"], "bypassPermissions"),
         ("claude", "workspace", ["--permission-mode", "acceptEdits"], "bypassPermissions"),
         ("claude", "full", ["--permission-mode", "bypassPermissions"], "acceptEdits"),
@@ -216,16 +218,12 @@ def test_a_command_of_the_user_replaces_ours_wholly(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CLIS)
 def test_a_command_of_the_user_that_prints_text_is_read_as_text(kind: str) -> None:
-    from fallbackd.core.exchange import Chunk, ProcessExit, Reply
-
     parser = KINDS[kind].parser(Options(command=("wrapper", "-")))
     parser.feed(Chunk("stdout", b'{"is": "the answer"}\nsecond line\n', 0.0))
     assert parser.finish(ProcessExit(code=0)) == Reply(text='{"is": "the answer"}\nsecond line')
 
 
 def test_numasec_without_events_is_read_as_text() -> None:
-    from fallbackd.core.exchange import Chunk, ProcessExit, Reply
-
     parser = KINDS["numasec"].parser(Options())
     parser.feed(Chunk("stdout", b"found nothing\n", 0.0))
     assert parser.finish(ProcessExit(code=0)) == Reply(text="found nothing")

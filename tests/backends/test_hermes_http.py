@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
 from fallbackd.core.classify import classify

@@ -2,12 +2,13 @@
 
 import random
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fallbackd.backends import KINDS
 from fallbackd.backends.lines import MAX_LINE_BYTES, Excerpt, LineBuffer
 from fallbackd.backends.spec import Options
 from fallbackd.core.exchange import Chunk, ProcessExit, Reply
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 @given(text=st.text(max_size=200), seed=st.integers())

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
 from fallbackd.core.classify import classify
@@ -23,8 +26,6 @@ from fallbackd.core.exchange import (
     Step,
 )
 from fallbackd.core.failures import Reason
-from hypothesis import given
-from hypothesis import strategies as st
 
 NOW = 1795190000.0
 RUNS: list[tuple[str, dict[str, Any]]] = [

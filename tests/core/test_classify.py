@@ -5,12 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fallbackd.backends import KINDS
 from fallbackd.core.classify import Rule, classify
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason
-from hypothesis import given
-from hypothesis import strategies as st
 
 NOW = 1785578400.0
 CASES: list[dict[str, Any]] = msgspec.json.decode(

@@ -1,6 +1,7 @@
 """What is shown holds nothing secret."""
 
 import pytest
+
 from fallbackd.core.redact import excerpt, redact
 
 SECRETS = [

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from fallbackd.core.reset_time import read_sentence, read_span, seconds_until_reset
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fallbackd.core.reset_time import read_sentence, read_span, seconds_until_reset
 
 NOW = 1785578400.0
 """2026-08-01 10:00:00 UTC, a Saturday."""

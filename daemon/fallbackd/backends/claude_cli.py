@@ -225,7 +225,8 @@ RULES = (
     Rule(
         id="claude-spend-limit",
         reason=Reason.BILLING,
-        pattern=r"You've (?:hit|reached) your (?:org's |organization's )?(?:\w+ )?(?:spend|spending|budget) limit"
+        pattern=r"You've (?:hit|reached) your (?:org's |organization's )?(?:\w+ )?(?:spend"
+        r"|spending|budget) limit"
         r"|Credit balance (?:is )?too low",
         streams=_PRINTS,
         codes=("billing_error",),
@@ -233,14 +234,16 @@ RULES = (
     Rule(
         id="claude-plan-limit",
         reason=Reason.USAGE_LIMIT,
-        pattern=r"You've (?:hit|reached) your (?:\w+[- ]){0,3}?limit\b|(?:Weekly|Session|5-hour|Opus|Sonnet|Usage) limit reached"
+        pattern=r"You've (?:hit|reached) your (?:\w+[- ]){0,3}?limit\b|(?:Weekly|Session|5-hour"
+        r"|Opus|Sonnet|Usage) limit reached"
         r"|Claude (?:AI )?usage limit reached",
         streams=_PRINTS,
     ),
     Rule(
         id="claude-login",
         reason=Reason.AUTH,
-        pattern=r"Not logged in\b|Invalid API key\b|Please run /login|OAuth token (?:has )?(?:expired|revoked)",
+        pattern=r"Not logged in\b|Invalid API key\b|Please run /login"
+        r"|OAuth token (?:has )?(?:expired|revoked)",
         streams=_PRINTS,
         codes=("authentication_failed", "oauth_org_not_allowed"),
     ),

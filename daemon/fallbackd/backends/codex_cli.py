@@ -208,13 +208,15 @@ RULES = (
     Rule(
         id="codex-config",
         reason=Reason.NOT_CONFIGURED,
-        pattern=r"Error loading config\.toml|Missing environment variable:|Not inside a trusted directory"
+        pattern=r"Error loading config\.toml|Missing environment variable:"
+        r"|Not inside a trusted directory"
         r"|Model provider `[^`]*` not found",
     ),
     Rule(
         id="codex-login",
         reason=Reason.AUTH,
-        pattern=r"Your access token could not be refreshed|Not logged in|Please (?:log|sign)(?: ?in|ing in) again",
+        pattern=r"Your access token could not be refreshed|Not logged in|Please (?:log"
+        r"|sign)(?: ?in|ing in) again",
     ),
     Rule(
         id="codex-model-for-login",

@@ -283,7 +283,8 @@ RULES = (
         id="gemini-error",
         reason=Reason.UNKNOWN,
         opens=True,
-        pattern=r"Error when talking to Gemini API[^:]*:?\s*|\[API Error:?\s*|Attempt \d+ failed[.:]?\s*"
+        pattern=r"Error when talking to Gemini API[^:]*:?\s*|\[API Error:?\s*"
+        r"|Attempt \d+ failed[.:]?\s*"
         r"|_ApiError:\s*|✕\s*",
         streams=("stderr", "unknown"),
     ),
@@ -296,7 +297,8 @@ RULES = (
     Rule(
         id="gemini-login",
         reason=Reason.NOT_CONFIGURED,
-        pattern=r"Please set an Auth method|you must specify the GEMINI_API_KEY|Invalid auth method selected"
+        pattern=r"Please set an Auth method|you must specify the GEMINI_API_KEY"
+        r"|Invalid auth method selected"
         r"|requires setting the GOOGLE_CLOUD_PROJECT",
         exits=(41,),
     ),
@@ -315,12 +317,14 @@ RULES = (
     Rule(
         id="gemini-throttle",
         reason=Reason.RATE_LIMIT,
-        pattern=r"exceeded your current quota(?=.*Please retry in)|free_tier_requests|Resource has been exhausted",
+        pattern=r"exceeded your current quota(?=.*Please retry in)|free_tier_requests"
+        r"|Resource has been exhausted",
     ),
     Rule(
         id="gemini-stream",
         reason=Reason.NETWORK,
-        pattern=r"Model stream ended (?:without|with)|Incomplete JSON segment|^\[?(?:API Error: )?terminated\]?$"
+        pattern=r"Model stream ended (?:without|with)|Incomplete JSON segment"
+        r"|^\[?(?:API Error: )?terminated\]?$"
         r"|TypeError: terminated",
         codes=("invalid_stream",),
         requires_exit=False,

@@ -63,8 +63,10 @@ def start(work: Work, options: Options) -> Call:
     model = model_of(work, options)
     # The environment of one prompt cannot be given to a server that is shared.
     if options.serve and not options.command and not work.env:
+        # Values of the environment may be secret, and a key is shown.
+        own = hash(frozenset(options.env.items())) & 0xFFFFFFFF
         return ServedPrompt(
-            key=f"opencode/{work.permissions}/{hash(frozenset(options.env.items())) & 0xFFFFFFFF:08x}",
+            key=f"opencode/{work.permissions}/{own:08x}",
             server=CommandLine(
                 argv=("opencode", "serve"),
                 cwd=work.cwd,
@@ -184,7 +186,8 @@ RULES = (
         id="opencode-error",
         reason=Reason.UNKNOWN,
         opens=True,
-        pattern=r"Error:\s*|Error from provider[^:]*:\s*|(?:AI_)?APICallError[^:]*:\s*|AI_RetryError:\s*",
+        pattern=r"Error:\s*|Error from provider[^:]*:\s*|(?:AI_)?APICallError[^:]*:\s*"
+        r"|AI_RetryError:\s*",
         streams=("stderr", "unknown"),
     ),
     Rule(

@@ -101,7 +101,7 @@ def _statements(evidence: Evidence) -> tuple[Said, ...]:
             return tuple(found)
     # What was cut out of events comes as plain text: a vendor's statement, not its log. What
     # was cut off in the middle is no JSON any more and counts by its words.
-    is_plain = not found and not is_json(text) or text[:1] not in ("{", "[")
+    is_plain = (not found and not is_json(text)) or text[:1] not in ("{", "[")
     is_stated = evidence.stream == "jsonl" and is_plain and text != "" and _states_error(text)
     is_error = words or (status or 0) >= 400 or evidence.stream == "exception"
     if not (found or is_stated or is_error):
@@ -356,21 +356,27 @@ def _despite_success(evidence: Evidence, rules: tuple[Rule, ...]) -> _Hit | None
 
 
 _STATUS = re.compile(
-    r"\b(?:HTTP(?:/\d(?:\.\d)?)?[ :]*(?:error |status |code )*|status(?:[ _-]?code)?[\"']?\s*[:= ]\s*"
-    r"|(?:error|api error|code)[: (\"'=]+(?:code: )?|last status: )(?P<a>[1-5]\d\d)\b(?!\s*(?:ms|s\b|MB|tokens))"
+    r"\b(?:HTTP(?:/\d(?:\.\d)?)?[ :]*(?:error |status |code )*"
+    r"|status(?:[ _-]?code)?[\"']?\s*[:= ]\s*"
+    r"|(?:error|api error|code)[: (\"'=]+(?:code: )?|last status: )(?P<a>[1-5]\d\d)\b(?!\s*(?:ms"
+    r"|s\b|MB|tokens))"
     r"|^\W*(?P<b>[45]\d\d)(?=\s+[A-Z{\"\[<a-z]|:|$|\s*status code)",
     re.I,
 )
 _STATUS_LINE = re.compile(
-    r"(?:HTTP[/ ]?[\d.]*[ :]*[45]\d\d\b|HTTP error|status(?:[ _-]?code)?[:= ]+[45]\d\d\b|[45]\d\d\s+"
-    r"(?:[A-Z_]{6,}\b|[A-Z][\w']+(?:\s+[A-Z]\w+)*\s*[.:]?$|\{|\"|<|[A-Z][\w']+.*[.!]$|Insufficient|status code))",
+    r"(?:HTTP[/ ]?[\d.]*[ :]*[45]\d\d\b|HTTP error|status(?:[ _-]?code)?[:= ]+[45]\d\d\b"
+    r"|[45]\d\d\s+"
+    r"(?:[A-Z_]{6,}\b|[A-Z][\w']+(?:\s+[A-Z]\w+)*\s*[.:]?$|\{|\"|<|[A-Z][\w']+.*[.!]$"
+    r"|Insufficient|status code))",
     re.I,
 )
 _ERROR_OPENING = re.compile(
-    r"\[?(?:fatal|error|err|critical)\]?\s*[:\]!]|\[?(?:fatal|error|critical)\]?\s+(?=[\[({]|\w+ error)"
+    r"\[?(?:fatal|error|err|critical)\]?\s*[:\]!]|\[?(?:fatal|error|critical)\]?\s+(?=[\[({]"
+    r"|\w+ error)"
     r"|error[: (]|(?:[\w.]+\.)?\w*(?:error|exception|timeout)(?:\s*[\[(][^\])]*[\])])?\s*[:(]"
     # `OAuth error: …`, `sub-agent error: …`; side calls of a program are not its failure.
-    r"|(?!tracing|telemetry|\w+ logging)(?:[\w/.-]+ ){1,3}error ?[:(]|\S+ +(?:error|fatal) +\S|[\w-]+ : "
+    r"|(?!tracing|telemetry|\w+ logging)(?:[\w/.-]+ ){1,3}error ?[:(]|\S+ +(?:error|fatal) +\S"
+    r"|[\w-]+ : "
     r"|api error\b|api call failed|api request failed|request failed|ran into this error|reason: "
     r"|error (?:when|while|from|code|msg|running|reading)|unexpected status|execution failed"
     r"|model call failed|exceeded retry limit|agent terminated|llm (?:provider|request)"
@@ -523,7 +529,7 @@ def _around(text: str, line: str) -> str:
     return "" if at < 0 else plain[at : at + len(line) + 400]
 
 
-# --- verdicts without a rule -----------------------------------------------------------------------------
+# --- verdicts without a rule -----------------------------------------------------------------
 
 _SPENT_WINDOW = Rule(id="window-rejected", reason=Reason.USAGE_LIMIT)
 _UNKNOWN = Rule(id="error", reason=Reason.UNKNOWN)

@@ -84,7 +84,7 @@ def read_body(value: Any, *, status: int | None = None) -> list[Said]:
         return [s for item in value[:20] for s in read_body(item, status=status)]
     if not isinstance(value, dict):
         return []
-    found = [said for said in _event(value)]
+    found = list(_event(value))
     if found or (status is not None and status < 400 and not _is_error(value)):
         return [Said(s.text, s.words, s.status or status, s.value) for s in found]
     return [_say(value, status=status)]
@@ -104,8 +104,8 @@ def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
         whole = _parse(text.strip())
         found.extend(_errors_in(whole))
     if not found and is_body:
-        for piece in _embedded(text):
-            found.append(_say(piece, prefix=text.split("{", 1)[0]))
+        prefix = text.split("{", 1)[0]
+        found.extend(_say(piece, prefix=prefix) for piece in _embedded(text))
     return found
 
 
@@ -129,9 +129,7 @@ def _event(value: dict[str, Any]) -> Iterator[Said]:
         info = value.get("rate_limit_info")
         if isinstance(info, dict) and info.get("status") == "rejected":
             yield Said(text="usage limit reached", words=("rejected",), value=info)
-    elif kind == "system" and value.get("subtype") == "api_retry":
-        yield _say(value)
-    elif _is_error(value):
+    elif (kind == "system" and value.get("subtype") == "api_retry") or _is_error(value):
         yield _say(value)
 
 
@@ -212,9 +210,8 @@ def _gather(
             _gather(message, messages, words, statuses, depth + 1)
     content = value.get("content") if value.get("type") == "message" else None
     if isinstance(content, list):
-        for part in content[:10]:
-            if isinstance(part, dict) and isinstance(part.get("text"), str):
-                messages.append(part["text"])
+        texts = (part.get("text") for part in content[:10] if isinstance(part, dict))
+        messages.extend(text for text in texts if isinstance(text, str))
     for key in _INNER_KEYS:
         inner = value.get(key)
         if isinstance(inner, dict | list):

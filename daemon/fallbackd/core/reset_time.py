@@ -76,10 +76,11 @@ _REMAINING = re.compile(
 
 def read_headers(headers: Mapping[str, str], *, now: float) -> list[Stated]:
     lower = {str(k).lower(): str(v).strip() for k, v in headers.items()}
-    found: list[Stated] = []
-    for name in ("retry-after-ms", "x-ms-retry-after-ms"):
-        if (number := _number(lower.get(name, ""))) is not None:
-            found.append(Stated(number / 1000.0))
+    found = [
+        Stated(number / 1000.0)
+        for name in ("retry-after-ms", "x-ms-retry-after-ms")
+        if (number := _number(lower.get(name, ""))) is not None
+    ]
     if "retry-after" in lower and (seconds := _retry_after(lower["retry-after"], now)) is not None:
         found.append(Stated(seconds))
     for name, value in lower.items():
@@ -222,15 +223,17 @@ def _span_seconds(text: str) -> float:
     return total
 
 
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _CLOCK = r"(?P<h>\d{1,2})(?::(?P<m>\d\d))?(?::\d\d)?\s*(?P<ap>[ap]\.?m\.?)?"
 _ZONE = (
     r"(?:\s*\(?(?P<zone>UTC|GMT|Z|[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_+-]+){1,2}|[+-]\d\d:?\d\d)\b\)?)?"
 )
 _BEFORE = (
-    r"(?:resets?|reset(?:ting)?|again|available|regain access|retry|renews?|refresh(?:es)?|ends?|until|expires?|return)"
-    r"(?:\s+(?:again|after|at|on|in|about|around|approximately|by|will|be|is|time|:|limit|window|usage|quota|the))*\s*[:\s]\s*~?"
+    r"(?:resets?|reset(?:ting)?|again|available|regain access|retry|renews?|refresh(?:es)?|ends?"
+    r"|until|expires?|return)"
+    r"(?:\s+(?:again|after|at|on|in|about|around|approximately|by|will|be|is|time|:|limit|window"
+    r"|usage|quota|the))*\s*[:\s]\s*~?"
 )
 _OWN_BACKOFF = re.compile(
     r"retrying (?:again )?(?:after|in)\s+\d+(?:\.\d+)?\s*\w+(?:\s+\d+\s*s\b)?"
@@ -252,7 +255,8 @@ _NAMED_DATE = re.compile(
 )
 _CLOCK_AT = re.compile(rf"{_BEFORE}{_CLOCK}{_ZONE}(?!\s*[\w-]*(?:%|tokens|requests))", re.I)
 _KEYED = re.compile(
-    r"[\"']?(?P<key>resets_?in_?seconds|resets_?at|retry_?delay|quota_?reset_?delay|retry-after(?:-ms)?)[\"']?"
+    r"[\"']?(?P<key>resets_?in_?seconds|resets_?at|retry_?delay|quota_?reset_?delay"
+    r"|retry-after(?:-ms)?)[\"']?"
     r"\s*[:=]\s*[\"']?(?P<value>[\w.:+-]+)",
     re.I,
 )
@@ -316,7 +320,8 @@ def _keyed(flat: str, now: float) -> float | None:
 def _speaks_of_reset(before: str) -> bool:
     return bool(
         re.search(
-            r"reset|again|retry|wait|available|regain|renew|refresh|until|expire|return|重置|恢复|reinicia|will end",
+            r"reset|again|retry|wait|available|regain|renew|refresh|until|expire|return|重置|恢复"
+            r"|reinicia|will end",
             before[-160:],
             re.I,
         )
