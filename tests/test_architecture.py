@@ -1,0 +1,123 @@
+"""The house keeps its own rules: pure parts stay pure, registries are complete, files have tests."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DAEMON = ROOT / "daemon" / "fallbackd"
+CLIENT = ROOT / "client" / "fallbackd_client"
+
+CORE_MAY_IMPORT = {
+    "collections", "datetime", "email", "enum", "fallbackd", "functools", "hashlib", "itertools",
+    "json", "math", "msgspec", "re", "types", "typing", "zoneinfo",
+}  # fmt: skip
+"""`datetime`, `email`, `zoneinfo`: reset times are calendar arithmetic on a given instant."""
+BACKENDS_MAY_IMPORT = CORE_MAY_IMPORT | {"codecs", "tomllib", "urllib"}
+CLOCKS = {"now", "today", "utcnow"}
+
+
+def modules_under(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def imports_of(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", modules_under(DAEMON / "core"), ids=lambda p: p.name)
+def test_core_imports_only_what_is_pure(path: Path) -> None:
+    assert imports_of(path) <= CORE_MAY_IMPORT
+
+
+@pytest.mark.parametrize("path", modules_under(DAEMON / "backends"), ids=lambda p: p.name)
+def test_backends_import_only_what_is_pure(path: Path) -> None:
+    assert imports_of(path) <= BACKENDS_MAY_IMPORT
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*modules_under(DAEMON / "core"), *modules_under(DAEMON / "backends")],
+    ids=lambda p: p.name,
+)
+def test_nothing_pure_reads_a_clock_or_waits(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    clocks = [call.attr for call in calls if isinstance(call, ast.Attribute)]
+    assert not CLOCKS & set(clocks)
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
+
+
+def test_every_kind_of_backend_is_listed() -> None:
+    from fallbackd.backends import KINDS
+
+    with_kind = {
+        path.stem
+        for path in modules_under(DAEMON / "backends")
+        if any(
+            isinstance(node, ast.Assign | ast.AnnAssign) and "KIND" in names_of(node)
+            for node in ast.parse(path.read_text()).body
+        )
+    }
+    listed = {kind.start.__module__.rpartition(".")[2] for kind in KINDS.values()}
+    assert with_kind == listed, "add it to KINDS in backends/__init__.py"
+
+
+def names_of(node: ast.Assign | ast.AnnAssign) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_every_method_of_the_wire_has_a_handler() -> None:
+    from fallbackd.fronts.rpc.methods import HANDLERS
+    from fallbackd_client.wire.methods import METHODS
+
+    assert {one.name for one in METHODS} == {one.method.name for one in HANDLERS}
+
+
+def test_every_wire_module_and_every_handler_module_is_listed() -> None:
+    from fallbackd.fronts.rpc import methods as handlers
+    from fallbackd_client.wire import methods as wire
+
+    for package, folder in (
+        (handlers, DAEMON / "fronts" / "rpc" / "methods"),
+        (wire, CLIENT / "wire" / "methods"),
+    ):
+        source = Path(package.__file__ or "").read_text()
+        for path in modules_under(folder):
+            if path.stem != "__init__":
+                assert path.stem in source, f"add {path.name} to {folder.name}/__init__.py"
+
+
+def test_no_module_is_called_by_a_word_that_says_nothing() -> None:
+    empty = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "models"}
+    named = {path.stem for path in [*modules_under(DAEMON), *modules_under(CLIENT)]}
+    assert not named & empty
+
+
+def test_no_source_file_outgrows_its_subject() -> None:
+    """400 lines ask for a reason, 600 for a split."""
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in [*modules_under(DAEMON), *modules_under(CLIENT)]
+        if (lines := len(path.read_text().splitlines())) > 600
+    }
+    assert not long
+
+
+def test_the_runner_stands_alone() -> None:
+    """It is started without site-packages, so it may import the standard library and itself."""
+    folder = DAEMON / "transports" / "runner"
+    for path in modules_under(folder):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fallbackd"):
+                assert (node.module or "").startswith("fallbackd.transports.runner")
+    for package in (DAEMON / "__init__.py", DAEMON / "transports" / "__init__.py"):
+        assert not imports_of(package)
