@@ -171,7 +171,7 @@ def test_a_role_may_name_a_chain_and_says_what_it_hops_on() -> None:
     assert found.warnings == ()
     role = found.policy.roles["build"]
     assert [entry.backend for entry in role.chain] == ["codex", "claude"]
-    assert role.fallback_on == {Reason.RATE_LIMIT, Reason.OVERLOADED}
+    assert role.fallback_on == frozenset({Reason.RATE_LIMIT, Reason.OVERLOADED})
     assert (role.max_fallback_depth, role.idle_s, role.return_policy) == (2, 60, "new_session")
 
 

@@ -152,6 +152,13 @@ CASES: list[tuple[str, list[str]]] = [
         ['backends.x.stdin: "none", and no {prompt_file} in the command: no prompt.'],
     ),
     (
+        '[backends.x]\nkind = "generic-cli"\ncommand = ["x", "{prompt}"]',
+        [
+            "backends.x.command: uses {prompt}: set prompt_in_argv = true, or use {prompt_file} "
+            "or stdin; no prompt can be given."
+        ],
+    ),
+    (
         '[chains]\ncodex = ["opencode", "codex"]\nopencode = "codex"',
         [
             'chains.codex[1]: "codex" is equal to the chain\'s own primary; it is left out.',

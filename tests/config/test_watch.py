@@ -1,5 +1,6 @@
 """However the file is changed on disk, the change is noticed, and nothing breaks the watch."""
 
+import functools
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -239,7 +240,7 @@ async def test_cancelling_ends_the_watching_thread(tmp_path: Path) -> None:
 
 def _has_inotify() -> bool:
     return any(
-        _read(lambda: os.readlink(f"/proc/self/fd/{fd}")) == "anon_inode:inotify"
+        _read(functools.partial(os.readlink, f"/proc/self/fd/{fd}")) == "anon_inode:inotify"
         for fd in os.listdir("/proc/self/fd")
     )
 

@@ -162,15 +162,19 @@ def _is_plain(kind: str, options: Options) -> bool:
 def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backend:
     """The backend, disabled where it lacks what its kind cannot do without."""
     lacking: tuple[str, str] | None = None
+    asks_for_text = any("{prompt}" in word for word in options.command)
+    asks_for_file = any("{prompt_file}" in word for word in options.command)
     if backend.kind == "generic-cli" and not options.command:
         lacking = "command", _HINTS["command"]
     elif backend.kind in profiles.HTTP_KINDS and not (
         options.base_url or backend.id in profiles.BACKENDS
     ):
         lacking = "base_url", 'write where it listens: base_url = "http://127.0.0.1:8088/v1"'
+    elif asks_for_text and not options.prompt_in_argv:
+        cure = "set prompt_in_argv = true, or use {prompt_file} or stdin; no prompt can be given."
+        say(join(path, "command"), f"uses {{prompt}}: {cure}")
     elif backend.kind == "generic-cli" and options.stdin == "none":
-        words = [word for word in options.command if "{prompt" in word]
-        if not words:
+        if not asks_for_text and not asks_for_file:
             say(join(path, "stdin"), '"none", and no {prompt_file} in the command: no prompt.')
     if lacking is None:
         return backend

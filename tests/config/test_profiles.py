@@ -1,0 +1,29 @@
+"""The profiles agree with the kinds that they are of, and with each other."""
+
+from fallbackd.backends import KINDS
+from fallbackd.config import profiles
+
+
+def test_the_kinds_that_a_file_may_name_are_those_that_exist() -> None:
+    assert set(profiles.KIND_NAMES) == set(KINDS)
+    assert set(profiles.KIND_ALIASES.values()) <= set(KINDS)
+    assert not profiles.LATER_KINDS & set(KINDS)
+
+
+def test_every_profile_is_of_a_kind_that_exists_and_has_options() -> None:
+    assert {backend.kind for backend in profiles.BACKENDS.values()} <= set(KINDS)
+    assert profiles.OPTIONS.keys() == profiles.BACKENDS.keys()
+
+
+def test_a_kind_whose_output_shows_no_sign_of_life_is_plain() -> None:
+    silent = {name for name, kind in KINDS.items() if not kind.structured}
+    assert silent <= profiles.PLAIN_KINDS | {"generic-cli"}
+    for backend in profiles.BACKENDS.values():
+        assert backend.plain_output == (backend.kind in profiles.PLAIN_KINDS)
+
+
+def test_chains_name_only_profiles_and_nobody_falls_back_to_numasec_or_to_itself() -> None:
+    for name, chain in profiles.CHAINS.items():
+        ids = [entry.backend for entry in chain]
+        assert set(ids) <= profiles.BACKENDS.keys() - {name, profiles.NUMASEC}
+        assert len(ids) == len(set(ids)) == 3
