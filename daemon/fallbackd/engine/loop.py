@@ -355,7 +355,10 @@ class Engine(Performer):
 
     async def note_config(self, *, accepted: bool, fields: dict[str, Any]) -> None:
         """Journal that a configuration was taken over, or why it was not."""
-        kind = "config.reloaded" if accepted else "config.rejected"
+        await self.note("config.reloaded" if accepted else "config.rejected", fields)
+
+    async def note(self, kind: str, fields: dict[str, Any]) -> None:
+        """Journal something that happened to the daemon itself, and tell subscribers."""
         note = Note(kind=kind, at=self.clock.now(), fields=fields)
         _, notes = await self.store.transact(
             Keys(), lambda _: Decision(changes=(note,)), must_keep=False
