@@ -5,7 +5,6 @@ Every problem is `path: message`, and the message says the value, what is allowe
 used in its place.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +12,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec import inspect as shapes
 
 from fallbackd.core.redact import excerpt
 
@@ -87,50 +85,10 @@ def show(value: object) -> str:
 
 def guess(word: str, known: Iterable[str]) -> str:
     """` Did you mean …?`, or nothing."""
+    import difflib  # most files have nothing to guess
+
     near = difflib.get_close_matches(word.lower()[:100], list(known), n=1, cutoff=0.7)
     return f" Did you mean {show(near[0])}?" if near else ""
-
-
-def _bounds(low: float | None, high: float | None) -> str:
-    if low is not None and high is not None:
-        return f" from {show(low)} to {show(high)}"
-    if low is not None:
-        return f" of at least {show(low)}"
-    return f" of at most {show(high)}" if high is not None else ""
-
-
-def _describe(shape: shapes.Type) -> str:
-    match shape:
-        case shapes.BoolType():
-            return "true or false"
-        case shapes.IntType():
-            return "a whole number" + _bounds(shape.ge, shape.le)
-        case shapes.FloatType():
-            return "a number" + _bounds(shape.ge, shape.le)
-        case shapes.StrType():
-            if shape.pattern and shape.pattern.startswith("^[A-Za-z_]"):
-                return "the name of an environment variable"
-            longest = f" of at most {shape.max_length} characters" if shape.max_length else ""
-            return "text" + longest
-        case shapes.LiteralType():
-            return "one of " + ", ".join(sorted(show(value) for value in shape.values))
-        case shapes.EnumType():
-            return "one of " + ", ".join(sorted(show(member.value) for member in shape.cls))
-        case shapes.VarTupleType() | shapes.ListType():
-            some = "a list, not empty, each entry " if shape.min_length else "a list, each entry "
-            return some + _describe(shape.item_type)
-        case shapes.DictType():
-            return f"a table, each value {_describe(shape.value_type)}"
-        case shapes.UnionType():
-            known = [one for one in shape.types if not isinstance(one, shapes.NoneType)]
-            return " or ".join(_describe(one) for one in known)
-        case _:
-            return "a table"
-
-
-def describe(type_: Any) -> str:  # whatever msgspec takes as a type
-    """What a type allows, in words: `a number from 10 to 604800`."""
-    return _describe(shapes.type_info(type_))
 
 
 def convert(value: object, type_: Any) -> tuple[bool, Any]:  # typed by its second argument
@@ -191,9 +149,10 @@ def read(
             if fits and converted is not None:
                 given[field.name] = converted
             else:
+                from fallbackd.config.describe import describe  # only where something is wrong
+
                 hint = (hints or {}).get(key)
-                wanted = f"{hint}" if hint else f"must be {describe(field.type)}"
-                # No value of a table of variables is shown: it may be a secret.
+                wanted = hint or f"must be {describe(field.type)}"
                 say(here, f"{show(value)}: {wanted}; {instead(in_use(field.name))}.")
     return given
 

@@ -174,7 +174,8 @@ def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backe
         cure = "set prompt_in_argv = true, or use {prompt_file} or stdin; no prompt can be given."
         say(join(path, "command"), f"uses {{prompt}}: {cure}")
     elif backend.kind == "generic-cli" and options.stdin == "none":
-        if not asks_for_text and not asks_for_file:
+        is_promptless = not (asks_for_text or asks_for_file)
+        if is_promptless:
             say(join(path, "stdin"), '"none", and no {prompt_file} in the command: no prompt.')
     if lacking is None:
         return backend

@@ -1,0 +1,49 @@
+"""What a type allows, in words for a person. Loaded only when something in a file is wrong."""
+
+from typing import Any
+
+from msgspec import inspect as shapes
+
+from fallbackd.config.fields import show
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f" from {show(low)} to {show(high)}"
+    if low is not None:
+        return f" of at least {show(low)}"
+    return f" of at most {show(high)}" if high is not None else ""
+
+
+def _describe(shape: shapes.Type) -> str:
+    match shape:
+        case shapes.BoolType():
+            return "true or false"
+        case shapes.IntType():
+            return "a whole number" + _bounds(shape.ge, shape.le)
+        case shapes.FloatType():
+            return "a number" + _bounds(shape.ge, shape.le)
+        case shapes.StrType():
+            if shape.pattern and shape.pattern.startswith("^[A-Za-z_]"):
+                return "the name of an environment variable"
+            longest = f" of at most {shape.max_length} characters" if shape.max_length else ""
+            return "text" + longest
+        case shapes.LiteralType():
+            return "one of " + ", ".join(sorted(show(value) for value in shape.values))
+        case shapes.EnumType():
+            return "one of " + ", ".join(sorted(show(member.value) for member in shape.cls))
+        case shapes.VarTupleType() | shapes.ListType():
+            some = "a list, not empty, each entry " if shape.min_length else "a list, each entry "
+            return some + _describe(shape.item_type)
+        case shapes.DictType():
+            return f"a table, each value {_describe(shape.value_type)}"
+        case shapes.UnionType():
+            known = [one for one in shape.types if not isinstance(one, shapes.NoneType)]
+            return " or ".join(_describe(one) for one in known)
+        case _:
+            return "a table"
+
+
+def describe(type_: Any) -> str:  # whatever msgspec takes as a type
+    """What a type allows, in words: `a number from 10 to 604800`."""
+    return _describe(shapes.type_info(type_))
