@@ -93,15 +93,20 @@ class Method(Generic[P, R]):
             msgspec.ValidationError: With the path of the field (`$.timeout_s`).
             msgspec.DecodeError: Where the text is no JSON.
         """
-        text = b"{}" if raw is UNSET or raw == b"null" else raw
+        text = Raw(b"{}") if raw is UNSET or _is_null(raw) else raw
         return msgspec.json.decode(text, type=self.params)
 
     def unknown_fields(self, raw: Raw | UnsetType) -> tuple[str, ...]:
         """Names of fields that this version does not know, for a warning."""
-        if raw is UNSET or raw == b"null":
+        if raw is UNSET or _is_null(raw):
             return ()
         known = set(self.params.__struct_encode_fields__)
         return tuple(sorted(msgspec.json.decode(raw, type=dict[str, Raw]).keys() - known))
+
+
+def _is_null(raw: Raw) -> bool:
+    view = memoryview(raw)  # `Raw` compares by identity, and may be 4 MiB: copied only if short
+    return view.nbytes == 4 and view.tobytes() == b"null"
 
 
 _encoder = msgspec.json.Encoder()

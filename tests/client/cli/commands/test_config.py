@@ -1,0 +1,46 @@
+import json
+from pathlib import Path
+
+import pytest
+from tests.client.conftest import RunCli
+
+
+def test_a_good_configuration_is_said(run_cli: RunCli) -> None:
+    ran = run_cli(["config", "check"], {"config.check": {"ok": True, "path": "/a.toml"}})
+    assert (ran.code, ran.out) == (0, "/a.toml: good\n")
+    assert ran.params("config.check") == {}
+
+
+def test_a_bad_one_ends_in_78_with_path_and_message(
+    run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = {
+        "ok": False,
+        "path": "x.toml",
+        "errors": [{"path": "chains.a", "message": "is no list"}],
+        "warnings": [{"path": "", "message": "odd"}],
+    }
+    ran = run_cli(["config", "check", "x.toml"], {"config.check": answer})
+    assert ran.code == 78
+    assert "error: chains.a: is no list\nwarning: file: odd\n" in ran.out
+    assert ran.params("config.check") == {"path": str(tmp_path / "x.toml")}
+
+
+def test_reload_says_whether_something_changed(run_cli: RunCli) -> None:
+    ran = run_cli(
+        ["config", "reload"],
+        {"config.reload": {"changed": True, "warnings": [{"path": "a", "message": "b"}]}},
+    )
+    assert ran.out == "built-in configuration: changed\n"
+    assert "warning: a: b" in ran.err
+
+
+def test_show_prints_the_configuration_in_effect(run_cli: RunCli) -> None:
+    ran = run_cli(["config", "show"], {"config.get": {"config": {"chains": {"a": ["b"]}}}})
+    shown = [line for line in ran.out.splitlines() if not line.startswith("#")]
+    assert json.loads("\n".join(shown)) == {"chains": {"a": ["b"]}}
+
+
+def test_only_check_takes_a_file(run_cli: RunCli) -> None:
+    assert run_cli(["config", "show", "x.toml"], {}).code == 2

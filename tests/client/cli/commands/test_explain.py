@@ -1,0 +1,57 @@
+import json
+
+from tests.client.conftest import RunCli
+
+STORY = {
+    "delegation": "d1",
+    "state": "succeeded",
+    "requested": "codex",
+    "served_by": "opencode",
+    "decisions": [
+        {
+            "at": 1_700_049_600.25,
+            "event": "DelegateRequested",
+            "text": "codex was asked for",
+            "candidates": [
+                {"backend": "codex", "verdict": "chosen", "state": "healthy"},
+                {"backend": "opencode", "verdict": "healthy", "reason": "next in the chain"},
+            ],
+            "effects": ["start d1.1 on codex"],
+        },
+        {
+            "at": 1_700_049_601.0,
+            "event": "AttemptFailed",
+            "attempt": "d1.1",
+            "evidence": {"reason": "rate_limit", "signature": "codex-429", "detail": None},
+            "policy": {"window_s": 300, "growth": {"factor": 2.0}, "metered": False},
+            "changes": ["backend:codex is rate_limited\x1b[2J"],
+        },
+    ],
+}
+
+
+def test_the_story_tells_each_decision_with_its_reasons(run_cli: RunCli) -> None:
+    ran = run_cli(["explain", "d1"], {"explain": STORY})
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert lines[0] == "delegation d1: succeeded, asked of codex, served by opencode"
+    assert lines[2].startswith("1. ")
+    assert lines[2].endswith(".250  DelegateRequested")
+    assert "   codex was asked for" in lines
+    assert "   codex      chosen   healthy" in lines
+    assert any(line.endswith("next in the chain") for line in lines)
+    assert "   then: start d1.1 on codex" in lines
+    assert any(line.endswith(".000  AttemptFailed  d1.1") for line in lines)
+    assert "   evidence: reason=rate_limit, signature=codex-429" in lines
+    assert "   policy: window_s=300, growth={factor=2.0}, metered=no" in lines
+    assert "   kept: backend:codex is rate_limited" in lines
+
+
+def test_nothing_on_record_is_said(run_cli: RunCli) -> None:
+    ran = run_cli(["explain", "d1"], {"explain": {"delegation": "d1", "truncated": True}})
+    assert "no decisions on record" in ran.out
+    assert "older decisions were dropped" in ran.out
+
+
+def test_with_json_it_is_the_document(run_cli: RunCli) -> None:
+    assert json.loads(run_cli(["explain", "d1", "--json"], {"explain": STORY}).out) == STORY

@@ -1,0 +1,27 @@
+import re
+
+from tests.client.conftest import RunCli
+
+ONE = {"session": "s1", "current": "opencode", "original": "codex", "depth": 2, "running": "d1"}
+
+
+def test_sessions_are_a_table(run_cli: RunCli) -> None:
+    ran = run_cli(["sessions", "--limit", "5"], {"session.list": {"sessions": [ONE]}})
+    assert re.search(r"^s1 +opencode +codex +2 +d1$", ran.out, re.M)
+    assert ran.params("session.list") == {"limit": 5}
+
+
+def test_no_sessions_are_said(run_cli: RunCli) -> None:
+    assert run_cli(["sessions"], {"session.list": {"sessions": []}}).out == "no sessions\n"
+
+
+def test_one_session_is_shown_with_what_was_ignored(run_cli: RunCli) -> None:
+    ran = run_cli(["sessions", "s1"], {"session.get": {**ONE, "ignored_reports": 3}})
+    assert "ignored reports: 3" in ran.out
+    assert ran.params("session.get") == {"session": "s1"}
+
+
+def test_a_session_can_be_forgotten(run_cli: RunCli) -> None:
+    ended = {"session": "s1", "ended": True}
+    assert run_cli(["sessions", "s1", "--end"], {"session.end": ended}).out == "forgotten\n"
+    assert run_cli(["sessions", "--end"], {"session.end": ended}).code == 2

@@ -1,0 +1,99 @@
+import json
+import re
+
+from tests.client.conftest import RunCli
+from tests.client.scripted import Failing
+
+AT = 1_700_049_600.0
+STATUS = {
+    "daemon": {
+        "version": "0.1.0",
+        "pid": 42,
+        "started_at": AT - 7380,
+        "uptime_s": 7380.0,
+        "socket": "/run/user/1/fallbackd/control.sock",
+        "config_path": "/home/a/config.toml",
+        "config_errors": [{"path": "defaults.settle_s", "message": "has to be at most 60"}],
+        "state_dir": "/home/a/state",
+    },
+    "health": {
+        "codex": {
+            "state": "rate_limited",
+            "reason": "usage_limit",
+            "detail": "5 h window",
+            "until_at": AT + 250,
+            "count": 2,
+            "scopes": [
+                {"scope": "quota:chatgpt", "state": "rate_limited", "reason": "usage_limit"}
+            ],
+        },
+        "opencode": {"state": "healthy", "unproven": True, "count": 0},
+        "gemini": {"state": "broken", "reason": "not_installed"},
+    },
+    "sessions": [{"session": "s1", "original": "codex", "current": "opencode", "depth": 1}],
+    "delegations": {
+        "running": 1,
+        "waiting": 0,
+        "finished_total": 12,
+        "active": [{"delegation": "d7", "state": "running", "active": "opencode", "session": "s1"}],
+    },
+    "questions": [],
+}
+
+
+def test_daemon_health_work_and_sessions_at_a_glance(run_cli: RunCli, monkeypatch: object) -> None:
+    ran = run_cli(["status"], {"status": STATUS})
+    assert ran.code == 0
+    assert ran.out.startswith("fallbackd 0.1.0 · pid 42 · up 2h 3m · /run/user/1/")
+    assert "configuration error: defaults.settle_s: has to be at most 60" in ran.out
+    assert re.search(r"^codex +rate_limited +2 +\S.* usage_limit: 5 h window$", ran.out, re.M)
+    assert re.search(r"^opencode +healthy \(unproven\)$", ran.out, re.M)
+    assert re.search(r"^gemini +broken +not_installed$", ran.out, re.M)
+    assert "delegations: 1 running, 0 waiting, 12 finished" in ran.out
+    assert re.search(r"^d7 +running +opencode +s1$", ran.out, re.M)
+    assert re.search(r"^s1 +opencode +codex +1$", ran.out, re.M)
+
+
+def test_no_colours_where_there_is_no_terminal(run_cli: RunCli) -> None:
+    assert "\x1b" not in run_cli(["status"], {"status": STATUS}).out
+
+
+def test_what_others_wrote_is_cleaned(run_cli: RunCli) -> None:
+    hostile = {"co\x1b[2Jdex": {"state": "broken", "reason": "a\nb\u202e", "count": 1}}
+    ran = run_cli(["status"], {"status": {**STATUS, "health": hostile}})
+    assert re.search(r"^codex +broken +1 +a b$", ran.out, re.M)
+    assert "\u202e" not in ran.out
+
+
+def test_verbose_shows_scopes_and_is_asked_for(run_cli: RunCli) -> None:
+    ran = run_cli(["status", "--verbose", "--session", "s1"], {"status": STATUS})
+    assert ran.params("status") == {"verbose": True, "session": "s1"}
+    assert re.search(r"^  quota:chatgpt +rate_limited +usage_limit$", ran.out, re.M)
+    assert "state dir /home/a/state" in ran.out
+
+
+def test_one_session_with_its_hops_and_usage(run_cli: RunCli) -> None:
+    hop = {"from": "codex", "to": "opencode", "trigger": "reactive", "reason": "rate_limit"}
+    session = {"session": "s1", "current": "opencode", "hops": [hop], "notices": ["codex→opencode"]}
+    usage = [{"backend": "codex", "period": "day", "attempts": 3, "input_tokens": 10}]
+    answer = {**STATUS, "session": session, "usage": usage}
+    ran = run_cli(["status", "--session", "s1"], {"status": answer})
+    assert "codex → opencode: rate_limit (reactive)" in ran.out
+    assert "announced: codex→opencode" in ran.out
+    assert re.search(r"^codex +day +3 +0 +10", ran.out, re.M)
+
+
+def test_an_empty_daemon_has_a_status_too(run_cli: RunCli) -> None:
+    ran = run_cli(["status"], {"status": {"daemon": {}, "health": {}}})
+    assert ran.code == 0
+    assert "no backends" in ran.out
+
+
+def test_with_json_it_is_the_document_as_it_came(run_cli: RunCli) -> None:
+    assert json.loads(run_cli(["status", "--json"], {"status": STATUS}).out) == STATUS
+
+
+def test_watching_shows_it_again_and_again(run_cli: RunCli, monkeypatch: object) -> None:
+    ran = run_cli(["status", "--watch"], {"status": [STATUS, STATUS, Failing(-32603, "over")]})
+    assert ran.code == 1
+    assert ran.out.count("fallbackd 0.1.0") == 2

@@ -1,0 +1,191 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.client.conftest import RunCli
+from tests.client.scripted import Failing, answering, serving
+
+import fallbackd_client
+from fallbackd_client.cli.commands import COMMANDS, load
+from fallbackd_client.cli.main import main
+
+PONG = {"version": "1.2", "pid": 7, "at": 1.0, "state": "running"}
+HEAVY = ("msgspec", "anyio", "asyncio", "rich", "fallbackd", "httpx2", "structlog", "ssl", "typing")
+
+
+def test_commands_are_sorted_and_each_has_a_module() -> None:
+    names = [command.name for command in COMMANDS]
+    assert names == sorted(set(names))
+    folder = Path(fallbackd_client.__file__).parent / "cli/commands"
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(names)
+    for name in names:
+        assert callable(load(name).run)
+
+
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"fallbackd-client {name}" in capsys.readouterr().out
+
+
+def test_help_lists_every_command_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"  {command.name} " in shown
+    for code in ("0", "1", "2", "69", "75", "77", "78", "130"):
+        assert f"\n  {code} " in shown
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["nosuch"],
+        ["--nosuch", "status"],
+        ["status", "--nosuch"],
+        ["show"],
+        ["delegate"],
+        ["delegate", "x", "--wait", "never"],
+        ["delegate", "x", "--timeout", "soon"],
+        ["--socket"],
+    ],
+)
+def test_a_wrong_command_line_is_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    assert "usage" in capsys.readouterr().err + capsys.readouterr().out or argv == []
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert fallbackd_client.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--socket", "{}", "--json", "ping"],
+        ["ping", "--socket", "{}", "--json"],
+        ["--json", "ping", "--socket={}"],
+        ["--socket={}", "ping", "--json"],
+        ["--socket", "/nowhere.sock", "ping", "--socket", "{}", "--json"],
+    ],
+)
+def test_global_flags_stand_before_or_after_the_command(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "control.sock"
+    with serving(path, answering({"daemon.ping": PONG})):
+        assert main([word.replace("{}", str(path)) for word in argv]) == 0
+    assert json.loads(capsys.readouterr().out) == PONG
+
+
+def test_no_daemon_ends_in_69_and_says_how_to_start_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--socket", str(tmp_path / "none.sock"), "status"]) == 69
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "systemctl --user start fallbackd.socket" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_with_json_an_error_is_a_document_too(run_cli: RunCli) -> None:
+    ran = run_cli(["--json", "show", "d9"], {"delegation.get": Failing(-32001, "no d9")})
+    assert ran.code == 2
+    assert json.loads(ran.out)["error"] == {
+        "message": "no d9",
+        "code": -32001,
+        "kind": "unknown",
+        "data": None,
+    }
+
+
+def test_not_permitted_ends_in_77(run_cli: RunCli) -> None:
+    refused = Failing(-32005, "/etc is outside of allowed_roots", {"kind": "path"})
+    ran = run_cli(["delegate", "x"], {"delegate": refused})
+    assert ran.code == 77
+    assert "allowed_roots" in ran.err
+
+
+def test_what_an_error_says_is_cleaned(run_cli: RunCli) -> None:
+    ran = run_cli(["show", "d9"], {"delegation.get": Failing(-32001, "no \x1b[2Jd9")})
+    assert "no d9" in ran.err
+    assert "\x1b" not in ran.err
+
+
+def test_an_invalid_configuration_shows_path_and_message(run_cli: RunCli) -> None:
+    problems = {"errors": [{"path": "chains.codex", "message": "is no list"}]}
+    ran = run_cli(["config", "reload"], {"config.reload": Failing(-32006, "bad", problems)})
+    assert ran.code == 78
+    assert "chains.codex: is no list" in ran.err
+
+
+def test_interruption_ends_in_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fallbackd_client.client.Client.call", interrupt)
+    assert main(["--socket", str(tmp_path / "x"), "status"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def child(path: Path | str, *argv: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    script = (
+        "import sys\n"
+        "from fallbackd_client.cli.main import main\n"
+        f"code = main({['--socket', str(path), *argv]!r})\n{code}\nsys.exit(code)"
+    )
+    root = str(Path(fallbackd_client.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": root, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_status_loads_nothing_heavy(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    answer = {"daemon": {"version": "1", "pid": 1, "uptime_s": 1}, "health": {}}
+    with serving(path, answering({"status": answer})):
+        ran = child(path, "status", code="print(*sorted(sys.modules), sep='\\n', file=sys.stderr)")
+    assert ran.returncode == 0
+    loaded = set(ran.stderr.split())
+    assert "fallbackd_client.cli.commands.status" in loaded
+    assert loaded.isdisjoint(HEAVY)
+    others = {name for name in loaded if name.startswith("fallbackd_client.cli.commands.")}
+    assert others == {"fallbackd_client.cli.commands.status"}
+    own = {name for name in loaded if name.partition(".")[0] == "fallbackd_client"}
+    foreign = {name.partition(".")[0] for name in loaded - own} - set(sys.stdlib_module_names)
+    assert foreign <= {"__main__", "__mp_main__", "_distutils_hack", "distutils-precedence"}
+
+
+def test_help_loads_nothing_heavy_either() -> None:
+    ran = child("/x", "--help", code="print(*sorted(sys.modules), sep='\\n', file=sys.stderr)")
+    assert set(ran.stderr.split()).isdisjoint(HEAVY)
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with serving(path, answering({"status": {"text": "x" * 1_000_000}})):
+        root = str(Path(fallbackd_client.__file__).parents[1])
+        ran = subprocess.run(
+            f"{sys.executable} -m fallbackd_client.cli.main --socket {path} call status | head -c 1",
+            shell=True,
+            env={"PYTHONPATH": root, "PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert ran.stdout == "{"
+    assert "Traceback" not in ran.stderr
+    assert "Exception" not in ran.stderr

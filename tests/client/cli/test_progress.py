@@ -1,0 +1,83 @@
+import io
+import threading
+from pathlib import Path
+
+import pytest
+from tests.client.scripted import Peer, serving
+
+from fallbackd_client.cli.progress import Progress
+
+
+class Terminal(io.StringIO):
+    """Tells when a word was written."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.seen = threading.Event()
+        self._word = word
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self._word in self.getvalue():
+            self.seen.set()
+        return written
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_hops_are_shown_as_they_happen(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            if request["method"] == "events.subscribe":
+                peer.answer(request, {"subscription": "s", "seq": 1})
+                peer.event(
+                    **{"from": "codex"},
+                    at=1.0,
+                    kind="delegation.hopped",
+                    delegation="d1",
+                    to="opencode",
+                    reason="rate_limit\x1b[2J",
+                    trigger="reactive",
+                )
+
+    stream = Terminal("codex → opencode: rate_limit (reactive)")
+    path = tmp_path / "control.sock"
+    with serving(path, script) as server:
+        with Progress(server.path, {"delegation": "d1", "session": "s1"}, stream):
+            assert stream.seen.wait(60)
+    assert "\x1b[2J" not in stream.getvalue()
+    assert stream.getvalue().endswith("\r\x1b[K")
+    assert server.params("events.subscribe")["session"] == "s1"
+
+
+def test_the_line_says_who_works_and_in_which_phase(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            if request["method"] == "delegation.get":
+                found = {"delegation": "d1", "active": "opencode", "phase": "thinking"}
+                peer.answer(request, found)
+
+    stream = Terminal("opencode · thinking")
+    path = tmp_path / "control.sock"
+    with serving(path, script) as server, Progress(server.path, {"delegation": "d1"}, stream):
+        assert stream.seen.wait(60)
+
+
+def test_nothing_is_shown_where_there_is_no_terminal(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with Progress(str(tmp_path / "none.sock"), {"delegation": "d1"}, stream):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_a_daemon_without_events_disturbs_nobody(tmp_path: Path) -> None:
+    stream = Terminal("never")
+    with Progress(str(tmp_path / "none.sock"), {"delegation": "d1"}, stream):
+        pass
+    assert "Traceback" not in stream.getvalue()

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+from fallbackd_client.paths import find_socket, socket_candidates
+
+
+def test_the_variable_alone_counts_where_it_is_set() -> None:
+    environ = {"FALLBACKD_SOCKET": "/a/b.sock", "XDG_RUNTIME_DIR": "/run/user/1"}
+    assert socket_candidates(environ) == ["/a/b.sock"]
+
+
+def test_the_runtime_directory_goes_before_the_state_directory() -> None:
+    environ = {"XDG_RUNTIME_DIR": "/run/user/1", "XDG_STATE_HOME": "/s", "HOME": "/h"}
+    assert socket_candidates(environ) == [
+        "/run/user/1/fallbackd/control.sock",
+        "/s/fallbackd/control.sock",
+    ]
+
+
+def test_the_state_directory_has_a_default() -> None:
+    assert socket_candidates({"HOME": "/h"}) == ["/h/.local/state/fallbackd/control.sock"]
+
+
+def test_relative_directories_are_ignored() -> None:
+    environ = {"XDG_RUNTIME_DIR": "run", "XDG_STATE_HOME": "state", "HOME": "/h"}
+    assert socket_candidates(environ) == ["/h/.local/state/fallbackd/control.sock"]
+
+
+def test_the_first_that_exists_is_found(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    assert find_socket(environ) == str(tmp_path / "run/fallbackd/control.sock")
+    (tmp_path / "state/fallbackd").mkdir(parents=True)
+    (tmp_path / "state/fallbackd/control.sock").touch()
+    assert find_socket(environ) == str(tmp_path / "state/fallbackd/control.sock")
