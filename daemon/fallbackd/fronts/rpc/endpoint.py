@@ -62,6 +62,7 @@ class Endpoint:
         self.listener = listener
         self._lock = lock
         self._identity = _identity(path) if lock is not None else None
+        self._former: socket.socket | None = None
 
     @classmethod
     def open(cls, path: str) -> "Endpoint":
@@ -96,16 +97,23 @@ class Endpoint:
         return self._lock is None or _identity(self.path) == self._identity
 
     def restore(self) -> None:
-        """Listen anew at the path, after somebody has deleted the socket."""
+        """
+        Listen anew at the path, after somebody has deleted the socket.
+
+        The former listener stays open until the next time: somebody may still wait on it.
+        """
         make_private_directory(os.path.dirname(self.path))
         listener = _bind(self.path)
-        self.listener.close()
-        self.listener = listener
+        if self._former is not None:
+            self._former.close()
+        self._former, self.listener = self.listener, listener
         self._identity = _identity(self.path)
 
     def close(self) -> None:
         is_ours = self._lock is not None and self.is_in_place()
         self.listener.close()
+        if self._former is not None:
+            self._former.close()
         if is_ours:
             try:
                 os.unlink(self.path)

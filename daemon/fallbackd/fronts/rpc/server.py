@@ -51,19 +51,33 @@ class Server:
         self._allowed_uids = allowed_uids or frozenset({os.geteuid(), 0})
         self._count = 0
         self._next_number = 1
+        self._listener: socket.socket | None = None
+        self._accepting = anyio.CancelScope()
 
     @property
     def connections(self) -> int:
         return self._count
 
     async def serve(self, listener: socket.socket) -> None:
-        """Accept until cancelled, or until `listener` is closed by its owner."""
-        listener.setblocking(False)
+        """Accept on `listener`, or on what has replaced it, until cancelled."""
+        self._listener = listener
         async with anyio.create_task_group() as tasks:
             try:
-                await self._accept_all(listener, tasks)
+                while True:
+                    current = self._listener
+                    assert current is not None
+                    current.setblocking(False)
+                    with anyio.CancelScope() as self._accepting:
+                        await self._accept_all(current, tasks)
+                    if self._listener is current:
+                        return
             finally:
                 tasks.cancel_scope.cancel()
+
+    def replace(self, listener: socket.socket) -> None:
+        """Accept on another socket from now on. Connections stay."""
+        self._listener = listener
+        self._accepting.cancel()
 
     async def _accept_all(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         while True:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     backend = params.backend or ""  # `normalised` has seen that there is one
     used = params.usage
-    policy = engine.settings.policy
     answer = await engine.report(
         session=params.session,
         backend=backend,

@@ -1,0 +1,1 @@
+"""The law of app: knows everything, decides nothing."""

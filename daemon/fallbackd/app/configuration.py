@@ -1,0 +1,110 @@
+"""The configuration that is in force: taken from the file, taken again, or kept."""
+
+from collections.abc import Awaitable, Callable
+
+import anyio.to_thread
+import structlog
+
+from fallbackd.config.files import load_file
+from fallbackd.config.load import Loaded, load
+from fallbackd.config.show import as_dict
+from fallbackd.engine.world import Settings
+from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem
+from fallbackd.ports.clock import Clock
+
+log = structlog.get_logger("config")
+
+Take = Callable[[Settings], Awaitable[None]]
+Tell = Callable[[bool, dict[str, object]], Awaitable[None]]
+
+
+def settings_of(loaded: Loaded) -> Settings:
+    return Settings(policy=loaded.policy, options=loaded.options, rules_for=loaded.rules_for)
+
+
+class Configuration:
+    def __init__(self, path: str, clock: Clock) -> None:
+        """Read the file. One that cannot be used leaves the built-in configuration, loudly."""
+        self.path = path
+        self._clock = clock
+        self.loaded = load_file(path)
+        self._on_disk = self.loaded
+        self._loaded_at = clock.now()
+        self._lock = anyio.Lock()
+        self._shown: ConfigState | None = None
+        _log_problems(self.loaded, path)
+
+    @property
+    def settings(self) -> Settings:
+        return settings_of(self.loaded)
+
+    @property
+    def digest(self) -> str:
+        return self._on_disk.digest
+
+    def state(self) -> ConfigState:
+        if self._shown is None:
+            self._shown = ConfigState(
+                path=self.path,
+                loaded_at=self._loaded_at,
+                config=as_dict(self.loaded),
+                errors=_problems(self._on_disk.errors),
+                warnings=_problems(self.loaded.warnings),
+            )
+        return self._shown
+
+    async def reload(self, take: Take, tell: Tell) -> bool:
+        """
+        Read the file again; a bad one keeps what is in force.
+
+        Args:
+            take: Is given the settings of a good file.
+            tell: Is told whether it was good, and what to journal.
+
+        Returns:
+            Whether another configuration is in force now.
+        """
+        async with self._lock:
+            found = await anyio.to_thread.run_sync(load_file, self.path)
+            if found.digest == self._on_disk.digest:
+                return False
+            self._on_disk = found
+            self._shown = None
+            _log_problems(found, self.path)
+            if found.errors:
+                await tell(False, {"errors": _plain(found.errors)})
+                return False
+            self.loaded = found
+            self._loaded_at = self._clock.now()
+            self._shown = None
+            await take(self.settings)
+            await tell(True, {"errors": [], "text": f"{self.path} is in effect"})
+            return True
+
+    async def check(self, *, path: str | None, text: str | None) -> Checked:
+        where = path or self.path
+        if text is not None:
+            found = load(text, path=where)
+        else:
+            found = await anyio.to_thread.run_sync(load_file, where)
+        return Checked(
+            path=where, errors=_problems(found.errors), warnings=_problems(found.warnings)
+        )
+
+
+def _problems(found: tuple[object, ...]) -> tuple[Problem, ...]:
+    return tuple(
+        Problem(path=getattr(one, "path", ""), message=getattr(one, "message", str(one)))
+        for one in found
+    )
+
+
+def _plain(found: tuple[object, ...]) -> list[dict[str, str]]:
+    return [{"path": one.path, "message": one.message} for one in _problems(found)]
+
+
+def _log_problems(found: Loaded, path: str) -> None:
+    for one in found.errors:
+        log.error("config.rejected", file=path, path=one.path, message=one.message)
+    for one in found.warnings:
+        log.warning("config.questioned", file=path, path=one.path, message=one.message)

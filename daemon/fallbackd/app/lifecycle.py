@@ -1,0 +1,327 @@
+"""
+The life of the process: locks, records, engine, socket, ready; then a drain, then the end.
+
+    locks ─▶ records ─▶ engine ─▶ imports ─▶ socket accepts ─▶ READY=1
+                                                                  │ SIGTERM, SIGINT, daemon.shutdown
+    exit 0 ◀── everything closed ◀── work ended or stopped ◀── no new work
+                                     (a second signal: stopped now)
+"""
+
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+
+import anyio
+import anyio.abc
+import structlog
+
+from fallbackd import __version__
+from fallbackd.app.configuration import Configuration
+from fallbackd.app.places import Places
+from fallbackd.app.state import claim_state
+from fallbackd.app.voice import VoiceExport, import_marks
+from fallbackd.app.wiring import Built, build, keep_clock, open_records
+from fallbackd.config.watch import watch
+from fallbackd.engine.loop import Engine
+from fallbackd.engine.ticker import run_ticker
+from fallbackd.engine.world import Settings
+from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
+from fallbackd.fronts.rpc.host import Checked, ConfigState
+from fallbackd.fronts.rpc.methods import HANDLERS
+from fallbackd.fronts.rpc.server import Server
+from fallbackd.lib.clock import SystemClock
+from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
+from fallbackd.ports.store import Store
+from fallbackd.stores.opening import StoreTooNew
+
+DRAIN_S = 75.0
+"""How long running work may take to end by itself: below the 90 s that systemd waits by default."""
+SOCKET_LOOK_S = 2.0
+MAX_DESCRIPTORS = 65_536
+"""Enough for any number of attempts; some programs close every possible one when they start."""
+FIRST_FD = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
+EXIT_FAILED = 1
+
+log = structlog.get_logger("daemon")
+
+
+def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = False) -> int:
+    """Serve until a signal. Returns the exit status."""
+    umask = os.umask(0o077)
+    _raise_descriptor_limit()
+    held: list[int] = []
+    endpoint: Endpoint | None = None
+    try:
+        held.append(claim_state(places.state_dir, places.lock))
+        handed = handed_over(environ, own_pid=os.getpid())
+        endpoint = Endpoint.open(places.socket) if handed is None else Endpoint.inherited(handed)
+        daemon = Daemon(places, environ, endpoint, umask=umask)
+        anyio.run(daemon.live)
+    except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
+        print(f"fallbackd: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except BaseExceptionGroup as errors:
+        known = errors.subgroup((EndpointTaken, EndpointUnusable, StoreTooNew))
+        if known is not None:
+            print(f"fallbackd: {_first(known)}", file=sys.stderr)
+            return EXIT_FAILED
+        log.critical("daemon.failed", exc_info=errors)
+        return EXIT_FAILED
+    finally:
+        if endpoint is not None:
+            endpoint.close()
+        for lock in held:
+            os.close(lock)
+    return 0
+
+
+class Daemon:
+    """Holds what lives as long as the process. Is the `Host` of the socket front."""
+
+    version = __version__
+
+    def __init__(
+        self, places: Places, environ: Mapping[str, str], endpoint: Endpoint, *, umask: int
+    ) -> None:
+        self._places = places
+        self._environ = environ
+        self._endpoint = endpoint
+        self._umask = umask
+        self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
+        self._stop = anyio.Event()
+        self._stop_now = anyio.Event()
+        self._engine: Engine | None = None
+        self._server: Server | None = None
+        self._configuration: Configuration | None = None
+        self.pid = os.getpid()
+
+    # --- as the host of the front --------------------------------------------------------------
+
+    @property
+    def socket(self) -> str:
+        return self._endpoint.path
+
+    @property
+    def state_dir(self) -> str:
+        return self._places.state_dir
+
+    @property
+    def connections(self) -> int:
+        return 0 if self._server is None else self._server.connections
+
+    @property
+    def is_draining(self) -> bool:
+        return self._engine is not None and self._engine.is_draining
+
+    def config(self) -> ConfigState:
+        return ConfigState() if self._configuration is None else self._configuration.state()
+
+    async def check_config(self, *, path: str | None, text: str | None) -> Checked:
+        assert self._configuration is not None
+        return await self._configuration.check(path=path, text=text)
+
+    async def reload_config(self) -> bool:
+        assert self._configuration is not None
+        return await self._configuration.reload(self._take, self._tell)
+
+    async def drain(self) -> None:
+        engine = self._engine
+        if engine is not None and not engine.is_draining:
+            engine.drain()
+            await engine.note("daemon.draining", {})
+
+    def shut_down(self, *, stop_work: bool) -> None:
+        self._stop.set()
+        if stop_work:
+            self._stop_now.set()
+
+    # --- life ----------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        store, clock = await open_records(self._places)
+        for path in store.set_aside:
+            log.error("store.set_aside", path=path, database=self._places.database)
+        if store.problem is not None:
+            log.error("store.unwritable", problem=store.problem)
+        configuration = self._configuration = Configuration(self._places.config, clock)
+        try:
+            async with anyio.create_task_group() as edges:
+                built = build(
+                    self._places,
+                    configuration.settings,
+                    store,
+                    clock,
+                    environ=self._environ,
+                    tasks=edges,
+                    umask=self._umask,
+                )
+                await self._serve(built, store, clock)
+                edges.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await store.aclose()
+
+    async def _serve(self, built: Built, store: Store, clock: SystemClock) -> None:
+        engine = self._engine = built.engine
+        configuration = self._configuration
+        assert configuration is not None
+        export = VoiceExport(engine, built.home)
+        export.path = configuration.loaded.export_voice
+        engine.on_export = export.soon
+        try:
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(_run_engine, engine)
+                await import_marks(engine, configuration.loaded, built.home)
+                server = self._server = Server(engine, self, HANDLERS)
+                tasks.start_soon(server.serve, self._endpoint.listener)
+                tasks.start_soon(export.run)
+                tasks.start_soon(self._watch_config, configuration)
+                tasks.start_soon(self._tick, engine, store, clock)
+                tasks.start_soon(self._keep_socket, server)
+                tasks.start_soon(self._feed_watchdog)
+                await tasks.start(self._hear_signals)
+                export.soon()
+                self._notifier.ready(self._status())
+                log.info(
+                    "daemon.started",
+                    version=self.version,
+                    pid=self.pid,
+                    socket=self.socket,
+                    state_dir=self.state_dir,
+                )
+                await self._stop.wait()
+                await self._finish(engine)
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for transport in built.transports:
+                    await transport.aclose()
+        log.info("daemon.stopped")
+
+    async def _finish(self, engine: Engine) -> None:
+        await self.drain()
+        running = len(engine.snapshot().active)
+        self._notifier.stopping(f"draining, {running} running")
+        log.info("daemon.draining", running=running)
+
+        async def hurry(scope: anyio.CancelScope) -> None:
+            await self._stop_now.wait()
+            scope.cancel()
+
+        with anyio.CancelScope() as patience:
+            async with anyio.create_task_group() as waiting:
+                waiting.start_soon(hurry, patience)
+                self._notifier.extend(DRAIN_S + 15)
+                await engine.finish_work(limit_s=DRAIN_S)
+                waiting.cancel_scope.cancel()
+        if self._stop_now.is_set():
+            await engine.finish_work(limit_s=0)
+
+    async def _take(self, settings: Settings) -> None:
+        assert self._engine is not None
+        await self._engine.set_settings(settings)
+
+    async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
+        assert self._engine is not None
+        await self._engine.note_config(accepted=is_good, fields=fields)
+        self._notifier.status(self._status())
+
+    # --- what goes on beside -------------------------------------------------------------------
+
+    async def _watch_config(self, configuration: Configuration) -> None:
+        async def changed() -> None:
+            await self.reload_config()
+
+        await watch(self._places.config, changed, seen=configuration.digest)
+
+    async def _tick(self, engine: Engine, store: Store, clock: SystemClock) -> None:
+        await keep_clock(store, clock)
+
+        def ticked() -> None:
+            self._notifier.status(self._status())
+
+        await run_ticker(engine, on_tick=ticked)
+
+    async def _keep_socket(self, server: Server) -> None:
+        """Cleaners of temporary directories delete sockets; new callers need one."""
+        while True:
+            await anyio.sleep(SOCKET_LOOK_S)
+            if self._endpoint.is_in_place():
+                continue
+            try:
+                self._endpoint.restore()
+            except (EndpointTaken, EndpointUnusable) as error:
+                log.error("socket.lost", socket=self.socket, error=str(error))
+                continue
+            server.replace(self._endpoint.listener)
+            log.warning("socket.restored", socket=self.socket)
+
+    async def _feed_watchdog(self) -> None:
+        every_s = watchdog_interval_s(
+            self._environ.get("WATCHDOG_USEC"),
+            self._environ.get("WATCHDOG_PID"),
+            own_pid=self.pid,
+        )
+        while every_s is not None:
+            self._notifier.watchdog()
+            await anyio.sleep(every_s)
+
+    async def _hear_signals(
+        self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    self._notifier.reloading()
+                    await self.reload_config()
+                    self._notifier.ready(self._status())
+                elif self._stop.is_set():
+                    self._stop_now.set()
+                else:
+                    self._stop.set()
+
+    def _status(self) -> str:
+        if self._engine is None:
+            return "starting"
+        running = len(self._engine.snapshot().active)
+        errors = " (the configuration file is not in effect)" if self.config().errors else ""
+        return f"{running} running{errors}"
+
+
+async def _run_engine(
+    engine: Engine, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    await engine.run(ready=task_status.started)
+
+
+def handed_over(environ: Mapping[str, str], *, own_pid: int) -> socket.socket | None:
+    """The listening socket that systemd has opened for us. Source: sd_listen_fds(3)."""
+    if environ.get("LISTEN_PID") != str(own_pid):
+        return None
+    if not environ.get("LISTEN_FDS", "").isdecimal() or int(environ["LISTEN_FDS"]) < 1:
+        return None
+    found = socket.socket(fileno=FIRST_FD)
+    found.set_inheritable(False)
+    if found.family != socket.AF_UNIX or found.type != socket.SOCK_STREAM:
+        raise EndpointUnusable(
+            "the socket that systemd handed over is no Unix stream socket. Use ListenStream= with"
+            " a path in the socket unit."
+        )
+    return found
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _first(errors: BaseException) -> BaseException:
+    while isinstance(errors, BaseExceptionGroup):
+        errors = errors.exceptions[0]
+    return errors

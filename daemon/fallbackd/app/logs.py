@@ -1,0 +1,73 @@
+"""
+Logs: one line each on stderr, for people or as JSON, without secrets and control characters.
+
+Tracebacks come without the values of local variables, which may be prompts.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal
+
+import structlog
+
+from fallbackd.core.redact import redact, strip_escapes
+
+MAX_VALUE_CHARS = 4000
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+# structlog hands on whatever was logged
+Fields = MutableMapping[str, Any]
+
+
+def set_up(*, format: Literal["console", "json"], level: str) -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            clean,
+            _renderer(format),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def clean(_: object, __: str, fields: Fields) -> Mapping[str, Any]:
+    """Make every value printable and free of what looks like a secret."""
+    return {name: _cleaned(value, name) for name, value in fields.items()}
+
+
+def _cleaned(value: Any, name: str) -> Any:
+    match value:
+        case str():
+            keeps_lines = name == "exception"
+            return _printable(redact(strip_escapes(value[:MAX_VALUE_CHARS])), lines=keeps_lines)
+        case Mapping():
+            return {str(key): _cleaned(each, name) for key, each in value.items()}
+        case list() | tuple():
+            return [_cleaned(each, name) for each in value]
+        case bool() | int() | float() | None:
+            return value
+        case _:
+            return _cleaned(str(value), name)
+
+
+def _printable(text: str, *, lines: bool) -> str:
+    kept = "\n\t" if lines else ""
+    return "".join(
+        one if one.isprintable() or one in kept else f"\\x{ord(one):02x}" for one in text
+    )
+
+
+def _renderer(format: str) -> structlog.typing.Processor:
+    if format == "json":
+        return structlog.processors.JSONRenderer()
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)

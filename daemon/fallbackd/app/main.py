@@ -1,0 +1,74 @@
+"""
+The command line of the daemon.
+
+What is heavy to import is imported when it is known that it is needed: `--help`, `--version` and
+a wrong flag answer at once.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from fallbackd import __version__
+
+EXIT_CONFIG = 78
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0 after a drain, 1 where it could not start, 78 as said below."""
+    arguments = _parser().parse_args(argv)
+    from fallbackd.app.places import find_places
+
+    places = find_places(
+        os.environ,
+        config=arguments.config,
+        state_dir=arguments.state_dir,
+        socket=arguments.socket,
+    )
+    if arguments.check_config:
+        return _check_config(places.config)
+    from fallbackd.app import lifecycle, logs
+
+    logs.set_up(format=arguments.log_format, level=arguments.log_level)
+    return lifecycle.run(places, os.environ, socket_is_given=arguments.socket is not None)
+
+
+def _check_config(path: str) -> int:
+    """Print every problem of the file. 78 where it cannot be used, else 0."""
+    from fallbackd.config.files import load_file
+
+    if not os.path.exists(path):
+        print(f"{path}: there is no file; the built-in configuration is in effect")
+        return 0
+    found = load_file(path)
+    for one in found.errors:
+        print(f"error: {one}", file=sys.stderr)
+    for one in found.warnings:
+        print(f"warning: {one}", file=sys.stderr)
+    if found.errors:
+        return EXIT_CONFIG
+    print(f"{path}: {'usable, with warnings' if found.warnings else 'good'}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fallbackd",
+        description="Delegates prompts to agent CLIs and HTTP APIs, and falls back along a chain."
+        " Runs in the foreground until SIGTERM or SIGINT; SIGHUP reads the configuration again.",
+        epilog="Exit status: 0 after it was stopped, 1 when it could not start or run,"
+        " 2 for wrong usage, 78 from --check-config for a file that cannot be used.",
+    )
+    parser.add_argument("--config", metavar="FILE", help="configuration file (TOML)")
+    parser.add_argument("--socket", metavar="PATH", help="where to listen")
+    parser.add_argument("--state-dir", metavar="DIR", help="where records and logs are kept")
+    parser.add_argument("--log-format", choices=("console", "json"), default="console")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
+    parser.add_argument(
+        "--check-config", action="store_true", help="say what is wrong with the file, and exit"
+    )
+    parser.add_argument("--version", action="version", version=f"fallbackd {__version__}")
+    return parser

@@ -1,0 +1,71 @@
+"""Where things are: configuration, state, socket."""
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from fallbackd_client.paths import socket_candidates
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """Absolute paths."""
+
+    config: str
+    state_dir: str
+    socket: str
+
+    @property
+    def database(self) -> str:
+        return os.path.join(self.state_dir, "fallbackd.db")
+
+    @property
+    def runs(self) -> str:
+        return os.path.join(self.state_dir, "runs")
+
+    @property
+    def servers(self) -> str:
+        return os.path.join(self.state_dir, "servers")
+
+    @property
+    def lock(self) -> str:
+        return os.path.join(self.state_dir, "lock")
+
+
+def find_places(
+    environ: Mapping[str, str],
+    *,
+    config: str | None = None,
+    state_dir: str | None = None,
+    socket: str | None = None,
+) -> Places:
+    """What the command line says, else the environment, else the usual places of a user."""
+    return Places(
+        config=os.path.abspath(config or config_path(environ)),
+        state_dir=os.path.abspath(state_dir or _home(environ, "XDG_STATE_HOME", ".local/state")),
+        socket=os.path.abspath(socket or _socket(environ)),
+    )
+
+
+def config_path(environ: Mapping[str, str]) -> str:
+    explicit = environ.get("FALLBACKD_CONFIG")
+    if explicit:
+        return explicit
+    return os.path.join(_home(environ, "XDG_CONFIG_HOME", ".config"), "config.toml")
+
+
+def _home(environ: Mapping[str, str], variable: str, default: str) -> str:
+    given = environ.get(variable, "")
+    if not os.path.isabs(given):  # to be ignored, by the XDG Base Directory Specification
+        home = environ.get("HOME") or os.path.expanduser("~")
+        given = os.path.join(home, default)
+    return os.path.join(given, "fallbackd")
+
+
+def _socket(environ: Mapping[str, str]) -> str:
+    """The first candidate of the client whose runtime directory exists."""
+    candidates = socket_candidates(environ)
+    for path in candidates[:-1]:
+        if os.path.isdir(os.path.dirname(os.path.dirname(os.path.abspath(path)))):
+            return path
+    return candidates[-1]

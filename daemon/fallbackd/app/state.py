@@ -1,0 +1,46 @@
+"""The state directory: private, and of one daemon."""
+
+import os
+import stat
+
+from fallbackd.fronts.rpc.endpoint import EndpointUnusable, lock_file
+
+
+def claim_state(directory: str, lock: str) -> int:
+    """
+    Make the directory private and take its lock for the life of this process.
+
+    Returns:
+        The descriptor that holds the lock.
+
+    Raises:
+        EndpointTaken: Another daemon has it. The message names its process id.
+        EndpointUnusable: It cannot be made or made private.
+    """
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        found = os.stat(directory)
+    except OSError as error:
+        raise EndpointUnusable(
+            f"cannot make the state directory {directory}: {error.strerror}. Choose another one"
+            " with --state-dir."
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise EndpointUnusable(
+            f"the state directory {directory} belongs to user {found.st_uid}. Choose one of your"
+            " own with --state-dir."
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        _close_to_others(directory, lock)
+    return lock_file(lock)
+
+
+def _close_to_others(directory: str, lock: str) -> None:
+    """Only what is ours already, or empty: a mistyped path must not shut others out."""
+    names = os.listdir(directory)
+    if names and os.path.basename(lock) not in names:
+        raise EndpointUnusable(
+            f"the state directory {directory} is open to others and holds other files. Run"
+            f" `chmod 700 {directory}` if it is meant, or choose another one with --state-dir."
+        )
+    os.chmod(directory, 0o700)

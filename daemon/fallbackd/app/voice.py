@@ -1,0 +1,105 @@
+"""Health that is shared with voice agents, by the file that they read and write."""
+
+import os
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from fallbackd.config.load import Loaded
+from fallbackd.config.voice import VoiceMark, read_voice, render_voice
+from fallbackd.core.views import health_entries
+from fallbackd.engine.loop import Engine
+from fallbackd.lib import atomicfile
+
+log = structlog.get_logger("voice")
+
+FOR_EVER_S = 365 * 86_400.0
+GATHER_S = 0.2
+"""Changes that come together are written once."""
+
+
+async def import_marks(engine: Engine, loaded: Loaded, home: str) -> None:
+    """Take over marks of files that have changed since they were taken the last time."""
+    for path in loaded.imports:
+        place = _expanded(path, home)
+        text = await anyio.to_thread.run_sync(_read, place)
+        if text is None:
+            continue
+        key = f"imported:{place}"
+        if await engine.store.get_meta(key) == text:
+            continue
+        found = read_voice(text, path=place, now=engine.clock.now())
+        for problem in found.warnings:
+            log.warning("import.questioned", path=problem.path, message=problem.message)
+        for mark in found.marks:
+            ttl_s = FOR_EVER_S if mark.ttl_s is None else mark.ttl_s
+            await engine.import_mark(
+                mark.backend, reason=mark.words, since_at=mark.since_at, ttl_s=ttl_s
+            )
+        await engine.store.set_meta(key, text)
+        log.info("import.taken", path=place, marks=len(found.marks))
+
+
+class VoiceExport:
+    """Writes the file anew after health has changed; nothing without a configured path."""
+
+    def __init__(self, engine: Engine, home: str) -> None:
+        self._engine = engine
+        self._home = home
+        self.path: str | None = None
+        self._is_due = anyio.Event()
+
+    def soon(self) -> None:
+        self._is_due.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._is_due.wait()
+            await anyio.sleep(GATHER_S)
+            self._is_due = anyio.Event()
+            await self.write()
+
+    async def write(self) -> None:
+        if self.path is None:
+            return
+        text = render_voice(self._marks())
+        place = _expanded(self.path, self._home)
+        try:
+            await anyio.to_thread.run_sync(atomicfile.write, place, text)
+        except OSError as error:
+            log.warning("export.failed", path=place, error=error.strerror or str(error))
+
+    def _marks(self) -> list[VoiceMark]:
+        engine = self._engine
+        entries = health_entries(
+            engine.snapshot(), engine.settings.policy, now=engine.clock.now(), only="unhealthy"
+        )
+        found = []
+        for backend, entry in entries.items():
+            if entry["state"] not in ("rate_limited", "broken", "paused"):
+                continue
+            words = ": ".join(str(entry[name]) for name in ("reason", "detail") if entry[name])
+            since_at = entry["since_at"]
+            found.append(
+                VoiceMark(
+                    backend=backend,
+                    words=words,
+                    since_at=engine.clock.now() if since_at is None else since_at,
+                    ttl_s=entry["ttl_seconds"],
+                )
+            )
+        return found
+
+
+def _expanded(path: str, home: str) -> str:
+    return os.path.join(home, path[2:]) if path.startswith("~/") else path
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1024 * 1024)
+    except OSError as error:
+        log.warning("import.failed", path=path, error=error.strerror or str(error))
+        return None

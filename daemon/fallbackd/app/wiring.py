@@ -1,0 +1,120 @@
+"""Configuration to objects: the one file that names concrete edges."""
+
+import os
+import random
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from anyio.abc import TaskGroup
+from msgspec import Struct
+
+from fallbackd.app.places import Places
+from fallbackd.backends import KINDS
+from fallbackd.core.policy import Defaults
+from fallbackd.engine.loop import Engine
+from fallbackd.engine.world import Settings, Transports, World
+from fallbackd.lib.clock import SystemClock
+from fallbackd.ports.store import Store
+from fallbackd.ports.transport import Transport
+from fallbackd.stores import open_store
+from fallbackd.transports.http import HttpTransport
+from fallbackd.transports.machine import Machine, fingerprint
+from fallbackd.transports.process import ProcessTransport
+from fallbackd.transports.recording import read_log
+from fallbackd.transports.running import RunnerLimits
+from fallbackd.transports.served import ServedTransport
+
+BOOT_KEY = "boot_id"
+OFFSET_KEY = "clock_offset_s"
+SET_CLOCK_S = 60.0
+"""A smaller difference to the last run is drift that was corrected, not a clock that was set."""
+
+
+class Built(Struct):
+    engine: Engine
+    transports: tuple[Transport, ...]
+    """In the order in which they are to be closed."""
+    home: str
+
+
+async def open_records(places: Places) -> tuple[Store, SystemClock]:
+    """
+    Open the database, with a clock that goes on from the last run of the same boot.
+
+    Raises:
+        fallbackd.stores.opening.StoreTooNew: It is of a newer version.
+    """
+    clock = SystemClock()
+    store = await open_store(f"sqlite:{places.database}", now=clock.now())
+    before = await store.get_meta(OFFSET_KEY)
+    if before is not None and await store.get_meta(BOOT_KEY) == clock.boot_id():
+        offset_s = float(before)
+        if abs(offset_s - clock.offset_s) > SET_CLOCK_S:
+            clock = SystemClock(offset_s=offset_s)  # the first step will say by how much
+    return store, clock
+
+
+async def keep_clock(store: Store, clock: SystemClock) -> None:
+    """Remember how elapsed and wall time lie to each other, for the next run."""
+    if await store.get_meta(OFFSET_KEY) != str(clock.offset_s):
+        await store.set_meta(BOOT_KEY, clock.boot_id())
+        await store.set_meta(OFFSET_KEY, str(clock.offset_s))
+
+
+def build(
+    places: Places,
+    settings: Settings,
+    store: Store,
+    clock: SystemClock,
+    *,
+    environ: Mapping[str, str],
+    tasks: TaskGroup,
+    umask: int,
+) -> Built:
+    """
+    Args:
+        tasks: Where helper servers live; outlives the engine.
+        umask: What agent CLIs run with, which is the user's and not our own.
+    """
+    defaults: Defaults = settings.policy.defaults
+    processes = ProcessTransport(
+        environ=environ,
+        now=clock.now,
+        umask=umask,
+        limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes),
+    )
+    http = HttpTransport(clock=clock, environ=environ)
+    served = ServedTransport(processes, tasks=tasks, directory=places.servers, clock=clock)
+    machine = Machine(environ)
+    world = World(
+        transports=Transports(command=processes, http=http, served=served),
+        kinds=KINDS,
+        find_program=machine.find_program,
+        read_text=machine.read_text,
+        changed_at=machine.changed_at,
+        environ=environ,
+        fingerprint=fingerprint,
+        read_log=_read_log,
+        home=machine.home,
+        runs_root=Path(places.runs),
+        luck=random.random,
+        mint=lambda: mint(clock.now()),
+    )
+    return Built(
+        engine=Engine(store, clock, settings, world),
+        transports=(served, http, processes),
+        home=machine.home,
+    )
+
+
+def mint(now: float) -> str:
+    """Sortable by time, unique by chance: eleven digits of milliseconds, eight of chance."""
+    return f"{int(now * 1000):011x}"[-11:] + secrets.token_hex(4)
+
+
+def _read_log(directory: str, *, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
+    if not os.path.isdir(directory):
+        return b"", offset, 0
+    found = read_log(directory, offset=offset, max_bytes=max_bytes)
+    return found.data, found.next_offset, found.end_offset
