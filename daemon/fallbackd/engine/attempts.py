@@ -93,8 +93,12 @@ class LiveAttempt:
         self.running: Running | None = None
         self._stop_grace_s: float | None = None
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop_grace_s is not None
+
     def stop(self, grace_s: float) -> None:
-        """Also before it has started: then it is stopped as soon as there is something."""
+        """Also before it has started: then nothing is, or it is stopped as soon as it is there."""
         self._stop_grace_s = grace_s
         if self.running is not None:
             self.running.stop(grace_s=grace_s)
@@ -114,7 +118,6 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
     prompt: str
     env: Mapping[str, str]
-    cwd: str
     delegation: Delegation
 
 
@@ -125,11 +128,7 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
         ended = await _run(host, live, prepared)
     except Exception as error:  # a bug in a backend or transport is that backend's failure
         log.exception("attempt.broke", attempt=order.attempt, backend=order.backend)
-        running = live.running
-        gone = True
-        if running is not None:
-            running.stop(grace_s=0)
-            gone = await _drained(running)
+        gone = live.running is None or await _is_gone(live.running)
         ended = AttemptEnded(
             attempt=order.attempt,
             failure=make_failure(
@@ -145,7 +144,12 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
     await host.handle(structs.replace(ended, luck=host.world.luck()))
 
 
-async def _drained(running: Running) -> bool:
+async def _is_gone(running: Running) -> bool:
+    """Stop what a bug left running. False: there is no proof of its end."""
+    try:
+        return running.exit.gone
+    except Exception:
+        running.stop(grace_s=0)
     try:
         async for _ in running.chunks():
             pass
@@ -163,22 +167,28 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
         return _not_started(host, order, f"backend {order.backend!r} is no longer configured")
     kind = world.kinds[backend.kind]
     options = settings.options_of(order.backend)
-    directory = host.runs.prepare(order.attempt)
+    delegation = prepared.delegation
     prompt = prepared.prompt
-    prompt_path = host.runs.prompt_path(prepared.delegation.delegation)
-    if order.handoff is not None:
-        prompt = order.handoff + prompt
-        prompt_path = host.runs.write_prompt(order.attempt, prompt)
+    prompt_path = host.runs.prompt_path(delegation.delegation)
+    try:
+        directory = host.runs.prepare(order.attempt)
+        cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
+        if order.handoff is not None:
+            prompt = order.handoff + prompt
+            prompt_path = host.runs.write_prompt(order.attempt, prompt)
+    except OSError as error:
+        failure = _own_trouble("no_place", "its directory cannot be written", error, host)
+        return AttemptEnded(attempt=order.attempt, failure=failure)
     work = Work(
         prompt=prompt,
         prompt_path=str(prompt_path),
-        cwd=prepared.cwd,
+        cwd=cwd,
         scratch=str(directory),
         model=order.model,
         effort=order.effort,
-        session=prepared.delegation.session,
-        permissions=prepared.delegation.permissions,
-        mode=prepared.delegation.mode,
+        session=delegation.session,
+        permissions=delegation.permissions,
+        mode=delegation.mode,
         env=prepared.env,
         files=_texts(world, kind),
         inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
@@ -188,20 +198,31 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     except ValueError as error:
         return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
     before = None
-    if backend.plain_output and prepared.delegation.permissions != "read":
-        before = await anyio.to_thread.run_sync(world.fingerprint, prepared.cwd)
+    if backend.plain_output and delegation.permissions != "read":
+        before = await anyio.to_thread.run_sync(world.fingerprint, cwd)
+    reader = _Reader(host, live, kind, options, prepared)
     transport = _transport(world.transports, call)
+    if live.is_stopped:
+        return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
     running = await transport.open(
         call, attempt=order.attempt, directory=str(directory), env=marks(prepared, order)
     )
     live.opened(running)
     await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid))
-    reader = _Reader(host, live, kind, options, prepared)
+    broken: Exception | None = None
     async for chunk in running.chunks():
-        await reader.feed(chunk)
+        if broken is not None:
+            continue  # to the end: only that proves that it is gone
+        try:
+            await reader.feed(chunk)
+        except Exception as error:
+            broken = error
+            running.stop(grace_s=0)
+    if broken is not None:
+        raise broken
     ended = await reader.finish(running.exit)
     if ended.failure is not None and ended.effects != "seen":
-        changed = await _changed(world, prepared, before)
+        changed = await _changed(world, cwd, before)
         if changed:
             ended = structs.replace(ended, effects="seen", changed_files=changed)
     return ended
@@ -216,12 +237,12 @@ def marks(prepared: Prepared, order: StartAttempt) -> dict[str, str]:
 
 
 async def _changed(
-    world: World, prepared: Prepared, before: Mapping[str, tuple[int, int]] | None
+    world: World, cwd: str, before: Mapping[str, tuple[int, int]] | None
 ) -> tuple[str, ...]:
     """Files that are new, other or gone since the start; empty where nobody looked."""
     if before is None:
         return ()
-    after = await anyio.to_thread.run_sync(world.fingerprint, prepared.cwd)
+    after = await anyio.to_thread.run_sync(world.fingerprint, cwd)
     if after is None:
         return ()
     found = {path for path, seen in after.items() if before.get(path) != seen}
@@ -302,7 +323,8 @@ class _Reader:
                     luck=host.world.luck(),
                 )
             )
-        if now - self._told_at >= PROGRESS_S and live.running is not None:
+        # A clock that was set back must not silence it.
+        if not 0 <= now - self._told_at < PROGRESS_S and live.running is not None:
             self._told_at = now
             host.progress(
                 Progress(
@@ -364,7 +386,9 @@ class _Reader:
                     host.runs.write_answer, self._prepared.delegation.delegation, outcome.text
                 )
             except OSError as error:
-                failure = _unkept(error, now=host.clock.now())
+                failure = _own_trouble(
+                    "answer_not_kept", "the answer could not be written", error, host
+                )
         else:
             evidence = outcome
             if watch.answered_at is not None and not evidence.answered:
@@ -415,14 +439,14 @@ def _unexplained(now: float) -> Failure:
     )
 
 
-def _unkept(error: OSError, *, now: float) -> Failure:
-    """There was an answer, and the disk would not take it."""
+def _own_trouble(detail: str, what: str, error: OSError, host: Host) -> Failure:
+    """The disk of the daemon, not the backend: it marks nobody, and no other backend helps."""
     failure = make_failure(
         Reason.CRASH,
-        now=now,
-        detail="answer_not_kept",
+        now=host.clock.now(),
+        detail=detail,
         confidence="structured",
-        signature="fallbackd/answer_not_kept",
-        evidence=f"the answer could not be written: {error.strerror or error}",
+        signature=f"fallbackd/{detail}",
+        evidence=f"{what}: {error.strerror or error}",
     )
     return structs.replace(failure, marks_health=False, hop=False)

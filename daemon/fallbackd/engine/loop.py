@@ -44,6 +44,10 @@ from fallbackd.engine.world import Settings
 from fallbackd.ports.store import StoreUnwritable
 
 
+MAX_CHARACTER_BYTES = 4
+"""In UTF-8."""
+
+
 class Engine(Performer):
     # --- work ------------------------------------------------------------------------------
 
@@ -76,6 +80,7 @@ class Engine(Performer):
             if accepted is None or accepted.delegation != event.delegation:
                 self._held.pop(event.delegation, None)
                 self.runs.remove(event.delegation)
+                self._tell_freed()
         return accepted
 
     async def _admitted(self, event: DelegateRequested) -> Decision:
@@ -102,8 +107,9 @@ class Engine(Performer):
         with anyio.move_on_after(limit_s):
             while self._held:
                 await self._freed.wait()
-        for delegation in list(self._held):
-            await self.cancel(delegation)
+        async with anyio.create_task_group() as tasks:
+            for delegation in list(self.store.peek().active):
+                tasks.start_soon(self.cancel, delegation)
 
     async def wait(
         self,
@@ -172,6 +178,7 @@ class Engine(Performer):
                 raise Unknown(f"{delegation} has no attempt {attempt!r}")
             wanted = match
         directory = self.runs.attempt_path(wanted.attempt)
+        max_bytes = max(MAX_CHARACTER_BYTES, max_bytes)  # fewer might never hold a whole one
         data, following, size = await anyio.to_thread.run_sync(
             lambda: self.world.read_log(str(directory), offset=offset, max_bytes=max_bytes)
         )
@@ -382,7 +389,7 @@ def _accepted(decision: Decision, delegation: DelegationId) -> Delegation:
 
 def _whole(data: bytes) -> bytes:
     """Without the beginning of a character that has not come whole."""
-    for back in range(1, min(4, len(data)) + 1):
+    for back in range(1, min(MAX_CHARACTER_BYTES, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:
             return data

@@ -39,6 +39,10 @@ from fallbackd.ports.store import Store
 
 log = structlog.get_logger("engine")
 
+LEFTOVER_BOUND_S = 10.0
+"""How long KILL may take at what a dead daemon left behind."""
+_UNLOGGED = frozenset({"event", "evidence", "text", "seq", "delegation", "session", "backend"})
+
 Listener = Callable[[Journaled | Progress], None]
 
 
@@ -70,6 +74,8 @@ class Performer:
         self._wakes = Wakes(clock, self._woken)
         self._tasks: TaskGroup | None = None
         self._freed = anyio.Event()
+        self._shifted_s = 0.0
+        """By how much the clock was set since the start, in sum."""
 
     # --- life ------------------------------------------------------------------------------
 
@@ -84,17 +90,40 @@ class Performer:
             await anyio.sleep_forever()
 
     async def _close_lost(self) -> None:
-        """Unfinished delegations of an earlier run are answered honestly."""
-        for delegation in list(self.store.peek().active.values()):
+        """
+        Unfinished delegations of an earlier run are answered honestly.
+
+        What that run left running is stopped first: it must not go on beside new work.
+        """
+        lost = list(self.store.peek().active.values())
+        survivors: list[AttemptId] = []
+        async with anyio.create_task_group() as tasks:
+            for delegation in lost:
+                if (running := delegation.running) is not None:
+                    tasks.start_soon(self._end_leftover, running.attempt, survivors)
+        for delegation in lost:
             cancel = CancelRequested(delegation=delegation.delegation)
-            await self._transact(keys_of(cancel, self.store.peek()), Started())
+            await self._transact(
+                keys_of(cancel, self.store.peek()), Started(survivors=tuple(survivors))
+            )
             log.warning(
                 "delegation.lost", delegation=delegation.delegation, session=delegation.session
             )
 
+    async def _end_leftover(self, attempt: AttemptId, survivors: list[AttemptId]) -> None:
+        exit = await self.world.end_leftover(
+            str(self.runs.attempt_path(attempt)),
+            grace_s=self.settings.policy.defaults.stop_grace_s,
+            bound_s=LEFTOVER_BOUND_S,
+        )
+        if exit is not None and not exit.gone:
+            survivors.append(attempt)
+            log.error("attempt.survived", attempt=attempt)
+
     def drain(self) -> None:
         """No new work from now on; what runs goes on."""
         self._draining = True
+        self._tell_freed()
 
     @property
     def is_draining(self) -> bool:
@@ -102,14 +131,16 @@ class Performer:
 
     # --- the loop --------------------------------------------------------------------------
 
-    def _decide(self, seen: Snapshot, event: Event) -> Decision:
+    def _decide(self, seen: Snapshot, event: Event, *, now: float) -> Decision:
         if self._draining:
             seen = structs.replace(seen, draining=True)
-        return decide(seen, event, self.settings.policy, now=self.clock.now())
+        return decide(seen, event, self.settings.policy, now=now)
 
     async def _transact(self, keys: Keys, event: Event, *, must_keep: bool = False) -> Decision:
+        # Fixed here: decisions are made in the order of their instants, also around a set clock.
+        now = self.clock.now()
         decision, notes = await self.store.transact(
-            keys, lambda seen: self._decide(seen, event), must_keep=must_keep
+            keys, lambda seen: self._decide(seen, event, now=now), must_keep=must_keep
         )
         self._publish(notes)
         return decision
@@ -124,27 +155,39 @@ class Performer:
         # A caller that goes away must not part what is kept from what is done.
         with anyio.CancelScope(shield=True):
             await self._follow_clock()
+            shifted_s = self._shifted_s
             keys = keys_of(event, self.store.peek())
             decision = await self._transact(keys, event, must_keep=must_keep)
             for effect in decision.effects:
+                if isinstance(effect, WakeAt):
+                    at = effect.at + self._shifted_s - shifted_s  # the clock was set meanwhile
+                    effect = structs.replace(effect, at=at)
                 self._perform(effect)
         return decision
+
+    async def look_at_clock(self) -> None:
+        """After the machine was suspended, or the clock was set: do now what is due now."""
+        with anyio.CancelScope(shield=True):
+            await self._follow_clock()
+        self._wakes.look()
 
     async def _follow_clock(self) -> None:
         by_s = self.clock.step()
         if by_s == 0.0:
             return
         log.warning("clock.stepped", by_s=round(by_s, 1))
-        await self._transact(Keys(), ClockStepped(by_s=by_s))
+        # Before anybody else runs: what comes from now on is seen by the new clock.
+        self._shifted_s += by_s
         self._wakes.shift(by_s)
         self.started_at += by_s
         for live in self._live.values():
             live.shift(by_s)
+        await self._transact(Keys(), ClockStepped(by_s=by_s))
 
     def _perform(self, effect: Effect) -> None:
-        assert self._tasks is not None
         match effect:
             case StartAttempt():
+                assert self._tasks is not None
                 live = LiveAttempt(effect, started_at=self.clock.now())
                 self._live[effect.attempt] = live
                 self._tasks.start_soon(self._attempt, live, name=effect.attempt)
@@ -154,9 +197,11 @@ class Performer:
             case Answer():
                 self._answer(effect.delegation)
             case WakeAt():
-                self._wakes.set(effect)
+                if effect.delegation in self._held:
+                    self._wakes.set(effect)
             case WakeWaiting():
-                self._tasks.start_soon(self._wake_waiting)
+                if self._tasks is not None:  # before the start nobody waits
+                    self._tasks.start_soon(self._wake_waiting)
             case Export():
                 self.on_export()
             case _:
@@ -167,13 +212,11 @@ class Performer:
         held = self._held.get(live.order.delegation)
         try:
             if delegation is not None and held is not None:
-                cwd = delegation.cwd or str(self.runs.work_path(delegation.delegation))
                 backend = find_backend(self.settings.policy, live.order.backend)
                 allowed = () if backend is None else backend.allow_env
                 prepared = Prepared(
                     prompt=held.work.prompt,
                     env={k: v for k, v in held.work.env.items() if k in allowed},
-                    cwd=cwd,
                     delegation=delegation,
                 )
                 await run_attempt(self, live, prepared)
@@ -183,19 +226,21 @@ class Performer:
     async def _woken(self, wake: WakeAt) -> None:
         live = None if wake.attempt is None else self._live.get(wake.attempt)
         watch = None if live is None else live.watch
-        await self.handle(
-            Woke(
-                delegation=wake.delegation,
-                attempt=wake.attempt,
-                watch=watch,
-                luck=self.world.luck(),
+        if wake.delegation in self._held:
+            await self.handle(
+                Woke(
+                    delegation=wake.delegation,
+                    attempt=wake.attempt,
+                    watch=watch,
+                    luck=self.world.luck(),
+                )
             )
-        )
 
     async def _wake_waiting(self) -> None:
-        for delegation in list(self.store.peek().active.values()):
-            if delegation.state in ("waiting", "queued") and delegation.running is None:
-                await self.handle(Woke(delegation=delegation.delegation, luck=self.world.luck()))
+        for name in list(self.store.peek().active):
+            delegation = self.store.peek().active.get(name)
+            if delegation is not None and delegation.state in ("waiting", "queued"):
+                await self.handle(Woke(delegation=name, luck=self.world.luck()))
 
     def _answer(self, delegation: DelegationId) -> None:
         held = self._held.pop(delegation, None)
@@ -203,6 +248,10 @@ class Performer:
         if held is not None:
             held.settled.set()
             held.finished.set()
+        self._tell_freed()
+
+    def _tell_freed(self) -> None:
+        """Whoever waits for a place, or for the end of all work, looks again."""
         self._freed.set()
         self._freed = anyio.Event()
 
@@ -224,7 +273,7 @@ class Performer:
                 delegation=note.delegation,
                 session=note.session,
                 backend=note.backend,
-                **{k: v for k, v in note.fields.items() if k not in ("event", "evidence", "text")},
+                **{k: v for k, v in note.fields.items() if k not in _UNLOGGED},
             )
             for listener in list(self._listeners.values()):
                 listener(one)

@@ -36,6 +36,10 @@ class Wakes:
         for key in [key for key in self._current if key[0] == delegation]:
             del self._current[key]
 
+    def look(self) -> None:
+        """The clock may say something else than was expected: look at it now."""
+        self._changed.set()
+
     def shift(self, by_s: float) -> None:
         self._heap = [(at + by_s, number, wake) for at, number, wake in self._heap]
         self._changed.set()

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
+from fallbackd.core.exchange import Exit
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
 from fallbackd.ports.transport import Transport
@@ -23,6 +24,17 @@ class LogReader(Protocol):
     def __call__(self, directory: str, *, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
         """(bytes from `offset`, the next offset, the size)."""
         ...
+
+
+class EndLeftover(Protocol):
+    async def __call__(self, directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
+        """End an attempt that an earlier daemon left running; None: nothing was started there."""
+        ...
+
+
+async def nothing_is_left(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
+    """Where no attempt outlives the daemon."""
+    return None
 
 
 class Transports(Struct, frozen=True, kw_only=True):
@@ -49,6 +61,7 @@ class World(Struct, frozen=True, kw_only=True):
     """A float in [0, 1)."""
     mint: Callable[[], str]
     """A new id part: unique, sortable by time, letters and digits."""
+    end_leftover: EndLeftover = nothing_is_left
 
 
 class Settings(Struct, frozen=True, kw_only=True):

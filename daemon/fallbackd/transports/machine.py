@@ -45,21 +45,23 @@ def fingerprint(directory: str) -> Mapping[str, tuple[int, int]] | None:
     """(mtime in ns, size) of each file below; None where there are too many to look at."""
     found: dict[str, tuple[int, int]] = {}
     todo = [directory]
+    start = len(directory.rstrip("/")) + 1
     while todo:
-        here = todo.pop()
         try:
-            with os.scandir(here) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.name not in SKIPPED:
-                            todo.append(entry.path)
-                        continue
-                    seen = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(seen.st_mode) or stat.S_ISLNK(seen.st_mode):
-                        name = os.path.relpath(entry.path, directory)
-                        found[name] = (seen.st_mtime_ns, seen.st_size)
-                    if len(found) > MAX_FILES:
-                        return None
+            entries = list(os.scandir(todo.pop()))
         except OSError:
             continue  # unreadable, or gone while we looked: no news of it
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name not in SKIPPED:
+                        todo.append(entry.path)
+                    continue
+                seen = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISREG(seen.st_mode) or stat.S_ISLNK(seen.st_mode):
+                found[entry.path[start:]] = (seen.st_mtime_ns, seen.st_size)
+                if len(found) > MAX_FILES:
+                    return None
     return found
