@@ -20,7 +20,7 @@ from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint
-from fallbackd.transports.process import ProcessTransport
+from fallbackd.transports.process import ProcessTransport, end_leftover
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
 from fallbackd.transports.served import ServedTransport
@@ -100,6 +100,7 @@ def build(
         runs_root=Path(places.runs),
         luck=random.random,
         mint=lambda: mint(clock.now()),
+        end_leftover=end_leftover,
     )
     return Built(
         engine=Engine(store, clock, settings, world),
