@@ -106,6 +106,8 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     model: str | None = None
     credential: str | None = None
     attempt: AttemptId | None = None
+    lease: AttemptId | None = None
+    """The lease of the `resolve` that this call was made with."""
     started_at: float | None = None
     failure: Failure | None = None
     usage: Usage = Usage()
@@ -178,6 +180,8 @@ class Started(Struct, frozen=True, kw_only=True, tag="started"):
     """A new run of the daemon. Attempts that are not among the survivors are lost."""
 
     survivors: tuple[AttemptId, ...] = ()
+    unstopped: tuple[AttemptId, ...] = ()
+    """Lost attempts whose processes could not be ended."""
     luck: float = 0.5
 
 

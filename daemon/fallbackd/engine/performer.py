@@ -96,28 +96,28 @@ class Performer:
         What that run left running is stopped first: it must not go on beside new work.
         """
         lost = list(self.store.peek().active.values())
-        survivors: list[AttemptId] = []
+        unstopped: list[AttemptId] = []
         async with anyio.create_task_group() as tasks:
             for delegation in lost:
                 if (running := delegation.running) is not None:
-                    tasks.start_soon(self._end_leftover, running.attempt, survivors)
+                    tasks.start_soon(self._end_leftover, running.attempt, unstopped)
         for delegation in lost:
             cancel = CancelRequested(delegation=delegation.delegation)
             await self._transact(
-                keys_of(cancel, self.store.peek()), Started(survivors=tuple(survivors))
+                keys_of(cancel, self.store.peek()), Started(unstopped=tuple(unstopped))
             )
             log.warning(
                 "delegation.lost", delegation=delegation.delegation, session=delegation.session
             )
 
-    async def _end_leftover(self, attempt: AttemptId, survivors: list[AttemptId]) -> None:
+    async def _end_leftover(self, attempt: AttemptId, unstopped: list[AttemptId]) -> None:
         exit = await self.world.end_leftover(
             str(self.runs.attempt_path(attempt)),
             grace_s=self.settings.policy.defaults.stop_grace_s,
             bound_s=LEFTOVER_BOUND_S,
         )
         if exit is not None and not exit.gone:
-            survivors.append(attempt)
+            unstopped.append(attempt)
             log.error("attempt.survived", attempt=attempt)
 
     def drain(self) -> None:
