@@ -10,7 +10,7 @@ The same rules as the blocking client: repeated after a loss is only what is saf
 """
 
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -245,7 +245,7 @@ class AsyncClient:
         since: int | None = None,
         kinds: Iterable[str] | None = None,
         session: str | None = None,
-    ) -> AsyncIterator[dict[str, Json]]:
+    ) -> AsyncGenerator[dict[str, Json], None]:
         """
         What happens, from now or from after `since`, without an end.
 

@@ -29,7 +29,7 @@ from fallbackd_client.paths import find_socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from typing import TypeVar
 
     from msgspec import Struct
@@ -140,7 +140,7 @@ class Client:
         since: int | None = None,
         kinds: "Iterable[str] | None" = None,
         session: str | None = None,
-    ) -> "Iterator[dict[str, Json]]":
+    ) -> "Generator[dict[str, Json], None, None]":
         """
         What happens, from now or from after `since`, without an end.
 

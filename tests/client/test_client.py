@@ -153,7 +153,7 @@ def test_a_connection_that_died_while_idle_is_renewed_before_anything_is_sent(pa
 
 
 def test_a_daemon_that_restarts_is_found_again(path: Path) -> None:
-    servers = []
+    servers: list[Any] = []
 
     def restart(_: float) -> None:
         if len(servers) == 1:
@@ -193,7 +193,7 @@ def test_a_socket_that_nobody_listens_on_is_refused(path: Path) -> None:
 def test_a_refused_first_connection_is_tried_again_for_a_moment(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left_over:
         left_over.bind(str(path))
-    started = []
+    started: list[Any] = []
 
     def start(_: float) -> None:
         if not started:
@@ -358,7 +358,7 @@ def test_events_go_on_behind_the_last_one_after_a_loss(path: Path) -> None:
     with serving(path, first, second) as server, patient(path) as client:
         events = client.events(kinds=["health.moved"], session="s1")
         found = [next(events).get("seq") for _ in range(5)]
-        events.close()  # type: ignore[attr-defined]
+        events.close()
     assert found == [5, None, 6, 7, 8]
     assert server.requests[0]["params"] == {"kinds": ["health.moved"], "session": "s1"}
     assert server.requests[1]["params"]["since"] == 6
@@ -376,7 +376,7 @@ def test_events_that_come_before_the_answer_are_not_lost(path: Path) -> None:
     with serving(path, script), patient(path) as client:
         events = client.events(since=0)
         assert [next(events)["seq"], next(events)["seq"]] == [1, 2]
-        events.close()  # type: ignore[attr-defined]
+        events.close()
 
 
 def test_a_dropped_subscriber_subscribes_again(path: Path) -> None:
@@ -394,7 +394,7 @@ def test_a_dropped_subscriber_subscribes_again(path: Path) -> None:
     with serving(path, first, second), patient(path) as client:
         events = client.events()
         assert [next(events)["seq"], next(events)["seq"]] == [2, 3]
-        events.close()  # type: ignore[attr-defined]
+        events.close()
 
 
 def test_a_subscription_that_nobody_answers_is_given_up(path: Path) -> None:

@@ -30,7 +30,7 @@ def health_table(health: dict[str, Json], style: Style, *, verbose: bool = False
     for backend, entry in health.items():
         rows.append([backend, *_health_cells(entry, at)])
         rows += [
-            [f"  {scope.get('scope')}", *_health_cells(scope, at)]
+            [f"· {scope.get('scope')}", *_health_cells(scope, at)]
             for scope in (entry.get("scopes") or [] if verbose else [])
             if isinstance(scope, dict) and scope.get("state") != "healthy"
         ]

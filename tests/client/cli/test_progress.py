@@ -48,9 +48,9 @@ def test_hops_are_shown_as_they_happen(tmp_path: Path) -> None:
 
     stream = Terminal("codex → opencode: rate_limit (reactive)")
     path = tmp_path / "control.sock"
-    with serving(path, script) as server:
-        with Progress(server.path, {"delegation": "d1", "session": "s1"}, stream):
-            assert stream.seen.wait(60)
+    accepted = {"delegation": "d1", "session": "s1"}
+    with serving(path, script) as server, Progress(server.path, accepted, stream):
+        assert stream.seen.wait(60)
     assert "\x1b[2J" not in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[K")
     assert server.params("events.subscribe")["session"] == "s1"

@@ -1,4 +1,5 @@
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -75,9 +76,17 @@ def test_a_cell_is_one_line() -> None:
     assert one_line("  a\n\tb  \x1b[2Kc ") == "a b c"
 
 
-def test_times_of_another_day_carry_their_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "UTC")
+@pytest.fixture
+def _utc() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
     time.tzset()
+
+
+@pytest.mark.usefixtures("_utc")
+def test_times_of_another_day_carry_their_date() -> None:
     noon = 1_700_049_600.0
     assert clock(noon, noon + 60) == "12:00:00"
     assert clock(noon, noon + 86400) == "2023-11-15 12:00:00"

@@ -122,7 +122,7 @@ def test_a_refusal_shows_a_verdict_for_each_and_when_to_come_back(
     ("end", "code", "words"),
     [
         (
-            {"state": "failed", "failure": {"reason": "task_failed", "detail": "d"}},
+            {"state": "failed", "failure": {"reason": "task_failed"}},
             1,
             "task_failed",
         ),

@@ -1,5 +1,7 @@
 from tests.client.conftest import RunCli
 
+ARGV = ["report", "failure", "--backend", "codex"]
+
 
 def test_a_failure_is_reported_with_its_evidence(run_cli: RunCli) -> None:
     answer = {

@@ -41,7 +41,7 @@ STATUS = {
 }
 
 
-def test_daemon_health_work_and_sessions_at_a_glance(run_cli: RunCli, monkeypatch: object) -> None:
+def test_daemon_health_work_and_sessions_at_a_glance(run_cli: RunCli) -> None:
     ran = run_cli(["status"], {"status": STATUS})
     assert ran.code == 0
     assert ran.out.startswith("fallbackd 0.1.0 · pid 42 · up 2h 3m · /run/user/1/")
@@ -68,7 +68,7 @@ def test_what_others_wrote_is_cleaned(run_cli: RunCli) -> None:
 def test_verbose_shows_scopes_and_is_asked_for(run_cli: RunCli) -> None:
     ran = run_cli(["status", "--verbose", "--session", "s1"], {"status": STATUS})
     assert ran.params("status") == {"verbose": True, "session": "s1"}
-    assert re.search(r"^  quota:chatgpt +rate_limited +usage_limit$", ran.out, re.M)
+    assert re.search(r"^· quota:chatgpt +rate_limited +usage_limit$", ran.out, re.M)
     assert "state dir /home/a/state" in ran.out
 
 
@@ -93,7 +93,7 @@ def test_with_json_it_is_the_document_as_it_came(run_cli: RunCli) -> None:
     assert json.loads(run_cli(["status", "--json"], {"status": STATUS}).out) == STATUS
 
 
-def test_watching_shows_it_again_and_again(run_cli: RunCli, monkeypatch: object) -> None:
+def test_watching_shows_it_again_and_again(run_cli: RunCli) -> None:
     ran = run_cli(["status", "--watch"], {"status": [STATUS, STATUS, Failing(-32603, "over")]})
     assert ran.code == 1
     assert ran.out.count("fallbackd 0.1.0") == 2
