@@ -11,11 +11,14 @@ from msgspec import Struct, structs
 
 from fallbackd.core import meter
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import Health, early_trial_at, view
+from fallbackd.core.health import Health, early_trial_at, is_leased, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend, Entry, Policy, Role
 from fallbackd.core.scopes import find_backend, model_of, scopes_of, worst
 from fallbackd.core.state import Meter, Session, Verdict, VerdictWord
+
+LONGEST_TRIAL_S = 300.0
+"""A trial without a limit of its own is decided by then: the first answer of batch work."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -40,6 +43,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """After a malformed request: only another provider than this one."""
     preferred: BackendId | None = None
     """Session affinity: before the others of its state."""
+    local_only: bool = False
+    """This machine has no network: only candidates on this machine."""
     last_resort: bool = False
     """A single early trial may be made where nobody is usable."""
 
@@ -60,11 +65,13 @@ def candidate_key(backend: str, model: str | None) -> str:
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
+    entry: Entry
     choice: Choice | None
     verdict: Verdict
     rank: int = 9
     returns_at: float | None = None
     stated: bool = False
+    over_budget: bool = False
 
 
 def resolve(
@@ -127,6 +134,7 @@ def _look(
     backend = find_backend(policy, entry.backend)
     if backend is None:
         return _Seen(
+            entry=entry,
             choice=None,
             verdict=Verdict(
                 backend=entry.backend,
@@ -143,7 +151,9 @@ def _look(
     outage = None if record is None else record.outage
     reason = None if outage is None else outage.reason.value
     until_at = state.until_at
-    budget_until_at = meter.over_cap_until(meters.get(backend.id), backend.hourly_cap, now=now)
+    budget_until_at = meter.over_cap_until(
+        meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
+    )
     returns_at = until_at if state.state in ("rate_limited", "broken") else None
     stated = outage is not None and outage.source == "provider"
     word: str = state.state
@@ -153,6 +163,7 @@ def _look(
 
     def refuse(verdict: VerdictWord, why: str | None = reason) -> _Seen:
         return _Seen(
+            entry=entry,
             choice=None,
             verdict=Verdict(
                 backend=backend.id,
@@ -166,6 +177,7 @@ def _look(
             ),
             returns_at=returns_at,
             stated=stated,
+            over_budget=budget_until_at is not None,
         )
 
     if not backend.enabled:
@@ -182,6 +194,8 @@ def _look(
         and (backend.provider or backend.id) == request.not_provider
     ):
         return refuse("same_as_failed", "the same provider rejected the form of the request")
+    if request.local_only and not backend.loopback:
+        return refuse("local_network", "this machine has no network")
     if state.state == "paused":
         pause = None if record is None else record.pause
         return refuse("paused", (pause.note if pause else None) or "paused by a person")
@@ -200,7 +214,10 @@ def _look(
         for scope in scopes
         if (one := health.get(scope)) is not None and view(one, now=now).unproven
     )
-    if any(health[scope].trial is not None for scope in trial_scopes):
+    if any(is_leased(health[scope], now=now) for scope in trial_scopes):
+        until_at = until_at or max(
+            _decided_at(health[one], backend, policy) for one in trial_scopes
+        )
         return refuse("in_trial")
     verdict: VerdictWord = "healthy"
     if state.state == "cooldown":
@@ -208,6 +225,7 @@ def _look(
     elif trial_scopes:
         verdict = "unproven"
     return _Seen(
+        entry=entry,
         choice=Choice(
             entry=entry,
             backend=backend,
@@ -230,8 +248,11 @@ def _look(
 
 
 def sameness(backend: Backend, model: str | None, credential: str | None) -> str:
-    """Two entries with the same provider, model and credential fail together."""
-    if backend.provider is None:
+    """
+    Two entries with the same provider, model and credential fail together. What is not known is
+    the same as nothing else.
+    """
+    if backend.provider is None or model is None:
         return f"{backend.id}|{model}|{credential}"
     return f"{backend.provider}|{model}|{credential}"
 
@@ -250,12 +271,31 @@ def _too_small(backend: Backend, request: Request) -> str | None:
 def _pick_credential(
     backend: Backend, model: str | None, health: Mapping[ScopeId, Health], *, now: float
 ) -> str | None:
-    """The first usable one, in the order of the configuration (`fill_first`)."""
-    for label in backend.credentials:
-        found, _ = worst(health, scopes_of(backend, model, label), now=now)
-        if found.state in ("healthy", "cooldown"):
-            return label
-    return backend.credentials[0] if backend.credentials else None
+    """
+    The first usable one, in the order of the configuration (`fill_first`); of those that are in
+    cooldown or under somebody's trial only where nothing better is left.
+    """
+
+    def rank(label: str) -> tuple[int, bool, float]:
+        scopes = scopes_of(backend, model, label)
+        found, _ = worst(health, scopes, now=now)
+        in_trial = any(
+            is_leased(health.get(scope), now=now) and view(health.get(scope), now=now).unproven
+            for scope in scopes
+        )
+        is_free = found.state == "healthy" and not in_trial
+        until_at = found.until_at if found.state in ("rate_limited", "broken") else None
+        never = float("inf") if found.state == "broken" else 0.0
+        return (0 if is_free else severity(found), in_trial, until_at or never)
+
+    return min(backend.credentials, key=rank, default=None)
+
+
+def _decided_at(record: Health, backend: Backend, policy: Policy) -> float:
+    """When the trial of a scope is decided at the latest."""
+    assert record.trial is not None
+    limit_s = backend.first_answer_s or policy.defaults.first_answer_s or LONGEST_TRIAL_S
+    return record.trial.expires_at or record.trial.leased_at + limit_s
 
 
 def _outages(
@@ -270,7 +310,7 @@ def _outages(
         record
         for scope in scopes
         if (record := health.get(scope)) is not None
-        and view(record, now=now).state not in ("healthy",)
+        and ((seen := view(record, now=now)).state != "healthy" or seen.unproven)
     ]
 
 
@@ -279,12 +319,13 @@ def _last_resort(
 ) -> int | None:
     """The first candidate on which an early trial is due. Only where nobody is usable."""
     for index, one in enumerate(seen):
-        if one.verdict.verdict != "rate_limited" or one.verdict.reason == Reason.LOCAL_BUDGET:
+        if one.verdict.verdict != "rate_limited" or one.over_budget:
             continue
         records = _outages(one, policy, health, now=now)
-        if not records or any(record.trial is not None for record in records):
+        if any(is_leased(record, now=now) for record in records):
             continue
-        due = [early_trial_at(r, last_resort_s=policy.defaults.last_resort_s) for r in records]
+        out = [r for r in records if view(r, now=now).state in ("rate_limited", "broken")]
+        due = [early_trial_at(r, last_resort_s=policy.defaults.last_resort_s) for r in out]
         if all(at is not None and at <= now for at in due):
             return index
     return None
@@ -297,7 +338,7 @@ def _early(one: _Seen, policy: Policy, health: Mapping[ScopeId, Health], *, now:
     return structs.replace(
         one,
         choice=Choice(
-            entry=Entry(backend=backend.id, model=one.verdict.model, tier=one.verdict.tier),  # type: ignore[arg-type]
+            entry=one.entry,
             backend=backend,
             model=one.verdict.model,
             credential=credential,

@@ -40,6 +40,7 @@ from fallbackd.core.events import (
     Ticked,
     Woke,
 )
+from fallbackd.core.health import shift_outage
 from fallbackd.core.policy import Policy
 from fallbackd.core.state import Decision, Delegation, Snapshot
 
@@ -119,21 +120,34 @@ def _shifted(delegation: Delegation, by_s: float) -> Delegation:
             until_at=waiting.until_at + by_s,
             limit_at=waiting.limit_at + by_s,
         )
+
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at + by_s
+
     attempts = tuple(
         structs.replace(
             one,
             started_at=one.started_at + by_s,
-            patience_until_at=None
-            if one.patience_until_at is None
-            else one.patience_until_at + by_s,
+            answered_at=moved(one.answered_at),
+            patience_until_at=moved(one.patience_until_at),
         )
         if one.ended_at is None
         else one
         for one in delegation.attempts
     )
+    marks = tuple(
+        structs.replace(
+            one,
+            since_at=one.since_at + by_s,
+            before=None if one.before is None else shift_outage(one.before, by_s),
+        )
+        for one in delegation.marks
+    )
     return structs.replace(
         delegation,
         attempts=attempts,
         waiting=waiting,
-        deadline_at=None if delegation.deadline_at is None else delegation.deadline_at + by_s,
+        marks=marks,
+        deadline_at=moved(delegation.deadline_at),
+        last_activity_at=moved(delegation.last_activity_at),
     )

@@ -10,7 +10,7 @@ from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.ids import BackendId
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Delegation, Rejection, RejectionKind, Session
-from fallbackd.core.walk import end, walk
+from fallbackd.core.walk import end, tried_key, walk
 
 
 def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
@@ -47,13 +47,15 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     )
     if not candidates:
         return _reject(draft, "empty_chain", _no_candidates(event))
-    if session is not None and session.running in snapshot.active:
+    # The unfinished work holds the session, also one that was ended meanwhile.
+    holding = next((one for one in snapshot.active.values() if one.session == event.session), None)
+    if holding is not None:
         return _reject(
             draft,
             "busy",
-            f"session {event.session!r} is busy with {session.running}; "
+            f"session {event.session!r} is busy with {holding.delegation}; "
             "wait for it, cancel it, or use another session",
-            delegation=session.running,
+            delegation=holding.delegation,
         )
     parent = None if event.parent is None else snapshot.active.get(event.parent)
     nesting = 0 if parent is None else parent.nesting + 1
@@ -84,7 +86,7 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     if parent is not None:
         budget = max(1, min(budget, parent.budget - len(parent.attempts)))
         inherited = (
-            tuple(one.backend for one in parent.attempts if one.failure is not None)
+            tuple(tried_key(parent, one) for one in parent.attempts if one.ended_at is not None)
             + parent.inherited_tried
         )
         if parent.deadline_at is not None:
@@ -164,10 +166,17 @@ def _session_for(
     if event.backend is not None and event.backend != session.original:
         # The caller chose another backend: that is its original from now on.
         session = structs.replace(
-            session, original=first, current=first, depth=0, notices_sent=(), hops=()
+            session,
+            original=first,
+            current=first,
+            current_model=None,
+            depth=0,
+            notices_sent=(),
+            hops=(),
+            recovered_announced=False,
         )
     elif event.backend is not None and session.current != session.original:
-        session = structs.replace(session, current=first, depth=0)
+        session = structs.replace(session, current=first, current_model=None, depth=0)
     return structs.replace(session, running=event.delegation, role=event.role or session.role)
 
 
@@ -266,6 +275,8 @@ def lost(draft: Draft, event: Started) -> None:
     assert delegation is not None
     session = session_of(draft, delegation)
     running = delegation.running
+    if running is not None and running.attempt in event.survivors:
+        return
     failure = make_failure(
         Reason.CRASH,
         now=draft.now,
@@ -275,11 +286,19 @@ def lost(draft: Draft, event: Started) -> None:
         evidence="the daemon ended while this was under way",
     )
     failure = structs.replace(failure, marks_health=False)
+    message = "the daemon ended while this was under way; ask again if it still matters"
     if running is not None:
+        gone = running.attempt not in event.unstopped
+        if not gone:
+            message = (
+                f"the daemon ended while this was under way, and the attempt on {running.backend} "
+                f"could not be stopped: look for its processes (pid {running.pid})"
+            )
         attempt = structs.replace(
-            running, state="failed", ended_at=draft.now, failure=failure, ending=None
+            running, state="failed", ended_at=draft.now, failure=failure, ending=None, gone=gone
         )
         delegation = structs.replace(delegation, attempts=(*delegation.attempts[:-1], attempt))
+        draft.release(attempt)
         draft.note(
             "attempt.ended",
             delegation,
@@ -295,5 +314,5 @@ def lost(draft: Draft, event: Started) -> None:
         session,
         state="failed",
         failure=failure,
-        message="the daemon ended while this was under way; ask again if it still matters",
+        message=message,
     )

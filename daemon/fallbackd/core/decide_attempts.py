@@ -14,14 +14,14 @@ from fallbackd.core.events import (
     AttemptStarted,
     Woke,
 )
+from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import LOW_CONFIDENCE, Failure, Reason, make_failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.meter import add_cost
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.scopes import find_backend
+from fallbackd.core.scopes import find_backend, model_of
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
-from fallbackd.core.exchange import Usage
-from fallbackd.core.walk import end, end_by_deadline, end_exhausted, request_of, walk
+from fallbackd.core.walk import end, end_by_deadline, request_of, walk
 from fallbackd.core.watch import Limits, Passed, Watch, expiry
 
 AGENT_STALL_S = 450.0
@@ -77,9 +77,12 @@ def _current(draft: Draft, attempt: AttemptId) -> _Current | None:
 
 def attempt_started(draft: Draft, event: AttemptStarted) -> None:
     current = _current(draft, event.attempt)
-    if current is None or current.attempt.state != "starting":
+    if current is None or current.attempt.state == "running":
         return
     attempt = current.attempt
+    if attempt.state == "stopping":
+        draft.put_delegation(current.updated(pid=event.pid))
+        return
     draft.put_delegation(current.updated(state="running", pid=event.pid))
     draft.note(
         "attempt.started",
@@ -117,7 +120,9 @@ def attempt_answered(draft: Draft, event: AttemptAnswered) -> None:
         return
     attempt = current.attempt
     first_at = attempt.answered_at or draft.now
-    draft.put_delegation(current.updated(answered_at=first_at, patience_until_at=None))
+    draft.put_delegation(
+        current.updated(answered_at=first_at, patience_until_at=None, failure=None)
+    )
     backend = find_backend(draft.policy, attempt.backend)
     if backend is not None:
         draft.succeed(
@@ -332,11 +337,14 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         )
     draft.put_delegation(delegation)
     draft.wake_waiting()  # a place on the host is free
-    if not event.gone:
-        _unproven_end(draft, delegation, session, attempt)
-        return
     if failure is None:
         _succeeded(draft, delegation, session, attempt)
+        return
+    if not event.gone:
+        is_over = delegation.deadline_at is not None and now >= delegation.deadline_at
+        if not (delegation.cancelling or is_over):
+            delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
+        _unproven_end(draft, delegation, session, attempt)
         return
     if delegation.cancelling:
         draft.release(attempt)
@@ -380,6 +388,10 @@ def _unproven_end(draft: Draft, delegation: Delegation, session: Session, attemp
 
 def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: Attempt) -> None:
     draft.release(attempt)
+    if attempt.gone is False:
+        # Nothing is started in its place, so the answer counts; but somebody has to know.
+        left = f"processes of {attempt.backend} (pid {attempt.pid}) may still run"
+        delegation = structs.replace(delegation, warnings=(*delegation.warnings, left))
     returned = attempt.backend == session.original
     session = structs.replace(
         session,
@@ -417,9 +429,11 @@ def _failed(
     *,
     luck: float,
 ) -> None:
-    if failure.reason in (Reason.TASK_FAILED, Reason.APPROVAL_REQUIRED):
+    if failure.reason in (Reason.TASK_FAILED, Reason.APPROVAL_REQUIRED, Reason.CANCELLED):
         draft.release(attempt)
         why = "the agent ended with an error of the task itself"
+        if failure.reason is Reason.CANCELLED:
+            why = f"{attempt.backend} says that it was interrupted, and not by us"
         if failure.reason is Reason.APPROVAL_REQUIRED:
             why = f"{attempt.backend} asked for an approval that nobody can give here"
         end(draft, delegation, session, state="failed", failure=failure, message=why)
@@ -448,6 +462,10 @@ def _failed(
         _wait_to_retry(draft, delegation, attempt, failure, again)
         return
     delegation = _give_up(draft, delegation, attempt, failure, backend, luck=luck)
+    if failure.reason in LOW_CONFIDENCE and not failure.hop:
+        # The daemon's own trouble: it could not give the attempt a place, or keep its answer.
+        end(draft, delegation, session, state="failed", failure=failure, message=failure.evidence)
+        return
     if _same_form_error_twice(delegation, failure):
         end(
             draft,
@@ -466,15 +484,6 @@ def _failed(
             state="failed",
             failure=failure,
             message=f"{attempt.backend} had begun to change files (on_partial)",
-        )
-        return
-    if not _may_hop(delegation, failure):
-        end_exhausted(
-            draft,
-            delegation,
-            session,
-            why=f"{failure.reason.value} is not a reason to fall back for this role",
-            event="attempt failed",
         )
         return
     walk(draft, delegation, session, event="attempt failed")
@@ -499,14 +508,6 @@ def _same_form_error_twice(delegation: Delegation, failure: Failure) -> bool:
         one.failure is not None and one.failure.reason is Reason.FORMAT_ERROR
         for one in delegation.attempts[:-1]
     )
-
-
-def _may_hop(delegation: Delegation, failure: Failure) -> bool:
-    if failure.shrink_input:
-        return True  # to a larger context only: the resolution sees to it
-    if not failure.hop:
-        return False
-    return delegation.fallback_on is None or failure.reason.value in delegation.fallback_on
 
 
 def _give_up(
@@ -608,14 +609,20 @@ def _wait_to_retry(
 ) -> None:
     key = candidate_key(attempt.backend, attempt.model)
     stated = failure.wait_s is not None
+    backend = find_backend(draft.policy, attempt.backend)
     entry = next(
         (
             one
             for one in delegation.candidates
-            if one.backend == attempt.backend and one.model in (attempt.model, None)
+            if one.backend == attempt.backend
+            and backend is not None
+            and model_of(one, backend) == attempt.model
         ),
         Entry(backend=attempt.backend, model=attempt.model),
     )
+    waited = delegation.waited
+    if failure.reason is Reason.RATE_LIMIT:
+        waited = (*waited, key)
     draft.tell(
         delegation,
         "attempt failed",
@@ -637,7 +644,7 @@ def _wait_to_retry(
                 retry_of=attempt.attempt,
                 is_stated=stated,
             ),
-            waited=(*delegation.waited, key),
+            waited=waited,
         )
     )
     draft.effects.append(WakeAt(at=at, delegation=delegation.delegation, purpose="wait"))

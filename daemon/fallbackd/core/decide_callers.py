@@ -3,12 +3,13 @@
 from msgspec import Struct, structs
 
 from fallbackd.core import health as machine
-from fallbackd.core.chain import Request, Resolved, candidate_key, candidates_for
+from fallbackd.core.chain import Choice, Request, Resolved, candidate_key, candidates_for, find_role
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
 from fallbackd.core.failures import Failure
+from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.scopes import find_backend, scopes_of
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Hop, Rejection, Session, Verdict
 
 LEASE_S = 600.0
@@ -56,9 +57,10 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
         session=session,
     )
     preferred = None
-    if session is not None and event.backend is None and session.current != session.original:
-        if draft.now - session.last_used_at < policy.defaults.idle_s:
-            preferred = session.current
+    is_away = session is not None and session.current != session.original
+    if is_away and session is not None and event.backend is None:
+        idle_s = draft.now - session.last_used_at
+        preferred = session.current if idle_s < policy.defaults.idle_s else None
     request = Request(
         prompt_tokens=event.prompt_tokens,
         preferred=preferred,
@@ -70,7 +72,12 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
     if choice is not None and choice.trial_scopes and event.lease is not None:
         generation = 0
         for scope in choice.trial_scopes:
-            leased = machine.lease(draft.health[scope], event.lease, now=draft.now)
+            leased = machine.lease(
+                draft.health[scope],
+                event.lease,
+                now=draft.now,
+                expires_at=draft.now + LEASE_S,
+            )
             draft.put_health(leased)
             generation = leased.generation
         found = structs.replace(
@@ -120,7 +127,7 @@ def _resolved_session(
             last_used_at=now,
         )
     if event.backend is not None and event.backend == session.original == chosen.id:
-        session = structs.replace(session, current=chosen.id, depth=0)
+        session = structs.replace(session, current=chosen.id, current_model=None, depth=0)
     return structs.replace(session, role=event.role or session.role, last_used_at=now)
 
 
@@ -136,8 +143,9 @@ def reported(draft: Draft, event: Reported) -> Decision:
         )
     session = draft.snapshot.session
     model = event.model or backend.model
-    if event.attempt is not None:
-        _give_back(draft, backend, model, event)
+    is_late = event.lease is not None and not _give_back(draft, event.lease)
+    if is_late and event.outcome == "failure":
+        return draft.finish(answer=ReportAnswer(failure=event.failure, ignored=True))
     match event.outcome:
         case "released":
             return draft.finish(answer=ReportAnswer())
@@ -152,11 +160,17 @@ def reported(draft: Draft, event: Reported) -> Decision:
             return _reported_failure(draft, event, backend, model, session)
 
 
-def _give_back(draft: Draft, backend: Backend, model: str | None, event: Reported) -> None:
-    for scope in scopes_of(backend, model, event.credential):
-        record = draft.health.get(scope)
-        if record is not None and event.attempt is not None:
-            draft.put_health(machine.release(record, event.attempt))
+def _give_back(draft: Draft, lease: AttemptId) -> bool:
+    """Give a lease back; False: it ran out, or was overtaken, and says nothing any more."""
+    was_held = False
+    for record in list(draft.health.values()):
+        if record.trial is None or record.trial.attempt != lease:
+            continue
+        was_held = was_held or machine.is_leased(record, now=draft.now)
+        draft.put_health(machine.release(record, lease))
+    if was_held:
+        draft.wake_waiting()
+    return was_held
 
 
 def _served(draft: Draft, session: Session, backend: Backend) -> Session:
@@ -197,11 +211,14 @@ def _reported_failure(
         started_at=event.started_at,
         luck=event.luck,
     )
-    if not (failure.hop or failure.shrink_input):
+    role = None if session is None else session.role
+    known = None if role is None else find_role(draft.policy, role)
+    wanted = None if known is None else known.fallback_on
+    may_hop = failure.hop and (wanted is None or failure.reason in wanted)
+    if not (may_hop or failure.shrink_input):
         if session is not None:
             draft.put_session(structs.replace(session, last_used_at=draft.now))
         return draft.finish(answer=ReportAnswer(failure=failure))
-    role = None if session is None else session.role
     candidates = candidates_for(
         draft.policy, backend=None if role else backend.id, role=role, chain=None, session=session
     )
@@ -212,7 +229,7 @@ def _reported_failure(
     if resolved.choice is not None:
         following = _resolution(candidates, resolved)
         if session is not None:
-            session = _moved(draft, session, backend, resolved.choice.backend, failure)
+            session = _moved(draft, session, backend, resolved.choice, failure)
     if session is not None:
         draft.put_session(structs.replace(session, last_used_at=draft.now))
     return draft.finish(answer=ReportAnswer(failure=failure, next=following))
@@ -227,12 +244,13 @@ def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
     if event.attempt is not None:
         return False
     last_at = session.last_fallback_at
-    return last_at is not None and draft.now - last_at < draft.policy.defaults.dedup_window_s
+    return last_at is not None and 0 <= draft.now - last_at < draft.policy.defaults.dedup_window_s
 
 
 def _moved(
-    draft: Draft, session: Session, left: Backend, taken: Backend, failure: Failure
+    draft: Draft, session: Session, left: Backend, choice: Choice, failure: Failure
 ) -> Session:
+    taken = choice.backend
     hop = Hop(
         at=draft.now,
         from_backend=left.id,
@@ -260,6 +278,7 @@ def _moved(
     return structs.replace(
         session,
         current=taken.id,
+        current_model=choice.entry.model,
         depth=0 if returned else session.depth + 1,
         last_fallback_at=draft.now,
         hops=(*session.hops, hop)[-50:],

@@ -3,6 +3,7 @@
 from msgspec import structs
 
 from fallbackd.core import health as machine
+from fallbackd.core import meter
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import (
     ConfigReloaded,
@@ -13,13 +14,24 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Ticked,
 )
-from fallbackd.core.failures import FLAGS, NEVER_MARKS, Reason
+from fallbackd.core.failures import NEVER_MARKS, Reason
 from fallbackd.core.health import Health, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import REASONS
-from fallbackd.core.scopes import backend_scope, find_backend, touched
+from fallbackd.core.scopes import backend_scope, find_backend, is_scope_of, own_health, touched
 from fallbackd.core.state import Session
 
+REPAIRABLE = frozenset(
+    {
+        Reason.AUTH,
+        Reason.BILLING,
+        Reason.NOT_INSTALLED,
+        Reason.NOT_CONFIGURED,
+        Reason.PERMISSION,
+        Reason.TLS,
+    }
+)
+"""What a changed login or program may have cured."""
 PROGRAM_REASONS = frozenset({Reason.NOT_INSTALLED, Reason.PERMISSION, Reason.NOT_CONFIGURED})
 
 
@@ -28,24 +40,24 @@ def scopes_of_target(draft: Draft, target: str) -> tuple[ScopeId, ...] | None:
     backend = find_backend(draft.policy, BackendId(target))
     if backend is not None:
         return touched(backend, draft.health)
-    if ScopeId(target) in draft.health or target in known_scopes(draft):
+    if is_known_scope(draft, target):
         return (ScopeId(target),)
     if backend_scope(target) in draft.health:
         return (backend_scope(target),)
     return None
 
 
-def known_scopes(draft: Draft) -> set[str]:
-    found: set[str] = set()
-    for backend in draft.policy.backends.values():
-        found.update(touched(backend, draft.health))
-    return found
+def is_known_scope(draft: Draft, target: str) -> bool:
+    scope = ScopeId(target)
+    return scope in draft.health or any(
+        is_scope_of(backend, scope) for backend in draft.policy.backends.values()
+    )
 
 
 def own_scope(draft: Draft, target: str) -> ScopeId:
     if find_backend(draft.policy, BackendId(target)) is not None:
         return backend_scope(target)
-    if ScopeId(target) in draft.health or target in known_scopes(draft):
+    if is_known_scope(draft, target):
         return ScopeId(target)
     return backend_scope(target)
 
@@ -162,6 +174,8 @@ def readiness_seen(draft: Draft, event: ReadinessSeen) -> None:
             now=draft.now,
             source="readiness",
         )
+        if marked == record:
+            return
         if marked.outage is not None:
             since_at = draft.now
             if outage is not None and outage.reason is event.reason:
@@ -171,14 +185,17 @@ def readiness_seen(draft: Draft, event: ReadinessSeen) -> None:
             )
         draft.put_health(marked)
         return
-    if record is None or outage is None:
+    if record is not None and outage is not None and outage.source == "readiness":
+        _repaired(draft, record, proven=True)
+    if not event.repaired:
         return
-    if outage.source == "readiness" or (
-        event.repaired and FLAGS[outage.reason].hop and outage.state == "broken"
-    ):
-        if outage.source == "person":
-            return
-        _repaired(draft, record, proven=outage.source == "readiness")
+    backend = find_backend(draft.policy, event.backend)
+    for one in (scope,) if backend is None else touched(backend, draft.health):
+        known = draft.health.get(one)
+        if known is None or known.outage is None or known.outage.source == "person":
+            continue
+        if known.outage.state == "broken" and known.outage.reason in REPAIRABLE:
+            _repaired(draft, known, proven=False)
 
 
 def _repaired(draft: Draft, record: Health, *, proven: bool) -> None:
@@ -187,6 +204,8 @@ def _repaired(draft: Draft, record: Health, *, proven: bool) -> None:
     if proven:
         draft.put_health(machine.clear(record))
     else:
+        if view(record, now=draft.now).state != "broken":
+            return
         outage = structs.replace(record.outage, until_at=draft.now)
         draft.put_health(structs.replace(record, outage=outage))
     draft.wake_waiting()
@@ -216,10 +235,13 @@ def ticked(draft: Draft, event: Ticked) -> None:
         moved = True
     if moved:
         draft.wake_waiting()
+    busy = {one.session for one in draft.snapshot.active.values()}
     for name in event.idle_sessions:
-        draft.drop_session_id(name)
+        if name not in busy:
+            draft.drop_session_id(name)
     for session in event.fallen_sessions:
-        _tell_recovery(draft, session)
+        if session.session not in busy:  # what was read before may have begun to work since
+            _tell_recovery(draft, session)
 
 
 def _tell_recovery(draft: Draft, session: Session) -> None:
@@ -227,9 +249,8 @@ def _tell_recovery(draft: Draft, session: Session) -> None:
     backend = find_backend(draft.policy, session.original)
     if backend is None or session.recovered_announced or session.running is not None:
         return
-    for scope in touched(backend, draft.health):
-        if view(draft.health.get(scope), now=draft.now).state != "healthy":
-            return
+    if own_health(backend, draft.health, now=draft.now)[0].state != "healthy":
+        return
     draft.note(
         "session.notice",
         session=session.session,
@@ -247,3 +268,5 @@ def _tell_recovery(draft: Draft, session: Session) -> None:
 def clock_stepped(draft: Draft, by_s: float) -> None:
     for record in list(draft.health.values()):
         draft.put_health(machine.shift(record, by_s))
+    for used in list(draft.meters.values()):
+        draft.put_meter(meter.shift(used, by_s))

@@ -60,6 +60,10 @@ class Draft:
         self._delegation = delegation
 
     def put_session(self, session: Session) -> None:
+        seen = self.snapshot
+        working = None if seen.delegation is None else seen.delegation.session
+        if seen.session is None and working == session.session:
+            return  # it was ended while its delegation ran: its work does not bring it back
         self._session = session
 
     def put_more_session(self, session: Session) -> None:
@@ -72,10 +76,6 @@ class Draft:
 
     def drop_session_id(self, session: SessionId) -> None:
         self._dropped.append(DropSession(session))
-
-    @property
-    def session(self) -> Session | None:
-        return self._session or self.snapshot.session
 
     def put_health(self, health: Health) -> None:
         if self.health.get(health.scope) == health:
@@ -213,6 +213,10 @@ class Draft:
 
     # --- meters ----------------------------------------------------------------------------
 
+    def put_meter(self, used: Meter) -> None:
+        self.meters[used.backend] = used
+        self._metered[used.backend] = None
+
     def count_start(self, backend: BackendId) -> None:
         self.meters[backend] = meter.started(self.meters.get(backend), backend, now=self.now)
         self._metered[backend] = None
@@ -238,7 +242,7 @@ class Draft:
         outage = record.outage
         self.note(
             "health.moved",
-            backend=_backend_of(record.scope),
+            backend=_backend_of(record.scope, self.policy),
             scope=record.scope,
             route=(record.announced, state.state),
             unproven=state.unproven,
@@ -272,10 +276,11 @@ class Draft:
         )
 
 
-def _backend_of(scope: ScopeId) -> BackendId | None:
+def _backend_of(scope: ScopeId, policy: Policy) -> BackendId | None:
     kind, _, name = scope.partition(":")
     if kind == "backend":
         return BackendId(name)
-    if kind == "model":
-        return BackendId(name.rpartition("/")[0] if name.count("/") == 1 else name.split("/")[0])
-    return None
+    if kind != "model":
+        return None
+    found = [one for one in policy.backends if name.startswith(f"{one}/")]
+    return max(found, key=len, default=BackendId(name.partition("/")[0]))

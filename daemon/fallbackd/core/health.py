@@ -2,10 +2,10 @@
 Health of one scope: a record, and what it means at an instant.
 
              failure that passes by itself                 until_at passed
-  healthy ───────────────────────────▶ rate_limited ─────────────────────▶ cooldown ──▶ healthy
-     │                                     ▲    ▲                            │  │     (unproven)
-     │   failure that needs a repair       │    └───────── failure ──────────┘  └─ success ─▶ healthy
-     └────────────────────────▶ broken ────┴── ttl ends ──▶ cooldown
+  healthy ──────────────────────────▶ rate_limited ────────────────────▶ cooldown ──▶ healthy
+     │                                    ▲    ▲                           │  │     (unproven)
+     │   failure that needs a repair      │    └──────── failure ──────────┘  └ success ▶ healthy
+     └───────────────────────▶ broken ────┴── ttl ends ──▶ cooldown
   any ── person ──▶ paused ── person ──▶ what the record says
 
 Nothing here moves by itself: a record keeps the last outage and the two ends of it, and
@@ -29,6 +29,8 @@ COUNT_MEMORY_S = 3600.0
 JITTER = 0.1
 EARLY_TRIAL_S = 3600.0
 """A stated time is doubted for the first time after this, then twice as late each time."""
+LONG_STOP_S = 3600.0
+"""After a stop of this length, what our policy believed is tried before it is believed."""
 
 
 class Outage(Struct, frozen=True, kw_only=True):
@@ -55,6 +57,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     attempt: AttemptId
     generation: int
     leased_at: float
+    expires_at: float | None = None
+    """Null: it belongs to an attempt of ours and ends with it."""
 
 
 class Pause(Struct, frozen=True, kw_only=True):
@@ -100,6 +104,14 @@ def view(health: Health | None, *, now: float) -> View:
     if now < cooldown_until_at:
         return View(state="cooldown", unproven=True, until_at=cooldown_until_at)
     return View(state="healthy", unproven=True)
+
+
+def is_leased(health: Health | None, *, now: float) -> bool:
+    """Whether somebody holds the one trial of a scope. The lease of a caller runs out."""
+    if health is None or health.trial is None:
+        return False
+    expires_at = health.trial.expires_at
+    return expires_at is None or now < expires_at
 
 
 def count_at(health: Health | None, *, now: float) -> int:
@@ -171,6 +183,8 @@ def fail(
     source: Source = "provider" if is_stated else "policy"
 
     if old is not None and is_running:
+        if _is_repair(old) and policy.state != "broken" and not is_stated:
+            return record  # a passing failure neither hides nor ends what needs a repair
         may_shorten = is_stated and old.source != "person" and not (is_stale and _is_repair(old))
         if not may_shorten and _is_not_later(end_at, old.until_at):
             if is_stale or old.source == "person":
@@ -223,9 +237,17 @@ def mark(
     now: float,
     source: Source = "person",
 ) -> Health:
-    """What a person says replaces whatever was believed. `ttl_s` in seconds has no bound."""
+    """
+    What a person says replaces whatever was believed. `ttl_s` in seconds has no bound.
+
+    What was imported or seen shortens nothing.
+    """
     record = health or Health(scope=scope)
     window = policy.window_s if ttl_s is None else ttl_s
+    if source != "person" and record.outage is not None:
+        old_until_at = record.outage.until_at
+        if old_until_at is None or old_until_at > now + window:
+            return record
     return structs.replace(
         record,
         outage=Outage(
@@ -264,15 +286,18 @@ def clear(health: Health) -> Health:
     )
 
 
-def lease(health: Health, attempt: AttemptId, *, now: float) -> Health:
+def lease(
+    health: Health, attempt: AttemptId, *, now: float, expires_at: float | None = None
+) -> Health:
     generation = health.generation + 1
     early = health.outage is not None and (
         health.outage.until_at is None or now < health.outage.until_at
     )
     return structs.replace(
         health,
-        trial=Trial(attempt=attempt, generation=generation, leased_at=now),
+        trial=Trial(attempt=attempt, generation=generation, leased_at=now, expires_at=expires_at),
         generation=generation,
+        last_attempt_at=now,
         early_trials=health.early_trials + (1 if early else 0),
     )
 
@@ -312,28 +337,50 @@ def shift(health: Health, by_s: float) -> Health:
     outage, pause, trial = health.outage, health.pause, health.trial
     return structs.replace(
         health,
-        outage=outage
-        and structs.replace(
-            outage,
-            since_at=outage.since_at + by_s,
-            until_at=moved(outage.until_at),
-            stated_reset_at=moved(outage.stated_reset_at),
-            last_failure_at=outage.last_failure_at + by_s,
-        ),
+        outage=outage and shift_outage(outage, by_s),
         pause=pause and structs.replace(pause, since_at=pause.since_at + by_s),
-        trial=trial and structs.replace(trial, leased_at=trial.leased_at + by_s),
+        trial=trial
+        and structs.replace(
+            trial, leased_at=trial.leased_at + by_s, expires_at=moved(trial.expires_at)
+        ),
         last_attempt_at=moved(health.last_attempt_at),
         loaded_at=moved(health.loaded_at),
     )
 
 
-def from_disk(health: Health, *, now: float) -> Health:
+def shift_outage(outage: Outage, by_s: float) -> Outage:
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at + by_s
+
+    return structs.replace(
+        outage,
+        since_at=outage.since_at + by_s,
+        until_at=moved(outage.until_at),
+        stated_reset_at=moved(outage.stated_reset_at),
+        last_failure_at=outage.last_failure_at + by_s,
+    )
+
+
+def from_disk(health: Health, *, now: float, stopped_s: float = 0.0) -> Health:
     """
     A record of an earlier run: its lease is void; one that lies in the future starts anew.
+
+    Args:
+        stopped_s: How long no daemon was there. After a long stop a window of our own policy is
+            over: one trial tells more than a belief of long ago. What a provider or a person
+            said stands.
 
     Source: a clock that was set back between two runs must not make a window longer than it was.
     """
     outage = health.outage
+    if (
+        outage is not None
+        and stopped_s >= LONG_STOP_S
+        and outage.source == "policy"
+        and outage.until_at is not None
+        and outage.until_at > now
+    ):
+        outage = structs.replace(outage, until_at=max(outage.since_at, now))
     if outage is not None and outage.since_at > now + 1:
         length = None if outage.until_at is None else outage.until_at - outage.since_at
         outage = structs.replace(

@@ -57,18 +57,33 @@ def tokens_in_hour(meter: Meter | None, *, now: float) -> int:
     return sum(tokens for _, _, tokens in _recent(meter, now=now))
 
 
-def over_cap_until(meter: Meter | None, cap: int | None, *, now: float) -> float | None:
-    """When the local budget has room again; None while it has."""
+def over_cap_until(
+    meter: Meter | None, cap: int | None, *, now: float, unit: str = "requests"
+) -> float | None:
+    """
+    When the local budget has room again; None while it has.
+
+    Args:
+        unit: What is counted: "tokens", else attempts.
+    """
     if cap is None or meter is None:
         return None
-    left = attempts_in_hour(meter, now=now)
+    recent = [(one[0], one[2 if unit == "tokens" else 1]) for one in _recent(meter, now=now)]
+    left = sum(count for _, count in recent)
     if left < cap:
         return None
-    for minute, count, _ in _recent(meter, now=now):
+    for minute, count in recent:
         left -= count
         if left < cap:
             return (minute + HOUR_MIN + 1) * 60.0
     return now + HOUR_MIN * 60.0
+
+
+def shift(meter: Meter, by_s: float) -> Meter:
+    """Move what was counted: the wall clock was set by `by_s` seconds."""
+    minutes = round(by_s / 60)
+    starts = tuple((minute + minutes, count, tokens) for minute, count, tokens in meter.starts)
+    return structs.replace(meter, starts=starts)
 
 
 def _recent(meter: Meter | None, *, now: float) -> list[tuple[int, int, int]]:

@@ -98,11 +98,34 @@ def touched(backend: Backend, health: Mapping[ScopeId, Health]) -> tuple[ScopeId
         *(ScopeId(f"quota:{backend.quota}") for _ in (1,) if backend.quota is not None),
         *(ScopeId(f"provider:{backend.provider}") for _ in (1,) if backend.provider is not None),
     ]
-    prefixes: tuple[str, ...] = (f"model:{backend.id}/",)
-    if backend.credentials:
-        prefixes += tuple(credential_scope(backend, label) for label in backend.credentials)
-    more = [scope for scope in health if scope.startswith(prefixes) and scope not in own]
-    return tuple(dict.fromkeys([*own, *more]))
+    return tuple(dict.fromkeys([*own, *(one for one in health if _is_owned(backend, one))]))
+
+
+def _is_owned(backend: Backend, scope: ScopeId) -> bool:
+    """Whether a scope is about a model or a credential of this backend."""
+    if scope.startswith(f"model:{backend.id}/"):
+        return True
+    plain = scope.partition("+model:")[0]
+    return any(plain == credential_scope(backend, label) for label in backend.credentials)
+
+
+def is_scope_of(backend: Backend, scope: ScopeId) -> bool:
+    """Whether a backend touches a scope, on record or not."""
+    return _is_owned(backend, scope) or scope in touched(backend, {})
+
+
+def own_health(
+    backend: Backend, health: Mapping[ScopeId, Health], *, now: float
+) -> tuple[View, Health | None]:
+    """
+    The worst of what the backend's own candidate touches. Of several credentials the best one
+    counts: it is the one that is used. A mark on another model makes no difference.
+    """
+    labels: tuple[str | None, ...] = backend.credentials or (None,)
+    return min(
+        (worst(health, scopes_of(backend, backend.model, label), now=now) for label in labels),
+        key=lambda one: severity(one[0]),
+    )
 
 
 def find_backend(policy: Policy, backend: BackendId) -> Backend | None:

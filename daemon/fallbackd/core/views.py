@@ -15,7 +15,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, View, count_at, severity, view
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend, Policy
-from fallbackd.core.scopes import find_backend, scopes_of, touched, worst
+from fallbackd.core.scopes import find_backend, own_health, touched
 from fallbackd.core.state import Delegation, Hop, Session, Snapshot
 
 Shown = dict[str, Any]  # any JSON
@@ -48,20 +48,20 @@ def health_entries(
 def health_entry(backend_id: BackendId, snapshot: Snapshot, policy: Policy, *, now: float) -> Shown:
     """The health of one backend. One that no configuration names is what its own record says."""
     backend = find_backend(policy, backend_id) or Backend(id=backend_id, kind="unknown")
-    seen, record = _own(backend, snapshot.health, now=now)
+    seen, record = own_health(backend, snapshot.health, now=now)
     scopes = [
         _scope(snapshot.health[scope], now=now)
         for scope in touched(backend, snapshot.health)
         if scope in snapshot.health
     ]
     budget_until_at = meter.over_cap_until(
-        snapshot.meters.get(backend.id), backend.hourly_cap, now=now
+        snapshot.meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
     )
     if budget_until_at is not None and severity(seen) < machine.SEVERITY["rate_limited"]:
         return {
             **_blank("rate_limited"),
             "reason": Reason.LOCAL_BUDGET.value,
-            "detail": f"its {backend.hourly_cap} attempts an hour are used up",
+            "detail": f"its {backend.hourly_cap} {backend.cap_unit} an hour are used up",
             "until_at": budget_until_at,
             "source": "policy",
             "seconds_remaining": budget_until_at - now,
@@ -75,17 +75,6 @@ def scope_entry(scope: ScopeId, snapshot: Snapshot, *, now: float) -> Shown:
     record = snapshot.health.get(scope)
     scopes = [] if record is None else [_scope(record, now=now)]
     return {**_shown(view(record, now=now), record, now=now), "scopes": scopes}
-
-
-def _own(
-    backend: Backend, health: Mapping[ScopeId, Health], *, now: float
-) -> tuple[View, Health | None]:
-    """Of several credentials the best one counts: it is the one that is used."""
-    labels: tuple[str | None, ...] = backend.credentials or (None,)
-    return min(
-        (worst(health, scopes_of(backend, backend.model, label), now=now) for label in labels),
-        key=lambda one: severity(one[0]),
-    )
 
 
 def _blank(state: str) -> Shown:

@@ -7,7 +7,7 @@ A hop is a move after a started attempt and counts; a candidate that is skipped 
 from msgspec import structs
 
 from fallbackd.core import health as machine
-from fallbackd.core.chain import Choice, Request, Resolved, candidate_key, sameness
+from fallbackd.core.chain import Choice, Request, Resolved, candidate_key, find_role, sameness
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import Answer, StartAttempt, WakeAt
 from fallbackd.core.failures import Failure, Reason, make_failure
@@ -39,11 +39,11 @@ def request_of(draft: Draft, delegation: Delegation, session: Session | None) ->
     larger_than: int | None = None
     not_provider: str | None = None
     for attempt in delegation.attempts:
-        tried.add(_key(delegation, attempt))
+        tried.add(tried_key(delegation, attempt))
         backend = find_backend(draft.policy, attempt.backend)
         if backend is None or attempt.failure is None:
             continue
-        if attempt.failure.marks_health:
+        if not attempt.failure.shrink_input:  # the same model may have more room elsewhere
             failed.add(sameness(backend, attempt.model, attempt.credential))
         if attempt.failure.shrink_input and backend.context_tokens is not None:
             larger_than = max(larger_than or 0, backend.context_tokens)
@@ -59,10 +59,13 @@ def request_of(draft: Draft, delegation: Delegation, session: Session | None) ->
         larger_than=larger_than,
         not_provider=not_provider,
         preferred=preferred,
+        local_only=bool(delegation.attempts)
+        and (last := delegation.attempts[-1].failure) is not None
+        and last.reason is Reason.LOCAL_NETWORK,
     )
 
 
-def _key(delegation: Delegation, attempt: Attempt) -> str:
+def tried_key(delegation: Delegation, attempt: Attempt) -> str:
     """The key of the chain entry that an attempt was made for."""
     for entry in delegation.candidates:
         if entry.backend == attempt.backend and entry.model == attempt.model:
@@ -72,7 +75,7 @@ def _key(delegation: Delegation, attempt: Attempt) -> str:
 
 def _affinity(draft: Draft, delegation: Delegation, session: Session) -> BackendId | None:
     """The backend that last answered this session, while its prompt cache may be warm."""
-    role = None if delegation.role is None else draft.policy.roles.get(delegation.role)
+    role = None if delegation.role is None else find_role(draft.policy, delegation.role)
     idle_s = draft.policy.defaults.idle_s
     if role is not None and role.idle_s is not None:
         idle_s = role.idle_s
@@ -97,6 +100,9 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         if draft.now < waiting.until_at:
             draft.effects.append(_wake(delegation, waiting.until_at))
             return
+        if _is_full(draft, delegation):
+            _queue(draft, delegation, waiting)
+            return
         if _retry(draft, delegation, session, waiting):
             return
     started = bool(delegation.attempts)
@@ -104,6 +110,11 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         why = "the caller wants no fallback"
         if delegation.failover:
             why = f"the maximum of {delegation.max_hops} hops is reached"
+        end_exhausted(draft, delegation, session, why=why, event=event)
+        return
+    last = delegation.attempts[-1].failure if started else None
+    if last is not None and not may_hop(delegation, last):
+        why = f"{last.reason.value} is not a reason to fall back for this role"
         end_exhausted(draft, delegation, session, why=why, event=event)
         return
     if len(delegation.attempts) >= delegation.budget:
@@ -118,8 +129,8 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         resolved = draft.resolve(candidates, structs.replace(request, last_resort=True))
         delegation = structs.replace(delegation, verdicts=resolved.verdicts)
     if resolved.choice is not None:
-        if _running_attempts(draft, delegation) >= draft.policy.defaults.max_running:
-            _queue(draft, delegation)
+        if _is_full(draft, delegation):
+            _queue(draft, delegation, None)
             return
         start(draft, delegation, session, resolved.choice, event=event)
         return
@@ -128,16 +139,27 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
     end_exhausted(draft, delegation, session, why="nobody in the chain is usable", event=event)
 
 
-def _running_attempts(draft: Draft, delegation: Delegation) -> int:
-    return sum(
+def may_hop(delegation: Delegation, failure: Failure) -> bool:
+    """Whether a failure is a reason to go to another candidate, for this role."""
+    if failure.shrink_input:
+        return True  # to a larger context only: the resolution sees to it
+    if not failure.hop:
+        return False
+    return delegation.fallback_on is None or failure.reason.value in delegation.fallback_on
+
+
+def _is_full(draft: Draft, delegation: Delegation) -> bool:
+    """Whether the host runs as many attempts as it may."""
+    running = sum(
         1
         for other in draft.snapshot.active.values()
         if other.delegation != delegation.delegation and other.running is not None
     )
+    return running >= draft.policy.defaults.max_running
 
 
-def _queue(draft: Draft, delegation: Delegation) -> None:
-    """The host runs as many attempts as it may; the next end of one wakes this delegation."""
+def _queue(draft: Draft, delegation: Delegation, waiting: Waiting | None) -> None:
+    """Wait for a free place: the next end of an attempt wakes this delegation."""
     if delegation.state != "queued":
         draft.tell(
             delegation,
@@ -145,7 +167,7 @@ def _queue(draft: Draft, delegation: Delegation) -> None:
             outcome="waits for a free place",
             max_running=draft.policy.defaults.max_running,
         )
-    draft.put_delegation(structs.replace(delegation, state="queued", waiting=None))
+    draft.put_delegation(structs.replace(delegation, state="queued", waiting=waiting))
     if delegation.deadline_at is not None:
         draft.effects.append(_wake(delegation, delegation.deadline_at))
 
@@ -239,7 +261,7 @@ def start(
     if hop is not None:
         delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
         session = _fallen(draft, delegation, session, hop)
-    previous = delegation.attempts[-1] if delegation.attempts else None
+    before = delegation.attempts
     delegation = structs.replace(
         delegation,
         state="running",
@@ -269,7 +291,7 @@ def start(
             backend=choice.backend.id,
             model=choice.model,
             effort=choice.entry.effort,
-            handoff=None if previous is None else handoff(previous),
+            handoff=handoff(before),
         )
     )
     if delegation.deadline_at is not None:
@@ -383,18 +405,19 @@ def _fallen(draft: Draft, delegation: Delegation, session: Session, hop: Hop) ->
     )
 
 
-def handoff(previous: Attempt) -> str | None:
+def handoff(attempts: tuple[Attempt, ...]) -> str | None:
     """What the next backend has to know of work that was begun. None: nothing was done."""
-    if previous.effects == "none":
+    begun = [one for one in attempts if one.effects != "none"]
+    if not begun:
         return None
-    ended = "ended" if previous.failure is None else f"ended with {previous.failure.reason.value}"
-    lines = [
-        "Note: another agent has already worked on this and may have changed files.",
-        f"It was {previous.backend}, and it {ended}.",
-    ]
-    if previous.changed_files:
-        shown = ", ".join(previous.changed_files[:20])
-        more = len(previous.changed_files) - 20
+    lines = ["Note: another agent has already worked on this and may have changed files."]
+    for one in begun:
+        ended = "ended" if one.failure is None else f"ended with {one.failure.reason.value}"
+        lines.append(f"It was {one.backend}, and it {ended}.")
+    changed = tuple(dict.fromkeys(name for one in begun for name in one.changed_files))
+    if changed:
+        shown = ", ".join(changed[:20])
+        more = len(changed) - 20
         lines.append(f"Changed files: {shown}" + (f" and {more} more" if more > 0 else "") + ".")
     lines.append("Look at what is there before you go on. The task was:")
     return "\n".join(lines) + "\n\n"
@@ -499,6 +522,7 @@ def earliest_return(draft: Draft, delegation: Delegation) -> float | None:
     known = [
         one.until_at
         for one in delegation.verdicts
-        if one.until_at is not None and one.state in ("rate_limited", "broken")
+        if one.until_at is not None
+        and (one.state in ("rate_limited", "broken") or one.verdict == "in_trial")
     ]
     return min(known, default=None)
