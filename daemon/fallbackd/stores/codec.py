@@ -62,7 +62,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX delegations_by_age ON delegations (created_at, delegation)",
         "CREATE INDEX delegations_by_session ON delegations (session, created_at, delegation)",
         "CREATE INDEX delegations_by_state ON delegations (state, created_at, delegation)",
-        "CREATE INDEX delegations_by_request ON delegations (request_id)"
+        "CREATE INDEX delegations_by_request ON delegations (request_id, created_at, delegation)"
         " WHERE request_id IS NOT NULL",
         "CREATE INDEX delegations_unfinished ON delegations (created_at) WHERE is_ended = 0",
         "CREATE INDEX delegations_by_end ON delegations (ended_at) WHERE is_ended = 1",

@@ -7,16 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from fallbackd.core.health import Health
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.state import Delegation, Meter, Session
 from fallbackd.stores.codec import RecordT, Undecodable, decode
 from fallbackd.stores.opening import Opened, open_again, open_database, put_aside, transaction
+from fallbackd.stores.trouble import warn
 from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, Writes
-
-log = structlog.get_logger()
 
 PRUNED_AT_ONCE = 500
 """Rows that one transaction deletes: the decisions in between must not wait long."""
@@ -66,7 +63,7 @@ class Database:
             opened = _without(self.path, error, now=now)
             loaded = self._take(opened)
         if opened.set_aside:
-            log.error("store.set_aside", paths=opened.set_aside)
+            warn("store.set_aside", paths=opened.set_aside)
         self.set_aside = opened.set_aside + self.set_aside
         return loaded, opened.trouble
 
@@ -112,7 +109,7 @@ class Database:
 
     def _skip(self, connection: sqlite3.Connection, table: str, key: str, why: str) -> None:
         """Take a record that cannot be read out of the way, into the table of such records."""
-        log.error("record.set_aside", table=table, key=key, why=why)
+        warn("record.set_aside", table=table, key=key, why=why)
         self.set_aside += (f"{self.path}: {table} {key}",)
         if not self._is_writable:
             return
@@ -270,7 +267,7 @@ def decoded(kind: type[RecordT], rows: Iterable[tuple[object, bytes]]) -> list[R
         try:
             good.append(decode(data, kind))
         except Undecodable as error:
-            log.error("record.unreadable", kind=kind.__name__, key=key, why=str(error))
+            warn("record.unreadable", kind=kind.__name__, key=key, why=str(error))
     return good
 
 

@@ -284,6 +284,7 @@ class Draft:
         return tuple(notes)
 
     def _put_delegation(self, delegation: Delegation) -> None:
+        """One that is not in memory is new: a decision has read what it changes."""
         before = self.delegation(delegation.delegation)
         self.delegations[delegation.delegation] = delegation
         if delegation.request_id is not None:

@@ -1,7 +1,7 @@
 """
 Opening the database file, whatever state it is in.
 
-A file that is damaged is renamed, never changed or deleted, and a new one is made. A file that
+A file that is damaged is renamed, never deleted, and a new one is made. A file that
 cannot be written is read. One of a newer version is left alone.
 """
 
@@ -102,6 +102,7 @@ def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
         _check(connection, path)
         trouble: Exception | None = None
         try:
+            connection.execute("PRAGMA journal_mode = WAL")
             if version < SCHEMA_VERSION:
                 _migrate(connection, version)
             _try_to_write(connection)
@@ -203,7 +204,6 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
     with transaction(connection):
         connection.execute(
             "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)"

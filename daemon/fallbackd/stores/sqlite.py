@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
-import structlog
 from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -38,12 +37,10 @@ from fallbackd.stores.commit import Commit, Request
 from fallbackd.stores.database import Database, decoded
 from fallbackd.stores.mirror import Draft, Mirror, newest_first
 from fallbackd.stores.opening import Damaged, StoreTooNew
-from fallbackd.stores.trouble import sentence
+from fallbackd.stores.trouble import sentence, warn
 from fallbackd.stores.writes import Writes
 
 ResultT = TypeVar("ResultT")
-
-log = structlog.get_logger()
 
 MAX_TOGETHER = 64
 """Decisions that are written in one transaction."""
@@ -197,9 +194,9 @@ class SqliteStore:
 
     def _tell(self, problem: str | None) -> None:
         if problem is not None and self._problem is None:
-            log.error("store.stopped_writing", problem=problem)
+            warn("store.stopped_writing", problem=problem)
         if problem is None and self._problem is not None:
-            log.info("store.resumed_writing")
+            warn("store.resumed_writing")
         self._problem = problem
 
     async def _on_disk(self, work: Callable[[], ResultT]) -> ResultT:
@@ -354,7 +351,7 @@ class SqliteStore:
                 await self._on_disk(self._database.close)
 
 
-async def open_sqlite(path: Path, *, now: float) -> SqliteStore:
+async def open_sqlite(path: Path, *, now: float, database: Database | None = None) -> SqliteStore:
     """
     Open a database, or make one. Never fails for the state the file or the disk is in: what could
     not be read is in `set_aside`, why nothing can be written in `problem`.
@@ -365,8 +362,8 @@ async def open_sqlite(path: Path, *, now: float) -> SqliteStore:
     Raises:
         StoreTooNew: The file was written by a newer version.
     """
-    database = Database(path)
-    loaded, trouble = await to_thread.run_sync(lambda: database.open(now=now))
+    opening = database or Database(path)
+    loaded, trouble = await to_thread.run_sync(lambda: opening.open(now=now))
     mirror = Mirror(max_ended=MAX_ENDED, max_journal=MAX_JOURNAL)
     mirror.load(
         health=[from_disk(one, now=now) for one in loaded.health],
@@ -378,5 +375,5 @@ async def open_sqlite(path: Path, *, now: float) -> SqliteStore:
     )
     problem = None if trouble is None else sentence(path, trouble)
     if problem is not None:
-        log.error("store.stopped_writing", problem=problem)
-    return SqliteStore(database, mirror, loaded.facts, problem)
+        warn("store.stopped_writing", problem=problem)
+    return SqliteStore(opening, mirror, loaded.facts, problem)

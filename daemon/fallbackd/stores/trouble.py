@@ -1,14 +1,18 @@
-"""Why nothing can be written, as a sentence for the person who can change it."""
+"""Saying what is wrong with a database, to the person who can change it."""
 
 import errno
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
+
+import structlog
 
 from fallbackd.stores.opening import Damaged, StoreTooNew, is_damage
 
 FULL = "free some space on its disk; writing resumes by itself"
 READ_ONLY = "let this user write to the file and its directory; writing resumes by itself"
 DAMAGED = "restart the daemon: the file is put aside, and a new one is made"
+IN_THE_WAY = "move away the file that is where its directory belongs; writing resumes by itself"
 LOCKED = "end the program that holds it; writing resumes by itself"
 BROKEN = "look at its disk (space, limits, errors); writing resumes by itself"
 
@@ -26,6 +30,8 @@ ADVICE_BY_ERRNO = {
     errno.EROFS: READ_ONLY,
     errno.EACCES: READ_ONLY,
     errno.EPERM: READ_ONLY,
+    errno.EEXIST: IN_THE_WAY,
+    errno.ENOTDIR: IN_THE_WAY,
 }
 
 
@@ -43,3 +49,9 @@ def sentence(path: Path, error: Exception) -> str:
         cause = error.strerror or str(error)
         advice = ADVICE_BY_ERRNO.get(error.errno, BROKEN)
     return f"{path} cannot be written: {cause}; {advice}"
+
+
+def warn(event: str, **facts: object) -> None:
+    """Log it. A disk that is full is often the one of the log as well: that changes nothing."""
+    with suppress(OSError):
+        structlog.get_logger().warning(event, **facts)
