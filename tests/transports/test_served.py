@@ -464,6 +464,7 @@ async def test_leftover_of_a_daemon_before_is_ended(tmp_path: Path) -> None:
     running = await before.open(command, attempt="server:k", directory=str(directory), env={})
     assert running.pid is not None
     assert lives(running.pid)
+    await until((directory / "attempt.json").exists)
     async with serving(tmp_path) as place:
         with anyio.fail_after(LIMIT_S):
             await place.transport.end_leftovers()
