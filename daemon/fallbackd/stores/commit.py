@@ -13,7 +13,7 @@ Answer = tuple[Decision, Sequence[Journaled]]
 class Request:
     """One call of `transact`, until it has its answer."""
 
-    def __init__(self, keys: Keys, run: Callable[[Snapshot], Decision], must_keep: bool) -> None:
+    def __init__(self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool) -> None:
         self.keys = keys
         self.must_keep = must_keep
         self.answer: Answer | None = None
@@ -29,7 +29,7 @@ class Request:
         try:
             decision = self._run(draft.snapshot(self.keys))
             writes = writes_of(decision.changes, after_seq=draft.last_seq)
-        except Exception as error:
+        except Exception as error:  # raised where it was asked for, not to those beside it
             self.error = error
             return None
         return (decision, draft.add(decision.changes)), writes

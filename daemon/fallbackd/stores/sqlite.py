@@ -88,7 +88,7 @@ class SqliteStore:
         self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool = True
     ) -> tuple[Decision, Sequence[Journaled]]:
         await checkpoint_if_cancelled()
-        request = Request(keys, run, must_keep)
+        request = Request(keys, run, must_keep=must_keep)
         self._waiting.append(request)
         try:
             # What is being written cannot be called back. The disk answers, or gives an error.
