@@ -41,8 +41,8 @@ def set_up(*, format: Literal["console", "json"], level: str) -> None:
 
 
 def clean(_: object, __: str, fields: Fields) -> Mapping[str, Any]:
-    """Make every value printable and free of what looks like a secret."""
-    return {name: _cleaned(value, name) for name, value in fields.items()}
+    """Make every value printable and free of what looks like a secret; leave out the unknown."""
+    return {name: _cleaned(value, name) for name, value in fields.items() if value is not None}
 
 
 def _cleaned(value: Any, name: str) -> Any:

@@ -6,7 +6,7 @@ be described with (`size:large`, `complexity:high`, `scope:code`). Whoever canno
 left out before anything is added up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct, field
 
@@ -64,11 +64,13 @@ def suggest(
     used: Mapping[BackendId, Meter],
     *,
     now: float,
+    missing: Collection[BackendId] = (),
 ) -> Suggestion:
     """
     Args:
         states: Health of every configured backend, as one word. Absent: healthy.
         used: What each backend has been used for.
+        missing: Those that are not installed or set up: nobody falls back from what is not there.
     """
     offered = [one for one in policy.backends.values() if one.suggestible and one.enabled]
     caps = {
@@ -93,7 +95,9 @@ def suggest(
         scores=scores,
         caps=caps,
         available=tuple(scores),
-        was_fallback=max(every_score.values()) > scores[best],
+        was_fallback=any(
+            points > scores[best] for name, points in every_score.items() if name not in missing
+        ),
     )
 
 

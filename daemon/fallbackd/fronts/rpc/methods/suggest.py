@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fallbackd.engine.loop import Engine
 
 USABLE = frozenset({"healthy", "cooldown"})
+MISSING = frozenset({"not_installed", "not_configured"})
 
 
 def handle(engine: "Engine", params: Params, session: Session) -> Result:
@@ -26,7 +27,14 @@ def handle(engine: "Engine", params: Params, session: Session) -> Result:
         scope=params.scope,
     )
     states = {BackendId(name): entry.state for name, entry in entries.items()}
-    found = rules.suggest(engine.settings.policy, task, states, snapshot.meters, now=now)
+    found = rules.suggest(
+        engine.settings.policy,
+        task,
+        states,
+        snapshot.meters,
+        now=now,
+        missing={BackendId(name) for name, entry in entries.items() if entry.reason in MISSING},
+    )
     return Result(
         suggestion=found.backend,
         reason=found.reason,
