@@ -1,0 +1,82 @@
+"""What is counted of a backend within the last hour."""
+
+from fallbackd.core import meter
+from fallbackd.core.exchange import Usage
+from fallbackd.core.ids import BackendId
+from fallbackd.core.state import Meter
+
+A = BackendId("a")
+HOUR_AT = 3600.0 * 500_000
+
+
+def started(times: int, at: float, before: Meter | None = None) -> Meter:
+    found = before
+    for _ in range(times):
+        found = meter.started(found, A, now=HOUR_AT + at)
+    assert found is not None
+    return found
+
+
+def test_attempts_count_for_an_hour() -> None:
+    found = started(3, 0)
+    assert meter.attempts_in_hour(found, now=HOUR_AT + 3599) == 3
+    assert meter.attempts_in_hour(found, now=HOUR_AT + 3661) == 0
+
+
+def test_a_cap_is_over_when_it_is_reached_and_says_until_when() -> None:
+    found = started(2, 0, None)
+    found = started(3, 600, found)
+    assert meter.over_cap_until(found, 6, now=HOUR_AT + 700) is None
+    until_at = meter.over_cap_until(found, 5, now=HOUR_AT + 700)
+    assert until_at is not None
+    assert meter.over_cap_until(found, 5, now=until_at - 1) == until_at
+    assert meter.over_cap_until(found, 5, now=until_at) is None
+    assert 3600 <= until_at - HOUR_AT <= 3660
+
+
+def test_the_time_told_is_the_one_at_which_enough_has_passed() -> None:
+    found = started(3, 600, started(2, 0))
+    until_at = meter.over_cap_until(found, 2, now=HOUR_AT + 700)
+    assert until_at is not None
+    assert meter.over_cap_until(found, 2, now=until_at - 1) is not None
+    assert meter.over_cap_until(found, 2, now=until_at) is None
+
+
+def test_a_cap_of_tokens_counts_tokens() -> None:
+    found = meter.used(started(1, 0), A, Usage(input_tokens=60, output_tokens=50), now=HOUR_AT + 5)
+    assert meter.over_cap_until(found, 100, now=HOUR_AT + 6, unit="tokens") is not None
+    assert meter.over_cap_until(found, 100, now=HOUR_AT + 6) is None
+    assert meter.tokens_in_hour(found, now=HOUR_AT + 6) == 110
+
+
+def test_no_cap_is_never_over() -> None:
+    assert meter.over_cap_until(started(50, 0), None, now=HOUR_AT) is None
+    assert meter.over_cap_until(None, 1, now=HOUR_AT) is None
+
+
+def test_totals_add_up_and_an_unknown_cost_adds_nothing() -> None:
+    found = meter.used(None, A, Usage(input_tokens=1, cost_usd=0.5), now=HOUR_AT)
+    found = meter.used(found, A, Usage(output_tokens=2), now=HOUR_AT)
+    assert found.totals == Usage(input_tokens=1, output_tokens=2, cost_usd=0.5)
+
+
+def test_measured_times_correct_the_estimate_and_old_ones_fade() -> None:
+    assert meter.eta_factor(None) == 1.0
+    found = Meter(backend=A)
+    for _ in range(100):
+        found = meter.timed(found, actual_s=600, estimate_s=300)
+    assert abs(meter.eta_factor(found) - 2.0) < 1e-9
+    for _ in range(100):
+        found = meter.timed(found, actual_s=300, estimate_s=300)
+    assert 1.0 <= meter.eta_factor(found) < 1.05
+
+
+def test_one_measurement_counts_within_bounds() -> None:
+    found = meter.timed(Meter(backend=A), actual_s=1e9, estimate_s=1)
+    assert meter.eta_factor(found) == 10.0
+    assert meter.eta_factor(meter.timed(Meter(backend=A), actual_s=0, estimate_s=10)) == 0.1
+
+
+def test_a_clock_that_is_set_back_keeps_what_was_counted() -> None:
+    found = meter.shift(started(5, 0), -86_400)
+    assert meter.attempts_in_hour(found, now=HOUR_AT - 86_400) == 5
