@@ -109,7 +109,8 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|quota will reset after|free-models-per-day|(?:requests?|tokens?)[_ ]per[_ ]day"
         r"|\b(?:TPD|RPD)\b"
         r"|(?:limit|quota) will reset (?:at|on|when|in)|out of premium requests|quota refresh"
-        r"|\d+/\d+h\)|rolling time window|usage window|weekly_rate_limited|weekly rate limit"
+        r"|(?<!\d)\d{1,6}/\d{1,6}h\)|rolling time window|usage window|weekly_rate_limited"
+        r"|weekly rate limit"
         r"|已达到.{0,20}上限|使用上限|限额将在|达到.{0,12}上限"
         r"|límite de uso|limite d'utilisation|nutzungslimit"
         r"|лимит использования",

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 MAX_DEPTH = 8
 MAX_JSON_LINE_CHARS = 200_000
-MAX_SAID_CHARS = 8_000
+MAX_SAID_CHARS = 4_000
 """Patterns are searched in the beginning and in the end of a message this long."""
 
 

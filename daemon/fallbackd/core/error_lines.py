@@ -14,6 +14,10 @@ _DECORATION = re.compile(
 MAX_LINE_CHARS = 8_000
 """No program states its failure in a longer line."""
 
+MAX_FIRST_LINES, MAX_LAST_LINES = 50, 300
+"""Of a long log, its beginning and its end are read: a failure ends a run, or keeps it from
+beginning."""
+
 # A tool's output in the transcript of an agent begins here …
 _TOOL_OPENS = re.compile(
     r"^\s*(?:"
@@ -58,4 +62,6 @@ def candidate_lines(text: str, *, mixed: bool) -> tuple[str, ...]:
         bare = _DECORATION.sub("", line).strip()
         if bare and len(bare) < MAX_LINE_CHARS:
             lines.append(bare)
+    if len(lines) > MAX_FIRST_LINES + MAX_LAST_LINES:
+        return (*lines[:MAX_FIRST_LINES], *lines[-MAX_LAST_LINES:])
     return tuple(lines)

@@ -28,7 +28,7 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bya29\.[\w-]{6,}"), "[key]"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), "[key]"),
     (re.compile(r"\b(?:gh[pousr]|github_pat|glpat|xox[abprs])[-_][\w-]{10,}"), "[key]"),
-    (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"), "[login]"),
+    (re.compile(r"(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"), "[login]"),
     (
         re.compile(
             rf"(\b{_NAMED}[\"']?\s*[=:]\s*[\"']?)(?!\[)(?=[^\s\"',;&]*\d)[^\s\"',;&]{{6,}}", re.I
@@ -39,7 +39,7 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"([?&](?:key|token|api_key|access_token|code)=)[^&\s\"']+", re.I),
         r"\1[redacted]",
     ),
-    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b"), "[email]"),
+    (re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}\b"), "[email]"),
     (re.compile(r"\b[0-9a-f]{32,}\b", re.I), "[hex]"),
     # Long runs of base64 that mix cases and digits: no word of a language looks like that.
     (

@@ -17,6 +17,9 @@ MAX_BELIEVABLE_S = 400 * 86400.0
 """A stated time further away than a year is a misread number."""
 
 
+MAX_SENTENCE_CHARS = 8_000
+
+
 class Stated(NamedTuple):
     """`spent` says that the window is known to be used up; False: known not to be; None: unsaid."""
 
@@ -202,7 +205,8 @@ _UNITS = (
     (r"ms|milliseconds?", 0.001),
     (r"sec(?:ond)?s?|s", 1.0),
 )
-_AMOUNT = r"(\d+(?:\.\d+)?)\s*-?(" + "|".join(u for u, _ in _UNITS) + r")(?![a-z])"
+_UNIT = "|".join(unit for unit, _ in _UNITS)
+_AMOUNT = rf"(?<![\d.])(\d{{1,9}}(?:\.\d{{1,9}})?)\s*-?({_UNIT})(?![a-z])"
 _SPAN = re.compile(rf"{_AMOUNT}(?:\s*(?:,|and)?\s*{_AMOUNT}){{0,5}}", re.I)
 _ONE = re.compile(_AMOUNT, re.I)
 
@@ -229,11 +233,12 @@ _CLOCK = r"(?P<h>\d{1,2})(?::(?P<m>\d\d))?(?::\d\d)?\s*(?P<ap>[ap]\.?m\.?)?"
 _ZONE = (
     r"(?:\s*\(?(?P<zone>UTC|GMT|Z|[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_+-]+){1,2}|[+-]\d\d:?\d\d)\b\)?)?"
 )
+# Sentences are read with every run of white space made one space.
 _BEFORE = (
-    r"(?:resets?|reset(?:ting)?|again|available|regain access|retry|renews?|refresh(?:es)?|ends?"
+    r"(?:resets?|resetting|again|available|regain access|retry|renews?|refresh(?:es)?|ends?"
     r"|until|expires?|return)"
-    r"(?:\s+(?:again|after|at|on|in|about|around|approximately|by|will|be|is|time|:|limit|window"
-    r"|usage|quota|the))*\s*[:\s]\s*~?"
+    r"(?: (?:again|after|at|on|in|about|around|approximately|by|will|be|is|time|limit|window"
+    r"|usage|quota|the)){0,6}(?: ?:)? ~?"
 )
 _OWN_BACKOFF = re.compile(
     r"retrying (?:again )?(?:after|in)\s+\d+(?:\.\d+)?\s*\w+(?:\s+\d+\s*s\b)?"
@@ -264,7 +269,7 @@ _KEYED = re.compile(
 
 def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
     """Seconds from now that a message states, or None."""
-    text = _OWN_BACKOFF.sub(" ", text[:20_000])
+    text = _OWN_BACKOFF.sub(" ", text[:MAX_SENTENCE_CHARS])
     seconds = _read_flat(" ".join(text.split()), now=now, timezone=timezone)
     if seconds is None and "\n" in text:
         # Some terminals break lines inside words ("try a\ngain at").
