@@ -259,11 +259,17 @@ async def test_body_that_ends_before_its_length_is_truncated(tmp_path: Path) -> 
 
 
 async def test_body_longer_than_its_bound_is_cut_there(tmp_path: Path) -> None:
-    handler = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789")
-    async with serving(handler) as server, transporting() as transport:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n0123456789")
+        await writer.drain()
+        await until_the_other_side_leaves(reader)
+
+    async with serving(handle) as server, transporting() as transport:
         call = HttpRequest(method="GET", url=server.url, max_bytes=4)
         running = await start(transport, tmp_path, call)
         assert await body_of(running) == b"0123"
+        with anyio.fail_after(LIMIT_S):
+            await server.left.wait()
     assert isinstance(running.exit, HttpResponse)
     assert running.exit.truncated
 

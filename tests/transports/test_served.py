@@ -109,6 +109,7 @@ class Heard:
         self.chunks: list[Chunk] = []
         self.seen: list[Observation] = []
         self.arrived = anyio.Event()
+        self.ended = anyio.Event()
 
     async def listen(self, when: When | None = None) -> None:
         with anyio.fail_after(LIMIT_S):
@@ -122,6 +123,7 @@ class Heard:
                         self.arrived.set()
                     if when is not None:
                         when(self.running, each)
+        self.ended.set()
 
     @property
     def exit(self) -> Exit:
@@ -303,19 +305,25 @@ async def test_stop_leaves_no_tool_behind(tmp_path: Path, tool: str) -> None:
         assert len(place.notes("start")) == 1
 
 
-async def test_tool_of_another_prompt_is_spared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["the tool", "the stopped prompt"])
+async def test_tool_of_another_prompt_is_spared(tmp_path: Path, first: str) -> None:
     other_work = tmp_path / "other"
     other_work.mkdir()
     async with serving(tmp_path) as place, anyio.create_task_group() as tasks:
         other = Heard(await place.open(place.call("tool", cwd=other_work)))
-        tasks.start_soon(other.listen)
-        with anyio.fail_after(LIMIT_S):
-            await other.arrived.wait()
-        heard = await place.ask("stubborn", when=stop_at(ToolStarted))
-        assert not lives(heard.tool_pid)
-        assert lives(other.tool_pid)
+        heard = Heard(await place.open(place.call("stubborn")))
+        for each in (other, heard) if first == "the tool" else (heard, other):
+            tasks.start_soon(each.listen)
+            with anyio.fail_after(LIMIT_S):
+                await each.arrived.wait()
         assert place.transport.attempt_of(other.tool_pid) == "d1.1"
+        assert place.transport.attempt_of(heard.tool_pid) == "d1.2"
         assert place.transport.attempt_of(os.getpid()) is None
+        heard.running.stop(grace_s=20.0)
+        await until(lambda: not lives(heard.tool_pid))
+        with anyio.fail_after(LIMIT_S):
+            await heard.ended.wait()
+        assert lives(other.tool_pid)
         other.running.stop(grace_s=20.0)
     assert isinstance(other.exit, NoAnswer)
     assert not lives(other.tool_pid)
