@@ -1,46 +1,26 @@
-"""Small programs that stand for agent CLIs, and the configuration that makes them backends."""
+"""Small programs that stand in for agent CLIs."""
 
 import json
+import textwrap
 from pathlib import Path
-
-OK = 'cat >/dev/null; echo "{answer}"'
-THROTTLED = "cat >/dev/null; echo 'rate limited' >&2; exit 75"
-HANGING = "cat >/dev/null; echo started; exec sleep 1000"
-BROKEN = "cat >/dev/null; echo 'something went wrong' >&2; exit 1"
-ECHO = "cat"
-"""Answers with its prompt."""
+from typing import Any
 
 
-def ok(answer: str) -> str:
-    return OK.format(answer=answer)
-
-
-def program(directory: Path, name: str, body: str) -> Path:
-    """An executable shell script, or any other with its own first line."""
-    path = directory / name
-    text = body if body.startswith("#!") else f"#!/bin/sh\n{body}\n"
-    directory.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+def script(place: Path, name: str, body: str) -> str:
+    """An executable shell script. `$PLACE` in it is the directory of the test."""
+    path = place / name
+    path.write_text(f"#!/bin/sh\nPLACE='{place}'\n{textwrap.dedent(body)}")
     path.chmod(0o755)
-    return path
+    return str(path)
 
 
-def backend_script(directory: Path, name: str, body: str, *, more: str = "") -> str:
-    """
-    Write the program and return the table that makes it the backend `name`.
-
-    Args:
-        more: Further lines of the table.
-    """
-    path = program(directory, name, body)
-    return (
-        f"[backends.{json.dumps(name)}]\n"
-        'kind = "generic-cli"\n'
-        f"command = [{json.dumps(str(path))}]\n"
-        f"{more}\n"
-    )
+def says(*events: dict[str, Any]) -> str:
+    """Lines of a script that print events as JSON lines."""
+    lines = "\n".join(json.dumps(event) for event in events)
+    return f"cat <<'END_OF_EVENTS'\n{lines}\nEND_OF_EVENTS\n"
 
 
-def chain(first: str, *rest: str) -> str:
-    """The table of one chain. Tables end where the next one begins: put it behind all others."""
-    return f"[chains]\n{json.dumps(first)} = {json.dumps(list(rest))}\n"
+def runs_of(place: Path, name: str) -> int:
+    """How often a script has begun that says `echo >> "$PLACE/<name>.runs"`."""
+    path = place / f"{name}.runs"
+    return len(path.read_text().splitlines()) if path.exists() else 0

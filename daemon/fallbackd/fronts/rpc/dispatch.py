@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MAX_BATCH = 1000
 """Requests in one batch."""
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
+"""What decoding raises for a wrong syntax; bytes that are no UTF-8 have an error of their own."""
+
 _request_decoder = msgspec.json.Decoder(Request)
 _batch_decoder = msgspec.json.Decoder(list[Raw])
 _log = structlog.get_logger()
@@ -72,7 +75,7 @@ class Dispatcher:
             if line.lstrip()[:1] == b"[":
                 return self._batch(line, session)
             return _not_a_request(line, error)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             return _not_json(line, error)
         except RecursionError:
             return _too_deep()
@@ -87,7 +90,7 @@ class Dispatcher:
             try:
                 params = handler.params(request.params)
                 unknown = handler.method.unknown_fields(request.params)
-            except msgspec.DecodeError as error:
+            except NOT_JSON as error:
                 raise invalid_params(error, request.method) from None
             if handler.is_async:
                 return Later(
@@ -116,7 +119,7 @@ class Dispatcher:
     def _batch(self, line: bytes, session: Session) -> Answer:
         try:
             entries = _batch_decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             return _not_json(line, error)
         except RecursionError:
             return _too_deep()
@@ -136,7 +139,7 @@ class Dispatcher:
     def _entry(self, entry: bytes, session: Session) -> Answer:
         try:
             request = _request_decoder.decode(entry)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             return _not_a_request(entry, error)
         except RecursionError:
             return _too_deep()
@@ -201,7 +204,7 @@ def _unknown_method(method: str) -> RpcError:
     )
 
 
-def _not_json(line: bytes, error: msgspec.DecodeError) -> bytes | None:
+def _not_json(line: bytes, error: Exception) -> bytes | None:
     if not line.strip():
         return None  # a blank line asks for nothing
     return _error(
@@ -211,13 +214,13 @@ def _not_json(line: bytes, error: msgspec.DecodeError) -> bytes | None:
     )
 
 
-def _not_a_request(line: bytes, error: msgspec.DecodeError) -> bytes | None:
+def _not_a_request(line: bytes, error: Exception) -> bytes | None:
     request_id: Id = None
     try:
         request_id = _envelope_decoder.decode(line).id
     except msgspec.ValidationError:
         pass
-    except msgspec.DecodeError as syntax:
+    except NOT_JSON as syntax:
         return _not_json(line, syntax)  # the first wrong type was found before the wrong syntax
     except RecursionError:
         return _too_deep()

@@ -48,7 +48,7 @@ class RpcError(Exception):
         self.data = {"kind": kind or codes.kind_of(code), **(data or {})}
 
 
-def invalid_params(error: msgspec.DecodeError, method: str) -> RpcError:
+def invalid_params(error: Exception, method: str) -> RpcError:
     """Params that do not fit: names the field, what it has to be, and what to do."""
     if not isinstance(error, msgspec.ValidationError):
         return RpcError(

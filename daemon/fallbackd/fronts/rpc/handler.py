@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.envelope import Method
@@ -37,10 +37,7 @@ class Handler(Generic[P, R]):
         self.normalises = hasattr(method.params, "normalised")
 
     def params(self, raw: Any) -> P:  # `Raw` or UNSET, as it came
-        try:
-            params = self.method.decode_params(raw)
-        except UnicodeDecodeError as error:  # of msgspec too, which is no `DecodeError`
-            raise DecodeError(str(error)) from None
+        params = self.method.decode_params(raw)
         if self.normalises:
             return params.normalised()  # type: ignore[attr-defined, no-any-return]
         return params

@@ -1,0 +1,227 @@
+"""A real socket, peers that misbehave, and others who must not notice."""
+
+import json
+import socket as sockets
+
+import anyio
+import pytest
+from tests.support.front import HANG_S, front
+
+from fallbackd.fronts.rpc.connection import Limits
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"daemon.ping"}\n'
+
+
+async def test_a_request_in_single_bytes_is_answered() -> None:
+    async with front() as served, served.peer() as peer:
+        for at in range(len(PING)):
+            await peer.send(PING[at : at + 1])
+        assert (await peer.line())["id"] == 1
+
+
+async def test_many_requests_in_one_piece_are_all_answered_in_order() -> None:
+    async with front() as served, served.peer() as peer:
+        count = 2000
+        lines = b"".join(
+            b'{"jsonrpc":"2.0","id":%d,"method":"daemon.ping"}\n' % at for at in range(count)
+        )
+
+        async def read() -> None:
+            assert [(await peer.line())["id"] for _ in range(count)] == list(range(count))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await peer.send(lines)
+
+
+async def test_work_that_waits_does_not_hold_up_other_answers() -> None:
+    async with front() as served, served.peer() as peer:
+        await peer.ask("slow", "delegate", prompt="x", wait="finished")
+        await peer.ask("fast", "daemon.ping")
+        assert (await peer.line())["id"] == "fast"
+        await served.engine.asked.wait()
+        served.engine.end("d1", state="succeeded", text="answer")
+        found = await peer.line()
+        assert (found["id"], found["result"]["text"]) == ("slow", "answer")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        bytes(range(256)) * 40 + b"\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n",
+        b"{" * 50_000 + b"\n",
+        b'{"jsonrpc":"2.0","id":1,"method":"\xc3\x28"}\n',
+        b"null\ntrue\n[]\n[[]]\n",
+    ],
+)
+async def test_garbage_is_answered_by_errors_and_the_connection_lives(garbage: bytes) -> None:
+    async with front() as served, served.peer() as other, served.peer() as peer:
+        await peer.send(garbage)
+        await peer.ask("after", "daemon.ping")
+        errors = []
+        while True:
+            found = await peer.line()
+            each = found if isinstance(found, list) else [found]
+            if each[0]["id"] == "after":
+                break
+            errors += each
+        assert errors
+        assert all(one["error"]["code"] in (-32700, -32600) for one in errors)
+        assert (await other.call("daemon.ping"))["result"]
+
+
+async def test_a_line_of_the_longest_size_is_taken_and_a_longer_one_is_not() -> None:
+    limits = Limits(max_line_bytes=10_000)
+    async with front(limits) as served:
+        async with served.peer() as peer:
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "daemon.ping"})
+            await peer.send(body.ljust(10_000) + "\n")
+            assert (await peer.line())["id"] == 1
+            await peer.send(body.ljust(10_001) + "\n")
+            found = await peer.line()
+            assert found["error"]["code"] == -32600
+            assert found["error"]["data"]["max_bytes"] == 10_000
+            assert await peer.is_closed()
+        async with served.peer() as other:
+            assert (await other.call("daemon.ping"))["result"]
+
+
+async def test_a_peer_that_still_sends_its_endless_line_can_read_why_it_ends() -> None:
+    async with front() as served, served.peer() as peer:
+
+        async def flood() -> None:
+            try:
+                for _ in range(100):
+                    await peer.send(b"x" * 65_536)
+            except anyio.BrokenResourceError:
+                pass
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(flood)
+            assert (await peer.line())["error"]["code"] == -32600
+            assert await peer.is_closed()
+
+
+async def test_half_a_line_and_silence_disturb_nobody() -> None:
+    async with front() as served, served.peer() as silent, served.peer() as other:
+        await silent.send(PING[:20])
+        assert (await other.call("daemon.ping"))["result"]
+        await silent.send(PING[20:])
+        assert (await silent.line())["id"] == 1
+
+
+async def test_work_goes_on_when_its_caller_vanishes() -> None:
+    async with front() as served:
+        async with served.peer() as peer:
+            await peer.ask(1, "delegate", prompt="x", wait="finished")
+            with anyio.fail_after(HANG_S):
+                await served.engine.asked.wait()
+        await served.until(connections=0)
+        async with served.peer() as other:
+            found = await other.call("delegation.get", delegation="d1")
+            assert found["result"]["state"] == "running"
+
+
+async def test_a_caller_that_only_closes_its_sending_side_gets_its_answer() -> None:
+    async with front() as served, served.peer() as peer:
+        await peer.ask(1, "delegate", prompt="x", wait="finished")
+        await peer.stream.send_eof()
+        with anyio.fail_after(HANG_S):
+            await served.engine.asked.wait()
+        served.engine.end("d1", state="succeeded", text="late")
+        assert (await peer.line())["result"]["text"] == "late"
+        assert await peer.is_closed()
+
+
+async def test_a_connection_too_many_is_told_so_and_closed() -> None:
+    async with front(Limits(max_connections=2)) as served:
+        async with served.peer() as one, served.peer() as two:
+            assert (await one.call("daemon.ping"))["result"]
+            assert (await two.call("daemon.ping"))["result"]
+            async with served.peer() as third:
+                assert (await third.line())["error"]["code"] == -32008
+                assert await third.is_closed()
+        await served.until(connections=0)
+        async with served.peer() as again:
+            assert (await again.call("daemon.ping"))["result"]
+
+
+async def test_a_stranger_is_turned_away() -> None:
+    async with front(allowed_uids=frozenset({4_000_000})) as served:
+        async with served.peer() as peer:
+            assert await peer.is_closed()
+        assert served.server.connections == 0
+
+
+async def test_too_many_waiting_requests_of_one_connection_are_refused() -> None:
+    async with front(Limits(max_in_flight=3)) as served, served.peer() as peer:
+        for at in range(4):
+            await peer.ask(at, "delegate", prompt="x", wait="finished")
+        found = await peer.line()
+        assert found["error"]["code"] == -32008
+        assert (await peer.call("daemon.ping"))["result"]
+
+
+async def test_a_peer_that_sends_and_never_reads_is_slowed_down_not_stored() -> None:
+    limits = Limits(max_outbox_bytes=20_000, send_s=HANG_S)
+    async with front(limits) as served, served.peer() as greedy, served.peer() as other:
+        sent = 0
+        with anyio.move_on_after(1.0):
+            while True:
+                await greedy.send(PING * 100)
+                sent += 100
+        # Nothing is read any more, so that sending has come to a stop, far from what was meant.
+        assert 0 < sent < 200_000
+        assert (await other.call("daemon.ping"))["result"]
+
+
+async def test_a_peer_that_takes_nothing_for_too_long_is_dropped() -> None:
+    limits = Limits(max_outbox_bytes=20_000, send_s=0.2)
+    async with front(limits) as served, served.peer() as other:
+        async with served.peer() as greedy:
+            try:
+                with anyio.fail_after(HANG_S):
+                    while True:
+                        await greedy.send(PING * 100)
+            except anyio.BrokenResourceError:
+                pass
+            await served.until(connections=1)
+        assert (await other.call("daemon.ping"))["result"]
+
+
+async def test_an_answer_larger_than_the_socket_buffer_comes_whole() -> None:
+    async with front() as served, served.peer() as peer:
+        text = "ä" * 3_000_000
+        await peer.ask(1, "delegate", prompt="x", wait="finished")
+        with anyio.fail_after(HANG_S):
+            await served.engine.asked.wait()
+        served.engine.end("d1", state="succeeded", text=text)
+        assert (await peer.line())["result"]["text"] == text
+
+
+async def test_a_peer_that_resets_in_the_middle_of_an_answer_disturbs_nobody() -> None:
+    async with front() as served, served.peer() as other:
+        raw = sockets.socket(sockets.AF_UNIX)
+        raw.connect(served.path)
+        raw.setblocking(False)
+        assert raw.send(PING * 1000) > 0
+        raw.close()
+        assert (await other.call("daemon.ping"))["result"]
+        await served.until(connections=1)
+
+
+async def test_another_listener_takes_over_and_connections_stay() -> None:
+    async with front() as served, served.peer() as before:
+        assert (await before.call("daemon.ping"))["result"]
+        path = served.path + "2"
+        with sockets.socket(sockets.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            served.server.replace(listener)
+            async with await anyio.connect_unix(path) as stream:
+                await stream.send(PING)
+                with anyio.fail_after(HANG_S):
+                    assert b'"pid"' in await stream.receive()
+            assert (await before.call("daemon.ping"))["result"]
