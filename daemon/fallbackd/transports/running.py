@@ -84,8 +84,9 @@ class RunningProcess:
 
     @property
     def is_over(self) -> bool:
-        """Its end is known, and its runner has written the record and left."""
-        return self._exit is not None and (self._runner < 0 or _has_ended(self._runner))
+        """Its output is read to the end, and its runner has written the record and left."""
+        is_read = self._line is None and self._exit is not None
+        return is_read and (self._runner < 0 or _has_ended(self._runner))
 
     async def begin(self, order: bytes) -> bool:
         """Send the order. False: nobody took it, and nothing was started."""
