@@ -78,6 +78,15 @@ def test_a_stated_time_is_bounded_by_reason_and_kept_as_it_was_said() -> None:
     assert failure.wait_until_at == NOW + 21600.0
 
 
+def test_nothing_waits_for_a_stated_time_that_is_long_over() -> None:
+    text = "You've hit your usage limit. Try again at Jul 5th, 2026 8:19 PM."
+    failure = judge(Evidence(text=text, stream="stderr", exit_code=1), timezone="UTC")
+    assert failure is not None
+    assert failure.stated_reset_at == 1783282740.0
+    assert failure.stated_reset_s == 0.0
+    assert (failure.wait_until_at, failure.wait_s) == (None, None)
+
+
 def test_the_last_of_several_error_lines_decides() -> None:
     text = "Error: connection refused\nretrying\nError: Insufficient credits"
     failure = judge(Evidence(text=text, stream="stderr", exit_code=1))

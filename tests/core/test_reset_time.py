@@ -33,6 +33,7 @@ NOW = 1785578400.0
         ("You will regain access on 2026-08-03 at 00:00 UTC.", 38 * 3600),
         ("try again at Aug 2nd, 2026 8:19 PM.", 34 * 3600 + 19 * 60),
         ("resets Aug 7, 11am (Asia/Seoul)", 5 * 86400 + 16 * 3600),
+        ("您的限额将在 2026-08-01 12:30:00 重置。", 9000),
         ('{"resets_in_seconds":602705}', 602705),
         ('"retryDelay": "47s"', 47),
         ("or try a\ngain at 7:09 PM.", 9 * 3600 + 9 * 60),
@@ -103,6 +104,15 @@ def test_of_several_spent_windows_the_longest_counts() -> None:
     assert seconds_until_reset(headers=headers, now=NOW) == 360
 
 
+def test_a_window_that_is_over_does_not_hide_the_advice_to_retry() -> None:
+    headers = {
+        "retry-after": "2094",
+        "anthropic-ratelimit-unified-5h-status": "rejected",
+        "anthropic-ratelimit-unified-5h-reset": str(NOW - 86400),
+    }
+    assert seconds_until_reset(headers=headers, now=NOW) == 2094
+
+
 @pytest.mark.parametrize(
     ("body", "seconds"),
     [
@@ -123,8 +133,8 @@ def test_a_field_without_a_time_states_none(value: object) -> None:
     assert seconds_until_reset(bodies=[{"resets_at": value}], now=NOW) is None
 
 
-def test_a_time_that_has_passed_is_now() -> None:
-    assert seconds_until_reset(bodies=[{"resets_at": NOW - 60}], now=NOW) == 0
+def test_a_time_that_has_passed_is_kept_as_it_was_said() -> None:
+    assert seconds_until_reset(bodies=[{"resets_at": NOW - 60}], now=NOW) == -60
 
 
 def test_a_clock_time_without_a_zone_is_read_in_the_zone_that_is_given() -> None:
@@ -152,4 +162,4 @@ def test_a_span_is_read(text: str, seconds: float | None) -> None:
 @given(st.text(max_size=200))
 def test_no_text_makes_it_raise(text: str) -> None:
     seconds = read_sentence(f"resets at {text}", now=NOW, timezone="UTC")
-    assert seconds is None or seconds >= 0
+    assert seconds is None or isinstance(seconds, float)

@@ -170,7 +170,7 @@ _LEAD = re.compile(
 def _is_statement(line: str, found: re.Match[str], *, is_bare: bool) -> bool:
     """The line says this and little else: `Too many requests`, not `Timeouts are now set to …`."""
     rest = line[found.end() :]
-    if re.match(r"\w{0,12}\s*(?:[.:·,;!(\[{\-–—]|$)", rest):
+    if re.match(r"\w{0,12}\s*(?:[.:·,;!。，(\[{\-–—]|$)", rest):
         return True
     return is_bare and len(rest.split()) <= 6
 

@@ -145,6 +145,11 @@ USAGE_RETRYABLE_S = 900.0
 """A usage limit whose stated time is this near counts as retryable."""
 
 
+PAST_S = 60.0
+"""A stated time that is over for longer says nothing about the end of a limit that still holds:
+clocks differ, or an old answer was repeated. It is kept, and nothing waits for it."""
+
+
 def make_failure(
     reason: Reason,
     *,
@@ -162,15 +167,18 @@ def make_failure(
     Fill the flags of a reason by the table.
 
     Args:
-        reset_s: Seconds from `now` that the provider stated, if any.
+        reset_s: Seconds from `now` that the provider stated, if any; negative for the past.
         max_wait_s: Bound on what is believed of `reset_s`; null: believed as it is.
         rotate: Overrides the table (an aggregator's upstream limit leaves the key healthy).
     """
     flags = FLAGS[reason]
     wait_s = None
+    stated_at = None if reset_s is None else now + reset_s
     if reset_s is not None:
+        is_past = reset_s < -PAST_S
         reset_s = max(0.0, reset_s)
-        wait_s = reset_s if max_wait_s is None else min(reset_s, max_wait_s)
+        if not is_past:
+            wait_s = reset_s if max_wait_s is None else min(reset_s, max_wait_s)
     retryable = flags.retryable
     if reason is Reason.USAGE_LIMIT:
         retryable = reset_s is not None and reset_s <= USAGE_RETRYABLE_S
@@ -185,7 +193,7 @@ def make_failure(
         shrink_input=flags.shrink_input,
         needs_human=flags.needs_human or (reason is Reason.AUTH and detail == "revoked"),
         marks_health=reason not in NEVER_MARKS,
-        stated_reset_at=None if reset_s is None else now + reset_s,
+        stated_reset_at=stated_at,
         stated_reset_s=reset_s,
         wait_until_at=None if wait_s is None else now + wait_s,
         wait_s=wait_s,

@@ -47,7 +47,7 @@ def seconds_until_reset(
         timezone: IANA name for clock times without a zone; None: the machine's.
 
     Returns:
-        Seconds from `now`, at least 0; None where nothing is stated.
+        Seconds from `now`, negative for a time that has passed; None where nothing is stated.
     """
     found = list(read_headers(headers or {}, now=now))
     for body in bodies:
@@ -62,12 +62,14 @@ def seconds_until_reset(
 
 def _choose(found: list[Stated]) -> float | None:
     """Spent windows go before advice; windows that are not spent are ignored; else the longest."""
-    believable = [s for s in found if -86400.0 < s.seconds < MAX_BELIEVABLE_S]
+    believable = [s for s in found if abs(s.seconds) < MAX_BELIEVABLE_S]
+    # What is over is the last resort: it may be a window that an old answer speaks of.
+    believable = [s for s in believable if s.seconds >= -60.0] or believable
     spent = [s.seconds for s in believable if s.spent is True]
     other = [s.seconds for s in believable if s.spent is None]
     advice = [s.seconds for s in believable if s.spent is None and not s.window]
     chosen = spent or advice or other
-    return max(0.0, max(chosen)) if chosen else None
+    return max(chosen) if chosen else None
 
 
 # --- headers -----------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ _BEFORE = (
     r"|usage|quota|the)){0,6}(?: ?:)? ~?"
 )
 _OWN_BACKOFF = re.compile(
-    r"retrying (?:again )?(?:after|in)\s+\d+(?:\.\d+)?\s*\w+(?:\s+\d+\s*s\b)?"
+    r"retrying (?:\d+/\d+ )?(?:again )?(?:after|in)\s+\d+(?:\.\d+)?\s*\w+(?:\s+\d+\s*s\b)?"
     r"|\[retrying in[^\]]*\]|retry_delay_ms\W+\d+",
     re.I,
 )
@@ -285,11 +287,11 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
     if match := _ISO_AT.search(flat):
         stated = f"{match['d']}T{match['t']}:00{'Z' if match['z'] else ''}"
         if (moment := _iso(stated, zone)) is not None:
-            return max(0.0, moment - now)
+            return moment - now
     if match := _ISO.search(flat):
         moment = _iso(match[0], zone)
         if moment is not None and _speaks_of_reset(flat[: match.start()]):
-            return max(0.0, moment - now)
+            return moment - now
     for match in _NAMED_DATE.finditer(flat):
         if _speaks_of_reset(flat[: match.start()]):
             seconds = _named_date(match, now=now, zone=zone)
@@ -319,13 +321,13 @@ def _keyed(flat: str, now: float) -> float | None:
                 value = _moment_or_span(match["value"], now=now)
         if value is not None and value < MAX_BELIEVABLE_S:
             best = value if best is None else max(best, value)
-    return None if best is None else max(0.0, best)
+    return best
 
 
 def _speaks_of_reset(before: str) -> bool:
     return bool(
         re.search(
-            r"reset|again|retry|wait|available|regain|renew|refresh|until|expire|return|重置|恢复"
+            r"reset|again|retry|wait|available|regain|renew|refresh|until|expire|return|重置|将在|恢复"
             r"|reinicia|will end",
             before[-160:],
             re.I,
@@ -411,4 +413,4 @@ def _named_date(match: re.Match[str], *, now: float, zone: tzinfo | None) -> flo
     )
     if not match["year"] and then.timestamp() < now - 86400.0:
         then = then.replace(year=year + 1)
-    return max(0.0, then.timestamp() - now)
+    return then.timestamp() - now
