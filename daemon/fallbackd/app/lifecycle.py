@@ -96,6 +96,7 @@ class Daemon:
         self._engine: Engine | None = None
         self._server: Server | None = None
         self._configuration: Configuration | None = None
+        self._export: VoiceExport | None = None
         self.pid = os.getpid()
 
     # --- as the host of the front --------------------------------------------------------------
@@ -168,7 +169,7 @@ class Daemon:
         engine = self._engine = built.engine
         configuration = self._configuration
         assert configuration is not None
-        export = VoiceExport(engine, built.home)
+        export = self._export = VoiceExport(engine, built.home)
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
         try:
@@ -195,6 +196,7 @@ class Daemon:
                 await self._stop.wait()
                 await self._finish(engine)
                 tasks.cancel_scope.cancel()
+            await export.finish()
         finally:
             with anyio.CancelScope(shield=True):
                 for transport in built.transports:
@@ -221,8 +223,14 @@ class Daemon:
             await engine.finish_work(limit_s=0)
 
     async def _take(self, settings: Settings) -> None:
-        assert self._engine is not None
-        await self._engine.set_settings(settings)
+        engine, configuration, export = self._engine, self._configuration, self._export
+        assert engine is not None
+        assert configuration is not None
+        assert export is not None
+        await engine.set_settings(settings)
+        export.path = configuration.loaded.export_voice
+        await import_marks(engine, configuration.loaded, export.home)
+        export.soon()
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None

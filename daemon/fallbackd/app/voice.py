@@ -1,6 +1,8 @@
 """Health that is shared with voice agents, by the file that they read and write."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -46,9 +48,11 @@ class VoiceExport:
 
     def __init__(self, engine: Engine, home: str) -> None:
         self._engine = engine
-        self._home = home
+        self.home = home
         self.path: str | None = None
         self._is_due = anyio.Event()
+        self._said: tuple[str, str] | None = None
+        """The trouble that the log has heard of: each is said once, not at every change."""
 
     def soon(self) -> None:
         self._is_due.set()
@@ -64,11 +68,23 @@ class VoiceExport:
         if self.path is None:
             return
         text = render_voice(self._marks())
-        place = _expanded(self.path, self._home)
+        place = _expanded(self.path, self.home)
         try:
-            await anyio.to_thread.run_sync(atomicfile.write, place, text)
+            await anyio.to_thread.run_sync(_replace, place, text)
         except OSError as error:
-            log.warning("export.failed", path=place, error=error.strerror or str(error))
+            trouble = (place, error.strerror or str(error))
+            if trouble != self._said:
+                log.warning("export.failed", path=place, error=trouble[1])
+            self._said = trouble
+        else:
+            if self._said is not None:
+                log.info("export.written_again", path=place)
+            self._said = None
+
+    async def finish(self) -> None:
+        """Write what is still due."""
+        if self._is_due.is_set():
+            await self.write()
 
     def _marks(self) -> list[VoiceMark]:
         engine = self._engine
@@ -79,17 +95,29 @@ class VoiceExport:
         for backend, entry in entries.items():
             if entry["state"] not in ("rate_limited", "broken", "paused"):
                 continue
-            words = ": ".join(str(entry[name]) for name in ("reason", "detail") if entry[name])
             since_at = entry["since_at"]
             found.append(
                 VoiceMark(
                     backend=backend,
-                    words=words,
+                    words=_words(entry),
                     since_at=engine.clock.now() if since_at is None else since_at,
                     ttl_s=entry["ttl_seconds"],
                 )
             )
         return found
+
+
+def _words(entry: Mapping[str, Any]) -> str:
+    """A person's own words alone; else the reason, then what the provider said."""
+    reason, detail = entry["reason"] or entry["state"], entry["detail"]
+    if detail and reason in ("manual", "paused"):
+        return str(detail)
+    return ": ".join(str(part) for part in (reason, detail) if part)
+
+
+def _replace(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+    atomicfile.write(path, text)
 
 
 def _expanded(path: str, home: str) -> str:
