@@ -44,7 +44,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         try:
-            width = os.get_terminal_size(1).columns
+            width = os.get_terminal_size(1).columns or 80  # 0: not said
         except OSError:
             width = 100
         super().__init__(prog, width=max(40, min(width, 100)) - 2)

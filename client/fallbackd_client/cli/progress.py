@@ -119,7 +119,7 @@ class Progress:
         if self._output_bytes:
             words.append(f"{self._output_bytes / 1024:.1f} KiB of output")
         try:
-            width = os.get_terminal_size(self._stream.fileno()).columns
+            width = os.get_terminal_size(self._stream.fileno()).columns or 80  # 0: not said
         except (OSError, ValueError):
             width = 80
         line = one_line(" · ".join(words))[: max(10, width - 1)]

@@ -32,7 +32,9 @@ def health_table(health: dict[str, Json], style: Style, *, verbose: bool = False
         rows += [
             [f"· {scope.get('scope')}", *_health_cells(scope, at)]
             for scope in (entry.get("scopes") or [] if verbose else [])
-            if isinstance(scope, dict) and scope.get("state") != "healthy"
+            if isinstance(scope, dict)
+            and scope.get("state") != "healthy"
+            and scope.get("scope") != f"backend:{backend}"  # said already, in the line above
         ]
     if not rows:
         return "no backends"

@@ -10,6 +10,7 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import UsageError, emit_json, note
 from fallbackd_client.cli.render import clean
+from fallbackd_client.errors import NoDaemon
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
 from fallbackd_client.wire.states import END_STATES
 
@@ -64,6 +65,10 @@ def run(args: argparse.Namespace, client: Client) -> int:
     except KeyboardInterrupt:
         _interrupted(accepted)
         return exits.INTERRUPTED
+    except NoDaemon:
+        if accepted:
+            note(f"{accepted} was accepted: `fallbackd-client show {accepted}` tells its end later")
+        raise
     return finish(args, found, waited=finished)
 
 

@@ -57,7 +57,9 @@ def event_line(event: dict[str, Json], style: Style) -> str:
         "" if at is None else clock(at, now()),
         style.paint(one_line(kind), "cyan"),
     ]
-    words += [f"{name}={_value(name, value)}" for name, value in shown.items() if value is not None]
+    words += [
+        f"{name}={_value(name, value)}" for name, value in shown.items() if value not in (None, "")
+    ]
     return " ".join(word for word in words if word)
 
 

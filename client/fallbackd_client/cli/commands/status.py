@@ -147,6 +147,7 @@ def _watch_live(args: argparse.Namespace, client: Client, params: dict[str, Json
     with Live(auto_refresh=False) as live:
         while True:
             answer = clean(client.call("status", params))
-            text = Text.from_ansi(status_view(answer, style, verbose=args.verbose))
+            shown = status_view(answer, style, verbose=args.verbose)
+            text = Text.from_ansi(shown, no_wrap=True, overflow="ellipsis")
             live.update(text, refresh=True)
             time.sleep(_REDRAW_S)

@@ -206,6 +206,20 @@ def test_a_daemon_lost_while_waiting_is_found_again_and_nothing_runs_twice(
     assert ran.server.methods().count("delegate") == 1
 
 
+def test_a_daemon_that_stays_away_leaves_the_name_of_the_work(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fallbackd_client.cli.main._RECONNECT_LONG_S", 0.0)
+
+    def script(peer: Peer) -> None:
+        while (request := peer.read()) is not None and request["method"] == "delegate":
+            peer.answer(request, ACCEPTED)
+
+    ran = run_cli(["delegate", "x"], script)
+    assert ran.code == 69
+    assert "d1 was accepted" in ran.err
+
+
 def test_a_dash_reads_standard_input(run_cli: RunCli) -> None:
     ran = run_cli(["delegate", "-"], answers(DONE), stdin="très long\n".encode())
     assert ran.params("delegate")["prompt"] == "très long\n"
