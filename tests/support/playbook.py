@@ -9,7 +9,7 @@ The memory behind it is the one of the stores. `at` lets time pass: every `WakeA
 on the way comes back as `Woke`, in order. `WakeWaiting` comes back at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fallbackd.core.decide import decide
@@ -156,20 +156,19 @@ class Playbook:
         self._pending.append(event)
         if len(self._pending) > 1:
             return
-        while self._pending:
+        self.decision = self._take(event)
+        while self._pending.pop(0) and self._pending:
             self._take(self._pending[0])
-            self._pending.pop(0)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event) -> Decision:
         seen = self.memory.snapshot(event)
         decision = decide(seen, event, self.policy, now=self.wall)
-        if not (isinstance(event, Woke) and not decision.changes):
-            self.decision = decision
         self.notes.extend(self.memory.apply(decision))
         if isinstance(event, AttemptEnded):
             self.attempts.pop(event.attempt, None)
         for effect in decision.effects:
             self._perform(effect)
+        return decision
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -369,6 +368,3 @@ def policy_of(
             for name, role in (roles or {}).items()
         },
     )
-
-
-Check = Callable[[Playbook], None]

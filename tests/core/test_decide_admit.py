@@ -1,0 +1,454 @@
+"""Playbooks: admission, sessions, workspaces, places on the host, restarts."""
+
+import pytest
+from msgspec import structs
+from tests.support.playbook import (
+    T0,
+    Playbook,
+    answers,
+    delegate,
+    entry,
+    fail,
+    failed,
+    policy_of,
+    started,
+    starts,
+    succeeded,
+)
+
+from fallbackd.core.decide import decide
+from fallbackd.core.decide_admit import is_nested
+from fallbackd.core.events import (
+    CancelRequested,
+    HealthCleared,
+    SessionCompacted,
+    SessionEnded,
+    Started,
+)
+from fallbackd.core.failures import Reason
+from fallbackd.core.ids import AttemptId, DelegationId, SessionId
+from fallbackd.core.policy import Entry, Role
+from fallbackd.core.state import Delegation
+
+AB = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
+
+
+def rejected(play: Playbook) -> str | None:
+    found = play.decision.rejection
+    return None if found is None else found.kind
+
+
+def test_an_unknown_backend_is_rejected_and_leaves_nothing() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="nobody")).then()
+    assert rejected(play) == "unknown_backend"
+    assert play.peek().active == {}
+
+
+def test_a_role_or_nothing_without_any_candidate_is_rejected_with_the_key() -> None:
+    play = Playbook(AB).when(delegate("d1", role="judge"))
+    assert rejected(play) == "empty_chain"
+    assert play.decision.rejection is not None
+    assert "roles.judge" in play.decision.rejection.message
+    assert rejected(play.when(delegate("d2"))) == "empty_chain"
+
+
+def test_an_unknown_role_is_a_warning() -> None:
+    play = Playbook(AB).when(delegate("d1", role="../x", backend="a"))
+    assert "no role '../x'" in play.delegation("d1").warnings[0]
+    assert [one.backend for one in play.delegation("d1").candidates] == ["a", "b", "c"]
+
+
+def test_requested_is_the_first_of_the_role_s_chain() -> None:
+    policy = policy_of("a", "b", roles={"r": ["b", "a"]})
+    play = Playbook(policy).when(delegate("d1", role="r")).then(starts("d1.1", "b"))
+    assert play.delegation("d1").requested == "b"
+    assert play.delegation("d1").hops == ()
+
+
+def test_the_same_request_again_is_the_same_delegation() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", request_id="r", digest="x"))
+    play.then(starts("d1.1", "a"))
+    play.when(delegate("d2", backend="a", request_id="r", digest="x")).then()
+    assert isinstance(play.decision.answer, Delegation)
+    assert play.decision.answer.delegation == "d1"
+    assert rejected(play.when(delegate("d3", backend="a", request_id="r", digest="y"))) == (
+        "request_id"
+    )
+    play.when(succeeded("d1.1"))
+    play.when(delegate("d4", backend="a", request_id="r", digest="x"))
+    assert play.decision.answer.delegation == "d1"
+
+
+def test_a_session_runs_one_delegation_until_its_answer() -> None:
+    play = Playbook(AB).when(delegate("d1", session="s", backend="a"))
+    assert rejected(play.when(delegate("d2", session="s", backend="b"))) == "busy"
+    play.when(failed("d1.1", fail(Reason.AUTH)))
+    assert rejected(play.when(delegate("d2", session="s", backend="b"))) == "busy"
+    play.when(succeeded("d1.2"), delegate("d3", session="s", backend="b"))
+    assert rejected(play) is None
+
+
+def test_a_daemon_that_drains_takes_nothing_new() -> None:
+    play = Playbook(AB)
+    event = delegate("d1", backend="a")
+    seen = structs.replace(play.memory.snapshot(event), draining=True)
+    found = decide(seen, event, AB, now=T0)
+    assert found.rejection is not None
+    assert found.rejection.kind == "draining"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        ("/w/x", "/w/x", "workspace"),
+        ("/w/x", "/w/x/sub", "workspace"),
+        ("/w/x/sub", "/w/x", "workspace"),
+        ("/w", "/w/x/y/z", "workspace"),
+        ("/w/x", "/w/xy", None),
+        ("/w/x", "/w/y", None),
+        ("/w/x", "", None),
+        ("", "", None),
+    ],
+)
+def test_one_writer_per_directory_and_what_is_in_it(
+    first: str, second: str, kind: str | None
+) -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd=first))
+    assert rejected(play.when(delegate("d2", backend="a", cwd=second))) == kind
+
+
+def test_readers_hold_no_directory_and_the_lock_can_be_off() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", permissions="read"))
+    assert rejected(play.when(delegate("d2", backend="a", cwd="/w"))) is None
+    assert rejected(play.when(delegate("d3", backend="a", cwd="/w", permissions="read"))) is None
+    play = Playbook(policy_of("a", workspace_lock="off")).when(
+        delegate("d1", backend="a", cwd="/w")
+    )
+    assert rejected(play.when(delegate("d2", backend="a", cwd="/w"))) is None
+
+
+def test_the_directory_is_free_with_the_answer() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w"), succeeded("d1.1"))
+    assert rejected(play.when(delegate("d2", backend="a", cwd="/w"))) is None
+
+
+def test_nested_paths() -> None:
+    assert is_nested("/w", "/")
+    assert is_nested("/w/x", "/w/")
+    assert not is_nested("/w", "/w/x")
+
+
+# --- nested delegations ------------------------------------------------------------------------
+
+
+def test_a_child_shares_workspace_deadline_budget_and_what_was_tried() -> None:
+    play = Playbook(AB).when(delegate("p", backend="a", cwd="/w", timeout_s=100))
+    play.when(failed("p.1", fail(Reason.FORMAT_ERROR))).then(starts("p.1", "a"), starts("p.2", "b"))
+    play.at(5).when(delegate("k", backend="c", cwd="/w/x", parent="p", chain=(entry("a"),)))
+    found = play.delegation("k")
+    assert (found.nesting, found.parent) == (1, "p")
+    assert found.deadline_at == T0 + 100
+    assert found.budget == 6
+    play.when(failed("k.1", fail(Reason.FORMAT_ERROR)))
+    assert play.delegation("k").state == "failed"  # `a` was tried by its parent
+    assert [one.verdict for one in play.delegation("k").verdicts] == ["tried", "tried"]
+
+
+def test_nesting_has_a_bound() -> None:
+    play = Playbook(AB).when(delegate("d0", backend="a", cwd="/w"))
+    for level in (1, 2):
+        play.when(delegate(f"d{level}", backend="a", cwd="/w", parent=f"d{level - 1}"))
+        assert rejected(play) is None
+        assert play.delegation(f"d{level}").nesting == level
+    assert rejected(play.when(delegate("d3", backend="a", parent="d2"))) == "nesting"
+
+
+def test_strangers_still_wait_for_the_directory_of_a_family() -> None:
+    play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"))
+    play.when(delegate("k", backend="a", cwd="/w/x", parent="p"))
+    assert rejected(play.when(delegate("z", backend="a", cwd="/w/x"))) == "workspace"
+
+
+# --- places on the host ------------------------------------------------------------------------
+
+
+def test_more_than_the_host_may_run_is_queued_and_follows() -> None:
+    play = Playbook(policy_of("a", max_running=2))
+    for number in range(4):
+        play.when(delegate(f"d{number}", backend="a"))
+    play.then(starts("d0.1", "a"), starts("d1.1", "a"))
+    assert play.delegation("d3").state == "queued"
+    play.when(succeeded("d0.1")).then(answers("d0"), starts("d2.1", "a"))
+    play.when(CancelRequested(delegation=DelegationId("d3"))).then(answers("d3"))
+
+
+def test_a_queued_delegation_ends_at_its_deadline() -> None:
+    play = Playbook(policy_of("a", max_running=1))
+    play.when(delegate("d0", backend="a"), delegate("d1", backend="a", timeout_s=5)).then_whatever()
+    play.at(5).then(answers("d1"))
+    assert play.delegation("d1").state == "failed"
+
+
+def test_a_retry_waits_for_a_place_too() -> None:
+    play = Playbook(policy_of("a", "b", max_running=1))
+    play.when(delegate("d0", backend="a"), delegate("d1", backend="b"))
+    play.when(failed("d0.1", fail(Reason.OVERLOADED)))
+    play.then(starts("d0.1", "a"), starts("d1.1", "b"))
+    play.at(10).then()
+    assert play.delegation("d0").state == "queued"
+    play.when(succeeded("d1.1")).then(answers("d1"), starts("d0.2", "a"))
+
+
+# --- stated times at admission -----------------------------------------------------------------
+
+
+def limited(first_s: float, second_s: float) -> Playbook:
+    """`a` and `b` are out by stated times."""
+    play = Playbook(policy_of("a", "b", chains={"a": ["b"]}))
+    for name, wait_s in (("a", first_s), ("b", second_s)):
+        play.when(delegate(f"x{name}", backend=name, failover=False, mode="interactive"))
+        play.when(failed(f"x{name}.1", fail(Reason.RATE_LIMIT, wait_s=wait_s), effects="possible"))
+    play.then_whatever()
+    return play
+
+
+def test_the_earliest_stated_time_within_the_threshold_is_waited_for() -> None:
+    play = limited(20, 400).when(delegate("d1", backend="a", mode="interactive")).then()
+    assert play.delegation("d1").state == "waiting"
+    play.at(19.9).then()
+    play.at(20).then(starts("d1.1", "a"))
+    play.at(21).when(succeeded("d1.1")).then(answers("d1"))
+    assert play.delegation("d1").hops == ()
+
+
+def test_a_stated_time_beyond_the_threshold_is_refused_with_the_earliest() -> None:
+    play = limited(600, 400).when(delegate("d1", backend="a", mode="interactive"))
+    play.then(answers("d1"))
+    found = play.delegation("d1")
+    assert (found.state, found.attempts) == ("refused", ())
+    assert found.retry_at == T0 + 400
+    assert [one.verdict for one in found.verdicts] == ["rate_limited", "rate_limited"]
+
+
+def test_the_stated_time_of_the_second_is_waited_for_as_well() -> None:
+    play = limited(600, 10).when(delegate("d1", backend="a", mode="interactive")).then()
+    play.at(10).then(starts("d1.1", "b"))
+    assert play.delegation("d1").hops[0].trigger == "preemptive"
+
+
+# --- sessions ----------------------------------------------------------------------------------
+
+
+def roled() -> Playbook:
+    """`primary` is out for half an hour, `a` has failed over to `b` in session s."""
+    policy = policy_of("primary", "a", "b", roles={"r": ["primary", "a", "b"]})
+    play = Playbook(policy)
+    play.when(delegate("x", backend="primary", failover=False))
+    play.when(failed("x.1", fail(Reason.RATE_LIMIT, wait_s=1800)))
+    play.when(delegate("d1", session="s", role="r"), failed("d1.1", fail(Reason.AUTH)))
+    play.when(succeeded("d1.2")).then_whatever()
+    return play
+
+
+def test_a_session_stays_on_the_backend_that_answered_it() -> None:
+    play = roled()
+    assert play.session("s").current == "b"
+    play.when(HealthCleared(target="a"), delegate("d2", session="s", role="r"))
+    play.then(starts("d2.1", "b"))
+
+
+def test_it_returns_to_its_first_choice_when_it_was_idle_for_an_hour() -> None:
+    play = roled()
+    play.at(3599).when(delegate("d2", session="s", role="r"), succeeded("d2.1"))
+    play.then(starts("d2.1", "b"), answers("d2"))
+    play.at(3599 + 3600).when(delegate("d3", session="s", role="r")).then(starts("d3.1", "primary"))
+    assert play.delegation("d3").hops == ()
+
+
+def test_a_role_that_never_returns_within_a_session_stays() -> None:
+    role = Role(name="r", chain=tuple(entry(one) for one in "ab"), return_policy="new_session")
+    play = Playbook(policy_of("a", "b", roles={"r": role}))
+    play.when(delegate("d1", session="s", role="R"), failed("d1.1", fail(Reason.CRASH)))
+    play.when(succeeded("d1.2")).then_whatever()
+    play.at(9000).when(delegate("d2", session="s", role="R")).then(starts("d2.1", "b"))
+    play.when(delegate("d3", session="t", role="R")).then(starts("d3.1", "a"))
+
+
+def test_a_backend_that_the_caller_names_overrides_affinity() -> None:
+    play = roled().when(HealthCleared())
+    play.when(delegate("d2", session="s", backend="primary")).then(starts("d2.1", "primary"))
+    assert play.session("s").depth == 0
+    play.when(succeeded("d2.1")).then_whatever()
+    assert play.session("s").current == "primary"
+
+
+def test_a_named_other_backend_becomes_the_original_and_keeps_its_own_chain() -> None:
+    policy = policy_of("p", "q", "z", chains={"p": ["z"], "q": ["z"]})
+    play = Playbook(policy).when(delegate("d1", session="s", backend="p"), succeeded("d1.1"))
+    play.when(delegate("d2", session="s", backend="q"), failed("d2.1", fail(Reason.RATE_LIMIT)))
+    play.when(succeeded("d2.2"))
+    found = play.delegation("d2")
+    assert (found.requested, found.served_by) == ("q", "z")
+    assert play.session("s").original == "q"
+
+
+def test_depth_counts_hops_and_ends_with_the_return() -> None:
+    play = roled()
+    assert play.session("s").depth == 1
+    play.at(2000).when(delegate("d2", session="s", backend="primary"), succeeded("d2.1"))
+    assert play.session("s").depth == 0
+    assert play.session("s").notices_sent == ()
+
+
+def test_notices_are_sent_once_per_pair_and_hops_each_time() -> None:
+    play = Playbook(policy_of("a", "b", chains={"a": ["b"]}))
+    play.when(delegate("x", backend="a", failover=False))
+    play.when(failed("x.1", fail(Reason.RATE_LIMIT, wait_s=7200)))
+    for number in range(15):
+        play.at(40 * number).when(delegate(f"d{number}", session="s", backend="a"))
+        play.when(succeeded(f"d{number}.1"))
+        assert play.delegation(f"d{number}").served_by == "b"
+    assert len(play.noted("delegation.hopped")) == 15
+    (notice,) = play.noted("session.notice")
+    assert (notice.fields["from"], notice.fields["to"]) == ("a", "b")
+    play.at(8000).when(delegate("d15", session="s", backend="a"), succeeded("d15.1"))
+    play.when(delegate("x2", backend="a", failover=False), failed("x2.1", fail(Reason.AUTH)))
+    play.when(delegate("d16", session="s", backend="a"))
+    assert len(play.noted("session.notice")) == 2
+
+
+def test_compaction_keeps_models_depth_and_lock() -> None:
+    play = roled().when(delegate("d2", session="s", role="r"))
+    before = play.session("s")
+    assert before.hops
+    play.when(SessionCompacted(session=SessionId("s")))
+    after = play.session("s")
+    assert (after.hops, after.notices_sent) == ((), ())
+    assert (after.original, after.current, after.depth, after.running, after.role) == (
+        before.original,
+        before.current,
+        before.depth,
+        "d2",
+        before.role,
+    )
+
+
+def test_an_ended_session_is_gone_and_starts_anew() -> None:
+    play = roled().when(SessionEnded(session=SessionId("s")))
+    assert play.memory.mirror.session(SessionId("s")) is None
+    play.when(delegate("d2", session="s", role="r"))
+    assert play.session("s").depth == 0
+
+
+def test_work_of_an_ended_session_holds_it_until_the_answer_and_does_not_bring_it_back() -> None:
+    play = Playbook(AB).when(delegate("d1", session="s", backend="a"))
+    play.when(SessionEnded(session=SessionId("s")))
+    assert rejected(play.when(delegate("d2", session="s", backend="a"))) == "busy"
+    play.when(failed("d1.1", fail(Reason.AUTH))).when(succeeded("d1.2"))
+    assert play.delegation("d1").state == "succeeded"
+    assert play.memory.mirror.session(SessionId("s")) is None
+
+
+# --- restarts and clocks -----------------------------------------------------------------------
+
+
+def lose(play: Playbook, name: str, *survivors: str) -> Playbook:
+    """What the engine does for each unfinished delegation at its start."""
+    seen = play.memory.snapshot(CancelRequested(delegation=DelegationId(name)))
+    event = Started(survivors=tuple(AttemptId(one) for one in survivors))
+    found = decide(seen, event, play.policy, now=play.wall)
+    play.notes.extend(play.memory.apply(found))
+    play.decision = found
+    return play
+
+
+def test_work_of_a_daemon_that_is_gone_is_answered_honestly_and_frees_everything() -> None:
+    play = Playbook(AB)
+    play.when(delegate("x", backend="a", failover=False), failed("x.1", fail(Reason.CRASH)))
+    play.at(100).when(delegate("d1", session="s", backend="a", cwd="/w"), started("d1.1"))
+    assert play.health("a").trial is not None
+    lose(play.restart(), "d1")
+    found = play.delegation("d1")
+    assert found.state == "failed"
+    assert found.failure is not None
+    assert found.failure.detail == "daemon_lost"
+    assert play.session("s").running is None
+    assert play.health("a").trial is None
+    assert play.health("a").outage is not None
+    assert play.health("a").outage.count == 1
+    assert rejected(play.when(delegate("d2", session="s", backend="a", cwd="/w"))) is None
+
+
+def test_what_survived_the_daemon_goes_on() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a"), started("d1.1"))
+    lose(play, "d1", "d1.1")
+    assert play.decision.changes == ()
+
+
+@pytest.mark.parametrize("by_s", [86_400.0, -86_400.0])
+def test_a_clock_that_is_set_moves_windows_waits_and_deadlines(by_s: float) -> None:
+    play = Playbook(AB)
+    play.when(delegate("x", backend="b", failover=False))
+    play.when(failed("x.1", fail(Reason.RATE_LIMIT, wait_s=1000)))
+    play.when(delegate("d1", backend="a", timeout_s=500), started("d1.1"))
+    play.when(delegate("d2", backend="a"), failed("d2.1", fail(Reason.OVERLOADED)))
+    play.then_whatever()
+    play.step_clock(by_s)
+    assert play.seen("b").until_at == T0 + 1000 + by_s
+    assert play.delegation("d1").deadline_at == T0 + 500 + by_s
+    play.at(2 + by_s).then()
+    play.at(3 + by_s).then(starts("d2.2", "a"))
+    play.at(250 + by_s).when(succeeded("d2.2")).then_whatever()
+    play.at(299 + by_s).then()
+    assert play.seen("b").state == "rate_limited"
+    play.at(1001 + by_s)
+    assert play.seen("b").state == "cooldown"
+
+
+def test_a_clock_step_does_not_keep_the_marks_of_poison_work() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a"))
+    play.at(1).when(failed("d1.1", fail(Reason.CRASH, at=1, confidence="exit_code")))
+    play.step_clock(5000)
+    play.at(5002).when(failed("d1.2", fail(Reason.CRASH, at=5002, confidence="exit_code")))
+    assert play.delegation("d1").state == "failed"
+    assert play.health("a").outage is None
+
+
+def test_a_backend_that_leaves_the_configuration_is_walked_past() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a")).then(starts("d1.1", "a"))
+    play.policy = policy_of("a", "c", chains={"a": ["c"]})
+    play.when(failed("d1.1", fail(Reason.AUTH))).then(starts("d1.2", "c"))
+    assert play.delegation("d1").verdicts[1].verdict == "not_configured"
+
+
+def test_an_attempt_of_a_backend_that_is_gone_still_ends() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a")).then(starts("d1.1", "a"))
+    play.policy = policy_of("b")
+    play.when(started("d1.1"), succeeded("d1.1")).then(answers("d1"))
+    assert play.delegation("d1").state == "succeeded"
+
+
+def test_two_models_of_one_backend_are_two_candidates_on_one_account() -> None:
+    role = Role(
+        name="r",
+        chain=(
+            Entry(backend=AB.backends["a"].id, model="x"),  # type: ignore[index]
+            Entry(backend=AB.backends["a"].id, model="y"),  # type: ignore[index]
+            entry("b"),
+        ),
+    )
+    quota = structs.replace(AB.backends["a"], quota="q")  # type: ignore[index]
+    play = Playbook(policy_of(quota, "b", roles={"r": role}))
+    play.when(delegate("d1", role="r"), failed("d1.1", fail(Reason.USAGE_LIMIT, wait_s=7200)))
+    play.then(starts("d1.1", "a"), starts("d1.2", "b"))
+    play = Playbook(policy_of(quota, "b", roles={"r": role}))
+    play.when(delegate("d1", role="r"), failed("d1.1", fail(Reason.MODEL_NOT_FOUND)))
+    play.then(starts("d1.1", "a"), starts("d1.2", "a"))
+    assert play.health("model:a/x").outage is not None
+
+
+def test_every_decision_is_in_the_story() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a"), failed("d1.1", fail(Reason.AUTH)))
+    play.when(succeeded("d1.2"))
+    told = [one.outcome for one in play.memory.stories]
+    assert [one.split(" ")[0] for one in told] == ["starts", "leaves", "starts", "succeeded"]

@@ -1,0 +1,224 @@
+"""Playbooks: callers that make the call themselves: resolve, lease, report."""
+
+import pytest
+from tests.support.playbook import T0, Playbook, delegate, entry, fail, failed, policy_of, starts
+
+from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.events import Reported, ResolveRequested
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.ids import AttemptId, BackendId, SessionId
+from fallbackd.core.policy import Role
+
+ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]}, roles={"r": ["a", "b"]})
+
+
+def resolved(play: Playbook, **asked: object) -> Resolution:
+    asked.setdefault("backend", None if "role" in asked or "session" in asked else BackendId("a"))
+    found = play.when(ResolveRequested(**asked)).decision.answer  # type: ignore[arg-type]
+    assert isinstance(found, Resolution)
+    return found
+
+
+def report(play: Playbook, outcome: str = "failure", **said: object) -> ReportAnswer:
+    said.setdefault("backend", BackendId("a"))
+    if outcome == "failure":
+        said.setdefault("failure", fail(Reason.RATE_LIMIT, at=play.now))
+    found = play.when(Reported(outcome=outcome, **said)).decision.answer  # type: ignore[arg-type]
+    assert isinstance(found, ReportAnswer)
+    return found
+
+
+def out(play: Playbook, name: str, failure: Failure) -> None:
+    play.when(delegate(f"x{name}", backend=name, failover=False))
+    play.when(failed(f"x{name}.1", failure)).then_whatever()
+
+
+LEASE, OTHER = AttemptId("lease-1"), AttemptId("lease-2")
+S = SessionId("s")
+
+
+def test_resolve_tells_what_would_be_used_and_changes_nothing() -> None:
+    play = Playbook(ABC)
+    found = resolved(play)
+    assert (found.backend, found.trigger, found.lease_id) == ("a", None, None)
+    assert [one.backend for one in found.candidates] == ["a", "b", "c"]
+    assert play.decision.changes == ()
+
+
+def test_resolve_tells_a_redirect_and_who_is_back_first() -> None:
+    play = Playbook(ABC)
+    out(play, "a", fail(Reason.AUTH))
+    assert (resolved(play).backend, resolved(play).trigger) == ("b", "preemptive")
+    for name in "bc":
+        out(play, name, fail(Reason.CRASH))
+    found = resolved(play)
+    assert (found.backend, found.retry_at) == (None, T0 + 60)
+
+
+def test_an_unknown_backend_is_rejected() -> None:
+    for event in (
+        ResolveRequested(backend=BackendId("x")),
+        Reported(outcome="success", backend=BackendId("x")),
+    ):
+        rejection = Playbook(ABC).when(event).decision.rejection
+        assert rejection is not None
+        assert rejection.kind == "unknown_backend"
+
+
+def test_a_lease_is_given_where_a_trial_is_needed_and_only_one() -> None:
+    play = Playbook(policy_of("a"))
+    assert resolved(play, lease=LEASE).lease_id is None
+    out(play, "a", fail(Reason.CRASH))
+    play.at(61)
+    first = resolved(play, lease=LEASE)
+    assert (first.lease_id, first.lease_expires_at) == (LEASE, T0 + 61 + 600)
+    assert resolved(play, lease=OTHER).backend is None
+
+
+def test_a_lease_that_ran_out_neither_blocks_nor_misleads() -> None:
+    play = Playbook(policy_of("a"))
+    out(play, "a", fail(Reason.CRASH))
+    first = resolved(play.at(61), lease=LEASE)
+    second = resolved(play.at(61 + 601), lease=OTHER)
+    assert second.lease_generation is not None
+    assert first.lease_generation is not None
+    assert second.lease_generation > first.lease_generation
+    before = play.health("a")
+    assert report(play, lease=LEASE).ignored
+    assert play.health("a") == before
+    report(play, "success", lease=OTHER)
+    assert play.seen("a").state == "healthy"
+    assert not play.seen("a").unproven
+
+
+def test_a_lease_that_is_given_back_is_free() -> None:
+    play = Playbook(policy_of("a"))
+    out(play, "a", fail(Reason.CRASH))
+    resolved(play.at(61), lease=LEASE)
+    report(play, "released", lease=LEASE)
+    assert resolved(play, lease=OTHER).lease_id == OTHER
+
+
+def test_a_failure_under_the_lease_counts() -> None:
+    play = Playbook(policy_of("a"))
+    out(play, "a", fail(Reason.CRASH))
+    resolved(play.at(61), lease=LEASE)
+    report(play, lease=LEASE, failure=fail(Reason.CRASH, at=61), started_at=T0 + 61)
+    assert play.health("a").outage is not None
+    assert play.health("a").outage.count == 2
+
+
+def test_a_delegation_waits_for_the_trial_of_a_caller() -> None:
+    play = Playbook(policy_of("a"))
+    out(play, "a", fail(Reason.CRASH))
+    resolved(play.at(61), lease=LEASE)
+    play.when(delegate("d1", backend="a")).then()
+    report(play.at(65), "success", lease=LEASE)
+    play.then(starts("d1.1", "a"))
+
+
+def test_a_report_marks_and_names_the_next() -> None:
+    play = Playbook(ABC)
+    found = report(play, session=S)
+    assert found.next is not None
+    assert found.next.backend == "b"
+    session = play.session("s")
+    assert (session.original, session.current, session.depth) == ("a", "b", 1)
+    assert play.seen("a").state == "rate_limited"
+    assert play.noted("session.notice")[0].fields["to"] == "b"
+
+
+def test_a_report_without_a_time_of_its_start_is_not_counted_twice() -> None:
+    play = Playbook(ABC)
+    for at in (0, 1, 2):
+        report(play.at(at))
+    assert play.health("a").outage is not None
+    assert play.health("a").outage.count == 1
+
+
+def test_success_releases_a_window_early() -> None:
+    play = Playbook(ABC)
+    out(play, "a", fail(Reason.USAGE_LIMIT, wait_s=90_000))
+    report(play.at(100), "success")
+    assert play.health("a").outage is None
+
+
+def test_success_of_a_call_from_before_the_mark_releases_nothing() -> None:
+    play = Playbook(ABC)
+    out(play.at(50), "a", fail(Reason.RATE_LIMIT, at=50))
+    report(play.at(60), "success", started_at=T0 + 40)
+    assert play.seen("a").state == "rate_limited"
+
+
+def test_reports_of_what_was_left_are_counted_and_ignored() -> None:
+    play = Playbook(ABC)
+    report(play, session=S)
+    for number in range(20):
+        found = report(play.at(5 + number), session=S, attempt=AttemptId(f"m{number}"))
+        assert found.ignored
+    session = play.session("s")
+    assert (session.current, session.depth, session.ignored_reports) == ("b", 1, 20)
+    assert play.health("b").outage is None
+
+
+@pytest.mark.parametrize(
+    ("at", "attempt", "ignored"),
+    [(1, None, True), (2.9, None, True), (3, None, False), (4, None, False), (1, "m1", False)],
+)
+def test_nameless_reports_right_after_a_fallback_are_echoes(
+    at: float, attempt: str | None, ignored: bool
+) -> None:
+    play = Playbook(ABC)
+    report(play, session=S)
+    named = None if attempt is None else AttemptId(attempt)
+    found = report(play.at(at), session=S, backend=BackendId("b"), attempt=named)
+    assert found.ignored is ignored
+
+
+def test_a_clock_that_was_set_back_does_not_silence_reports() -> None:
+    play = Playbook(ABC)
+    report(play.at(100_000), session=S)
+    play.step_clock(-86_400)
+    assert not report(play, session=S, backend=BackendId("b")).ignored
+
+
+def test_going_back_to_the_original_resets_the_depth() -> None:
+    play = Playbook(ABC)
+    report(play, session=S)
+    out(play, "b", fail(Reason.AUTH))
+    report(play.at(1000), "success", session=S)
+    session = play.session("s")
+    assert (session.current, session.depth, session.notices_sent) == ("a", 0, ())
+
+
+def test_nobody_left_is_no_next() -> None:
+    play = Playbook(ABC)
+    for name in "bc":
+        out(play, name, fail(Reason.RATE_LIMIT, wait_s=7200))
+    assert report(play, session=S, failure=fail(Reason.RATE_LIMIT, wait_s=7200)).next is None
+    assert play.session("s").current == "a"
+
+
+def test_a_role_s_reasons_decide_about_the_next() -> None:
+    role = Role(name="r", chain=(entry("b"),), fallback_on=frozenset({Reason.RATE_LIMIT}))
+    play = Playbook(policy_of("a", "b", roles={"r": role}))
+    resolved(play, session=S, role="r", backend=BackendId("a"))
+    assert report(play, session=S, failure=fail(Reason.BILLING)).next is None
+    assert play.seen("a").state == "broken"
+    assert report(play.at(9), session=S).next is not None
+
+
+def test_a_failure_that_no_other_backend_cures_has_no_next() -> None:
+    play = Playbook(ABC)
+    assert report(play, session=S, failure=fail(Reason.TASK_FAILED)).next is None
+    assert play.health("a").outage is None
+
+
+def test_resolve_in_a_session_follows_where_it_went() -> None:
+    play = Playbook(ABC)
+    resolved(play, session=S, role="r")
+    report(play, session=S)
+    play.at(901)
+    assert resolved(play, session=S, role="r").backend == "b"
+    assert resolved(play, session=S, backend=BackendId("a")).backend == "a"
+    assert play.session("s").depth == 0
