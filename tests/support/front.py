@@ -30,7 +30,7 @@ class Peer:
     async def send(self, data: bytes | str) -> None:
         await self.stream.send(data.encode() if isinstance(data, str) else data)
 
-    async def ask(self, request_id: Any, method: str, **params: Any) -> None:
+    async def ask(self, request_id: Any, method: str, /, **params: Any) -> None:
         body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         await self.send(json.dumps(body) + "\n")
 
@@ -45,7 +45,7 @@ class Peer:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return json.loads(line)
 
-    async def call(self, method: str, **params: Any) -> Any:
+    async def call(self, method: str, /, **params: Any) -> Any:
         await self.ask("call", method, **params)
         while True:
             found = await self.line()
@@ -62,8 +62,9 @@ class Peer:
 
 
 class Front:
-    def __init__(self, engine: ScriptedEngine, server: Server, path: str) -> None:
+    def __init__(self, engine: ScriptedEngine, host: FakeHost, server: Server, path: str) -> None:
         self.engine = engine
+        self.host = host
         self.server = server
         self.path = path
 
@@ -87,9 +88,10 @@ async def front(
     path = os.path.join(directory, "control.sock")
     endpoint = Endpoint.open(path)
     engine = ScriptedEngine()
+    host = FakeHost()
     server = Server(
         engine,  # type: ignore[arg-type]
-        FakeHost(),
+        host,
         HANDLERS,
         limits=limits,
         allowed_uids=allowed_uids,
@@ -97,7 +99,7 @@ async def front(
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, endpoint.listener)
-            yield Front(engine, server, path)
+            yield Front(engine, host, server, path)
             tasks.cancel_scope.cancel()
     finally:
         endpoint.close()

@@ -1,0 +1,63 @@
+"""What is logged can be read by anybody and does a terminal no harm."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fallbackd.app.logs import clean
+
+SCRIPT = """
+import structlog
+from fallbackd.app import logs
+logs.set_up(format={format!r}, level="info")
+log = structlog.get_logger()
+log.debug("not.shown")
+log.info("health.moved", backend="codex", nothing=None, words="a\\x1b[31mb\\x07\\u202e")
+try:
+    hidden = "local-value-of-a-variable"
+    raise KeyError("Authorization: Bearer abcdef0123456789abcdef")
+except KeyError:
+    log.exception("rpc.failed")
+"""
+
+
+def logged(format: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(format=format)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == ""
+    return done.stderr
+
+
+@pytest.mark.parametrize("format", ["console", "json"])
+def test_lines_are_clean_and_tracebacks_show_no_values(format: str) -> None:
+    found = logged(format)
+    assert "health.moved" in found
+    assert "not.shown" not in found
+    assert "\x1b" not in found
+    assert "\x07" not in found
+    assert "\u202e" not in found
+    assert "nothing" not in found
+    assert "KeyError" in found
+    assert "local-value" not in found.replace('hidden = "local-value-of-a-variable"', "")
+    assert "abcdef0123456789" not in found
+
+
+def test_json_is_one_object_a_line() -> None:
+    first, second = (json.loads(line) for line in logged("json").splitlines())
+    assert (first["event"], first["level"], first["backend"]) == ("health.moved", "info", "codex")
+    assert second["exception"].startswith("Traceback")
+
+
+def test_values_of_every_kind_are_cleaned() -> None:
+    class Odd:
+        def __str__(self) -> str:
+            return "odd\x00"
+
+    found = clean(None, "", {"list": ["a\nb", 1, True], "map": {"k": Odd()}, "f": 1.5})
+    assert found == {"list": ["a\\x0ab", 1, True], "map": {"k": "odd\\x00"}, "f": 1.5}

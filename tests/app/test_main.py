@@ -1,0 +1,45 @@
+"""The command line of the daemon."""
+
+from pathlib import Path
+
+import pytest
+
+from fallbackd import __version__
+from fallbackd.app.main import main
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"fallbackd {__version__}\n"
+
+
+def test_a_wrong_flag_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--no-such-flag"])
+    assert ended.value.code == 2
+    assert "--no-such-flag" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("[defaults]\nsettle_s = 2\n", 0, "good"),
+        ("[defaults]\nsettle_s = 2000\n", 0, "defaults.settle_s"),
+        ("nonsense = = 5", 78, "TOML"),
+    ],
+)
+def test_a_configuration_is_checked_without_starting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, status: int, said: str
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    assert main(["--check-config", "--config", str(path)]) == status
+    captured = capsys.readouterr()
+    assert said in captured.out + captured.err
+
+
+def test_no_configuration_is_a_good_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check-config", "--config", str(tmp_path / "none.toml")]) == 0
+    assert "built-in" in capsys.readouterr().out

@@ -1,0 +1,45 @@
+"""The state directory is private, and of one daemon."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fallbackd.app.state import claim_state
+from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable
+
+
+def test_it_is_made_private_and_locked_once(tmp_path: Path) -> None:
+    directory = tmp_path / "a" / "state"
+    held = claim_state(str(directory), str(directory / "lock"))
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    with pytest.raises(EndpointTaken, match=f"process {os.getpid()}"):
+        claim_state(str(directory), str(directory / "lock"))
+    os.close(held)
+    os.close(claim_state(str(directory), str(directory / "lock")))
+
+
+def test_an_open_directory_is_closed_where_it_is_ours(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    directory.mkdir()
+    directory.chmod(0o755)
+    (directory / "lock").touch()
+    os.close(claim_state(str(directory), str(directory / "lock")))
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_an_open_directory_with_other_things_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    directory.chmod(0o755)
+    (directory / "other").touch()
+    with pytest.raises(EndpointUnusable, match="chmod 700"):
+        claim_state(str(directory), str(directory / "lock"))
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with pytest.raises(EndpointUnusable, match="--state-dir"):
+        claim_state(str(tmp_path / "state"), str(tmp_path / "state" / "lock"))
