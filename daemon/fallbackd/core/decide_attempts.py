@@ -97,7 +97,8 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
     if backend is None:
         return
     limits = limits_of(draft, current.delegation, backend)
-    at = attempt.started_at + min(limits.first_output_s, limits.first_answer_s)
+    # Silence after the first output may be over before the limits of the first output are.
+    at = attempt.started_at + min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
     if attempt.trial and backend.plain_output:
         at = min(at, attempt.started_at + draft.policy.defaults.trial_grace_s)
     if attempt.patience_until_at is not None:
