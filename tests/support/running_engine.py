@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from tests.support.clock import ManualClock
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy
 from fallbackd.core.state import Delegation, Journaled
@@ -28,6 +28,7 @@ from fallbackd.stores import open_store
 from fallbackd.transports.machine import Machine, fingerprint
 from fallbackd.transports.process import ProcessTransport, end_leftover
 from fallbackd.transports.recording import read_log
+from fallbackd.transports.running import RunnerLimits
 
 HANG_S = 60
 """Only a hang takes so long."""
@@ -101,7 +102,8 @@ async def engine_in(
     home.mkdir(exist_ok=True)
     environ = {**os.environ, "HOME": str(home), **environ}
     machine = Machine(environ)
-    processes = ProcessTransport(environ=environ, now=clock.now)
+    limits = RunnerLimits(stop_grace_s=0.2)
+    processes = ProcessTransport(environ=environ, now=clock.now, limits=limits)
     opened = store
     if isinstance(opened, str):
         url = f"sqlite:{place}/records.sqlite" if opened == "sqlite" else opened
@@ -177,8 +179,6 @@ def tried(delegation: Delegation) -> list[tuple[str, str | None]]:
 
 def state_of(engine: Engine, backend: str) -> str:
     """What the records say about a backend now, in a word."""
-    from fallbackd.core.health import view
-
     record = engine.snapshot().health.get(f"backend:{backend}")  # type: ignore[call-overload]
     return view(record, now=engine.clock.now()).state
 
@@ -225,7 +225,3 @@ async def until(is_so: Callable[[], Any]) -> Any:
         while not (found := is_so()):
             await anyio.sleep(0.01)
     return found
-
-
-def forget(path: Path) -> None:
-    shutil.rmtree(path)

@@ -1,0 +1,218 @@
+"""What was started is gone before anything follows it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.support.running_engine import (
+    HANG_S,
+    Ear,
+    agent,
+    ended,
+    engine_in,
+    settings,
+    state_of,
+    tried,
+    until,
+    work,
+)
+from tests.support.scripts import script
+from tests.transports.programs import is_alive, read_pid
+
+from fallbackd.core.exchange import Call, Chunk, Exit, ProcessExit
+from fallbackd.core.failures import Reason
+from fallbackd.engine.requests import Draining, NewWork
+
+ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
+HANGS = 'cat >/dev/null; echo $$ > "$PLACE/$(basename $0).pid"; exec sleep 1000'
+STUBBORN = """
+    cat >/dev/null
+    trap '' TERM
+    (trap '' TERM; echo $(sh -c 'echo $PPID') > "$PLACE/child.pid"; while :; do sleep 1; done) &
+    setsid sh -c 'trap "" TERM; echo $$ > "$0/far.pid"; while :; do sleep 1; done' "$PLACE" &
+    echo $$ > "$PLACE/a.pid"
+    while :; do sleep 1; done
+    """
+LOOKS = """
+    cat >/dev/null
+    for name in a child far; do
+        kill -0 $(cat "$PLACE/$name.pid") 2>/dev/null && echo "$name is there"
+    done
+    echo looked
+    """
+
+
+async def test_a_stubborn_family_is_gone_before_the_next_one_starts(tmp_path: Path) -> None:
+    a = agent("a", script(tmp_path, "a", STUBBORN), first_answer_s=1.5)
+    b = agent("b", script(tmp_path, "b", LOOKS))
+    async with engine_in(tmp_path, settings(a, b)) as engine:
+        done = await work(engine, backend="a")
+        assert done.served_by == "b"
+        assert await engine.text(done) == "looked"
+        assert done.attempts[0].gone is True
+        for name in ("a", "child", "far"):
+            assert not is_alive(await read_pid(tmp_path / f"{name}.pid"))
+
+
+async def test_cancel_returns_when_the_work_is_proven_stopped(tmp_path: Path) -> None:
+    config = settings(agent("a", script(tmp_path, "a", STUBBORN)), agent("b", "true"))
+    async with engine_in(tmp_path, config) as engine:
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        pids = [await read_pid(tmp_path / f"{name}.pid") for name in ("a", "child", "far")]
+        done = await engine.cancel(begun.delegation)
+        assert done.state == "cancelled"
+        assert done.attempts[0].state == "cancelled"
+        assert not any(is_alive(pid) for pid in pids)
+        assert state_of(engine, "a") == "healthy"
+        assert len(done.attempts) == 1
+
+
+async def test_cancel_twice_and_at_once_ends_it_once(tmp_path: Path) -> None:
+    config = settings(agent("a", script(tmp_path, "a", HANGS)))
+    async with engine_in(tmp_path, config) as engine:
+        ear = Ear(engine)
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.cancel, begun.delegation)
+            tasks.start_soon(engine.cancel, begun.delegation)
+        done = await engine.cancel(begun.delegation)
+        assert done.state == "cancelled"
+        assert len(ear.heard("delegation.ended")) == 1
+
+
+async def test_work_that_waits_is_cancelled_at_once(tmp_path: Path) -> None:
+    limited = "cat >/dev/null; echo 'rate limit, try again in 200 seconds' >&2; exit 75"
+    async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", limited)))) as engine:
+        begun = await engine.delegate(NewWork(prompt="x", backend="a", mode="batch"))
+        await until(lambda: engine.snapshot().active[begun.delegation].state == "waiting")
+        assert (await engine.cancel(begun.delegation)).state == "cancelled"
+
+
+class _Immortal:
+    """A program whose end nobody can prove: the edge that no real process shows on demand."""
+
+    pid = 1
+    log_bytes = 0
+
+    def __init__(self) -> None:
+        self._stopped = anyio.Event()
+        self._is_over = False
+
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        yield Chunk("stdout", b"begun\n", 0.0)
+        await self._stopped.wait()
+        self._is_over = True
+
+    def stop(self, *, grace_s: float) -> None:
+        self._stopped.set()
+
+    @property
+    def exit(self) -> Exit:
+        assert self._is_over
+        return ProcessExit(gone=False, stopped=True)
+
+
+class _Immortals:
+    def __init__(self) -> None:
+        self.opened = 0
+
+    async def open(
+        self, call: Call, *, attempt: str, directory: str, env: dict[str, str]
+    ) -> _Immortal:
+        self.opened += 1
+        return _Immortal()
+
+    async def aclose(self) -> None: ...
+
+
+async def test_without_proof_of_the_end_nothing_follows(tmp_path: Path) -> None:
+    transport = _Immortals()
+    config = settings(agent("a", "true", stall_s=0.2), agent("b", "true"))
+    async with engine_in(tmp_path, config, transport=transport) as engine:
+        done = await work(engine, backend="a")
+        assert done.state == "failed"
+        assert done.attempts[0].gone is False
+        assert transport.opened == 1
+        assert done.message is not None
+        assert "could not be stopped" in done.message
+
+
+async def test_the_end_of_the_engine_leaves_no_process(tmp_path: Path) -> None:
+    config = settings(agent("a", script(tmp_path, "a", STUBBORN)))
+    async with engine_in(tmp_path, config) as engine:
+        await engine.delegate(NewWork(prompt="x", backend="a"))
+        pids = [await read_pid(tmp_path / f"{name}.pid") for name in ("a", "child", "far")]
+    assert not any(is_alive(pid) for pid in pids)
+
+
+async def test_a_draining_engine_takes_nothing_new_and_finishes_what_runs(tmp_path: Path) -> None:
+    slow = """
+        cat >/dev/null; echo $$ > "$PLACE/a.pid"
+        while [ ! -e "$PLACE/go" ]; do sleep 0.02; done
+        exit 75
+        """
+    a = agent("a", script(tmp_path, "a", slow))
+    b = agent("b", script(tmp_path, "b", ANSWERS))
+    async with engine_in(tmp_path, settings(a, b)) as engine:
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        await read_pid(tmp_path / "a.pid")
+        engine.drain()
+        with pytest.raises(Draining, match="draining"):
+            await engine.delegate(NewWork(prompt="y", backend="b"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: engine.finish_work(limit_s=HANG_S))
+            (tmp_path / "go").touch()
+        done = await engine.delegation(begun.delegation)
+        assert done.served_by == "b"  # the hop of running work is no new work
+
+
+async def test_what_does_not_finish_in_time_is_stopped_all_at_once(tmp_path: Path) -> None:
+    config = settings(agent("a", script(tmp_path, "a", HANGS)))
+    async with engine_in(tmp_path, config) as engine:
+        begun = [await engine.delegate(NewWork(prompt="x", backend="a")) for _ in range(3)]
+        await read_pid(tmp_path / "a.pid")
+        engine.drain()
+        await engine.finish_work(limit_s=0.1)
+        for one in begun:
+            found = await engine.delegation(one.delegation)
+            assert found.state == "cancelled"
+            assert all(attempt.gone for attempt in found.attempts)
+
+
+async def test_who_waits_for_a_directory_is_told_when_the_engine_drains(tmp_path: Path) -> None:
+    place = tmp_path / "project"
+    place.mkdir()
+    config = settings(agent("a", script(tmp_path, "a", HANGS)))
+    async with engine_in(tmp_path, config) as engine:
+        begun = await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(place)))
+        refused: list[str] = []
+
+        async def wait_for_it() -> None:
+            try:
+                await engine.delegate(
+                    NewWork(prompt="y", backend="a", cwd=str(place), mode="batch")
+                )
+            except Exception as error:
+                refused.append(str(error))
+
+        with anyio.fail_after(HANG_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait_for_it)
+                await until(lambda: len(list((tmp_path / "runs").iterdir())) == 2)
+                await anyio.wait_all_tasks_blocked()
+                engine.drain()
+            await engine.finish_work(limit_s=0)
+        assert "drain" in refused[0]
+        assert (await ended(engine, begun)).state == "cancelled"
+        assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+async def test_an_attempt_that_a_person_cannot_see_any_more_is_not_retried(tmp_path: Path) -> None:
+    crashes = "cat >/dev/null; kill -9 $$"
+    a = agent("a", script(tmp_path, "a", crashes))
+    b = agent("b", script(tmp_path, "b", ANSWERS))
+    async with engine_in(tmp_path, settings(a, b)) as engine:
+        done = await work(engine, backend="a")
+        assert tried(done) == [("a", Reason.CRASH.value), ("b", None)]
+        assert done.attempts[0].exit_code == -9
