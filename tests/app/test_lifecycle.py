@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.support import scripts
+from tests.support import agents
 from tests.support.daemon import HANG_S, Daemon, DaemonDied, running
 
 from fallbackd_client.aio import AsyncClient
@@ -51,9 +51,9 @@ async def test_its_directories_and_its_socket_are_private(tmp_path: Path) -> Non
 
 async def test_work_that_falls_back_is_answered(tmp_path: Path) -> None:
     config = (
-        scripts.backend_script(tmp_path / "bin", "first", scripts.THROTTLED)
-        + scripts.backend_script(tmp_path / "bin", "second", scripts.ok("hello"))
-        + scripts.chain("first", "second")
+        agents.backend_script(tmp_path / "bin", "first", agents.THROTTLED)
+        + agents.backend_script(tmp_path / "bin", "second", agents.ok("hello"))
+        + agents.chain("first", "second")
     )
     async with running(tmp_path, config) as daemon:
         found = await daemon.client.call(
@@ -74,7 +74,7 @@ async def test_a_signal_lets_running_work_end_and_refuses_new_work(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     open_gate = tmp_path / "open"
-    config = scripts.backend_script(tmp_path / "bin", "slow", gate(open_gate))
+    config = agents.backend_script(tmp_path / "bin", "slow", gate(open_gate))
     async with running(tmp_path, config) as daemon:
         begun = await daemon.client.call(
             "delegate", {"prompt": "x", "backend": "slow", "settle_s": 60}
@@ -94,7 +94,7 @@ async def test_a_signal_lets_running_work_end_and_refuses_new_work(
 
 
 async def test_a_second_signal_stops_the_work_at_once(tmp_path: Path) -> None:
-    config = scripts.backend_script(tmp_path / "bin", "stuck", scripts.HANGING)
+    config = agents.backend_script(tmp_path / "bin", "stuck", agents.HANGING)
     async with running(tmp_path, config) as daemon:
         begun = await daemon.client.call(
             "delegate", {"prompt": "x", "backend": "stuck", "settle_s": 60}
@@ -163,9 +163,9 @@ async def test_a_bad_configuration_at_the_start_leaves_the_built_in_one(tmp_path
 
 
 async def test_a_good_change_is_taken_and_a_bad_one_keeps_the_last(tmp_path: Path) -> None:
-    config = scripts.backend_script(tmp_path / "bin", "one", scripts.ECHO)
+    config = agents.backend_script(tmp_path / "bin", "one", agents.ECHO)
     async with running(tmp_path, config) as daemon:
-        more = scripts.backend_script(tmp_path / "bin", "two", scripts.ECHO)
+        more = agents.backend_script(tmp_path / "bin", "two", agents.ECHO)
         daemon.config_path.write_text(config + more)
         await wait_for_event(daemon, "config.reloaded")
         assert "two" in (await daemon.client.call("health"))["health"]
