@@ -143,7 +143,7 @@ class Server:
     def _serve(self, script: Script, peer: Peer) -> None:
         try:
             script(peer)
-        except (BrokenPipeError, ConnectionError):
+        except OSError:  # the caller has gone, or `stop` closed it meanwhile
             pass
         except BaseException as failure:
             self.failures.append(failure)
