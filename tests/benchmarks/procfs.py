@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of all its threads so far, to the nanosecond (`clock ticks` are too coarse)."""
+    """Processor time of all its threads so far. Clock ticks would be too coarse."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0])
