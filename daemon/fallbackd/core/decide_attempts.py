@@ -464,7 +464,7 @@ def _failed(
         return
     delegation = _give_up(draft, delegation, attempt, failure, backend, luck=luck)
     if failure.reason in LOW_CONFIDENCE and not failure.hop:
-        # The daemon's own trouble: it could not give the attempt a place, or keep its answer.
+        # Trouble of this machine: no place for the attempt, or none for its answer.
         end(draft, delegation, session, state="failed", failure=failure, message=failure.evidence)
         return
     if _same_form_error_twice(delegation, failure):

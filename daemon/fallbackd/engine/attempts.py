@@ -32,6 +32,7 @@ from fallbackd.core.exchange import (
     Exit,
     GivenUp,
     HttpRequest,
+    NotStarted,
     Observation,
     ProcessExit,
     ProviderAnswered,
@@ -177,7 +178,8 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
             prompt = order.handoff + prompt
             prompt_path = host.runs.write_prompt(order.attempt, prompt)
     except OSError as error:
-        failure = _own_trouble("no_place", "its directory cannot be written", error, host)
+        what = f"{host.runs.root} cannot be written"
+        failure = _no_ones_fault("no_place", what, error.strerror, host)
         return AttemptEnded(attempt=order.attempt, failure=failure)
     work = Work(
         prompt=prompt,
@@ -200,7 +202,7 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     before = None
     if backend.plain_output and delegation.permissions != "read":
         before = await anyio.to_thread.run_sync(world.fingerprint, cwd)
-    reader = _Reader(host, live, kind, options, prepared)
+    reader = _Reader(host, live, kind, options, prepared, cwd=cwd)
     transport = _transport(world.transports, call)
     if live.is_stopped:
         return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
@@ -289,11 +291,14 @@ class _Reader:
         kind: BackendKind,
         options: Options,
         prepared: Prepared,
+        *,
+        cwd: str,
     ) -> None:
         self._host = host
         self._live = live
         self._kind = kind
         self._prepared = prepared
+        self._cwd = cwd
         self._parser = kind.parser(options)
         self._retrying = False
         self._gave_up = False
@@ -386,9 +391,11 @@ class _Reader:
                     host.runs.write_answer, self._prepared.delegation.delegation, outcome.text
                 )
             except OSError as error:
-                failure = _own_trouble(
-                    "answer_not_kept", "the answer could not be written", error, host
-                )
+                what = "the answer could not be written"
+                failure = _no_ones_fault("answer_not_kept", what, error.strerror, host)
+        elif isinstance(exit, NotStarted) and exit.path == self._cwd:
+            what = f"{self._cwd} cannot be worked in any more"
+            failure = _no_ones_fault("no_cwd", what, exit.text, host)
         else:
             evidence = outcome
             if watch.answered_at is not None and not evidence.answered:
@@ -439,14 +446,14 @@ def _unexplained(now: float) -> Failure:
     )
 
 
-def _own_trouble(detail: str, what: str, error: OSError, host: Host) -> Failure:
-    """The disk of the daemon, not the backend: it marks nobody, and no other backend helps."""
+def _no_ones_fault(detail: str, what: str, why: str | None, host: Host) -> Failure:
+    """Trouble of this machine: it marks nobody, and no other backend would do better."""
     failure = make_failure(
         Reason.CRASH,
         now=host.clock.now(),
         detail=detail,
         confidence="structured",
         signature=f"fallbackd/{detail}",
-        evidence=f"{what}: {error.strerror or error}",
+        evidence=f"{what}: {why or 'nobody knows why'}",
     )
     return structs.replace(failure, marks_health=False, hop=False)

@@ -43,7 +43,6 @@ from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refus
 from fallbackd.engine.world import Settings
 from fallbackd.ports.store import StoreUnwritable
 
-
 MAX_CHARACTER_BYTES = 4
 """In UTF-8."""
 
