@@ -1,0 +1,206 @@
+"""What is asked for: prompts, directories, variables, names."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.running_engine import agent, engine_in, settings, state_of, tried, work
+from tests.support.scripts import script
+
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Entry
+from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused
+
+ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
+
+
+async def test_a_prompt_of_any_bytes_comes_through_stdin_as_it_is(tmp_path: Path) -> None:
+    body = 'cat > "$PLACE/got"; echo done'
+    prompt = "a NUL \0, a \r\n, ünïcode 🙂 and $(touch x) `id`\n\n"
+    async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
+        done = await work(engine, prompt, backend="a")
+        assert done.state == "succeeded"
+        assert (tmp_path / "got").read_bytes() == prompt.encode()
+
+
+async def test_a_prompt_of_five_megabytes_comes_through_stdin_whole(tmp_path: Path) -> None:
+    body = "wc -c"
+    prompt = "0123456789abcdef" * (5 * 65_536)
+    async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
+        done = await work(engine, prompt, backend="a")
+        assert await engine.text(done) == str(len(prompt))
+
+
+async def test_a_program_that_reads_no_prompt_may_still_answer(tmp_path: Path) -> None:
+    config = settings(agent("a", script(tmp_path, "a", "echo early")))
+    async with engine_in(tmp_path, config) as engine:
+        done = await work(engine, "x" * 1_000_000, backend="a")
+        assert await engine.text(done) == "early"
+
+
+async def test_a_nul_that_cannot_be_an_argument_is_a_clear_failure(tmp_path: Path) -> None:
+    in_argv = {"prompt_in_argv": True, "stdin": "none"}
+    a = agent("a", script(tmp_path, "a", 'echo "$1"'), "{prompt}", options=in_argv)
+    async with engine_in(tmp_path, settings(a)) as engine:
+        done = await work(engine, "a \0 b", backend="a")
+        assert done.state != "succeeded"
+        assert tried(done) == [("a", "format_error")]
+        assert done.attempts[0].failure is not None
+        assert "NUL" in done.attempts[0].failure.evidence
+        assert engine.snapshot().health.get("backend:a", None) is None or (  # type: ignore[call-overload]
+            engine.snapshot().health["backend:a"].outage is None  # type: ignore[index]
+        )
+        assert (await work(engine, "a and b", backend="a")).state == "succeeded"
+
+
+@pytest.mark.parametrize("prompt", ["", "  \n\t "])
+async def test_an_empty_prompt_is_refused(tmp_path: Path, prompt: str) -> None:
+    async with engine_in(tmp_path, settings(agent("a", "cat"))) as engine:
+        with pytest.raises(Invalid, match="prompt is empty"):
+            await engine.delegate(NewWork(prompt=prompt, backend="a"))
+        assert not (tmp_path / "runs").exists()
+
+
+async def test_work_without_a_directory_gets_an_empty_one_of_its_own(tmp_path: Path) -> None:
+    config = settings(agent("a", script(tmp_path, "a", "cat >/dev/null; pwd; ls -A")))
+    async with engine_in(tmp_path, config) as engine:
+        done = await work(engine, backend="a")
+        place = tmp_path / "runs" / done.delegation / "work"
+        assert await engine.text(done) == str(place)
+
+
+async def test_work_happens_at_the_real_path_of_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    config = settings(agent("a", script(tmp_path, "a", "cat >/dev/null; pwd -P; echo $PWD")))
+    async with engine_in(tmp_path, config) as engine:
+        done = await work(engine, backend="a", cwd=str(tmp_path / "link"))
+        assert done.cwd == str(tmp_path / "real")
+        assert await engine.text(done) == f"{tmp_path}/real\n{tmp_path}/real"
+
+
+@pytest.mark.parametrize(
+    ("cwd", "words"),
+    [
+        ("relative/path", "is relative"),
+        (".", "is relative"),
+        ("/no/such/directory", "cannot be used"),
+        ("{place}/file", "not a directory"),
+        ("{place}/dangling", "cannot be used"),
+        ("/nul\0", "no NUL"),
+    ],
+)
+async def test_a_directory_that_cannot_be_is_refused(tmp_path: Path, cwd: str, words: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    async with engine_in(tmp_path, settings(agent("a", "cat"))) as engine:
+        with pytest.raises(Invalid, match=words):
+            await engine.delegate(
+                NewWork(prompt="x", backend="a", cwd=cwd.replace("{place}", str(tmp_path)))
+            )
+        assert engine.snapshot().active == {}
+
+
+async def test_a_directory_outside_the_allowed_ones_is_refused(tmp_path: Path) -> None:
+    for name in ("allowed", "allowed-too", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "allowed" / "way-out").symlink_to(tmp_path / "other")
+    config = settings(
+        agent("a", script(tmp_path, "a", ANSWERS)),
+        defaults={"allowed_roots": (str(tmp_path / "allowed"),)},
+    )
+    async with engine_in(tmp_path, config) as engine:
+        for name in ("other", "allowed-too", "allowed/way-out", "allowed/../other"):
+            with pytest.raises(NotPermitted, match="outside allowed_roots"):
+                await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(tmp_path / name)))
+        done = await work(engine, backend="a", cwd=str(tmp_path / "allowed"))
+        assert done.state == "succeeded"
+
+
+async def test_the_whole_machine_and_the_whole_home_are_too_broad(tmp_path: Path) -> None:
+    config = settings(agent("a", script(tmp_path, "a", ANSWERS)))
+    async with engine_in(tmp_path, config) as engine:
+        for cwd in ("/", "//", "/tmp/..", str(tmp_path / "home")):
+            with pytest.raises(NotPermitted, match="too broad"):
+                await engine.delegate(NewWork(prompt="x", backend="a", cwd=cwd))
+    broad = settings(agent("a", script(tmp_path, "a", ANSWERS)), defaults={"allow_broad_cwd": True})
+    async with engine_in(tmp_path, broad) as engine:
+        done = await work(engine, backend="a", cwd=str(tmp_path / "home"))
+        assert done.state == "succeeded"
+
+
+async def test_a_directory_that_vanishes_ends_the_work_and_marks_nobody(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "project"
+    place.mkdir()
+    a = agent("a", script(tmp_path, "a", f"cat >/dev/null; rmdir '{place}'; exit 75"))
+    b = agent("b", script(tmp_path, "b", ANSWERS))
+    c = agent("c", script(tmp_path, "c", ANSWERS))
+    async with engine_in(tmp_path, settings(a, b, c)) as engine:
+        done = await work(engine, backend="a", cwd=str(place))
+        assert done.state == "failed"
+        assert done.message is not None
+        assert done.message.startswith(f"{place} cannot be worked in any more")
+        assert [backend for backend, _ in tried(done)] == ["a", "b"]
+        assert [state_of(engine, name) for name in ("b", "c")] == ["healthy", "healthy"]
+
+
+async def test_only_named_variables_reach_a_backend(tmp_path: Path) -> None:
+    body = "cat >/dev/null; echo one=$ONE two=$TWO"
+    a = agent("a", script(tmp_path, "a", body), allow_env=("ONE",))
+    b = agent("b", script(tmp_path, "b", body), allow_env=("TWO",))
+    async with engine_in(tmp_path, settings(a, b)) as engine:
+        done = await work(engine, backend="a", env={"ONE": "1", "TWO": "2"})
+        assert await engine.text(done) == "one=1 two="
+        with pytest.raises(NotPermitted, match="LD_PRELOAD"):
+            await engine.delegate(NewWork(prompt="x", backend="a", env={"LD_PRELOAD": "x"}))
+
+
+async def test_values_of_variables_are_in_no_record(tmp_path: Path) -> None:
+    a = agent("a", script(tmp_path, "a", ANSWERS), allow_env=("KEY",))
+    async with engine_in(tmp_path, settings(a), store="sqlite") as engine:
+        await work(engine, "prompt-words", backend="a", env={"KEY": "value-of-the-key"})
+    for path in tmp_path.glob("records.sqlite*"):
+        data = path.read_bytes()
+        assert b"value-of-the-key" not in data
+        assert b"prompt-words" not in data
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"session": "a\nb"}, "session"),
+        ({"session": ""}, "session"),
+        ({"session": "x" * 201}, "session"),
+        ({"role": "\x1b[31m"}, "role"),
+        ({"chain": "nobody"}, "no chain 'nobody'"),
+        ({"chain": ()}, "chain is empty"),
+        ({"chain": (Entry(backend=BackendId("nobody")),)}, "no backend 'nobody'"),
+    ],
+)
+async def test_a_name_that_cannot_be_is_refused(
+    tmp_path: Path, asked: dict[str, Any], words: str
+) -> None:
+    async with engine_in(tmp_path, settings(agent("a", "cat"))) as engine:
+        with pytest.raises(Invalid, match=words):
+            await engine.delegate(NewWork(prompt="x", **asked))
+        assert engine.snapshot().active == {}
+
+
+async def test_no_name_of_a_caller_becomes_part_of_a_path(tmp_path: Path) -> None:
+    config = settings(agent("a", script(tmp_path, "a", ANSWERS)))
+    async with engine_in(tmp_path, config) as engine:
+        name = "../../../escape"
+        done = await work(engine, backend="a", session=name, request_id=name, role=name)
+        assert done.state == "succeeded"
+        assert [path.name for path in (tmp_path / "runs").iterdir()] == [done.delegation]
+        assert not list(tmp_path.parent.glob("escape*"))
+
+
+async def test_an_unknown_backend_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    async with engine_in(tmp_path, settings(agent("a", "cat"))) as engine:
+        with pytest.raises(Refused, match="no backend 'nobody'; known are a") as refused:
+            await engine.delegate(NewWork(prompt="x", backend="nobody"))
+        assert refused.value.rejection.kind == "unknown_backend"
+        assert list((tmp_path / "runs").iterdir()) == []
