@@ -185,7 +185,7 @@ def _look(
     key = candidate_key(backend.id, entry.model)
     if key in request.tried:
         return refuse("tried", reason or "tried already by this delegation")
-    if sameness(backend, model, credential) in request.same_as_failed:
+    if request.same_as_failed and sameness(backend, model, credential) in request.same_as_failed:
         return refuse("same_as_failed", "the same provider, model and credential have failed")
     if why := _too_small(backend, request):
         return refuse("context", why)
@@ -275,6 +275,8 @@ def _pick_credential(
     The first usable one, in the order of the configuration (`fill_first`); of those that are in
     cooldown or under somebody's trial only where nothing better is left.
     """
+    if len(backend.credentials) < 2:
+        return next(iter(backend.credentials), None)
 
     def rank(label: str) -> tuple[int, bool, float]:
         scopes = scopes_of(backend, model, label)

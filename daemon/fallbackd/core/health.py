@@ -90,14 +90,18 @@ class View(Struct, frozen=True, kw_only=True):
     until_at: float | None = None
 
 
+HEALTHY = View(state="healthy")
+_PAUSED = View(state="paused")
+
+
 def view(health: Health | None, *, now: float) -> View:
     if health is None:
-        return View(state="healthy")
+        return HEALTHY
     if health.pause is not None:
-        return View(state="paused")
+        return _PAUSED
     outage = health.outage
     if outage is None:
-        return View(state="healthy")
+        return HEALTHY
     if outage.until_at is None or now < outage.until_at:
         return View(state=outage.state, until_at=outage.until_at)
     cooldown_until_at = outage.until_at + outage.cooldown_s

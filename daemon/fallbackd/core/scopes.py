@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import Health, View, severity, view
+from fallbackd.core.health import HEALTHY, Health, View, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend, Entry, Policy
 
@@ -72,13 +72,13 @@ def worst(
     health: Mapping[ScopeId, Health], scopes: Iterable[ScopeId], *, now: float
 ) -> tuple[View, Health | None]:
     """The worst of several scopes; of equally bad ones the one that lasts longest."""
-    found: tuple[View, Health | None] = (View(state="healthy"), None)
+    found: tuple[View, Health | None] = (HEALTHY, None)
     for scope in scopes:
         record = health.get(scope)
         if record is None:
             continue
         seen = view(record, now=now)
-        if _rank(seen) > _rank(found[0]):
+        if seen is not HEALTHY and _rank(seen) > _rank(found[0]):
             found = (seen, record)
     return found
 
