@@ -1,0 +1,613 @@
+"""
+Delegation for voice agents: the functions and tools that they know, answered by fallbackd.
+
+The daemon starts the agent CLIs, keeps their health for the whole machine and falls back along
+the chain; here is nothing but translation. It is found as by every client: `$FALLBACKD_SOCKET`,
+else below `$XDG_RUNTIME_DIR`, else below the state directory.
+
+| without a daemon | |
+| --- | --- |
+| `suggest_platform`, `execute_with_fallback`, `execute_delegation` | `{"error": …}` |
+| the functions about health | raise `NoDaemon`, which says how to start it |
+| the tools `local_delegate_…` | `{"error": …}`, whatever goes wrong |
+"""
+
+import functools
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fallbackd_client import Client, ClientError, RpcError
+from fallbackd_client.wire.codes import REFUSED, UNKNOWN_ID, WAIT_OVER
+
+logger = logging.getLogger("delegation-agent")
+
+Json = dict[str, Any]  # results are plain JSON for a model to read
+
+PLATFORMS: dict[str, Json] = {
+    "opencode": {
+        "name": "OpenCode",
+        "binary": "opencode",
+        "max_context": 128_000,
+        "max_tokens": 126_000,
+        "min_tokens": 4_000,
+        "rate_limit_key": "opencode_requests",
+        "strengths": ["writing code", "refactoring", "tests", "debugging"],
+        "weaknesses": ["searching the web", "large files"],
+    },
+    "codex": {
+        "name": "Codex CLI",
+        "binary": "codex",
+        "max_context": 200_000,
+        "max_tokens": 195_000,
+        "min_tokens": 8_000,
+        "rate_limit_key": "codex_requests",
+        "strengths": ["reasoning", "complex changes", "refactoring over many files"],
+        "weaknesses": ["small edits", "streaming"],
+    },
+    "gemini": {
+        "name": "Gemini CLI",
+        "binary": "gemini",
+        "max_context": 1_000_000,
+        "max_tokens": 900_000,
+        "min_tokens": 1_000,
+        "rate_limit_key": "gemini_tokens",
+        "strengths": ["huge context", "vision", "audio"],
+        "weaknesses": ["running code", "tools"],
+    },
+    "numasec": {
+        "name": "Numasec",
+        "binary": "numasec",
+        "max_context": 128_000,
+        "max_tokens": 120_000,
+        "min_tokens": 2_000,
+        "rate_limit_key": "numasec_requests",
+        "strengths": ["security analysis", "review", "scanning"],
+        "weaknesses": ["general coding", "the web"],
+    },
+    "hermes-api": {
+        "name": "Hermes API server",
+        "binary": None,
+        "max_context": None,
+        "max_tokens": None,
+        "min_tokens": None,
+        "rate_limit_key": "hermes_dispatch",
+        "strengths": ["whatever Hermes can do"],
+        "weaknesses": ["no direct voice", "asynchronous"],
+    },
+}
+"""The built-in profiles. Where a program lies, and its key, is the daemon's configuration."""
+
+FALLBACK_CHAIN: dict[str, list[str]] = {
+    "codex": ["opencode", "hermes-api", "gemini"],
+    "opencode": ["codex", "hermes-api", "gemini"],
+    "numasec": ["opencode", "codex", "hermes-api"],
+    "gemini": ["opencode", "codex", "hermes-api"],
+    "hermes-api": ["opencode", "codex", "gemini"],
+}
+"""The built-in chains. What is walked are the daemon's: `[chains]` in its configuration."""
+_FALLBACK_CHAIN = FALLBACK_CHAIN
+
+DEFAULT_TTL_S = 600
+HEALTH_CHECK_DELAY_S = 5.0
+MAX_WAIT_S = 604_800.0  # the contract's own bound
+MAX_REASON_CHARS = 280
+MAX_RESPONSE_CHARS = 500
+TOKENS_OF_WORD = 10
+NO_CAP = 9999
+USABLE = frozenset({"healthy", "cooldown"})
+ENDED_BADLY = frozenset({"refused", "failed", "cancelled"})
+
+ETA_S = {"tiny": 60, "small": 300, "medium": 900, "large": 3600, "xlarge": 7200}
+ETA_FACTOR = {"low": 0.6, "medium": 1.0, "high": 1.8, "extreme": 3.0}
+MAX_ETA_S = 4 * 3600
+
+# The first row with a word that a word of the goal begins with.
+SIZE_WORDS = (
+    ("tiny", ("tiny", "typo", "rename")),
+    ("xlarge", ("xlarge", "huge", "whole", "entire")),
+    ("large", ("large", "big")),
+    ("medium", ("medium",)),
+    ("small", ("small", "quick", "little")),
+)
+SCOPE_WORDS = (
+    ("security", ("security", "secure", "vulnerab", "audit", "exploit")),
+    ("refactor", ("refactor", "restructur", "clean")),
+    ("research", ("research", "investigat", "compar")),
+    ("analysis", ("analy", "explain", "summar")),
+    ("test", ("test",)),
+    ("build", ("build", "compil", "deploy")),
+    ("code", ("code", "implement", "fix", "bug", "debug", "add", "write")),
+)
+COMPLEXITY_WORDS = (
+    ("extreme", ("extreme",)),
+    ("high", ("complex", "hard", "difficult", "tricky", "complicated")),
+    ("low", ("simple", "easy", "trivial")),
+)
+
+NOBODY = (
+    "All healthy platforms are either rate-limited or marked broken. Wait, or clear marks with"
+    " local_delegate_health action='clear'."
+)
+
+_MAX_ESTIMATES = 64
+_estimates: OrderedDict[str, float] = OrderedDict()
+"""Estimate in seconds by the goal that was suggested for, and by the prompt made of it."""
+_USER_ETA_CORRECTION: dict[Any, float] = {}
+"""Bridges import and write it. Estimates follow the times that the daemon measures."""
+
+
+# --- health ------------------------------------------------------------------------------------
+
+
+def mark_platform_broken(
+    platform: str, reason: str, ttl_seconds: float | None = None, *, ttl: float | None = None
+) -> None:
+    """
+    Take a platform out of use for everybody on this machine.
+
+    Args:
+        reason: Any words; one of the daemon's reasons (`rate_limit`, `auth`, …) is taken as such.
+        ttl_seconds: How long, in seconds (600). 0 or less makes it healthy.
+        ttl: The same.
+
+    Raises:
+        ClientError: The daemon knows no such platform, or there is no daemon.
+        ValueError: Two different times.
+    """
+    if ttl is not None and ttl_seconds is not None and ttl != ttl_seconds:
+        raise ValueError("`ttl` and `ttl_seconds` mean the same and differ: give one")
+    given = ttl_seconds if ttl is None else ttl
+    ttl_s = max(0.0, float(DEFAULT_TTL_S if given is None else given))
+    words = str(reason)[:MAX_REASON_CHARS]
+    _call("health", action="mark", target=platform, reason=words, ttl_s=ttl_s)
+    logger.warning("voice-platform-health: marked %s broken — %s (ttl=%gs)", platform, words, ttl_s)
+
+
+def clear_platform_health(platform: str | None = None) -> list[str]:
+    """Make one platform healthy, or all. Returns those that had a mark."""
+    cleared: list[str] = _call("health", action="clear", target=platform)["cleared"]
+    return cleared
+
+
+def get_health_snapshot() -> dict[str, Json]:
+    """
+    The platforms that are out of use, each with the keys of both known shapes.
+
+    `expires_in_seconds` (whole) and `seconds_remaining` are None for a pause without an end.
+    """
+    entries = _call("health", action="list", only="unhealthy")["health"]
+    return {name: _record(entry) for name, entry in entries.items() if _is_out(entry)}
+
+
+def is_platform_healthy(platform: str) -> bool:
+    """Whether it may be used. One that nobody has marked is healthy, known or not."""
+    return platform not in get_health_snapshot()
+
+
+def choose_fallback(platform: str) -> str | None:
+    """Who would be used instead now, by the daemon's chain; None: nobody."""
+    try:
+        candidates = _call("resolve", backend=platform)["candidates"]
+    except RpcError as error:
+        if error.code in (REFUSED, UNKNOWN_ID):
+            return None
+        raise
+    others = [one for one in candidates if one["backend"] != platform]
+    for verdicts in (("chosen",), ("healthy", "unproven"), ("cooldown",)):
+        for one in others:
+            if one["verdict"] in verdicts:
+                return str(one["backend"])
+    return None
+
+
+def _is_out(entry: Json) -> bool:
+    return entry["state"] not in USABLE
+
+
+def _record(entry: Json) -> Json:
+    left_s = entry["seconds_remaining"]
+    return {
+        "reason": _words(entry),
+        "expires_in_seconds": None if left_s is None else int(left_s),
+        "seconds_remaining": left_s,
+        "marked_broken_at": entry["marked_broken_at"],
+        "ttl_seconds": entry["ttl_seconds"],
+        "state": entry["state"],
+    }
+
+
+def _words(entry: Json) -> str:
+    """What was said when it was marked; before it the reason, where the daemon knows one."""
+    reason, detail = entry["reason"] or entry["state"], entry["detail"]
+    words = detail if detail and reason in ("manual", "paused") else None
+    return str(words or ": ".join(filter(None, (reason, detail))))[:MAX_REASON_CHARS]
+
+
+# --- suggestions -------------------------------------------------------------------------------
+
+
+def suggest_platform(
+    goal: str,
+    project_size: str | None = None,
+    scope: str | None = None,
+    complexity: str | None = None,
+    user_id: Any = None,
+    *,
+    project_root: str | None = None,
+) -> Json:
+    """
+    Which platform suits a task; those that cannot be used now are left out.
+
+    Size, scope and complexity that are not given are taken from words of the goal (see
+    `SIZE_WORDS`, `SCOPE_WORDS`, `COMPLEXITY_WORDS`); without such words the daemon's defaults
+    hold: small, none, medium. `user_id` is accepted and not used.
+    """
+    try:
+        return _suggest(goal, project_size, scope, complexity, project_root)
+    except ClientError as error:
+        return {"error": str(error), "rates": {}, "unhealthy": []}
+
+
+def estimate_eta(project_size: str, complexity: str, user_id: Any = None) -> int:
+    """Seconds before any correction; what the daemon compares the measured time with."""
+    size_s = ETA_S.get(project_size, ETA_S["small"])
+    return int(min(MAX_ETA_S, size_s * ETA_FACTOR.get(complexity, 1.0)))
+
+
+def _suggest(
+    goal: str,
+    project_size: str | None,
+    scope: str | None,
+    complexity: str | None,
+    project_root: str | None,
+) -> Json:
+    size = project_size or _word_for(goal, SIZE_WORDS)
+    complexity = complexity or _word_for(goal, COMPLEXITY_WORDS)
+    scope = scope or _word_for(goal, SCOPE_WORDS)
+    _remember(goal, estimate_eta(size or "", complexity or ""))
+    found = _call(
+        "suggest",
+        goal=goal,
+        project_size=size,
+        scope=scope,
+        complexity=complexity,
+        project_root=project_root,
+    )
+    unhealthy = {name: _words(one) for name, one in found["unhealthy"].items() if _is_out(one)}
+    if found["suggestion"] is None:
+        return {
+            "error": NOBODY,
+            "rates": _rates(found),
+            "unhealthy": list(unhealthy),
+            "unhealthy_reasons": unhealthy,
+            "suggestion": None,
+            "reason": found["reason"],
+        }
+    return {
+        "suggestion": found["suggestion"],
+        "reason": found["reason"],
+        "estimated_eta_seconds": round(found["eta_s"]),
+        "estimated_eta_display": found["eta_display"],
+        "all_scores": found["scores"],
+        "rate_limits": _rates(found),
+        "available_platforms": found["available"],
+        "unhealthy_platforms": list(unhealthy),
+        "unhealthy_reasons": unhealthy,
+        "was_fallback": found["was_fallback"],
+    }
+
+
+def _rates(found: Json) -> dict[str, Json]:
+    spent = {name for name, one in found["unhealthy"].items() if one["reason"] == "local_budget"}
+    return {
+        name: {
+            "available": name not in spent,
+            "used": one["used"],
+            "cap": NO_CAP if one["cap"] is None else one["cap"],
+            "unit": one["unit"],
+            "window_s": one["window_s"],
+        }
+        for name, one in found["rate_limits"].items()
+    }
+
+
+def _word_for(goal: str, table: Iterable[tuple[str, tuple[str, ...]]]) -> str | None:
+    spoken = goal.lower().replace("-", " ").split()
+    for word, beginnings in table:
+        if any(one.startswith(beginnings) for one in spoken):
+            return word
+    return None
+
+
+def _remember(text: str, estimate_s: float) -> None:
+    _estimates[text] = estimate_s
+    _estimates.move_to_end(text)
+    while len(_estimates) > _MAX_ESTIMATES:
+        _estimates.popitem(last=False)
+
+
+# --- work --------------------------------------------------------------------------------------
+
+
+def assemble_prompt(
+    goal: str, subgoals: Iterable[str] | None, platform: str, project_root: str | None = None
+) -> str:
+    """One text of a goal and its steps, for any platform."""
+    parts = [f"Goal: {goal.strip()}"]
+    steps = [words for step in subgoals or () if (words := str(step).strip())]
+    if steps:
+        parts.append("Steps, in this order:")
+        parts.extend(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    if project_root:
+        parts.append(f"The project is in {project_root}.")
+    parts.append("Delete nothing that was not asked for. If you cannot go on, say what stops you.")
+    prompt = "\n".join(parts)
+    if goal in _estimates:
+        _remember(prompt, _estimates[goal])
+    return prompt
+
+
+def execute_with_fallback(
+    prompt: str,
+    platform: str,
+    session_id: str | None = None,
+    workdir: str | None = None,
+    health_check_delay: float = HEALTH_CHECK_DELAY_S,
+    *,
+    estimate_s: float | None = None,
+) -> Json:
+    """
+    Have a prompt worked on by a platform, or by the next healthy one of its chain.
+
+    Returns when the work has ended, and at the latest after `health_check_delay` seconds, while
+    it goes on. The daemon keeps watching it: it falls back whenever a platform breaks.
+
+    Args:
+        session_id: Conversation; one of its own where none is given.
+        workdir: Where the agent works. Without it, where the daemon's configuration says.
+        estimate_s: How long it may take; else what was estimated for this goal or prompt.
+
+    Returns:
+        Always `requested_platform`, `active_platform`, `fallback_from` (None without a
+        fallback), `session_id`, `log_path`; with the work done also `text`. `error` where it
+        was not done, with `health_warning` and `health` when nobody was left.
+    """
+    try:
+        return _execute(prompt, platform, session_id, workdir, health_check_delay, estimate_s)
+    except ClientError as error:
+        return _not_begun(platform, session_id, error)
+
+
+def execute_delegation(
+    prompt: str, platform: str, session_id: str | None = None, workdir: str | None = None
+) -> Json:
+    """The same on this platform or not at all; returns as soon as it is accepted."""
+    try:
+        return _execute(prompt, platform, session_id, workdir, 0.0, None, failover=False)
+    except ClientError as error:
+        return _not_begun(platform, session_id, error)
+
+
+def _not_begun(platform: str, session_id: str | None, error: ClientError) -> Json:
+    return {
+        "error": str(error),
+        "requested_platform": platform,
+        "active_platform": platform,
+        "fallback_from": None,
+        "session_id": session_id,
+    }
+
+
+def _execute(
+    prompt: str,
+    platform: str,
+    session_id: str | None,
+    workdir: str | None,
+    delay_s: float,
+    estimate_s: float | None,
+    *,
+    failover: bool = True,
+) -> Json:
+    estimate_s = _estimates.get(prompt) if estimate_s is None else estimate_s
+    params: Json = {
+        "prompt": prompt,
+        "backend": platform,
+        "session": session_id,
+        "cwd": os.path.abspath(os.path.expanduser(workdir)) if workdir else None,
+        "mode": "interactive",
+        "failover": None if failover else False,
+        "parent": os.environ.get("FALLBACKD_DELEGATION") or None,
+        "metadata": {"estimate_s": estimate_s} if estimate_s else None,
+    }
+    if delay_s > 0:
+        # Not `settled`: a first line of output may be that of a platform that is about to fail.
+        params |= {"wait": "finished", "wait_s": min(float(delay_s), MAX_WAIT_S)}
+    else:
+        params |= {"wait": "accepted"}
+    try:
+        found = _call("delegate", **params)
+    except RpcError as error:
+        if error.code != WAIT_OVER or not isinstance(error.data, Mapping):
+            raise
+        found = _call("delegation.get", delegation=error.data["delegation"])
+    return _result(found)
+
+
+def _result(found: Json) -> Json:
+    attempts, hops = found["attempts"], found["hops"]
+    is_reactive = any(hop["trigger"] == "reactive" for hop in hops)
+    result: Json = {
+        "session_id": found["session"],
+        "delegation": found["delegation"],
+        "state": found["state"],
+        "requested_platform": found["requested_platform"],
+        # `active` follows when the attempt has started, the hop is on record before.
+        "active_platform": hops[-1]["to"] if hops else found["active_platform"],
+        "fallback_from": found["fallback_from"],
+        "fallback_reason": found["fallback_reason"],
+        "original_log_path": attempts[0]["log_path"] if is_reactive and attempts else None,
+        "log_path": found["log_path"],
+        "tmux_window": None,
+        "warnings": found["warnings"],
+    }
+    if found["text"] is not None:
+        result |= {"text": found["text"], "response": found["text"][:MAX_RESPONSE_CHARS]}
+    if found["question"] is not None:
+        result["question"] = found["question"]
+    if found["state"] in ENDED_BADLY:
+        result["error"] = _why(found)
+    if found["state"] == "refused":
+        result["health_warning"] = result["error"]
+        result["retry_at"] = found["retry_at"]
+        result["health"] = get_health_snapshot()
+    return result
+
+
+def _why(found: Json) -> str:
+    if found["message"]:
+        return str(found["message"])
+    failure = found["failure"] or {}
+    words = (f"the work was {found['state']}", failure.get("reason"), failure.get("detail"))
+    return ": ".join(filter(None, words))
+
+
+def _call(method: str, **params: Any) -> Json:
+    """
+    One call on a connection of its own, so that callers in threads do not wait for each other.
+
+    Raises:
+        ClientError: The daemon said no, or there is none.
+    """
+    with Client() as client:
+        given = {name: value for name, value in params.items() if value is not None}
+        answer: Json = client.call(method, given)
+        return answer
+
+
+# --- tools -------------------------------------------------------------------------------------
+
+Tool = Callable[..., Json]
+
+
+def _tool(run: Callable[[Json], Json]) -> Tool:
+    """A tool takes its arguments as one object, or by name, and never raises."""
+
+    @functools.wraps(run)
+    def call(args: Mapping[str, Any] | None = None, **more: Any) -> Json:
+        try:
+            return run({**(args or {}), **more})
+        except (ClientError, ValueError, TypeError) as error:
+            return {"error": str(error)}
+        except Exception as error:
+            logger.exception("%s failed", run.__name__)
+            return {"error": f"{run.__name__} failed ({type(error).__name__}): {error}"}
+
+    return call
+
+
+def _required(args: Json, name: str) -> str:
+    value = args.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} is required")
+    return value
+
+
+@_tool
+def local_delegate_suggest(args: Json) -> Json:
+    """`goal`, and where known `project_size`, `scope`, `complexity`, `project_root`."""
+    found = _suggest(
+        _required(args, "goal"),
+        args.get("project_size"),
+        args.get("scope"),
+        args.get("complexity"),
+        args.get("project_root"),
+    )
+    return found if "error" in found else {"result": found}
+
+
+@_tool
+def local_delegate_assemble(args: Json) -> Json:
+    """`goal`, `subgoals`, `platform`, and where known `project_root`."""
+    platform = args.get("platform") or "opencode"
+    goal = _required(args, "goal")
+    prompt = assemble_prompt(goal, args.get("subgoals"), platform, args.get("project_root"))
+    return {
+        "result": {
+            "prompt": prompt,
+            "platform": platform,
+            "length": len(prompt),
+            "tokens_est": len(prompt.split()) * TOKENS_OF_WORD,
+        }
+    }
+
+
+@_tool
+def local_delegate_execute(args: Json) -> Json:
+    """`prompt`, `platform`, and where known `session_id`, `workdir`, `estimated_seconds`."""
+    found = _execute(
+        _required(args, "prompt"),
+        args.get("platform") or "opencode",
+        args.get("session_id"),
+        args.get("workdir"),
+        float(args.get("health_check_delay", HEALTH_CHECK_DELAY_S)),
+        args.get("estimated_seconds"),
+    )
+    return {"result": found}
+
+
+@_tool
+def local_delegate_eta(args: Json) -> Json:
+    """`actual_seconds` and `estimated_seconds` of work that is done."""
+    actual_s = float(args.get("actual_seconds") or 0)
+    estimated_s = float(args.get("estimated_seconds") or 0)
+    if actual_s <= 0 or estimated_s <= 0:
+        return {"error": "actual_seconds and estimated_seconds are required"}
+    return {
+        "result": {
+            "correction_factor": actual_s / max(estimated_s, 1.0),
+            "applied": False,
+            "note": "Nothing to apply: the daemon times the work that is delegated with an"
+            " estimate, and its suggestions follow those times, platform by platform.",
+        }
+    }
+
+
+@_tool
+def local_delegate_health(args: Json) -> Json:
+    """`action`: list, clear or mark; `platform`, and for mark `reason`, `ttl_seconds`."""
+    action = args.get("action") or "list"
+    platform: Any = args.get("platform") or None
+    if action == "mark" and not isinstance(platform, str):
+        return {"error": "platform is required for action=mark"}
+    match action:
+        case "list":
+            marked = get_health_snapshot()
+            note = "These are skipped by suggest and by execute until their time is over."
+            return {
+                "result": {
+                    "health": marked,
+                    "unhealthy": marked,
+                    "fallback_chain": FALLBACK_CHAIN,
+                    "note": note,
+                }
+            }
+        case "clear":
+            cleared = clear_platform_health(platform)
+            return {"result": {"cleared": cleared, "unhealthy": get_health_snapshot()}}
+        case "mark":
+            reason = str(args.get("reason") or "manual mark via tool")[:MAX_REASON_CHARS]
+            ttl_s = args.get("ttl_seconds", args.get("ttl", DEFAULT_TTL_S))
+            mark_platform_broken(platform, reason, ttl_s)
+            return {
+                "result": {
+                    "marked": platform,
+                    "reason": reason,
+                    "ttl_seconds": ttl_s,
+                    "fallback_chain": FALLBACK_CHAIN.get(platform, []),
+                }
+            }
+        case _:
+            return {"error": f"unknown action: {action} (use list|clear|mark)"}

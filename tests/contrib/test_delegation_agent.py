@@ -1,0 +1,351 @@
+"""The functions that voice agents know, against a real daemon with programs that answer."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.contrib.agents import ANSWER, PLAIN_OPENCODE, fresh_module, install, write
+from tests.support.daemon import HANG_S, running
+
+from fallbackd_client import NoDaemon, RpcError
+
+MODULE = fresh_module()
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Loaded anew: it remembers estimates. Without a daemon until `use` names one."""
+    return fresh_module()
+
+
+def use(monkeypatch: pytest.MonkeyPatch, socket: str) -> None:
+    monkeypatch.setenv("FALLBACKD_SOCKET", socket)
+
+
+async def test_the_documented_smoke_test_runs_as_written(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    install(tmp_path, "opencode")
+    async with running(tmp_path, PLAIN_OPENCODE) as daemon:
+        use(monkeypatch, daemon.socket)
+        agent.mark_platform_broken("codex", "rate_limit", ttl=60)
+        suggested = agent.suggest_platform("complex refactor")
+        assert suggested["suggestion"] == "opencode"
+        assert suggested["unhealthy_reasons"]["codex"] == "rate_limit"
+        result = agent.execute_with_fallback("test", "codex")
+        assert result["requested_platform"] == "codex"
+        assert result["active_platform"] == "opencode"
+        assert result["fallback_from"] == "codex"
+        assert result["fallback_reason"].startswith("rate_limit")
+        health = await daemon.client.call("health", {"action": "get", "target": "codex"})
+        entry = health["health"]["codex"]
+        assert (entry["state"], entry["reason"]) == ("rate_limited", "rate_limit")
+        assert 0 < entry["seconds_remaining"] <= 60
+
+
+async def test_work_without_trouble_has_no_fallback_and_the_answer(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        result = agent.execute_with_fallback(
+            "test", "codex", "s", str(daemon.work_dir), health_check_delay=HANG_S
+        )
+        assert (result["state"], result["text"]) == ("succeeded", ANSWER)
+        assert result["session_id"] == "s"
+        assert result["requested_platform"] == result["active_platform"] == "codex"
+        assert result["fallback_from"] is None
+        assert result["fallback_reason"] is None
+        assert result["original_log_path"] is None
+        assert result["tmux_window"] is None
+        assert Path(result["log_path"]).is_relative_to(daemon.state_dir)
+        assert "error" not in result
+
+
+async def test_a_platform_that_breaks_is_left_for_its_neighbour(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex", run="429_usage_limit")
+    install(tmp_path, "opencode")
+    async with running(tmp_path, PLAIN_OPENCODE) as daemon:
+        use(monkeypatch, daemon.socket)
+        result = agent.execute_with_fallback("test", "codex", "s", health_check_delay=HANG_S)
+        assert (result["active_platform"], result["fallback_from"]) == ("opencode", "codex")
+        assert result["fallback_reason"].startswith("usage_limit")
+        assert result["text"] == ANSWER
+        assert result["session_id"] == "s", "one session for all attempts"
+        found = await daemon.client.call("delegation.get", {"delegation": result["delegation"]})
+        first, second = found["attempts"]
+        assert result["original_log_path"] == first["log_path"]
+        assert result["log_path"] == second["log_path"]
+        assert Path(first["log_path"]).exists()
+        assert not agent.is_platform_healthy("codex")
+
+
+async def test_work_that_goes_on_is_returned_as_it_is_then(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "codex", "cat > /dev/null; exec sleep 1000")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        result = agent.execute_with_fallback("test", "codex", "s", health_check_delay=0.1)
+        assert result["state"] in ("queued", "running")
+        assert result["active_platform"] == "codex"
+        assert "text" not in result
+        assert "error" not in result
+        again = agent.execute_with_fallback("test", "codex", "s", health_check_delay=0.1)
+        assert "s" in again["error"], "one at a time for a session"
+        cancelled = await daemon.client.call(
+            "delegation.cancel", {"delegation": result["delegation"]}
+        )
+        assert cancelled["state"] == "cancelled"
+
+
+async def test_without_a_delay_the_launch_alone_is_returned(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "codex", "cat > /dev/null; exec sleep 1000")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        for launched in (
+            agent.execute_with_fallback("test", "codex", health_check_delay=0),
+            agent.execute_delegation("test", "codex"),
+        ):
+            assert launched["state"] in ("queued", "running")
+            assert launched["session_id"]
+            await daemon.client.call("delegation.cancel", {"delegation": launched["delegation"]})
+
+
+async def test_when_nobody_is_left_the_result_says_so(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    async with running(tmp_path, "[chains]\ncodex = []\n") as daemon:
+        use(monkeypatch, daemon.socket)
+        agent.mark_platform_broken("codex", "the login is gone")
+        result = agent.execute_with_fallback("test", "codex", health_check_delay=HANG_S)
+        assert result["state"] == "refused"
+        assert result["error"]
+        assert result["health_warning"] == result["error"]
+        assert result["health"]["codex"]["reason"] == "the login is gone"
+        assert result["retry_at"] > 0
+        assert (result["requested_platform"], result["active_platform"]) == ("codex", "codex")
+
+
+async def test_when_everybody_has_failed_the_result_says_so(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex", run="401")
+    install(tmp_path, "opencode", run="401")
+    config = PLAIN_OPENCODE + '[chains]\ncodex = ["opencode"]\n'
+    async with running(tmp_path, config) as daemon:
+        use(monkeypatch, daemon.socket)
+        result = agent.execute_with_fallback("test", "codex", health_check_delay=HANG_S)
+        assert result["state"] == "refused"
+        assert (result["active_platform"], result["fallback_from"]) == ("opencode", "codex")
+        assert result["health_warning"]
+        assert result["health"]["codex"]["reason"].startswith("auth")
+        assert result["health"]["opencode"]["reason"].startswith("auth")
+
+
+async def test_work_that_fails_by_itself_is_an_error(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex", run="400_context")
+    async with running(tmp_path, "[chains]\ncodex = []\n") as daemon:
+        use(monkeypatch, daemon.socket)
+        result = agent.execute_with_fallback("test", "codex", health_check_delay=HANG_S)
+        assert result["state"] in ("failed", "refused")
+        assert result["error"]
+
+
+async def test_what_the_daemon_does_not_take_is_an_error_and_no_exception(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        unknown = agent.execute_with_fallback("test", "nobody")
+        assert "nobody" in unknown["error"]
+        assert unknown["requested_platform"] == unknown["active_platform"] == "nobody"
+        gone = agent.execute_with_fallback("test", "codex", workdir=str(tmp_path / "gone"))
+        assert "gone" in gone["error"]
+
+
+async def test_marks_are_read_in_both_shapes_and_cleared(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    install(tmp_path, "opencode")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        assert agent.is_platform_healthy("codex")
+        agent.mark_platform_broken("codex", "x" * 400)
+        agent.mark_platform_broken("opencode", "down", ttl_seconds=120)
+        marked = agent.get_health_snapshot()
+        assert marked["codex"]["reason"] == "x" * 280
+        assert marked["opencode"]["reason"] == "down"
+        assert isinstance(marked["codex"]["expires_in_seconds"], int)
+        assert marked["codex"]["ttl_seconds"] == pytest.approx(600)
+        assert marked["opencode"]["ttl_seconds"] == pytest.approx(120)
+        assert marked["opencode"]["marked_broken_at"] > 0
+        assert 0 < marked["opencode"]["seconds_remaining"] <= 120
+        assert not agent.is_platform_healthy("codex")
+        assert agent.clear_platform_health("codex") == ["codex"]
+        assert agent.is_platform_healthy("codex")
+        assert not agent.is_platform_healthy("opencode")
+        assert "opencode" in agent.clear_platform_health()
+        assert agent.get_health_snapshot() == {}
+
+
+@pytest.mark.parametrize("given", [{"ttl": 0}, {"ttl_seconds": 0}, {"ttl_seconds": -5}])
+async def test_a_mark_for_no_time_at_all_makes_healthy(
+    given: dict[str, float], tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        agent.mark_platform_broken("codex", "down")
+        agent.mark_platform_broken("codex", "down", **given)
+        assert agent.is_platform_healthy("codex")
+
+
+async def test_a_mark_ends_by_itself(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        agent.mark_platform_broken("codex", "r", ttl=0.3)
+        with anyio.fail_after(HANG_S):
+            while not agent.is_platform_healthy("codex"):
+                await anyio.sleep(0.05)
+        entry = await daemon.client.call("health", {"action": "get", "target": "codex"})
+        assert entry["health"]["codex"]["state"] == "healthy"
+        assert entry["health"]["codex"]["unproven"] is True
+        assert entry["health"]["codex"]["until_at"] is None
+
+
+async def test_marks_of_nobody_are_refused(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        with pytest.raises(RpcError, match="nobody"):
+            agent.mark_platform_broken("nobody", "down")
+        with pytest.raises(ValueError, match="ttl"):
+            agent.mark_platform_broken("codex", "down", 60, ttl=61)
+
+
+async def test_the_fallback_is_the_first_usable_neighbour(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("codex", "opencode"):
+        install(tmp_path, name)
+    async with running(tmp_path, '[chains]\ncodex = ["opencode", "gemini"]\n') as daemon:
+        use(monkeypatch, daemon.socket)
+        assert agent.choose_fallback("codex") == "opencode"
+        agent.mark_platform_broken("codex", "down")
+        assert agent.choose_fallback("codex") == "opencode"
+        agent.mark_platform_broken("opencode", "down")
+        assert agent.choose_fallback("codex") is None
+        assert agent.choose_fallback("nobody") is None
+
+
+async def test_time_that_work_takes_corrects_later_estimates(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    config = "".join(
+        f"[backends.{name}]\nenabled = false\n"
+        for name in ("opencode", "gemini", "numasec", "hermes-api", "claude")
+    )
+    async with running(tmp_path, config) as daemon:
+        use(monkeypatch, daemon.socket)
+        before = agent.suggest_platform("g", "tiny", "code", "low")
+        assert (before["suggestion"], before["estimated_eta_seconds"]) == ("codex", 36)
+        prompt = agent.assemble_prompt("g", [], "codex")
+        result = agent.execute_with_fallback(prompt, "codex", health_check_delay=HANG_S)
+        assert result["state"] == "succeeded"
+        found = await daemon.client.call("delegation.get", {"delegation": result["delegation"]})
+        assert found["metadata"] == {"estimate_s": 36}
+        after = agent.suggest_platform("g", "tiny", "code", "low")
+        assert after["estimated_eta_seconds"] != before["estimated_eta_seconds"]
+        # A tiny part of what it took: it took far longer than that.
+        agent.execute_with_fallback("h", "codex", health_check_delay=HANG_S, estimate_s=0.001)
+        assert agent.suggest_platform("g", "tiny", "code", "low")["estimated_eta_seconds"] > 36
+
+
+@pytest.mark.parametrize(
+    ("goal", "size", "scope", "complexity"),
+    [
+        ("complex refactor", None, "refactor", "high"),
+        ("fix a typo", "tiny", "code", None),
+        ("Security-audit of the whole service", "xlarge", "security", None),
+        ("a simple, quick comparison", "small", "research", "low"),
+        ("sing", None, None, None),
+        ("", None, None, None),
+    ],
+)
+def test_words_of_the_goal_stand_for_what_was_not_given(
+    goal: str, size: str | None, scope: str | None, complexity: str | None, agent: Any
+) -> None:
+    assert agent._word_for(goal, agent.SIZE_WORDS) == size
+    assert agent._word_for(goal, agent.SCOPE_WORDS) == scope
+    assert agent._word_for(goal, agent.COMPLEXITY_WORDS) == complexity
+
+
+@pytest.mark.parametrize(
+    ("size", "complexity", "eta_s"),
+    [
+        ("tiny", "low", 36),
+        ("small", "medium", 300),
+        ("medium", "extreme", 2700),
+        ("xlarge", "extreme", 14_400),
+        ("unknown", "unknown", 300),
+    ],
+)
+def test_an_estimate_is_size_times_complexity(size: str, complexity: str, eta_s: int) -> None:
+    assert MODULE.estimate_eta(size, complexity) == eta_s
+
+
+def test_estimates_of_long_ago_are_forgotten(agent: Any) -> None:
+    for number in range(200):
+        agent._remember(f"goal {number}", 60)
+    assert len(agent._estimates) == 64
+    assert "goal 199" in agent._estimates
+
+
+def test_platforms_and_chains_are_those_of_the_daemon() -> None:
+    from fallbackd.config.profiles import BACKENDS, CHAINS
+
+    assert MODULE._FALLBACK_CHAIN is MODULE.FALLBACK_CHAIN
+    assert {
+        first: [entry.backend for entry in rest] for first, rest in CHAINS.items()
+    } == MODULE.FALLBACK_CHAIN
+    assert set(MODULE.PLATFORMS) == set(BACKENDS) - {"claude"}
+    for name, platform in MODULE.PLATFORMS.items():
+        assert platform["max_context"] == BACKENDS[name].context_tokens
+
+
+def test_without_a_daemon_the_error_says_how_to_start_one(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, str(tmp_path / "nobody.sock"))
+    for answer in (
+        agent.suggest_platform("g"),
+        agent.execute_with_fallback("test", "codex"),
+        agent.execute_delegation("test", "codex"),
+    ):
+        assert "systemctl --user start fallbackd" in answer["error"]
+    for ask in (
+        lambda: agent.mark_platform_broken("codex", "down"),
+        lambda: agent.is_platform_healthy("codex"),
+        lambda: agent.clear_platform_health(),
+        lambda: agent.get_health_snapshot(),
+        lambda: agent.choose_fallback("codex"),
+    ):
+        with pytest.raises(NoDaemon, match="systemctl --user start fallbackd"):
+            ask()
