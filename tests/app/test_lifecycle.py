@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -198,6 +199,40 @@ async def test_a_socket_that_was_deleted_comes_back(tmp_path: Path) -> None:
             assert (await anew.call("daemon.ping"))["pid"] == daemon.pid
         # Connections of before have not noticed.
         assert (await daemon.client.call("daemon.ping"))["pid"] == daemon.pid
+
+
+HAND_OVER = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.execv(sys.executable, [sys.executable, "-m", "fallbackd"])
+"""
+# As the manager does it: the descriptor has number 3, and the pid is the daemon's own.
+
+
+async def test_a_socket_of_the_service_manager_is_used_and_left_in_place(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        await daemon.stop()
+        path = str(daemon.runtime_dir / "handed.sock")
+        with socket.socket(socket.AF_UNIX) as handed:
+            handed.bind(path)
+            handed.listen()
+            started = subprocess.Popen(
+                [sys.executable, "-c", HAND_OVER, str(handed.fileno())],
+                env=daemon.env,
+                pass_fds=[handed.fileno()],
+            )
+            try:
+                async with AsyncClient(path, timeout_s=HANG_S) as client:
+                    status = await client.call("status")
+                assert status["daemon"]["socket"] == path
+                assert not os.path.exists(daemon.socket)
+                started.terminate()
+                assert await anyio.to_thread.run_sync(started.wait) == 0
+            finally:
+                started.kill()
+                started.wait()
+            assert os.path.exists(path)
 
 
 async def test_a_state_directory_that_others_use_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ logs.set_up(format={format!r}, level="info")
 log = structlog.get_logger()
 log.debug("not.shown")
 log.info("health.moved", backend="codex", nothing=None, words="a\\x1b[31mb\\x07\\u202e")
+import logging
+logging.getLogger("asyncio").warning("told by %s", "a library")
 try:
     hidden = "local-value-of-a-variable"
     raise KeyError("Authorization: Bearer abcdef0123456789abcdef")
@@ -49,7 +51,8 @@ def test_lines_are_clean_and_tracebacks_show_no_values(format: str) -> None:
 
 
 def test_json_is_one_object_a_line() -> None:
-    first, second = (json.loads(line) for line in logged("json").splitlines())
+    first, library, second = (json.loads(line) for line in logged("json").splitlines())
+    assert (library["logger"], library["words"]) == ("asyncio", "told by a library")
     assert (first["event"], first["level"], first["backend"]) == ("health.moved", "info", "codex")
     assert second["exception"].startswith("Traceback")
 

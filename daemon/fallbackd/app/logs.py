@@ -38,6 +38,18 @@ def set_up(*, format: Literal["console", "json"], level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    logging.basicConfig(handlers=[_Bridge()], level=logging.WARNING, force=True)
+
+
+class _Bridge(logging.Handler):
+    """What libraries log comes out in the same way, and is cleaned in the same way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger(record.name)
+        tell = log.error if record.levelno >= logging.ERROR else log.warning
+        tell(
+            "library.spoke", logger=record.name, words=record.getMessage(), exc_info=record.exc_info
+        )
 
 
 def clean(_: object, __: str, fields: Fields) -> Mapping[str, Any]:

@@ -28,10 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if arguments.check_config:
         return _check_config(places.config)
-    from fallbackd.app import lifecycle, logs
+    from fallbackd.app.lifecycle import run
+    from fallbackd.app.logs import set_up
 
-    logs.set_up(format=arguments.log_format, level=arguments.log_level)
-    return lifecycle.run(places, os.environ, socket_is_given=arguments.socket is not None)
+    set_up(format=arguments.log_format, level=arguments.log_level)
+    return run(places, os.environ, socket_is_given=arguments.socket is not None)
 
 
 def _check_config(path: str) -> int:

@@ -160,7 +160,7 @@ async def test_too_many_waiting_requests_of_one_connection_are_refused() -> None
         for at in range(4):
             await peer.ask(at, "delegate", prompt="x", wait="finished")
         found = await peer.line()
-        assert found["error"]["code"] == -32008
+        assert (found["id"], found["error"]["code"]) == (3, -32008)
         assert (await peer.call("daemon.ping"))["result"]
 
 

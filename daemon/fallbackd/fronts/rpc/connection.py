@@ -16,12 +16,13 @@ import anyio.abc
 import anyio.lowlevel
 import structlog
 from anyio.abc import SocketAttribute
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Later, refusal
 from fallbackd.fronts.rpc.host import Host
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd_client.wire import codes
+from fallbackd_client.wire.envelope import Id
 from fallbackd_client.wire.framing import MAX_LINE_BYTES, LineSplitter, LineTooLong
 
 RECEIVE_BYTES = 65_536
@@ -168,17 +169,23 @@ class Connection:
                 self.write(answer)
             return
         if self._in_flight >= self._limits.max_in_flight:
-            self.write(
-                refusal(
-                    codes.TOO_MANY,
-                    f"{self._in_flight} requests of this connection wait for their answers."
-                    " Wait for some of them first.",
-                )
-            )
+            if not isinstance(later.request_id, UnsetType):
+                self._refuse(later.request_id)
             return
         self._in_flight += 1
         assert self._tasks is not None
         self._tasks.start_soon(self._run, later)
+
+    def _refuse(self, request_id: Id) -> None:
+        self.write(
+            refusal(
+                codes.TOO_MANY,
+                f"{self._in_flight} requests of this connection wait for their answers."
+                " Wait for some of them first.",
+                request_id=request_id,
+                max_in_flight=self._limits.max_in_flight,
+            )
+        )
 
     async def _run(self, later: Later) -> None:
         try:

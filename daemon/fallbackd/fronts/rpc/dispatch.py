@@ -50,10 +50,17 @@ _envelope_decoder = msgspec.json.Decoder(_Envelope)
 class Later:
     """An answer that has to be waited for."""
 
-    __slots__ = ("is_quick", "run")
+    __slots__ = ("is_quick", "request_id", "run")
 
-    def __init__(self, run: Callable[[], Awaitable[bytes | None]], *, is_quick: bool) -> None:
+    def __init__(
+        self,
+        run: Callable[[], Awaitable[bytes | None]],
+        *,
+        is_quick: bool,
+        request_id: Id | UnsetType = None,
+    ) -> None:
         self.run = run
+        self.request_id = request_id
         self.is_quick = is_quick
         """Soon there, and cheaper to wait for on the spot than in a task."""
 
@@ -96,6 +103,7 @@ class Dispatcher:
                 return Later(
                     lambda: self._finish(handler, params, unknown, request_id, session),
                     is_quick=handler.is_quick,
+                    request_id=request_id,
                 )
             result = handler.handle(self._engine, params, session)
             return None if request_id is UNSET else _result(request_id, result, unknown)
@@ -240,6 +248,6 @@ def _error(request_id: Id, code: int, message: str) -> bytes:
     return encode_error(request_id, code, message, {"kind": codes.kind_of(code)})
 
 
-def refusal(code: int, message: str, **data: object) -> bytes:
-    """A line for a peer whose request is not read any further."""
-    return encode_error(None, code, message, {"kind": codes.kind_of(code), **data})
+def refusal(code: int, message: str, *, request_id: Id = None, **data: object) -> bytes:
+    """A line for a peer whose request is not served, or not even read any further."""
+    return encode_error(request_id, code, message, {"kind": codes.kind_of(code), **data})
