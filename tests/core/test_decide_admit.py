@@ -182,6 +182,13 @@ def test_more_than_the_host_may_run_is_queued_and_follows() -> None:
     play.when(CancelRequested(delegation=DelegationId("d3"))).then(answers("d3"))
 
 
+def test_work_that_waits_for_its_place_holds_its_session() -> None:
+    play = Playbook(policy_of("a", max_running=1)).when(delegate("d0", backend="a"))
+    play.when(delegate("d1", session="s", backend="a"))
+    assert play.delegation("d1").state == "queued"
+    assert play.session("s").running == "d1"
+
+
 def test_a_queued_delegation_ends_at_its_deadline() -> None:
     play = Playbook(policy_of("a", max_running=1))
     play.when(delegate("d0", backend="a"), delegate("d1", backend="a", timeout_s=5)).then_whatever()

@@ -48,14 +48,14 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     if not candidates:
         return _reject(draft, "empty_chain", _no_candidates(event))
     # The unfinished work holds the session, also one that was ended meanwhile.
-    holding = next((one for one in snapshot.active.values() if one.session == event.session), None)
+    holding = draft.holder_of(event.session)
     if holding is not None:
         return _reject(
             draft,
             "busy",
-            f"session {event.session!r} is busy with {holding.delegation}; "
+            f"session {event.session!r} is busy with {holding}; "
             "wait for it, cancel it, or use another session",
-            delegation=holding.delegation,
+            delegation=holding,
         )
     parent = None if event.parent is None else snapshot.active.get(event.parent)
     nesting = 0 if parent is None else parent.nesting + 1
@@ -131,6 +131,7 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         metadata=event.metadata,
     )
     draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
+    draft.put_session(session)  # held from now on, also while the work waits for its place
     walk(draft, delegation, session, event="accepted")
     if deadline_at is not None:
         draft.effects.append(

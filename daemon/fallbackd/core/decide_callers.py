@@ -123,6 +123,7 @@ def _resolved_session(
             role=event.role,
             original=first.backend,
             current=chosen.id,
+            running=draft.holder_of(event.session),
             created_at=now,
             last_used_at=now,
         )
@@ -193,6 +194,7 @@ def _reported_failure(
             session=event.session,
             original=backend.id,
             current=backend.id,
+            running=draft.holder_of(event.session),
             created_at=draft.now,
             last_used_at=draft.now,
         )

@@ -15,7 +15,7 @@ from fallbackd.core.effects import Effect, Export, WakeWaiting
 from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import Health, view
-from fallbackd.core.ids import BackendId, ScopeId, SessionId
+from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import MODEL_UNKNOWN_WINDOW_S, Backend, Entry, Policy
 from fallbackd.core.scopes import failed_scope, scopes_of
 from fallbackd.core.state import (
@@ -76,6 +76,11 @@ class Draft:
 
     def drop_session_id(self, session: SessionId) -> None:
         self._dropped.append(DropSession(session))
+
+    def holder_of(self, session: SessionId) -> DelegationId | None:
+        """The unfinished delegation that holds a session."""
+        active = self.snapshot.active.values()
+        return next((one.delegation for one in active if one.session == session), None)
 
     def put_health(self, health: Health) -> None:
         if self.health.get(health.scope) == health:
