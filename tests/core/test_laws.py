@@ -1,0 +1,509 @@
+"""
+Random histories of several sessions on shared backends, held against the laws of the core.
+
+Times pass, clocks are set, daemons are lost, events come late and twice. Whatever happens:
+each accepted delegation is answered exactly once, nobody waits for nothing, no window shrinks
+without a reason, and a trial belongs to one running attempt.
+"""
+
+from typing import Any
+
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
+from tests.support.playbook import (
+    T0,
+    Playbook,
+    delegate,
+    fail,
+    failed,
+    policy_of,
+    started,
+    succeeded,
+)
+
+from fallbackd.core.decide import decide
+from fallbackd.core.decide_admit import is_nested
+from fallbackd.core.effects import Answer, StartAttempt
+from fallbackd.core.events import (
+    AttemptAnswered,
+    AttemptEnded,
+    AttemptGaveUp,
+    AttemptRetrying,
+    CancelRequested,
+    ClockStepped,
+    ConfigReloaded,
+    Event,
+    HealthCleared,
+    HealthMarked,
+    HealthPaused,
+    HealthResumed,
+    ReadinessSeen,
+    Reported,
+    ResolveRequested,
+    SessionCompacted,
+    SessionEnded,
+    Started,
+    Ticked,
+    Woke,
+)
+from fallbackd.core.exchange import Output, ProviderAnswered
+from fallbackd.core.failures import Reason
+from fallbackd.core.health import Health, Outage, from_disk
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.policy import Backend
+from fallbackd.core.state import Decision, Delegation
+from fallbackd.core.walk import reactive_hops
+
+NAMES = ("a", "b", "c", "d")
+POLICY = policy_of(
+    Backend(id=BackendId("a"), kind="codex", model="m", quota="q", provider="p1"),
+    Backend(id=BackendId("b"), kind="opencode", quota="q"),
+    Backend(id=BackendId("c"), kind="generic-cli", plain_output=True, hourly_cap=6),
+    Backend(
+        id=BackendId("d"),
+        kind="openai-http",
+        model="m",
+        provider="p1",
+        loopback=True,
+        credentials=("k1", "k2"),
+        context_tokens=1_000_000,
+    ),
+    chains={"a": ["b", "c", "d"], "b": ["a", "d"], "*": ["c", "a"]},
+    roles={"build": ["b", "a", "c"]},
+    max_running=3,
+)
+SCOPES = ("a", "b", "c", "d", "quota:q", "model:a/m", "provider:p1", "credential:p1/k1")
+PEOPLE = (HealthMarked, HealthCleared, ClockStepped, ConfigReloaded, ReadinessSeen)
+
+backends = st.sampled_from(NAMES)
+reasons = st.sampled_from(sorted(Reason))
+waits = st.one_of(st.none(), st.none(), st.sampled_from([3.0, 25.0, 100.0, 900.0, 50_000.0]))
+pick = st.integers(0, 10**6)
+
+
+class World(Playbook):
+    """A playbook that looks at every single decision."""
+
+    def __init__(self) -> None:
+        super().__init__(POLICY)
+        self.accepted: set[str] = set()
+        self.ended: dict[DelegationId, Delegation] = {}
+
+    def _take(self, event: Event) -> Decision:
+        before = dict(self.memory.mirror.health)
+        decision = super()._take(event)
+        self._hold_windows(before, event)
+        self._hold_orders(decision)
+        return decision
+
+    def _hold_windows(self, before: dict[ScopeId, Health], event: Event) -> None:
+        """A window shrinks by a person, a success, a stated time or a repair only."""
+        for scope, record in before.items():
+            old, new = record.outage, self.health(scope).outage
+            if old is None or isinstance(event, PEOPLE) or not self._is_on(old):
+                continue
+            if new is None:
+                assert self._is_good_news(event, old), (event, old)
+            elif new.source != "provider" and new.until_at is not None:
+                assert old.until_at is not None, (event, old, new)
+                is_withdrawn = isinstance(event, AttemptEnded) and new.since_at < old.since_at
+                assert new.until_at >= old.until_at or is_withdrawn, (event, old, new)
+
+    def _is_on(self, outage: Outage) -> bool:
+        return outage.until_at is None or outage.until_at > self.wall
+
+    def _is_good_news(self, event: Event, old: Outage) -> bool:
+        match event:
+            case Reported(outcome="success"):
+                return (event.started_at or self.wall) >= old.since_at
+            case AttemptAnswered(attempt=name) | Woke(attempt=AttemptId(name)):
+                return self._started_at(name) >= old.since_at
+            case AttemptEnded(attempt=name):
+                delegation = self.delegation(name.rpartition(".")[0])
+                if "two backends ended" in (delegation.message or ""):
+                    return True
+                good = event.failure is None or event.answered
+                return good and self._started_at(name) >= old.since_at
+            case _:
+                return False
+
+    def _started_at(self, name: str) -> float:
+        found = self.delegation(name.rpartition(".")[0]).attempt(AttemptId(name))
+        assert found is not None
+        return found.started_at
+
+    def _hold_orders(self, decision: Decision) -> None:
+        for effect in decision.effects:
+            match effect:
+                case StartAttempt():
+                    found = self.delegation(effect.delegation)
+                    assert found.state == "running"
+                    assert found.running is not None
+                    assert found.running.attempt == effect.attempt
+                case Answer():
+                    found = self.delegation(effect.delegation)
+                    assert found.is_ended
+                    assert effect.delegation not in self.ended
+                    self.ended[effect.delegation] = found
+
+
+class Laws(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.number = 0
+        self.leases: list[AttemptId] = []
+        self.seen: list[AttemptId] = []
+
+    # --- what happens ----------------------------------------------------------------------
+
+    def _any(self, found: list[Any], index: int) -> Any:
+        assume(found)
+        return found[index % len(found)]
+
+    def _running(self, index: int) -> AttemptId:
+        return self._any(sorted(self.world.attempts), index)
+
+    @rule(
+        session=st.integers(0, 4),
+        backend=st.one_of(st.none(), backends),
+        role=st.one_of(st.none(), st.just("build")),
+        cwd=st.sampled_from(["", "/w", "/w/x", "/v"]),
+        mode=st.sampled_from(["interactive", "batch"]),
+        timeout_s=st.one_of(st.none(), st.none(), st.sampled_from([5.0, 100.0])),
+        failover=st.sampled_from([True, True, True, False]),
+        permissions=st.sampled_from(["workspace", "workspace", "read"]),
+        parent=st.one_of(st.none(), st.none(), pick),
+        repeated=st.booleans(),
+    )
+    def a_caller_delegates(
+        self, session: int, parent: int | None, *, repeated: bool, **more: Any
+    ) -> None:
+        self.number += 1
+        name = f"d{self.number}"
+        active = sorted(self.world.peek().active)
+        inside = None if parent is None or not active else active[parent % len(active)]
+        event = delegate(
+            name,
+            session=f"s{session}",
+            parent=inside,
+            request_id=f"r{self.number}",
+            digest="x",
+            **more,
+        )
+        self.world.when(event)
+        if self.world.decision.rejection is None:
+            self.world.accepted.add(name)
+            if repeated:
+                self.world.when(structs.replace(event, delegation=DelegationId(f"{name}again")))
+                answer = self.world.decision.answer
+                assert isinstance(answer, Delegation)
+                assert answer.delegation == name
+        self.seen.extend(self.world.attempts)
+
+    @rule(index=pick)
+    def an_attempt_starts(self, index: int) -> None:
+        self.world.when(started(self._running(index)))
+
+    @rule(index=pick, told=st.booleans())
+    def an_attempt_shows_an_answer(self, index: int, *, told: bool) -> None:
+        name = self._running(index)
+        self.world.shows(name, Output(), ProviderAnswered())
+        if told:
+            self.world.when(AttemptAnswered(attempt=name))
+
+    @rule(index=pick)
+    def an_attempt_succeeds(self, index: int) -> None:
+        self.world.when(succeeded(self._running(index)))
+
+    @rule(
+        index=pick,
+        reason=reasons,
+        wait_s=waits,
+        confidence=st.sampled_from(["structured", "text", "exit_code"]),
+        effects=st.sampled_from(["none", "none", "possible", "seen"]),
+        gone=st.sampled_from([True] * 9 + [False]),
+        answered=st.sampled_from([False, False, True]),
+        luck=st.floats(0, 1, exclude_max=True),
+    )
+    def an_attempt_fails(
+        self, index: int, reason: Reason, wait_s: float | None, confidence: Any, **more: Any
+    ) -> None:
+        name = self._running(index)
+        failure = fail(reason, at=self.world.now, wait_s=wait_s, confidence=confidence)
+        self.world.when(failed(name, failure, **more))
+
+    @rule(index=pick, reason=reasons, wait_s=waits, gives_up=st.booleans())
+    def a_program_retries_or_gives_up(
+        self, index: int, reason: Reason, wait_s: float | None, *, gives_up: bool
+    ) -> None:
+        name = self._running(index)
+        failure = fail(reason, at=self.world.now, wait_s=wait_s)
+        self.world.shows(name, Output())
+        if gives_up:
+            self.world.when(AttemptGaveUp(attempt=name, failure=failure))
+        else:
+            self.world.when(AttemptRetrying(attempt=name, failure=failure, wait_s=wait_s))
+
+    @rule(index=pick, reason=reasons)
+    def an_event_comes_late_or_twice(self, index: int, reason: Reason) -> None:
+        name = self._any(self.seen, index)
+        assume(name not in self.world.attempts)
+        before = self.world.peek()
+        failure = fail(reason, at=self.world.now)
+        for event in (
+            started(name),
+            AttemptAnswered(attempt=name),
+            failed(name, failure),
+            succeeded(name),
+            AttemptRetrying(attempt=name, failure=failure),
+            Woke(delegation=DelegationId("d0"), attempt=name),
+        ):
+            self.world.when(event)
+        after = self.world.peek()
+        assert (before.active, before.health) == (after.active, after.health)
+
+    @rule(index=pick)
+    def a_caller_cancels(self, index: int) -> None:
+        name = self._any(sorted(self.world.accepted), index)
+        self.world.when(CancelRequested(delegation=DelegationId(name)))
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 20.0, 61.0, 301.0, 1000.0, 4000.0, 90_000.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.at(self.world.now + seconds)
+
+    @rule(by_s=st.sampled_from([-86_400.0, -3600.0, 120.0, 86_400.0]))
+    def the_clock_is_set(self, by_s: float) -> None:
+        self.world.step_clock(by_s)
+
+    @rule()
+    def a_tick_comes(self) -> None:
+        before = self.world.memory.mirror.health
+        self.world.when(Ticked())
+        for scope, record in self.world.memory.mirror.health.items():
+            if not self.world.peek().active:
+                plain = structs.replace(record, announced="healthy")
+                assert plain == structs.replace(before[scope], announced="healthy")
+
+    @rule(backend=backends, mode=st.sampled_from(["interactive", "batch"]))
+    def a_tick_makes_no_difference(self, backend: str, mode: Any) -> None:
+        event = delegate("probe", session="probe", backend=backend, mode=mode)
+        seen = self.world.memory.snapshot(event)
+        now = self.world.wall
+        plain = decide(seen, event, POLICY, now=now)
+        ticked = decide(seen, Ticked(), POLICY, now=now)
+        told = {
+            **seen.health,
+            **{one.health.scope: one.health for one in ticked.changes if hasattr(one, "health")},
+        }
+        after = decide(structs.replace(seen, health=told), event, POLICY, now=now)
+        assert after.effects == plain.effects
+        assert after.rejection == plain.rejection
+
+    @rule(
+        scope=st.sampled_from(SCOPES),
+        reason=st.sampled_from([None, "down", "rate_limit", "auth"]),
+        ttl_s=st.one_of(st.none(), st.sampled_from([0.0, 10.0, 5000.0])),
+        source=st.sampled_from(["person", "person", "import"]),
+    )
+    def somebody_marks(self, scope: str, **more: Any) -> None:
+        self.world.when(HealthMarked(target=scope, **more))
+        assert self.world.decision.answer is True
+
+    @rule(
+        event=st.sampled_from(
+            [
+                HealthCleared(),
+                HealthCleared(target="a"),
+                HealthPaused(target="b"),
+                HealthPaused(target="quota:q"),
+                HealthResumed(target="b"),
+                ConfigReloaded(changed=(BackendId("a"),)),
+                ReadinessSeen(backend=BackendId("a"), reason=Reason.NOT_INSTALLED),
+                ReadinessSeen(backend=BackendId("a")),
+                ReadinessSeen(backend=BackendId("d"), repaired=True),
+                SessionEnded(session=SessionId("s1")),
+                SessionCompacted(session=SessionId("s2")),
+            ]
+        )
+    )
+    def something_else_happens(self, event: Event) -> None:
+        self.world.when(event)
+
+    @rule(session=st.integers(0, 4), backend=backends, asks=st.booleans())
+    def a_caller_resolves(self, session: int, backend: str, *, asks: bool) -> None:
+        lease = AttemptId(f"lease-{len(self.leases)}") if asks else None
+        if lease is not None:
+            self.leases.append(lease)
+        name = SessionId(f"s{session}")
+        self.world.when(ResolveRequested(session=name, backend=BackendId(backend), lease=lease))
+
+    @rule(
+        session=st.one_of(st.none(), st.integers(0, 4)),
+        backend=backends,
+        outcome=st.sampled_from(["success", "failure", "released"]),
+        reason=reasons,
+        wait_s=waits,
+        lease=st.one_of(st.none(), pick),
+        age_s=st.one_of(st.none(), st.sampled_from([0.0, 50.0])),
+    )
+    def a_caller_reports(
+        self,
+        session: int | None,
+        backend: str,
+        outcome: Any,
+        reason: Reason,
+        wait_s: float | None,
+        lease: int | None,
+        age_s: float | None,
+    ) -> None:
+        known = self.leases
+        self.world.when(
+            Reported(
+                outcome=outcome,
+                backend=BackendId(backend),
+                session=None if session is None else SessionId(f"s{session}"),
+                lease=None if lease is None or not known else known[lease % len(known)],
+                failure=fail(reason, at=self.world.now, wait_s=wait_s),
+                started_at=None if age_s is None else self.world.wall - age_s,
+            )
+        )
+
+    @precondition(lambda self: self.world.peek().active)
+    @rule(stopped_s=st.sampled_from([0.0, 0.0, 7200.0]))
+    def the_daemon_is_lost(self, stopped_s: float) -> None:
+        world = self.world
+        self.seen.extend(world.attempts)
+        lost = list(world.peek().active)
+        world.restart()
+        world.now += stopped_s
+        world.put_health(
+            *(from_disk(one, now=world.wall) for one in world.memory.mirror.health.values())
+        )
+        for name in lost:
+            seen = world.memory.snapshot(CancelRequested(delegation=name))
+            decision = decide(seen, Started(), POLICY, now=world.wall)
+            world.notes.extend(world.memory.apply(decision))
+            world._hold_orders(decision)
+            world.answered.append(name)
+        assert not world.peek().active
+
+    # --- the laws --------------------------------------------------------------------------
+
+    @invariant()
+    def what_is_ended_stays_as_it_was_answered(self) -> None:
+        answered = self.world.answered
+        assert len(answered) == len(set(answered))
+        for name, ended in self.world.ended.items():
+            assert self.world.delegation(name) == ended
+
+    @invariant()
+    def accepted_work_is_unfinished_or_answered(self) -> None:
+        active = self.world.peek().active
+        for name in self.world.accepted:
+            assert (name in active) != (DelegationId(name) in self.world.ended)
+
+    @invariant()
+    def one_attempt_runs_for_a_delegation_and_it_is_the_one_on_record(self) -> None:
+        active = self.world.peek().active
+        running = {one.running.attempt for one in active.values() if one.running is not None}
+        assert running == set(self.world.attempts)
+        for one in active.values():
+            assert (one.running is not None) == (one.state == "running")
+            open_ones = [each for each in one.attempts if each.ended_at is None]
+            assert len(open_ones) <= 1
+
+    @invariant()
+    def one_family_writes_in_a_directory(self) -> None:
+        active = self.world.peek().active
+        writers = [one for one in active.values() if one.cwd and one.permissions != "read"]
+        for one in writers:
+            for other in writers:
+                if one is other or not is_nested(one.cwd, other.cwd):
+                    continue
+                assert other.delegation in self._family(one) or one.delegation in self._family(
+                    other
+                )
+
+    def _family(self, one: Delegation) -> set[str]:
+        found: set[str] = set()
+        while one.parent is not None:
+            found.add(one.parent)
+            one = self.world.delegation(one.parent)
+        return found
+
+    @invariant()
+    def a_session_is_held_exactly_while_its_work_is_unfinished(self) -> None:
+        holders: dict[str, str] = {}
+        for one in self.world.peek().active.values():
+            assert one.session not in holders
+            holders[one.session] = one.delegation
+        for session in self.world.memory.mirror.sessions(limit=100):
+            assert session.running == holders.get(session.session)
+
+    @invariant()
+    def a_trial_belongs_to_one_running_attempt_or_to_a_caller(self) -> None:
+        for scope, record in self.world.peek().health.items():
+            if record.trial is None or record.trial.attempt in self.leases:
+                continue
+            assert record.trial.attempt in self.world.attempts, scope
+            found = self.world.delegation(record.trial.attempt.rpartition(".")[0]).running
+            assert found is not None
+            assert scope in found.trial_scopes
+
+    @invariant()
+    def walks_are_bounded(self) -> None:
+        for name in self.world.accepted:
+            one = self.world.delegation(name)
+            assert len(one.attempts) <= one.budget
+            assert reactive_hops(one) <= one.max_hops
+            fresh = [(each.backend, each.model) for each in one.attempts if each.retry_of is None]
+            assert len(fresh) == len(set(fresh))
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        wakes = {key[0] for key, at in self.world._wakes.items() if at >= self.world.now - 1e-3}
+        for one in self.world.peek().active.values():
+            if one.state == "waiting":
+                assert one.delegation in wakes
+            elif one.state == "queued":
+                assert self.world.attempts
+
+    @invariant()
+    def outages_make_sense(self) -> None:
+        for record in self.world.peek().health.values():
+            if record.outage is not None:
+                assert record.outage.count >= 1
+                until_at = record.outage.until_at
+                assert until_at is None or until_at >= record.outage.since_at - 1e-3
+
+    def teardown(self) -> None:
+        """Drive the world to its end: everything that was accepted gets its answer."""
+        world = self.world
+        for _ in range(2000):
+            if not world.peek().active:
+                break
+            if world.attempts:
+                name = sorted(world.attempts)[0]
+                world.when(failed(name, fail(Reason.AUTH, at=world.now)))
+            else:
+                due = world.next_wake()
+                assert due is not None, world.peek().active
+                world.at(max(world.now, due[1]))
+        assert not world.peek().active
+        assert set(world.answered) == {DelegationId(one) for one in world.accepted}
+        assert len(world.answered) == len(world.accepted)
+        trials = [one.trial for one in world.peek().health.values() if one.trial is not None]
+        assert all(one.attempt in self.leases for one in trials)
+        assert world.wall > T0 - 10**7
+
+
+Laws.TestCase.settings = settings(
+    max_examples=80,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestLaws = Laws.TestCase
