@@ -209,12 +209,14 @@ def _look(
         return refuse("rate_limited")
     if budget_until_at is not None:
         return refuse("budget")
-    trial_scopes = tuple(
-        scope
-        for scope in scopes
-        if (one := health.get(scope)) is not None and view(one, now=now).unproven
-    )
-    if any(is_leased(health[scope], now=now) for scope in trial_scopes):
+    trial_scopes: tuple[ScopeId, ...] = ()
+    if record is not None:  # else nothing is wrong with any of them, the commonest case
+        trial_scopes = tuple(
+            scope
+            for scope in scopes
+            if (one := health.get(scope)) is not None and view(one, now=now).unproven
+        )
+    if trial_scopes and any(is_leased(health[scope], now=now) for scope in trial_scopes):
         until_at = until_at or max(
             _decided_at(health[one], backend, policy) for one in trial_scopes
         )

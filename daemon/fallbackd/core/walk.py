@@ -150,12 +150,16 @@ def may_hop(delegation: Delegation, failure: Failure) -> bool:
 
 def _is_full(draft: Draft, delegation: Delegation) -> bool:
     """Whether the host runs as many attempts as it may."""
+    max_running = draft.policy.defaults.max_running
+    active = draft.snapshot.active
+    if len(active) < max_running:
+        return False
     running = sum(
         1
-        for other in draft.snapshot.active.values()
+        for other in active.values()
         if other.delegation != delegation.delegation and other.running is not None
     )
-    return running >= draft.policy.defaults.max_running
+    return running >= max_running
 
 
 def _queue(draft: Draft, delegation: Delegation, waiting: Waiting | None) -> None:
