@@ -124,6 +124,22 @@ async def test_work_goes_on_when_its_caller_vanishes() -> None:
             assert found["result"]["state"] == "running"
 
 
+@pytest.mark.parametrize("named", [{"id": 1}, {}])
+async def test_work_is_begun_when_its_caller_vanishes_right_after_asking(
+    named: dict[str, int],
+) -> None:
+    request = {"jsonrpc": "2.0", **named, "method": "delegate", "params": {"prompt": "x"}}
+    line = json.dumps(request) + "\n"
+    async with front() as served:
+        with sockets.socket(sockets.AF_UNIX) as hasty:
+            hasty.connect(served.path)
+            hasty.sendall(line.encode())
+        with anyio.fail_after(HANG_S):
+            await served.engine.asked.wait()
+        assert [work.prompt for work in served.engine.works] == ["x"]
+        await served.until(connections=0)
+
+
 async def test_a_caller_that_only_closes_its_sending_side_gets_its_answer() -> None:
     async with front() as served, served.peer() as peer:
         await peer.ask(1, "delegate", prompt="x", wait="finished")

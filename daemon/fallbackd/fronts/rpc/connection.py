@@ -57,7 +57,12 @@ class Connection:
         *,
         number: int,
         limits: Limits,
+        beyond: anyio.abc.TaskGroup,
     ) -> None:
+        """
+        Args:
+            beyond: Where what outlives the connection is run.
+        """
         self._stream = stream
         self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
         self._dispatcher = dispatcher
@@ -65,6 +70,7 @@ class Connection:
         self._subscriptions = subscriptions
         self._number = number
         self._limits = limits
+        self._beyond = beyond
         self._tasks: anyio.abc.TaskGroup | None = None
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
@@ -191,6 +197,8 @@ class Connection:
         try:
             if (answer := await later.run()) is not None:
                 self.write(answer)
+        except Exception as error:
+            _log.error("connection.failed", connection=self._number, exc_info=error)
         finally:
             self._in_flight -= 1
             if self._in_flight == 0:

@@ -50,16 +50,19 @@ _envelope_decoder = msgspec.json.Decoder(_Envelope)
 class Later:
     """An answer that has to be waited for."""
 
-    __slots__ = ("is_quick", "request_id", "run")
+    __slots__ = ("is_quick", "outlives", "request_id", "run")
 
     def __init__(
         self,
         run: Callable[[], Awaitable[bytes | None]],
         *,
-        is_quick: bool,
+        is_quick: bool = False,
+        outlives: bool = False,
         request_id: Id | UnsetType = None,
     ) -> None:
         self.run = run
+        self.outlives = outlives
+        """It is run to its end although the connection has closed."""
         self.request_id = request_id
         self.is_quick = is_quick
         """Soon there, and cheaper to wait for on the spot than in a task."""
@@ -103,6 +106,7 @@ class Dispatcher:
                 return Later(
                     lambda: self._finish(handler, params, unknown, request_id, session),
                     is_quick=handler.is_quick,
+                    outlives=handler.outlives,
                     request_id=request_id,
                 )
             result = handler.handle(self._engine, params, session)
@@ -140,8 +144,10 @@ class Dispatcher:
                 f"A batch holds {len(entries)} requests, at most {MAX_BATCH}. Split it.",
             )
         answers = [self._entry(bytes(entry), session) for entry in entries]
-        if any(isinstance(one, Later) for one in answers):
-            return Later(lambda: _gather(answers), is_quick=False)
+        waiting = [one for one in answers if isinstance(one, Later)]
+        if waiting:
+            outlives = any(one.outlives for one in waiting)
+            return Later(lambda: _gather(answers), outlives=outlives)
         return _array([one for one in answers if isinstance(one, bytes)])
 
     def _entry(self, entry: bytes, session: Session) -> Answer:

@@ -27,13 +27,15 @@ class Handler(Generic[P, R]):
             awaited by the reader task where it changes nothing.
     """
 
-    __slots__ = ("handle", "is_async", "is_quick", "method", "normalises")
+    __slots__ = ("handle", "is_async", "is_quick", "method", "normalises", "outlives")
 
     def __init__(self, method: Method[P, R], handle: Handle[P, R], *, waits: bool = False) -> None:
         self.method = method
         self.handle = handle
         self.is_async = inspect.iscoroutinefunction(handle)
         self.is_quick = self.is_async and method.read_only and not waits
+        self.outlives = not method.read_only
+        """What was asked for is done even when the caller is gone before it has begun."""
         self.normalises = hasattr(method.params, "normalised")
 
     def params(self, raw: Any) -> P:  # `Raw` or UNSET, as it came

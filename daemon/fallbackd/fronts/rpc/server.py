@@ -127,9 +127,11 @@ class Server:
         self._count += 1
         number = self._next_number
         self._next_number += 1
-        tasks.start_soon(self._serve_one, peer, number)
+        tasks.start_soon(self._serve_one, peer, number, tasks)
 
-    async def _serve_one(self, peer: socket.socket, number: int) -> None:
+    async def _serve_one(
+        self, peer: socket.socket, number: int, tasks: anyio.abc.TaskGroup
+    ) -> None:
         try:
             stream = await anyio.abc.UNIXSocketStream.from_socket(peer)
             await Connection(
@@ -139,6 +141,7 @@ class Server:
                 self._subscriptions,
                 number=number,
                 limits=self._limits,
+                beyond=tasks,
             ).serve()
         except Exception as error:
             _log.error("connection.failed", connection=number, exc_info=error)
