@@ -15,6 +15,7 @@ else below `$XDG_RUNTIME_DIR`, else below the state directory.
 import functools
 import logging
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -93,11 +94,13 @@ _FALLBACK_CHAIN = FALLBACK_CHAIN
 DEFAULT_TTL_S = 600
 HEALTH_CHECK_DELAY_S = 5.0
 MAX_WAIT_S = 604_800.0  # the contract's own bound
+MAX_ROUNDS = 8  # attempts of one delegation
 MAX_REASON_CHARS = 280
 MAX_RESPONSE_CHARS = 500
 TOKENS_OF_WORD = 10
 NO_CAP = 9999
 USABLE = frozenset({"healthy", "cooldown"})
+GOING_ON = frozenset({"queued", "running", "waiting"})
 ENDED_BADLY = frozenset({"refused", "failed", "cancelled"})
 
 ETA_S = {"tiny": 60, "small": 300, "medium": 900, "large": 3600, "xlarge": 7200}
@@ -135,6 +138,7 @@ NOBODY = (
 _MAX_ESTIMATES = 64
 _estimates: OrderedDict[str, float] = OrderedDict()
 """Estimate in seconds by the goal that was suggested for, and by the prompt made of it."""
+_estimates_lock = threading.Lock()
 _USER_ETA_CORRECTION: dict[Any, float] = {}
 """Bridges import and write it. Estimates follow the times that the daemon measures."""
 
@@ -323,10 +327,11 @@ def _word_for(goal: str, table: Iterable[tuple[str, tuple[str, ...]]]) -> str | 
 
 
 def _remember(text: str, estimate_s: float) -> None:
-    _estimates[text] = estimate_s
-    _estimates.move_to_end(text)
-    while len(_estimates) > _MAX_ESTIMATES:
-        _estimates.popitem(last=False)
+    with _estimates_lock:
+        _estimates[text] = estimate_s
+        _estimates.move_to_end(text)
+        while len(_estimates) > _MAX_ESTIMATES:
+            _estimates.popitem(last=False)
 
 
 # --- work --------------------------------------------------------------------------------------
@@ -345,8 +350,8 @@ def assemble_prompt(
         parts.append(f"The project is in {project_root}.")
     parts.append("Delete nothing that was not asked for. If you cannot go on, say what stops you.")
     prompt = "\n".join(parts)
-    if goal in _estimates:
-        _remember(prompt, _estimates[goal])
+    if (estimate_s := _estimates.get(goal)) is not None:
+        _remember(prompt, estimate_s)
     return prompt
 
 
@@ -362,8 +367,9 @@ def execute_with_fallback(
     """
     Have a prompt worked on by a platform, or by the next healthy one of its chain.
 
-    Returns when the work has ended, and at the latest after `health_check_delay` seconds, while
-    it goes on. The daemon keeps watching it: it falls back whenever a platform breaks.
+    Returns when the work has ended, or when a platform has been at it for `health_check_delay`
+    seconds without breaking; 0 returns at once. The work goes on, and the daemon keeps watching:
+    it falls back whenever a platform breaks.
 
     Args:
         session_id: Conversation; one of its own where none is given.
@@ -422,18 +428,36 @@ def _execute(
         "parent": os.environ.get("FALLBACKD_DELEGATION") or None,
         "metadata": {"estimate_s": estimate_s} if estimate_s else None,
     }
-    if delay_s > 0:
-        # Not `settled`: a first line of output may be that of a platform that is about to fail.
-        params |= {"wait": "finished", "wait_s": min(float(delay_s), MAX_WAIT_S)}
-    else:
-        params |= {"wait": "accepted"}
+    if delay_s <= 0:
+        return _result(_call("delegate", **params, wait="accepted"))
+    # Not `settled`: a first line of output may be that of a platform that is about to fail.
+    wait_s = min(float(delay_s), MAX_WAIT_S)
+    found = _waited("delegate", **params, wait="finished", wait_s=wait_s)
+    return _result(_followed(found, wait_s))
+
+
+def _followed(found: Json, wait_s: float) -> Json:
+    """A platform that broke within its time leaves as much to whoever comes after it."""
+    known = 1
+    for _ in range(MAX_ROUNDS):
+        attempts = found["attempts"]
+        is_between = bool(attempts) and attempts[-1]["ended_at"] is not None
+        is_new = len(attempts) > known
+        if found["state"] not in GOING_ON or not (is_between or is_new):
+            break
+        known = len(attempts)
+        found = _waited("delegation.wait", delegation=found["delegation"], timeout_s=wait_s)
+    return found
+
+
+def _waited(method: str, **params: Any) -> Json:
+    """The delegation at its end, or as it is when the wait is over."""
     try:
-        found = _call("delegate", **params)
+        return _call(method, **params)
     except RpcError as error:
         if error.code != WAIT_OVER or not isinstance(error.data, Mapping):
             raise
-        found = _call("delegation.get", delegation=error.data["delegation"])
-    return _result(found)
+        return _call("delegation.get", delegation=error.data["delegation"])
 
 
 def _result(found: Json) -> Json:

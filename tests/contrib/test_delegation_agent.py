@@ -104,6 +104,39 @@ async def test_work_that_goes_on_is_returned_as_it_is_then(
         assert cancelled["state"] == "cancelled"
 
 
+def delegation(*ended: bool, state: str = "running") -> dict[str, Any]:
+    """As the daemon shows one, with an attempt for each word."""
+    attempts = [{"ended_at": 1.0 if is_over else None} for is_over in ended]
+    return {"delegation": "d1", "state": state, "attempts": attempts}
+
+
+@pytest.mark.parametrize(
+    ("seen", "rounds"),
+    [
+        ([delegation(True, state="succeeded")], 0),
+        ([delegation(state="queued")], 0),
+        ([delegation(False)], 0),
+        ([delegation(True, False), delegation(True, False)], 1),
+        ([delegation(True), delegation(True, False), delegation(True, False)], 2),
+        ([delegation(True, state="waiting"), delegation(True, True, state="refused")], 1),
+        ([delegation(True, state="waiting")] * 100, 8),
+    ],
+)
+def test_whoever_comes_after_a_broken_platform_has_the_same_time(
+    seen: list[dict[str, Any]], rounds: int, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def answer(method: str, *, delegation: str, timeout_s: float) -> dict[str, Any]:
+        asked.append((method, timeout_s))
+        return seen[len(asked)]
+
+    monkeypatch.setattr(agent, "_call", answer)
+    found = agent._followed(seen[0], 5.0)
+    assert asked == [("delegation.wait", 5.0)] * rounds
+    assert found is seen[rounds]
+
+
 async def test_without_a_delay_the_launch_alone_is_returned(
     tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
