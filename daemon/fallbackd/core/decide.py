@@ -13,6 +13,7 @@ from fallbackd.core import (
     decide_admit,
     decide_attempts,
     decide_callers,
+    decide_endings,
     decide_health,
 )
 from fallbackd.core.draft import Draft
@@ -73,7 +74,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
         case AttemptGaveUp():
             decide_attempts.attempt_gave_up(draft, event)
         case AttemptEnded():
-            decide_attempts.attempt_ended(draft, event)
+            decide_endings.attempt_ended(draft, event)
         case Woke():
             decide_attempts.woke(draft, event)
         case ResolveRequested():
