@@ -113,6 +113,15 @@ def test_a_scope_under_trial_is_left_to_its_trial() -> None:
     assert words(look(ran_out, at=701, chain=("a",))) == ["chosen"]
 
 
+def test_one_leased_scope_of_several_unproven_ones_is_enough() -> None:
+    policy = policy_of(Backend(id=BackendId("a"), kind="x", quota="q"))
+    quota = out("quota:q", fail(Reason.CRASH))
+    leased = machine.lease(out("backend:a", fail(Reason.CRASH)), AttemptId("d9.1"), now=T0 + 900)
+    found = look(leased, quota, at=901, policy=policy, chain=("a",))
+    assert words(found) == ["in_trial"]
+    assert found.verdicts[0].until_at == T0 + 1200
+
+
 def test_the_worst_scope_decides() -> None:
     policy = policy_of(
         Backend(id=BackendId("a"), kind="x", model="m", quota="q", provider="p"), "b"

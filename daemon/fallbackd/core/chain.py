@@ -216,10 +216,9 @@ def _look(
             for scope in scopes
             if (one := health.get(scope)) is not None and view(one, now=now).unproven
         )
-    if trial_scopes and any(is_leased(health[scope], now=now) for scope in trial_scopes):
-        until_at = until_at or max(
-            _decided_at(health[one], backend, policy) for one in trial_scopes
-        )
+    leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
+    if leased:
+        until_at = until_at or max(_decided_at(one, backend, policy) for one in leased)
         return refuse("in_trial")
     verdict: VerdictWord = "healthy"
     if state.state == "cooldown":
