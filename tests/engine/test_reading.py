@@ -179,3 +179,18 @@ async def test_logs_and_prompts_are_private(tmp_path: Path) -> None:
         await until(lambda: (root / "1" / "output.log").exists())
         for path in (root, *root.rglob("*")):
             assert path.stat().st_mode & 0o077 == 0, path
+
+
+async def test_a_subscriber_with_a_bug_stops_no_work(tmp_path: Path) -> None:
+    a = agent("a", script(tmp_path, "a", "cat >/dev/null; exit 75"))
+    b = agent("b", script(tmp_path, "b", ANSWERS))
+    async with engine_in(tmp_path, settings(a, b)) as engine:
+
+        def broken(told: object) -> None:
+            raise RuntimeError("a bug of a subscriber")
+
+        engine.subscribe(broken)
+        ear = Ear(engine)
+        done = await work(engine, backend="a")
+        assert done.served_by == "b"
+        assert ear.heard("delegation.ended")

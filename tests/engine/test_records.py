@@ -157,6 +157,22 @@ async def test_work_of_a_dead_daemon_is_closed_and_its_processes_are_ended(
             assert again.state == "succeeded"
 
 
+async def test_work_that_waited_in_a_dead_daemon_is_closed_too(tmp_path: Path) -> None:
+    waits = "cat >/dev/null; echo 'rate limit, try again in 200 seconds' >&2; exit 75"
+    config = settings(agent("a", script(tmp_path, "a", waits)))
+    async with engine_in(tmp_path, config, store="sqlite") as first:
+        begun = await first.delegate(
+            NewWork(prompt="x", backend="a", session="s", mode="batch", request_id="r")
+        )
+        await until(lambda: first.snapshot().active[begun.delegation].state == "waiting")
+    async with engine_in(tmp_path, config, store="sqlite") as second:
+        asked = NewWork(prompt="x", backend="a", session="s", mode="batch", request_id="r")
+        lost = await second.delegate(asked)  # the same request is still the same delegation
+        assert lost.delegation == begun.delegation
+        assert lost.state == "failed"
+        assert (await second.session("s")).running is None
+
+
 async def test_processes_that_nobody_can_end_are_named(tmp_path: Path) -> None:
     async def in_vain(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
         return ProcessExit(gone=False)

@@ -1,5 +1,6 @@
 """What was started is gone before anything follows it."""
 
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -79,6 +80,28 @@ async def test_cancel_twice_and_at_once_ends_it_once(tmp_path: Path) -> None:
         done = await engine.cancel(begun.delegation)
         assert done.state == "cancelled"
         assert len(ear.heard("delegation.ended")) == 1
+
+
+async def test_what_is_cancelled_before_its_start_never_starts(tmp_path: Path) -> None:
+    is_looking, may_go_on = threading.Event(), threading.Event()
+
+    def look(directory: str) -> dict[str, tuple[int, int]]:
+        is_looking.set()
+        assert may_go_on.wait(HANG_S)
+        return {}
+
+    config = settings(agent("a", script(tmp_path, "a", HANGS)))
+    async with engine_in(tmp_path, config, fingerprint=look) as engine:
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        await until(is_looking.is_set)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.cancel, begun.delegation)
+            await anyio.wait_all_tasks_blocked()
+            may_go_on.set()
+        done = await engine.delegation(begun.delegation)
+        assert done.state == "cancelled"
+        assert done.attempts[0].pid is None
+        assert not (tmp_path / "a.pid").exists()
 
 
 async def test_work_that_waits_is_cancelled_at_once(tmp_path: Path) -> None:
@@ -208,7 +231,7 @@ async def test_who_waits_for_a_directory_is_told_when_the_engine_drains(tmp_path
         assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
-async def test_an_attempt_that_a_person_cannot_see_any_more_is_not_retried(tmp_path: Path) -> None:
+async def test_a_program_that_is_killed_has_crashed(tmp_path: Path) -> None:
     crashes = "cat >/dev/null; kill -9 $$"
     a = agent("a", script(tmp_path, "a", crashes))
     b = agent("b", script(tmp_path, "b", ANSWERS))

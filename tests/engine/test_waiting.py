@@ -71,6 +71,18 @@ async def test_a_directory_that_stays_in_use_is_refused(tmp_path: Path) -> None:
         assert (await ended(engine, first)).state == "succeeded"
 
 
+async def test_a_directory_is_waited_for_no_longer_than_the_caller_has_time(
+    tmp_path: Path,
+) -> None:
+    async with engine_in(tmp_path, settings(gated(tmp_path))) as engine:
+        await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(tmp_path)))
+        with anyio.fail_after(HANG_S), pytest.raises(Refused) as refused:
+            await engine.delegate(
+                NewWork(prompt="x", backend="a", cwd=str(tmp_path), mode="batch", timeout_s=0.2)
+            )
+        assert refused.value.rejection.kind == "workspace"
+
+
 async def test_work_without_the_lock_shares_a_directory(tmp_path: Path) -> None:
     config = settings(gated(tmp_path), defaults={"workspace_lock": "off"})
     async with engine_in(tmp_path, config) as engine:

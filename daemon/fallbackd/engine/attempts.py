@@ -13,7 +13,6 @@ import structlog
 from msgspec import Struct, structs
 
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.classify import classify
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import (
     AttemptAnswered,
@@ -44,11 +43,11 @@ from fallbackd.core.exchange import (
 )
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import AttemptId, BackendId
-from fallbackd.core.policy import max_wait_s
 from fallbackd.core.redact import redact
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Delegation
 from fallbackd.core.watch import EffectsWord, Watch, see, shift
+from fallbackd.engine.judging import judge, no_ones_fault, unexplained
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.ports.clock import Clock
@@ -179,7 +178,7 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
             prompt_path = host.runs.write_prompt(order.attempt, prompt)
     except OSError as error:
         what = f"{host.runs.root} cannot be written"
-        failure = _no_ones_fault("no_place", what, error.strerror, host)
+        failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
         return AttemptEnded(attempt=order.attempt, failure=failure)
     work = Work(
         prompt=prompt,
@@ -392,15 +391,17 @@ class _Reader:
                 )
             except OSError as error:
                 what = "the answer could not be written"
-                failure = _no_ones_fault("answer_not_kept", what, error.strerror, host)
+                failure = no_ones_fault(
+                    "answer_not_kept", what, error.strerror, now=host.clock.now()
+                )
         elif isinstance(exit, NotStarted) and exit.path == self._cwd:
             what = f"{self._cwd} cannot be worked in any more"
-            failure = _no_ones_fault("no_cwd", what, exit.text, host)
+            failure = no_ones_fault("no_cwd", what, exit.text, now=host.clock.now())
         else:
             evidence = outcome
             if watch.answered_at is not None and not evidence.answered:
                 evidence = structs.replace(evidence, answered=True)
-            failure = self._judge(evidence) or _unexplained(host.clock.now())
+            failure = self._judge(evidence) or unexplained(now=host.clock.now())
         return AttemptEnded(
             attempt=live.order.attempt,
             failure=failure,
@@ -410,50 +411,3 @@ class _Reader:
             gone=exit.gone,
             answered=watch.answered_at is not None or failure is None,
         )
-
-
-def judge(
-    evidence: Evidence,
-    settings: Settings,
-    kind: BackendKind | None,
-    backend: BackendId | None,
-    *,
-    now: float,
-    timezone: str | None = None,
-) -> Failure | None:
-    """Classify with the rules of the user, then of the vendor, then the common ones."""
-    policy = settings.policy
-    reasons = dict(policy.reasons)
-    if backend is not None and (found := policy.backends.get(backend)) is not None:
-        reasons.update(found.reasons)
-    name = "generic" if kind is None else kind.name
-    return classify(
-        evidence,
-        settings.rules_for(name) + (() if kind is None else kind.rules),
-        now=now,
-        timezone=timezone,
-        max_wait_s=lambda reason: max_wait_s(reasons, reason),
-    )
-
-
-def _unexplained(now: float) -> Failure:
-    return make_failure(
-        Reason.UNKNOWN,
-        now=now,
-        confidence="exit_code",
-        signature="fallbackd/unexplained",
-        evidence="it ended without an answer and without a word about why",
-    )
-
-
-def _no_ones_fault(detail: str, what: str, why: str | None, host: Host) -> Failure:
-    """Trouble of this machine: it marks nobody, and no other backend would do better."""
-    failure = make_failure(
-        Reason.CRASH,
-        now=host.clock.now(),
-        detail=detail,
-        confidence="structured",
-        signature=f"fallbackd/{detail}",
-        evidence=f"{what}: {why or 'nobody knows why'}",
-    )
-    return structs.replace(failure, marks_health=False, hop=False)

@@ -37,7 +37,7 @@ from fallbackd.core.state import (
     Snapshot,
 )
 from fallbackd.engine.admission import admit
-from fallbackd.engine.attempts import judge
+from fallbackd.engine.judging import judge
 from fallbackd.engine.performer import Held, Performer
 from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
 from fallbackd.engine.world import Settings
@@ -85,6 +85,8 @@ class Engine(Performer):
     async def _admitted(self, event: DelegateRequested) -> Decision:
         """A directory that is in use is waited for, as long as the threshold says."""
         limit_s = self.settings.policy.wait_threshold_s(event.mode)
+        if event.timeout_s is not None:
+            limit_s = min(limit_s, event.timeout_s)
         give_up_at = self.clock.now() + limit_s
         while True:
             freed = self._freed

@@ -35,7 +35,7 @@ from fallbackd.engine.runs import Runs
 from fallbackd.engine.wakes import Wakes
 from fallbackd.engine.world import Settings, World
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.store import Store
+from fallbackd.ports.store import Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
 
@@ -111,12 +111,17 @@ class Performer:
             )
 
     async def _end_leftover(self, attempt: AttemptId, unstopped: list[AttemptId]) -> None:
-        exit = await self.world.end_leftover(
-            str(self.runs.attempt_path(attempt)),
-            grace_s=self.settings.policy.defaults.stop_grace_s,
-            bound_s=LEFTOVER_BOUND_S,
-        )
-        if exit is not None and not exit.gone:
+        try:
+            exit = await self.world.end_leftover(
+                str(self.runs.attempt_path(attempt)),
+                grace_s=self.settings.policy.defaults.stop_grace_s,
+                bound_s=LEFTOVER_BOUND_S,
+            )
+            is_gone = exit is None or exit.gone
+        except Exception:  # damaged records must not keep the daemon from starting
+            log.exception("attempt.leftover_broke", attempt=attempt)
+            is_gone = False
+        if not is_gone:
             unstopped.append(attempt)
             log.error("attempt.survived", attempt=attempt)
 
@@ -157,7 +162,14 @@ class Performer:
             await self._follow_clock()
             shifted_s = self._shifted_s
             keys = keys_of(event, self.store.peek())
-            decision = await self._transact(keys, event, must_keep=must_keep)
+            try:
+                decision = await self._transact(keys, event, must_keep=must_keep)
+            except StoreUnwritable as error:
+                if must_keep:
+                    raise
+                # What it is about has ended, and cannot be read back from the disk: no news.
+                log.error("event.lost", event_type=type(event).__name__, problem=str(error))
+                return Decision()
             for effect in decision.effects:
                 if isinstance(effect, WakeAt):
                     at = effect.at + self._shifted_s - shifted_s  # the clock was set meanwhile
@@ -275,12 +287,18 @@ class Performer:
                 backend=note.backend,
                 **{k: v for k, v in note.fields.items() if k not in _UNLOGGED},
             )
-            for listener in list(self._listeners.values()):
-                listener(one)
+            self._tell(one)
+
+    def _tell(self, told: Journaled | Progress) -> None:
+        for number, listener in list(self._listeners.items()):
+            try:
+                listener(told)
+            except Exception:  # what is decided is also done when a subscriber has a bug
+                log.exception("listener.broke")
+                self._listeners.pop(number, None)
 
     def progress(self, progress: Progress) -> None:
         held = self._held.get(DelegationId(progress.delegation))
         if held is not None:
             held.settled.set()
-        for listener in list(self._listeners.values()):
-            listener(progress)
+        self._tell(progress)

@@ -1,0 +1,58 @@
+"""How an attempt that ended without an answer is judged."""
+
+from msgspec import structs
+
+from fallbackd.backends.spec import BackendKind
+from fallbackd.core.classify import classify
+from fallbackd.core.exchange import Evidence
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import max_wait_s
+from fallbackd.engine.world import Settings
+
+
+def judge(
+    evidence: Evidence,
+    settings: Settings,
+    kind: BackendKind | None,
+    backend: BackendId | None,
+    *,
+    now: float,
+    timezone: str | None = None,
+) -> Failure | None:
+    """Classify with the rules of the user, then of the vendor, then the common ones."""
+    policy = settings.policy
+    reasons = dict(policy.reasons)
+    if backend is not None and (found := policy.backends.get(backend)) is not None:
+        reasons.update(found.reasons)
+    name = "generic" if kind is None else kind.name
+    return classify(
+        evidence,
+        settings.rules_for(name) + (() if kind is None else kind.rules),
+        now=now,
+        timezone=timezone,
+        max_wait_s=lambda reason: max_wait_s(reasons, reason),
+    )
+
+
+def unexplained(*, now: float) -> Failure:
+    return make_failure(
+        Reason.UNKNOWN,
+        now=now,
+        confidence="exit_code",
+        signature="fallbackd/unexplained",
+        evidence="it ended without an answer and without a word about why",
+    )
+
+
+def no_ones_fault(detail: str, what: str, why: str | None, *, now: float) -> Failure:
+    """Trouble of this machine: it marks nobody, and no other backend would do better."""
+    failure = make_failure(
+        Reason.CRASH,
+        now=now,
+        detail=detail,
+        confidence="structured",
+        signature=f"fallbackd/{detail}",
+        evidence=f"{what}: {why or 'nobody knows why'}",
+    )
+    return structs.replace(failure, marks_health=False, hop=False)
