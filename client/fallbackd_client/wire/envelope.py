@@ -43,6 +43,14 @@ class Response(Struct, frozen=True, kw_only=True):
     error: ErrorObject | UnsetType = UNSET
 
 
+class _Answer(Struct, frozen=True, kw_only=True):
+    """A `Response` with a result that is yet to be encoded."""
+
+    id: Id
+    jsonrpc: Literal["2.0"] = "2.0"
+    result: Any  # of any method
+
+
 class Notification(Struct, frozen=True, kw_only=True):
     method: str
     params: Raw | UnsetType = UNSET
@@ -123,7 +131,7 @@ def encode_request(method: str, params: object, request_id: Id | UnsetType = UNS
 
 
 def encode_result(request_id: Id, result: object) -> bytes:
-    return encode(Response(id=request_id, result=Raw(_encoder.encode(result))))
+    return encode(_Answer(id=request_id, result=result))
 
 
 def encode_error(request_id: Id, code: int, message: str, data: object = UNSET) -> bytes:
