@@ -23,6 +23,8 @@ import anyio
 import anyio.to_thread
 
 from fallbackd.core.policy import Policy
+from fallbackd.engine.loop import Engine
+from fallbackd.ports.clock import Clock
 from fallbackd_client.aio import AsyncClient
 
 HANG_S = 60.0
@@ -181,7 +183,7 @@ async def running(
 class InProcess:
     """A daemon inside the test. Its engine may be looked at."""
 
-    def __init__(self, client: AsyncClient, engine: object, socket: str, state_dir: Path) -> None:
+    def __init__(self, client: AsyncClient, engine: Engine, socket: str, state_dir: Path) -> None:
         self.client = client
         self.engine = engine
         self.socket = socket
@@ -195,6 +197,8 @@ async def in_process(
     *,
     policy: Policy | None = None,
     env: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    tick_s: float | None = None,
 ) -> AsyncIterator[InProcess]:
     """
     The same objects inside the test, on a real socket, with real programs as backends.
@@ -202,6 +206,8 @@ async def in_process(
     Args:
         policy: Instead of the one that `config` gives; its windows may be as short as a test
             wants. The options of backends (`command`, …) are always those of `config`.
+        clock: Instead of the machine's.
+        tick_s: Seconds between ticks; None: no tick comes by itself.
     """
     from tests.support.engine import FakeHost
 
@@ -209,6 +215,7 @@ async def in_process(
     from fallbackd.app.places import find_places
     from fallbackd.app.wiring import build, open_records
     from fallbackd.config.load import load
+    from fallbackd.engine.ticker import run_ticker
     from fallbackd.fronts.rpc.endpoint import Endpoint
     from fallbackd.fronts.rpc.methods import HANDLERS
     from fallbackd.fronts.rpc.server import Server
@@ -230,7 +237,8 @@ async def in_process(
         settings = type(settings)(
             policy=policy, options=settings.options, rules_for=settings.rules_for
         )
-    store, clock = await open_records(places)
+    store, system_clock = await open_records(places)
+    clock = clock or system_clock
     endpoint = Endpoint.open(places.socket)
     try:
         async with anyio.create_task_group() as edges:
@@ -240,6 +248,8 @@ async def in_process(
                 tasks.start_soon(lambda: built.engine.run(ready=ready.set))
                 with anyio.fail_after(HANG_S):
                     await ready.wait()
+                if tick_s is not None:
+                    tasks.start_soon(lambda: run_ticker(built.engine, every_s=tick_s))
                 server = Server(built.engine, FakeHost(), HANDLERS)
                 tasks.start_soon(server.serve, endpoint.listener)
                 async with AsyncClient(places.socket, timeout_s=HANG_S) as client:
