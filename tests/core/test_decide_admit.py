@@ -381,8 +381,7 @@ def test_work_of_a_daemon_that_is_gone_is_answered_honestly_and_frees_everything
     assert found.failure.detail == "daemon_lost"
     assert play.session("s").running is None
     assert play.health("a").trial is None
-    assert play.health("a").outage is not None
-    assert play.health("a").outage.count == 1
+    assert play.outage("a").count == 1
     assert rejected(play.when(delegate("d2", session="s", backend="a", cwd="/w"))) is None
 
 

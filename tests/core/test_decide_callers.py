@@ -85,6 +85,7 @@ def test_a_lease_that_ran_out_neither_blocks_nor_misleads() -> None:
     assert second.lease_generation > first.lease_generation
     before = play.health("a")
     assert report(play, lease=LEASE).ignored
+    assert report(play, attempt=LEASE).ignored
     assert play.health("a") == before
     report(play, "success", lease=OTHER)
     assert play.seen("a").state == "healthy"
@@ -104,8 +105,7 @@ def test_a_failure_under_the_lease_counts() -> None:
     out(play, "a", fail(Reason.CRASH))
     resolved(play.at(61), lease=LEASE)
     report(play, lease=LEASE, failure=fail(Reason.CRASH, at=61), started_at=T0 + 61)
-    assert play.health("a").outage is not None
-    assert play.health("a").outage.count == 2
+    assert play.outage("a").count == 2
 
 
 def test_a_delegation_waits_for_the_trial_of_a_caller() -> None:
@@ -132,8 +132,7 @@ def test_a_report_without_a_time_of_its_start_is_not_counted_twice() -> None:
     play = Playbook(ABC)
     for at in (0, 1, 2):
         report(play.at(at))
-    assert play.health("a").outage is not None
-    assert play.health("a").outage.count == 1
+    assert play.outage("a").count == 1
 
 
 def test_success_releases_a_window_early() -> None:

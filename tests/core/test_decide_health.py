@@ -167,9 +167,8 @@ def test_a_program_that_is_not_there_is_out_until_it_is() -> None:
     for number in range(1, 100):
         play.at(30 * number).when(seen(Reason.NOT_INSTALLED))
         assert play.seen("a").state == "broken"
-    assert play.health("a").outage is not None
-    assert play.health("a").outage.count == 1
-    assert play.health("a").outage.since_at == T0
+    assert play.outage("a").count == 1
+    assert play.outage("a").since_at == T0
     play.when(delegate("d1", backend="a")).then(starts("d1.1", "b"))
     assert play.delegation("d1").hops[0].reason == "not_installed"
     play.when(seen())

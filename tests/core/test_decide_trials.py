@@ -95,8 +95,7 @@ def test_a_trial_is_not_retried() -> None:
     play.at(100).when(delegate("d1", backend="a")).then(starts("d1.1", "a"))
     assert play.delegation("d1").attempts[0].trial
     play.at(101).when(failed("d1.1", fail(Reason.OVERLOADED, at=101))).then(starts("d1.2", "b"))
-    assert play.health("a").outage is not None
-    assert play.health("a").outage.count == 2
+    assert play.outage("a").count == 2
 
 
 def test_a_trial_that_is_cancelled_is_free_for_the_next_and_counts_nothing() -> None:
@@ -107,8 +106,7 @@ def test_a_trial_that_is_cancelled_is_free_for_the_next_and_counts_nothing() -> 
     assert play.seen("a").unproven
     play.when(delegate("d2", backend="a")).then(starts("d2.1", "a"))
     assert play.delegation("d2").attempts[0].trial
-    assert play.health("a").outage is not None
-    assert play.health("a").outage.count == 1
+    assert play.outage("a").count == 1
 
 
 PLAIN = policy_of(Backend(id=BackendId("a"), kind="generic-cli", plain_output=True))
@@ -122,16 +120,14 @@ def test_plain_output_passes_its_trial_after_the_grace() -> None:
     play.at(120).then(starts("d2.1", "a"))
     assert not play.seen("a").unproven
     play.at(500).when(failed("d1.1", fail(Reason.CRASH, at=500)))
-    assert play.health("a").outage is not None
-    assert play.health("a").outage.count == 1
+    assert play.outage("a").count == 1
 
 
 def test_plain_output_that_fails_within_the_grace_has_not_passed() -> None:
     play = fallen(PLAIN, fail(Reason.CRASH), "a").at(100)
     play.when(delegate("d1", backend="a"), started("d1.1"))
     play.at(119).when(failed("d1.1", fail(Reason.CRASH, at=119)))
-    assert play.health("a").outage is not None
-    assert play.health("a").outage.count == 2
+    assert play.outage("a").count == 2
 
 
 def test_a_retry_of_its_own_is_a_sign_of_failure_within_the_grace() -> None:

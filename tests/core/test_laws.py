@@ -164,7 +164,7 @@ class Laws(RuleBasedStateMachine):
         return found[index % len(found)]
 
     def _running(self, index: int) -> AttemptId:
-        return self._any(sorted(self.world.attempts), index)
+        return AttemptId(self._any(sorted(self.world.attempts), index))
 
     @rule(
         session=st.integers(0, 4),

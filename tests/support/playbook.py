@@ -32,7 +32,7 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.exchange import Observation, Usage
 from fallbackd.core.failures import Confidence, Failure, Reason, make_failure
-from fallbackd.core.health import Health, View, view
+from fallbackd.core.health import Health, Outage, View, view
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy, Role, max_wait_s
 from fallbackd.core.state import Decision, Delegation, Note, PutStory, Session, Snapshot
@@ -157,8 +157,10 @@ class Playbook:
         if len(self._pending) > 1:
             return
         self.decision = self._take(event)
-        while self._pending.pop(0) and self._pending:
+        del self._pending[0]
+        while self._pending:
             self._take(self._pending[0])
+            del self._pending[0]
 
     def _take(self, event: Event) -> Decision:
         seen = self.memory.snapshot(event)
@@ -222,6 +224,11 @@ class Playbook:
     def health(self, scope: str) -> Health:
         name = scope if ":" in scope else f"backend:{scope}"
         return self.memory.mirror.health.get(ScopeId(name), Health(scope=ScopeId(name)))
+
+    def outage(self, scope: str) -> Outage:
+        found = self.health(scope).outage
+        assert found is not None, f"{scope} has no outage on record"
+        return found
 
     def seen(self, scope: str) -> View:
         return view(self.health(scope), now=self.wall)

@@ -7,7 +7,7 @@ from fallbackd.core.chain import Choice, Request, Resolved, candidate_key, candi
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
 from fallbackd.core.failures import Failure
-from fallbackd.core.ids import AttemptId
+from fallbackd.core.ids import AttemptId, is_lease
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Hop, Rejection, Session, Verdict
@@ -144,7 +144,10 @@ def reported(draft: Draft, event: Reported) -> Decision:
         )
     session = draft.snapshot.session
     model = event.model or backend.model
-    is_late = event.lease is not None and not _give_back(draft, event.lease)
+    lease = event.lease
+    if lease is None and event.attempt is not None and is_lease(event.attempt):
+        lease = event.attempt
+    is_late = lease is not None and not _give_back(draft, lease)
     if is_late and event.outcome == "failure":
         return draft.finish(answer=ReportAnswer(failure=event.failure, ignored=True))
     match event.outcome:

@@ -16,6 +16,14 @@ ScopeId = NewType("ScopeId", str)
 """`backend:ID`, `provider:HOST`, `quota:GROUP`, `credential:ID/LABEL`, `model:ID/MODEL`, …"""
 
 
+LEASE_PREFIX = "lease-"
+"""Begins the name of a lease that a caller holds: an `AttemptId` of no delegation."""
+
+
+def is_lease(name: str) -> bool:
+    return name.startswith(LEASE_PREFIX)
+
+
 def attempt_id(delegation: DelegationId, number: int) -> AttemptId:
     return AttemptId(f"{delegation}.{number}")
 
