@@ -40,6 +40,8 @@ from fallbackd.stores.opening import StoreTooNew
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
 SOCKET_LOOK_S = 2.0
+SETTLE_S = 2.0
+"""How long callers get to take the answers of work that has just ended."""
 MAX_DESCRIPTORS = 65_536
 """Enough for any number of attempts; some programs close every possible one when they start."""
 FIRST_FD = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
@@ -94,6 +96,7 @@ class Daemon:
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
         self._engine: Engine | None = None
+        self._built: Built | None = None
         self._server: Server | None = None
         self._configuration: Configuration | None = None
         self._export: VoiceExport | None = None
@@ -127,6 +130,9 @@ class Daemon:
     async def reload_config(self) -> bool:
         assert self._configuration is not None
         return await self._configuration.reload(self._take, self._tell)
+
+    def attempt_of(self, pid: int) -> str | None:
+        return None if self._built is None else self._built.attempt_of(pid)
 
     async def drain(self) -> None:
         engine = self._engine
@@ -167,12 +173,14 @@ class Daemon:
 
     async def _serve(self, built: Built, store: Store, clock: SystemClock) -> None:
         engine = self._engine = built.engine
+        self._built = built
         configuration = self._configuration
         assert configuration is not None
         export = self._export = VoiceExport(engine, built.home)
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
         try:
+            await built.end_leftovers()
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await import_marks(engine, configuration.loaded, built.home)
@@ -195,6 +203,7 @@ class Daemon:
                 )
                 await self._stop.wait()
                 await self._finish(engine)
+                await server.settle(limit_s=SETTLE_S)
                 tasks.cancel_scope.cancel()
             await export.finish()
         finally:

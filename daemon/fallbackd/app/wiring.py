@@ -3,7 +3,7 @@
 import os
 import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from anyio.abc import TaskGroup
@@ -36,6 +36,10 @@ class Built(Struct):
     transports: tuple[Transport, ...]
     """In the order in which they are to be closed."""
     home: str
+    attempt_of: Callable[[int], str | None]
+    """Whose tool a process is, of the helper servers."""
+    end_leftovers: Callable[[], Awaitable[None]]
+    """End the helper servers that a dead daemon has left."""
 
 
 async def open_records(places: Places) -> tuple[Store, SystemClock]:
@@ -106,6 +110,8 @@ def build(
         engine=Engine(store, clock, settings, world),
         transports=(served, http, processes),
         home=machine.home,
+        attempt_of=served.attempt_of,
+        end_leftovers=served.end_leftovers,
     )
 
 

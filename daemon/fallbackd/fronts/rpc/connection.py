@@ -56,11 +56,13 @@ class Connection:
         subscriptions: Subscriptions,
         *,
         number: int,
+        peer_pid: int | None = None,
         limits: Limits,
         beyond: anyio.abc.TaskGroup,
     ) -> None:
         """
         Args:
+            peer_pid: Who connected; that process may be gone by now.
             beyond: Where what outlives the connection is run.
         """
         self._stream = stream
@@ -69,6 +71,7 @@ class Connection:
         self._host = host
         self._subscriptions = subscriptions
         self._number = number
+        self._peer_pid = peer_pid
         self._limits = limits
         self._beyond = beyond
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -92,6 +95,15 @@ class Connection:
     @property
     def number(self) -> int:
         return self._number
+
+    @property
+    def peer_pid(self) -> int | None:
+        return self._peer_pid
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody waits for an answer, or for the rest of one."""
+        return bool(self._in_flight or self._outbox)
 
     @property
     def backlog_bytes(self) -> int:

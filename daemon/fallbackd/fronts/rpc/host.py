@@ -67,6 +67,10 @@ class Host(Protocol):
         """
         ...
 
+    def attempt_of(self, pid: int) -> str | None:
+        """The attempt that a process belongs to, where its environment does not say so."""
+        ...
+
     async def drain(self) -> None:
         """Take no new work; what runs goes on."""
         ...
@@ -92,6 +96,11 @@ class Session(Protocol):
 
     @property
     def number(self) -> int: ...
+
+    @property
+    def peer_pid(self) -> int | None:
+        """The process that connected, where the kernel tells. It may be gone by now."""
+        ...
 
     @property
     def backlog_bytes(self) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fallbackd.engine.loop import Engine
 
 NO_DESCRIPTOR_PAUSE_S = 0.2
+SETTLE_LOOK_S = 0.01
 _OUT_OF_SOMETHING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _log = structlog.get_logger()
@@ -50,6 +51,7 @@ class Server:
         self._limits = limits or Limits()
         self._allowed_uids = allowed_uids or frozenset({os.geteuid(), 0})
         self._count = 0
+        self._open: set[Connection] = set()
         self._next_number = 1
         self._listener: socket.socket | None = None
         self._accepting = anyio.CancelScope()
@@ -73,6 +75,12 @@ class Server:
                         return
             finally:
                 tasks.cancel_scope.cancel()
+
+    async def settle(self, *, limit_s: float) -> None:
+        """Let answers that are due reach their callers before everything is closed."""
+        with anyio.move_on_after(limit_s):
+            while any(one.is_busy for one in self._open):
+                await anyio.sleep(SETTLE_LOOK_S)
 
     def replace(self, listener: socket.socket) -> None:
         """Accept on another socket from now on. Connections stay."""
@@ -103,12 +111,12 @@ class Server:
         peer.setblocking(False)
         peer.set_inheritable(False)
         try:
-            uid = peercred.peer(peer).uid
+            seen = peercred.peer(peer)
         except OSError:
             peer.close()
             return
-        if uid not in self._allowed_uids:
-            _log.warning("connection.refused", uid=uid)
+        if seen.uid not in self._allowed_uids:
+            _log.warning("connection.refused", uid=seen.uid)
             peer.close()
             return
         if self._count >= self._limits.max_connections:
@@ -127,23 +135,29 @@ class Server:
         self._count += 1
         number = self._next_number
         self._next_number += 1
-        tasks.start_soon(self._serve_one, peer, number, tasks)
+        tasks.start_soon(self._serve_one, peer, number, seen.pid, tasks)
 
     async def _serve_one(
-        self, peer: socket.socket, number: int, tasks: anyio.abc.TaskGroup
+        self, peer: socket.socket, number: int, pid: int, tasks: anyio.abc.TaskGroup
     ) -> None:
+        connection: Connection | None = None
         try:
             stream = await anyio.abc.UNIXSocketStream.from_socket(peer)
-            await Connection(
+            connection = Connection(
                 stream,
                 self._dispatcher,
                 self._host,
                 self._subscriptions,
                 number=number,
+                peer_pid=pid or None,
                 limits=self._limits,
                 beyond=tasks,
-            ).serve()
+            )
+            self._open.add(connection)
+            await connection.serve()
         except Exception as error:
             _log.error("connection.failed", connection=number, exc_info=error)
         finally:
+            if connection is not None:
+                self._open.discard(connection)
             self._count -= 1

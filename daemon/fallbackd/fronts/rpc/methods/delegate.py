@@ -35,7 +35,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         on_partial=params.on_partial,
         permissions=params.permissions or "workspace",
         env=params.env or {},
-        parent=params.parent,
+        parent=params.parent or _parent(session),
         metadata=params.metadata or {},
     )
     begun = await engine.delegate(work)
@@ -45,6 +45,11 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     if warnings:
         result = msgspec.structs.replace(result, warnings=(*result.warnings, *warnings))
     return result
+
+
+def _parent(session: Session) -> str | None:
+    """A tool of a shared helper server carries no mark of its attempt; its process tells."""
+    return None if session.peer_pid is None else session.host.attempt_of(session.peer_pid)
 
 
 async def _wait(engine: "Engine", begun: Delegation, params: Params) -> Delegation:
