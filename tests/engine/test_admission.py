@@ -176,7 +176,6 @@ async def test_values_of_variables_are_in_no_record(tmp_path: Path) -> None:
         ({"role": "\x1b[31m"}, "role"),
         ({"chain": "nobody"}, "no chain 'nobody'"),
         ({"chain": ()}, "chain is empty"),
-        ({"chain": (Entry(backend=BackendId("nobody")),)}, "no backend 'nobody'"),
     ],
 )
 async def test_a_name_that_cannot_be_is_refused(
@@ -200,7 +199,9 @@ async def test_no_name_of_a_caller_becomes_part_of_a_path(tmp_path: Path) -> Non
 
 async def test_an_unknown_backend_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     async with engine_in(tmp_path, settings(agent("a", "cat"))) as engine:
-        with pytest.raises(Refused, match="no backend 'nobody'; known are a") as refused:
-            await engine.delegate(NewWork(prompt="x", backend="nobody"))
-        assert refused.value.rejection.kind == "unknown_backend"
+        chain = (Entry(backend=BackendId("a")), Entry(backend=BackendId("nobody")))
+        for asked in (NewWork(prompt="x", backend="nobody"), NewWork(prompt="x", chain=chain)):
+            with pytest.raises(Refused, match="no backend 'nobody'; known are a") as refused:
+                await engine.delegate(asked)
+            assert refused.value.rejection.kind == "unknown_backend"
         assert list((tmp_path / "runs").iterdir()) == []

@@ -10,8 +10,8 @@ from fallbackd.core.events import DelegateRequested
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Snapshot
-from fallbackd.engine.requests import Invalid, NewWork, NotPermitted
+from fallbackd.core.state import Rejection, Snapshot
+from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused
 from fallbackd.engine.world import World
 
 CHARS_PER_TOKEN = 4.0
@@ -91,9 +91,13 @@ def _chain(work: NewWork, policy: Policy) -> tuple[tuple[Entry, ...] | None, str
                 raise Invalid("the chain is empty; name at least one backend, or leave it out")
             for entry in entries:
                 if find_backend(policy, entry.backend) is None:
-                    raise Invalid(
-                        f"chain: no backend {entry.backend!r}; known are "
-                        f"{', '.join(policy.backends)}"
+                    known = ", ".join(policy.backends)
+                    raise Refused(
+                        Rejection(
+                            kind="unknown_backend",
+                            message=f"chain: no backend {entry.backend!r}; known are {known}",
+                            data={"backend": entry.backend},
+                        )
                     )
             return entries, None
 
