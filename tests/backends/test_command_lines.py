@@ -223,10 +223,15 @@ def test_a_command_of_the_user_that_prints_text_is_read_as_text(kind: str) -> No
     assert parser.finish(ProcessExit(code=0)) == Reply(text='{"is": "the answer"}\nsecond line')
 
 
-def test_numasec_without_events_is_read_as_text() -> None:
-    parser = KINDS["numasec"].parser(Options())
-    parser.feed(Chunk("stdout", b"found nothing\n", 0.0))
-    assert parser.finish(ProcessExit(code=0)) == Reply(text="found nothing")
-    banner = KINDS["codex"].parser(Options())
-    banner.feed(Chunk("stdout", b"found nothing\n", 0.0))
-    assert not isinstance(banner.finish(ProcessExit(code=0)), Reply)
+@pytest.mark.parametrize("kind", CLIS)
+def test_a_program_that_prints_no_events_though_asked_to_is_read_as_text(kind: str) -> None:
+    parser = KINDS[kind].parser(Options())
+    parser.feed(Chunk("stdout", b"found\nnothing\n", 0.0))
+    assert parser.finish(ProcessExit(code=0)) == Reply(text="found\nnothing")
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_words_on_stderr_alone_are_no_answer(kind: str) -> None:
+    parser = KINDS[kind].parser(Options())
+    parser.feed(Chunk("stderr", b"welcome, version 1\n", 0.0))
+    assert not isinstance(parser.finish(ProcessExit(code=0)), Reply)

@@ -380,6 +380,31 @@ async def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert [each.stream for each in heard.chunks] == ["stderr"]
 
 
+async def test_where_no_server_comes_up_the_prompt_is_run_without_one(tmp_path: Path) -> None:
+    run = CommandLine(argv=("sh", "-c", "cat; echo done"), cwd=str(tmp_path), stdin=b"prompt ")
+    async with serving(tmp_path, start="broken") as place:
+        heard = await place.ask("say x", otherwise=run)
+    assert isinstance(heard.exit, ProcessExit)
+    assert (heard.exit.code, heard.exit.gone) == (0, True)
+    assert b"".join(each.data for each in heard.chunks) == b"prompt done\n"
+    assert (tmp_path / "attempt1" / "output.log").read_text() == "prompt done\n"
+
+
+async def test_what_runs_without_a_server_is_stopped_with_its_children(tmp_path: Path) -> None:
+    script = "trap '' TERM; sleep 300 & echo $!; wait; sleep 300"
+    run = CommandLine(argv=("sh", "-c", script), cwd=str(tmp_path))
+    async with serving(tmp_path, start="broken") as place:
+        running = await place.open(place.call("say x", otherwise=run))
+        with anyio.fail_after(LIMIT_S):
+            async for chunk in running.chunks():
+                pid = int(chunk.data)
+                running.stop(grace_s=0.1)
+    assert isinstance(running.exit, ProcessExit)
+    assert running.exit.stopped
+    assert running.exit.gone
+    assert not lives(pid)
+
+
 async def test_missing_program_is_not_started(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
         server = CommandLine(argv=(str(tmp_path / "missing"), "serve"), cwd=str(tmp_path))

@@ -161,27 +161,28 @@ class CliParser:
 
     def _read_line(self, stream: StreamName, line: str, at: float) -> list[Observation]:
         line = strip_escapes(line.rstrip("\r"))
-        if stream == "stdout" and self.plain:
+        if stream == "stdout" and (self.plain or not self.has_events):
             self._whole.append(line)
         if not line.strip():
             return []
         event = read_object(line) if stream in ("stdout", "event") else None
         if event is not None and not self.plain:
             self.has_events = True
+            self._whole.clear()
             return self.read_event(event, at)
         (self.stdout if stream == "stdout" else self.stderr).add(line)
         return self.read_text(stream, line, at)
 
     def _ended(self, exit: ProcessExit) -> Outcome:
-        if self.plain and exit.code == 0 and not exit.stopped:
+        if not self.plain and (reply := self.reply(exit)) is not None:
+            return reply
+        told = self.error or self.retrying
+        # A program that was asked for events and prints none (a wrapper, say) still answers.
+        is_text = self.plain or not (self.has_events or told is not None)
+        if is_text and exit.code == 0 and not exit.stopped:
             text = "\n".join(self._whole).strip("\n")
             if text.strip():
                 return Reply(text=text, usage=self.usage)
-        elif not self.plain:
-            reply = self.reply(exit)
-            if reply is not None:
-                return reply
-        told = self.error or self.retrying
         if told is not None:
             return msgspec.structs.replace(
                 told, exit_code=exit.code, signal=exit.signal, answered=self.answered

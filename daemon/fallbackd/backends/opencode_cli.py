@@ -4,10 +4,12 @@ opencode: a prompt to a shared `opencode serve`, or one `opencode run --format j
 Both speak of the same things. The lines of `run` (`step_start`, `text`, `tool_use`,
 `step_finish`, `error`) are turned into the events of the server, and one reader reads both.
 
-Source: recorded runs of opencode 1.18.33. `run` says nothing while it retries: its failure comes
-after a minute or more, the server's after 0.1 s, so the server is the default.
+Source: recorded runs of opencode 1.18.33. The events of `run` say nothing while it retries, for a
+minute and more, and nothing of a stream that ends without an end; its log on stderr tells of each
+failed try at once. The server's events tell more, so the server is the default.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +30,7 @@ from fallbackd.core.classify import Rule
 from fallbackd.core.exchange import (
     Call,
     CommandLine,
+    Evidence,
     Exit,
     GivenUp,
     Observation,
@@ -61,6 +64,16 @@ _PERMISSION: dict[str, dict[str, str] | None] = {
 def start(work: Work, options: Options) -> Call:
     env = {**_QUIET, **_inline_config(work)}
     model = model_of(work, options)
+    argv = ["opencode", "run", "--format", "json", "--title", TITLE, "--dir", work.cwd]
+    argv += ["--print-logs", "--log-level", "ERROR"]
+    if model:
+        argv += ["-m", model]
+    if work.effort and work.effort.isalnum():
+        argv += ["--variant", work.effort]
+    if work.permissions == "full":
+        argv += ["--auto"]
+    # Each run leaves a library of some megabytes in TMPDIR, which the scratch directory ends.
+    run = command_line(work, options, tuple(argv), env={"TMPDIR": work.scratch, **env})
     # The environment of one prompt cannot be given to a server that is shared.
     if options.serve and not options.command and not work.env:
         # Values of the environment may be secret, and a key is shown.
@@ -76,16 +89,10 @@ def start(work: Work, options: Options) -> Call:
             title=TITLE,
             prompt=work.prompt,
             model=model,
+            permissions=work.permissions,
+            otherwise=run,
         )
-    argv = ["opencode", "run", "--format", "json", "--title", TITLE, "--dir", work.cwd]
-    if model:
-        argv += ["-m", model]
-    if work.effort and work.effort.isalnum():
-        argv += ["--variant", work.effort]
-    if work.permissions == "full":
-        argv += ["--auto"]
-    # Each run leaves a library of some megabytes in TMPDIR, which the scratch directory ends.
-    return command_line(work, options, tuple(argv), env={"TMPDIR": work.scratch, **env})
+    return run
 
 
 def _inline_config(work: Work) -> dict[str, str]:
@@ -101,6 +108,13 @@ def _inline_config(work: Work) -> dict[str, str]:
     if isinstance(asked, str):
         base = {**base, "permission": {}} if isinstance(base, dict) else {}
     return {_INLINE_CONFIG: encode_json(merged(base, {"permission": permission}))}
+
+
+_FAILED_TRY = re.compile(
+    r'message="stream error".*? small=false .*?error\.error=(?P<why>"(?:[^"\\]|\\.)*"|\S+)'
+)
+"""A line of the log. `small` is whoever makes titles, whose failures are nobody's."""
+_ERROR_NAME = re.compile(r"(?:AI_)?[A-Za-z]*Error: ")
 
 
 class Parser(CliParser):
@@ -126,7 +140,18 @@ class Parser(CliParser):
         return seen or [Output()]
 
     def read_text(self, stream: StreamName, line: str, at: float) -> list[Observation]:
-        return []
+        failed = _FAILED_TRY.search(line) if stream == "stderr" else None
+        if failed is None:
+            return []
+        why = failed["why"]
+        if why.startswith('"'):
+            try:
+                why = msgspec.json.decode(why, type=str)
+            except msgspec.DecodeError:
+                why = why.strip('"')
+        name = _ERROR_NAME.match(why)
+        text = why if name is None else why[name.end() :]
+        return [self.retries(Evidence(text=text, stream="jsonl"))]
 
     def finish(self, exit: Exit) -> Outcome:
         shared = super().finish(exit)

@@ -96,6 +96,8 @@ class ServedPrompt(Struct, frozen=True, kw_only=True, tag="served"):
     agent: str | None = None
     permissions: Permissions = "workspace"
     """What the server asks leave for is granted at `full` and rejected below."""
+    otherwise: CommandLine | None = None
+    """What does the same without a server, for where none comes up."""
 
     def __repr__(self) -> str:
         return f"ServedPrompt({self.key!r}, model={self.model!r})"

@@ -55,6 +55,8 @@ from fallbackd.ports.transport import Running, Transport
 
 log = structlog.get_logger("attempts")
 
+MAX_NOTICE_CHARS = 500
+"""A longer answer is an answer, whatever words it holds."""
 PROGRESS_S = 0.25
 """Output is told to subscribers at most this often for one attempt."""
 
@@ -373,6 +375,12 @@ class _Reader:
             now=host.clock.now(),
         )
 
+    def _notice(self, reply: Reply) -> Failure | None:
+        """A limit notice that is the whole answer is none."""
+        if len(reply.text) > MAX_NOTICE_CHARS:
+            return None
+        return self._judge(Evidence(text=reply.text, stream="stdout", exit_code=0))
+
     async def finish(self, exit: Exit) -> AttemptEnded:
         host, live = self._host, self._live
         outcome = self._parser.finish(exit)
@@ -385,6 +393,15 @@ class _Reader:
         effects: EffectsWord = watch.effects
         if isinstance(outcome, Reply):
             usage = outcome.usage if outcome.usage.input_tokens else usage
+            if (notice := self._notice(outcome)) is not None:
+                return AttemptEnded(
+                    attempt=live.order.attempt,
+                    failure=notice,
+                    exit_code=exit_code,
+                    effects=effects,
+                    usage=usage,
+                    gone=exit.gone,
+                )
             try:
                 await anyio.to_thread.run_sync(
                     host.runs.write_answer, self._prepared.delegation.delegation, outcome.text

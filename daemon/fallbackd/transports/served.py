@@ -24,7 +24,7 @@ from anyio.abc import TaskGroup
 
 from fallbackd.core.exchange import Call, ServedPrompt
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.transport import Transport
+from fallbackd.ports.transport import Running, Transport
 from fallbackd.transports.process import end_leftover
 from fallbackd.transports.served_prompt import RunningPrompt
 from fallbackd.transports.served_server import Limits, Server
@@ -71,8 +71,16 @@ class ServedTransport:
         """
         if not isinstance(call, ServedPrompt):
             raise TypeError(f"attempt {attempt}: {type(call).__name__} is not a served prompt")
+        run = call.otherwise
+
+        async def otherwise() -> Running | None:
+            if run is None or self._is_closed:
+                return None
+            return await self._processes.open(run, attempt=attempt, directory=directory, env=env)
+
         return RunningPrompt(
             call,
+            otherwise=otherwise,
             lease=lambda: self._server_for(call),
             attempt=attempt,
             directory=directory,

@@ -28,6 +28,7 @@ from fallbackd.core.exchange import (
     ServedPrompt,
 )
 from fallbackd.ports.clock import Clock
+from fallbackd.ports.transport import Running
 from fallbackd.transports.http import OutputLog
 from fallbackd.transports.served_client import CallFailed
 from fallbackd.transports.served_server import Server
@@ -69,6 +70,7 @@ class RunningPrompt:
         call: ServedPrompt,
         *,
         lease: Callable[[], Server | None],
+        otherwise: Callable[[], Awaitable[Running | None]],
         attempt: str,
         directory: str,
         clock: Clock,
@@ -76,9 +78,12 @@ class RunningPrompt:
         """
         Args:
             lease: Gives the server, with a lease on it; None when no more prompts are taken.
+            otherwise: Starts what does the same without a server; None where nothing does.
         """
         self._call = call
         self._lease = lease
+        self._otherwise = otherwise
+        self._instead: Running | None = None
         self._clock = clock
         self._log = OutputLog(directory)
         self.cwd = call.cwd
@@ -103,7 +108,7 @@ class RunningPrompt:
     @property
     def pid(self) -> int | None:
         """None: the server's process is not this attempt's to end."""
-        return None
+        return None if self._instead is None else self._instead.pid
 
     @property
     def exit(self) -> Exit:
@@ -113,11 +118,13 @@ class RunningPrompt:
 
     @property
     def log_bytes(self) -> int:
-        return self._log.size_bytes
+        return self._log.size_bytes if self._instead is None else self._instead.log_bytes
 
     def stop(self, *, grace_s: float) -> None:
         if self._stop_grace_s is None:
             self._stop_grace_s = grace_s
+        if self._instead is not None:
+            self._instead.stop(grace_s=grace_s)
         if self._scope is not None:
             self._scope.cancel()
 
@@ -166,11 +173,12 @@ class RunningPrompt:
         """See `ports.transport.Running`. Leaving early aborts the prompt and waits for that."""
         try:
             async for chunk in self._course():
-                self._log.write(chunk)
+                if self._instead is None:  # a process of its own is recorded by its runner
+                    self._log.write(chunk)
                 yield chunk
         finally:
             self._log.close()
-            if self._exit is None:
+            if self._exit is None and self._instead is None:
                 with anyio.CancelScope(shield=True):  # every wait in there is bounded
                     self._exit = await self._stopped()
             if self._server is not None:
@@ -187,6 +195,13 @@ class RunningPrompt:
         self._server = server
         if not await self._unless_stopped(server.settled):
             if self._stop_grace_s is None:
+                if not isinstance(server.exit, NotStarted):
+                    self._instead = await self._otherwise()
+                if self._instead is not None:
+                    async for chunk in self._instead.chunks():
+                        yield chunk
+                    self._exit = self._instead.exit
+                    return
                 if server.tail:
                     yield Chunk("stderr", server.tail, self._clock.now())
                 self._exit = self._without_server(server)
