@@ -317,7 +317,8 @@ RULES = (
     Rule(
         id="gemini-throttle",
         reason=Reason.RATE_LIMIT,
-        pattern=r"exceeded your current quota(?=.*Please retry in)|free_tier_requests"
+        pattern=r"exceeded your current quota(?=.*(?:Please retry in|Suggested retry after))"
+        r"|free_tier_requests"
         r"|Resource has been exhausted",
     ),
     Rule(
