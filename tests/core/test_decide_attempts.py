@@ -98,6 +98,25 @@ def test_patience_is_counted_from_the_first_retry() -> None:
     assert failure.reason is Reason.OVERLOADED
 
 
+@pytest.mark.parametrize(("failed_at", "follows"), [(12, "a"), (16, "b")])
+def test_a_retry_that_patience_would_end_at_its_start_is_left_out(
+    failed_at: float, follows: str
+) -> None:
+    overloaded = fail(Reason.OVERLOADED, at=10)
+    play = playing(ABC, mode="interactive").then(starts("d1.1", "a"))
+    play.at(10.0).shows("d1.1", Output()).when(retrying("d1.1", overloaded, 1)).then()
+    play.at(failed_at).then_whatever()
+    play.when(failed("d1.1", overloaded)).at(failed_at + 3).then(starts("d1.2", follows))
+
+
+def test_a_retry_that_patience_would_end_is_made_where_nobody_else_is_left() -> None:
+    overloaded = fail(Reason.OVERLOADED, at=10)
+    play = playing(policy_of("a"), mode="interactive").then(starts("d1.1", "a"))
+    play.at(10.0).shows("d1.1", Output()).when(retrying("d1.1", overloaded, 1)).then()
+    play.at(16).then_whatever()
+    play.when(failed("d1.1", overloaded)).at(20).then(starts("d1.2", "a"))
+
+
 def test_an_answer_ends_the_patience() -> None:
     play = playing(mode="interactive").then(starts("d1.1", "a"))
     play.at(10).shows("d1.1", Output()).when(retrying("d1.1", fail(Reason.OVERLOADED), 1))

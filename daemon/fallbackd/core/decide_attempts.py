@@ -219,7 +219,7 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
     if attempt.patience_until_at is not None and attempt.answered_at is None:
         if now < attempt.patience_until_at:
             next_at = min(next_at, attempt.patience_until_at)
-        elif attempt.failure is not None or _has_alternative(draft, delegation, current.session):
+        elif attempt.failure is not None or has_alternative(draft, delegation, current.session):
             ending = attempt.failure or _inherited(delegation) or _patience_over(draft)
             draft.tell(
                 delegation,
@@ -270,7 +270,8 @@ def _patience_over(draft: Draft) -> Failure:
     )
 
 
-def _has_alternative(draft: Draft, delegation: Delegation, session: Session) -> bool:
+def has_alternative(draft: Draft, delegation: Delegation, session: Session) -> bool:
+    """Whether somebody else could take over at once."""
     if not delegation.failover:
         return False
     request = request_of(draft, delegation, session)

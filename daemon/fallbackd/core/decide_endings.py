@@ -3,7 +3,8 @@
 from msgspec import structs
 
 from fallbackd.core.chain import candidate_key
-from fallbackd.core.decide_attempts import current_of
+from fallbackd.core.decide_admit import session_of
+from fallbackd.core.decide_attempts import current_of, has_alternative
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.events import AttemptEnded
@@ -324,6 +325,14 @@ def _retry_at(
             if stated_s > threshold_s:
                 return None
             at = max(at, now + stated_s)
+        patience_at = attempt.patience_until_at
+        if (
+            stated_s is None
+            and patience_at is not None
+            and at >= patience_at
+            and has_alternative(draft, delegation, session_of(draft, delegation))
+        ):
+            return None  # the program's own retries have used it up: ours would end at its start
     if delegation.deadline_at is not None and at >= delegation.deadline_at:
         return None
     return at
