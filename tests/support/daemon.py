@@ -40,7 +40,13 @@ class Daemon:
     """One daemon of one test; the same places serve every start of it."""
 
     def __init__(
-        self, tmp_path: Path, *, config: str, env: Mapping[str, str], arguments: tuple[str, ...]
+        self,
+        tmp_path: Path,
+        *,
+        config: str,
+        env: Mapping[str, str],
+        arguments: tuple[str, ...],
+        wrapper: tuple[str, ...],
     ) -> None:
         self.home = tmp_path / "home"
         self.bin_dir = tmp_path / "bin"
@@ -65,6 +71,7 @@ class Daemon:
             **env,
         }
         self.arguments = arguments
+        self.wrapper = wrapper
         self.process: subprocess.Popen[bytes] | None = None
         self._client: AsyncClient | None = None
 
@@ -92,7 +99,7 @@ class Daemon:
             ear.setblocking(False)
             with self.log_path.open("ab") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "fallbackd", *self.arguments],
+                    [*self.wrapper, sys.executable, "-m", "fallbackd", *self.arguments],
                     env={**self.env, "NOTIFY_SOCKET": str(notify)},
                     cwd=self.home,
                     stdin=subprocess.DEVNULL,
@@ -160,6 +167,7 @@ async def running(
     *,
     env: Mapping[str, str] | None = None,
     arguments: tuple[str, ...] = (),
+    wrapper: tuple[str, ...] = (),
 ) -> AsyncIterator[Daemon]:
     """
     A daemon in a process of its own.
@@ -167,8 +175,9 @@ async def running(
     Args:
         config: Text of its configuration file; empty: no file.
         env: On top of a bare environment. `PATH` begins with `daemon.bin_dir` unless set here.
+        wrapper: A command that executes the daemon, which follows it.
     """
-    daemon = Daemon(tmp_path, config=config, env=env or {}, arguments=arguments)
+    daemon = Daemon(tmp_path, config=config, env=env or {}, arguments=arguments, wrapper=wrapper)
     try:
         await daemon.start()
         async with AsyncClient(daemon.socket, timeout_s=HANG_S) as client:

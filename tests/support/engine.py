@@ -229,6 +229,9 @@ class FakeHost:
     def config(self) -> ConfigState:
         return self.state
 
+    def attempt_of(self, pid: int) -> str | None:
+        return None
+
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         if text == "bad":
             return Checked(path=path, errors=(Problem(path="", message="no TOML"),))
