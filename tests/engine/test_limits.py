@@ -57,9 +57,14 @@ async def test_silence_is_a_timeout_and_the_next_one_answers(tmp_path: Path) -> 
 
 async def test_a_banner_is_not_the_answer_that_is_waited_for(tmp_path: Path) -> None:
     body = says({"type": "thread.started", "thread_id": "t"}) + HANGS
-    config = settings(codex(tmp_path, body, first_answer_s=0.5), generic(tmp_path, "b"))
-    async with engine_in(tmp_path, config) as engine:
-        done = await work(engine, backend="a")
+    clock = ManualClock()
+    config = settings(codex(tmp_path, body, first_answer_s=120), generic(tmp_path, "b"))
+    async with engine_in(tmp_path, config, clock=clock) as engine:
+        ear = Ear(engine)
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        await ear.until(lambda heard: heard.progress)
+        await later(engine, clock, 121)
+        done = await ended(engine, begun)
         assert done.served_by == "b"
         failure = done.attempts[0].failure
         assert failure is not None
@@ -74,9 +79,9 @@ async def test_silence_after_output_is_a_stall(tmp_path: Path) -> None:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
         await ear.until(lambda heard: heard.progress)
-        await later(engine, clock, 440)  # past the limit of the first answer: there was output
+        await later(engine, clock, 300)  # past the limit of the first answer: there was output
         assert not (await engine.delegation(begun.delegation)).is_ended
-        await later(engine, clock, 30)
+        await later(engine, clock, 160)
         done = await ended(engine, begun)
         assert done.served_by == "b"
         failure = done.attempts[0].failure

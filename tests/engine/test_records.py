@@ -189,6 +189,21 @@ async def test_processes_that_nobody_can_end_are_named(tmp_path: Path) -> None:
         assert "could not be stopped" in lost.message
 
 
+async def test_a_damaged_run_directory_keeps_no_daemon_from_starting(tmp_path: Path) -> None:
+    config = settings(gated(tmp_path))
+    async with engine_in(tmp_path, config, store="sqlite") as first:
+        begun = await first.delegate(NewWork(prompt="x", backend="a"))
+        await until(lambda: runs_of(tmp_path, "a") == 1)
+    directory = tmp_path / "runs" / begun.delegation / "1"
+    for path in directory.iterdir():
+        path.unlink()
+    (directory / "attempt.json").write_text("{}")
+    async with engine_in(tmp_path, config, store="sqlite") as second:
+        assert (await second.delegation(begun.delegation)).state == "failed"
+        (tmp_path / "go").touch()
+        assert (await work(second, backend="a")).state == "succeeded"
+
+
 async def test_a_trial_of_a_dead_daemon_blocks_nobody(tmp_path: Path) -> None:
     clock = ManualClock()
     config = settings(gated(tmp_path))

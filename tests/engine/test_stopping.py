@@ -32,7 +32,9 @@ STUBBORN = """
     trap '' TERM
     (trap '' TERM; echo $(sh -c 'echo $PPID') > "$PLACE/child.pid"; while :; do sleep 1; done) &
     setsid sh -c 'trap "" TERM; echo $$ > "$0/far.pid"; while :; do sleep 1; done' "$PLACE" &
+    while [ ! -s "$PLACE/child.pid" ] || [ ! -s "$PLACE/far.pid" ]; do sleep 0.02; done
     echo $$ > "$PLACE/a.pid"
+    echo all of us are there
     while :; do sleep 1; done
     """
 LOOKS = """
@@ -45,7 +47,7 @@ LOOKS = """
 
 
 async def test_a_stubborn_family_is_gone_before_the_next_one_starts(tmp_path: Path) -> None:
-    a = agent("a", script(tmp_path, "a", STUBBORN), first_answer_s=1.5)
+    a = agent("a", script(tmp_path, "a", STUBBORN), stall_s=0.2)
     b = agent("b", script(tmp_path, "b", LOOKS))
     async with engine_in(tmp_path, settings(a, b)) as engine:
         done = await work(engine, backend="a")

@@ -22,6 +22,7 @@ from fallbackd.core.policy import ReasonPolicy
 from fallbackd.engine.requests import NewWork
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
+NO_COOLDOWN = ReasonPolicy(window_s=300, cooldown_s=0, max_window_s=3600)
 LIMITED = 'cat >/dev/null; echo >> "$PLACE/$(basename $0).runs"; echo too many >&2; exit 75'
 
 
@@ -107,12 +108,11 @@ async def test_fifty_at_the_end_of_a_window_put_one_on_the_backend(tmp_path: Pat
     clock = ManualClock()
     a = agent("a", script(tmp_path, "a", LIMITED))
     b = agent("b", script(tmp_path, "b", ANSWERS))
-    short = ReasonPolicy(window_s=5, cooldown_s=0, max_window_s=60)
-    config = settings(a, b, reasons={Reason.RATE_LIMIT: short})
+    config = settings(a, b, reasons={Reason.RATE_LIMIT: NO_COOLDOWN})
     async with engine_in(tmp_path, config, clock=clock) as engine:
         await work(engine, backend="a")
         assert runs_of(tmp_path, "a") == 1
-        clock.advance(6)
+        clock.advance(301)
         found = []
 
         async def one() -> None:
@@ -124,6 +124,24 @@ async def test_fifty_at_the_end_of_a_window_put_one_on_the_backend(tmp_path: Pat
         assert [done.served_by for done in found] == ["b"] * 50
         assert runs_of(tmp_path, "a") == 2
         assert state_of(engine, "a") == "rate_limited"
+
+
+async def test_fifty_who_have_nobody_else_wait_for_one_trial_and_are_told_when(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    config = settings(
+        agent("a", script(tmp_path, "a", LIMITED)), reasons={Reason.RATE_LIMIT: NO_COOLDOWN}
+    )
+    async with engine_in(tmp_path, config, clock=clock) as engine:
+        await work(engine, backend="a")
+        clock.advance(301)
+        begun = [await engine.delegate(NewWork(prompt="x", backend="a")) for _ in range(50)]
+        found = [await ended(engine, one) for one in begun]
+        assert {done.state for done in found} == {"refused"}
+        assert all(done.retry_at is not None for done in found)
+        assert sum(len(done.attempts) for done in found) == 1
+        assert runs_of(tmp_path, "a") == 2
 
 
 async def test_ten_parallel_failures_count_as_one(tmp_path: Path) -> None:
@@ -224,7 +242,7 @@ async def test_nobody_left_is_refused_with_the_earliest_return(tmp_path: Path) -
         assert done.state == "refused"
         assert tried(done) == [("a", "rate_limit"), ("b", "usage_limit")]
         assert done.retry_at is not None
-        assert 290 < done.retry_at - engine.clock.now() < 301
+        assert 200 < done.retry_at - engine.clock.now() < 301
         verdicts = {one.backend: one.until_at for one in done.verdicts}
         assert verdicts["b"] is not None
         assert 7000 < verdicts["b"] - engine.clock.now() < 7201
