@@ -4,7 +4,9 @@ Logs: one line each on stderr, for people or as JSON, without secrets and contro
 Tracebacks come without the values of local variables, which may be prompts.
 """
 
+import io
 import logging
+import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal
@@ -35,10 +37,28 @@ def set_up(*, format: Literal["console", "json"], level: str) -> None:
             _renderer(format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(_Stderr()),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Bridge()], level=logging.WARNING, force=True)
+
+
+class _Stderr(io.TextIOBase):
+    """
+    Without a buffer, and never an error: a log on a full disk, or one that nobody reads any
+    more, ends no work.
+    """
+
+    _FD = 2
+
+    def write(self, text: str) -> int:
+        left = text.encode("utf-8", "backslashreplace")
+        try:
+            while left:
+                left = left[os.write(self._FD, left) :]
+        except OSError:
+            pass
+        return len(text)
 
 
 class _Bridge(logging.Handler):
