@@ -87,12 +87,8 @@ def resolve(
         _look(entry, request, policy, health, meters, now=now)
         for entry in dict.fromkeys(candidates)
     ]
-    best: int | None = None
-    for index, one in enumerate(seen):
-        if one.choice is None:
-            continue
-        if best is None or _order(one, request) < _order(seen[best], request):
-            best = index
+    usable = [index for index, one in enumerate(seen) if one.choice is not None]
+    best = min(usable, key=lambda index: _order(seen[index], request), default=None)
     if best is None and request.last_resort:
         best = _last_resort(seen, policy, health, now=now)
         if best is not None:
