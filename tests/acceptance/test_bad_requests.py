@@ -112,9 +112,7 @@ async def test_a_working_directory_that_is_gone_is_named(tmp_path: Path) -> None
         for cwd in ("relative", str(daemon.config_path), "/", str(daemon.home)):
             error = await refused(daemon, "delegate", prompt="x", backend="echo", cwd=cwd)
             assert error.code in (-32602, -32005), cwd
-        ran = await run_client(
-            daemon.socket, "delegate", "x", "--backend", "echo", "--cwd", gone
-        )
+        ran = await run_client(daemon.socket, "delegate", "x", "--backend", "echo", "--cwd", gone)
         assert ran.code in (2, 77)
         assert gone in ran.err
 

@@ -82,7 +82,11 @@ async def test_a_throttled_backend_is_left_and_the_next_one_answers(tmp_path: Pa
 
         shown = await run_client(daemon.socket, "--json", "health")
         first = shown.json["health"]["first"]
-        assert (first["state"], first["reason"], first["count"]) == ("rate_limited", "rate_limit", 1)
+        assert (first["state"], first["reason"], first["count"]) == (
+            "rate_limited",
+            "rate_limit",
+            1,
+        )
         assert before_at + 300 <= first["until_at"] <= after_at + 300
         assert first["until_at"] - first["since_at"] == 300
         assert shown.json["health"]["second"]["state"] == "healthy"
@@ -100,7 +104,9 @@ async def test_a_throttled_backend_is_left_and_the_next_one_answers(tmp_path: Pa
 
 
 async def test_a_stated_time_is_the_end_of_the_window(tmp_path: Path) -> None:
-    stated = "cat >/dev/null; echo 'error: rate limit reached, try again in 20 minutes' >&2; exit 75"
+    stated = (
+        "cat >/dev/null; echo 'error: rate limit reached, try again in 20 minutes' >&2; exit 75"
+    )
     async with running(tmp_path, two(tmp_path, stated)) as daemon:
         done = await daemon.client.call(
             "delegate", {"prompt": "x", "backend": "first", "wait": "finished"}

@@ -114,7 +114,9 @@ async def test_a_place_that_is_lost_between_attempts_marks_nobody(tmp_path: Path
         assert state_of(engine, "b") == "healthy"
 
 
-async def test_an_answer_that_cannot_be_kept_is_no_success(tmp_path: Path) -> None:
+async def test_an_answer_that_cannot_be_written_yet_is_told_and_written_later(
+    tmp_path: Path,
+) -> None:
     hides = """
         cat >/dev/null
         mkdir "$PWD/../answer.part"
@@ -123,10 +125,14 @@ async def test_an_answer_that_cannot_be_kept_is_no_success(tmp_path: Path) -> No
     a = agent("a", script(tmp_path, "a", hides))
     async with engine_in(tmp_path, settings(a)) as engine:
         done = await work(engine, backend="a")
-        assert done.state == "failed"
-        assert done.message is not None
-        assert done.message.startswith("the answer could not be written")
-        assert state_of(engine, "a") == "healthy"
+        assert done.state == "succeeded"
+        assert await engine.text(done) == "the answer"
+        path = engine.runs.path(done.delegation)
+        assert not (path / "answer").exists()
+        (path / "answer.part").rmdir()
+        await tick(engine)
+        assert (path / "answer").read_text() == "the answer"
+        assert await engine.text(done) == "the answer"
 
 
 async def test_work_of_a_dead_daemon_is_closed_and_its_processes_are_ended(

@@ -402,15 +402,9 @@ class _Reader:
                     usage=usage,
                     gone=exit.gone,
                 )
-            try:
-                await anyio.to_thread.run_sync(
-                    host.runs.write_answer, self._prepared.delegation.delegation, outcome.text
-                )
-            except OSError as error:
-                what = "the answer could not be written"
-                failure = no_ones_fault(
-                    "answer_not_kept", what, error.strerror, now=host.clock.now()
-                )
+            name = self._prepared.delegation.delegation
+            if not await anyio.to_thread.run_sync(host.runs.keep_answer, name, outcome.text):
+                log.warning("answer.held", delegation=name, problem="it cannot be written yet")
         elif isinstance(exit, NotStarted) and exit.path == self._cwd:
             what = f"{self._cwd} cannot be worked in any more"
             failure = no_ones_fault("no_cwd", what, exit.text, now=host.clock.now())

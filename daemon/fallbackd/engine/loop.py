@@ -111,6 +111,7 @@ class Engine(Performer):
         async with anyio.create_task_group() as tasks:
             for delegation in list(self.store.peek().active):
                 tasks.start_soon(self.cancel, delegation)
+        await anyio.to_thread.run_sync(self.runs.write_held)
 
     async def wait(
         self,

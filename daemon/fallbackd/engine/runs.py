@@ -21,6 +21,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Runs:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._held: dict[DelegationId, str] = {}
+        """Answers that the disk did not take yet. Few: no new work is taken then."""
 
     def create(self, delegation: DelegationId, prompt: str) -> None:
         """Make the directory and write the prompt. Raises `OSError`."""
@@ -28,6 +30,8 @@ class Runs:
         directory = self.path(delegation)
         directory.mkdir(mode=0o700)
         _write_new(directory / "prompt", prompt.encode("utf-8", "surrogatepass"))
+        if self._held:  # the disk takes something again
+            self.write_held()
 
     def path(self, delegation: DelegationId) -> Path:
         return self.root / delegation
@@ -54,8 +58,29 @@ class Runs:
         _write_new(path, text.encode("utf-8", "surrogatepass"))
         return path
 
-    def write_answer(self, delegation: DelegationId, text: str) -> None:
-        """Durable before anybody hears of the success."""
+    def keep_answer(self, delegation: DelegationId, text: str) -> bool:
+        """
+        Durable before anybody hears of the success. False: the disk does not take it now, so it
+        is held in memory; `write_held` tries again.
+        """
+        try:
+            self._write_answer(delegation, text)
+        except OSError:
+            self._held[delegation] = text
+            return False
+        return True
+
+    def write_held(self) -> int:
+        """Write what is held. Returns how many answers are held still."""
+        for delegation, text in list(self._held.items()):
+            try:
+                self._write_answer(delegation, text)
+            except OSError:
+                continue
+            del self._held[delegation]
+        return len(self._held)
+
+    def _write_answer(self, delegation: DelegationId, text: str) -> None:
         path = self.path(delegation) / "answer"
         part = path.with_name("answer.part")
         part.unlink(missing_ok=True)
@@ -63,12 +88,16 @@ class Runs:
         os.replace(part, path)
 
     def read_answer(self, delegation: DelegationId) -> str | None:
+        held = self._held.get(delegation)
+        if held is not None:
+            return held
         try:
             return (self.path(delegation) / "answer").read_text("utf-8", "replace")
         except OSError:
             return None
 
     def remove(self, delegation: DelegationId) -> None:
+        self._held.pop(delegation, None)
         shutil.rmtree(self.path(delegation), ignore_errors=True)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import anyio
+import anyio.to_thread
 import structlog
 
 from fallbackd.core.events import Ticked
@@ -33,6 +34,7 @@ async def tick(engine: Engine, *, prune: bool = False) -> None:
     store, defaults = engine.store, engine.settings.policy.defaults
     if store.problem is not None:
         await store.flush()
+    await anyio.to_thread.run_sync(engine.runs.write_held)
     await engine.readiness.look(engine.settings.policy.backends)
     idle: tuple[SessionId, ...] = ()
     now = engine.clock.now()
