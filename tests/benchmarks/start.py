@@ -45,28 +45,20 @@ async def starts(place: Path) -> list[Row]:
     answered: list[float] = []
     imports: list[float] = []
     busy: list[float] = []
-    daemon = Daemon(place, config=CONFIG, env={}, arguments=())
-    try:
-        for number in range(STARTS + 1):
+    async with running(place, CONFIG) as daemon:  # the first start writes compiled modules
+        for _ in range(STARTS):
+            await daemon.stop()
             before = time.perf_counter()
             await daemon.start()
-            ready_s = time.perf_counter() - before
-            busy_s = cpu_s(daemon.pid)
+            ready.append(time.perf_counter() - before)
+            busy.append(cpu_s(daemon.pid))
             with connect(daemon.socket) as connection:
                 connection.sendall(PING)
                 connection.recv(65_536)
-            answered_s = time.perf_counter() - before
-            await daemon.stop()
+            answered.append(time.perf_counter() - before)
             before = time.perf_counter()
             subprocess.run([sys.executable, "-c", IMPORTS], check=True)
-            imports_s = time.perf_counter() - before
-            if number:  # the first one writes compiled modules and makes the database
-                ready.append(ready_s)
-                answered.append(answered_s)
-                imports.append(imports_s)
-                busy.append(busy_s)
-    finally:
-        daemon.end()
+            imports.append(time.perf_counter() - before)
     return [
         within(
             "start: process begun to READY=1, seconds",
