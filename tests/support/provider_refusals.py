@@ -31,7 +31,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """What the throttled and spent answers state."""
 
     retry_after_s: float | None = 5
-    """None: no `Retry-After`, no reset headers, no RetryInfo."""
+    """None: no `Retry-After`, no reset headers, no RetryInfo, and no word of it in the text."""
     reset_in_s: float = 13872
     """End of the window of a usage limit."""
 
@@ -106,8 +106,8 @@ def _openai(model: str, limits: Limits) -> dict[str, Refusal]:
     throttled = no(
         429,
         f"Rate limit reached for {model} in organization org-FAKE on tokens per min (TPM): "
-        "Limit 30000, Used 29500, Requested 1212. Please try again in "
-        f"{1.424 if wait_s is None else wait_s}s.",
+        "Limit 30000, Used 29500, Requested 1212."
+        + ("" if wait_s is None else f" Please try again in {wait_s}s."),
         "tokens",
         "rate_limit_exceeded",
     )
