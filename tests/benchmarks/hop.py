@@ -19,8 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 from tests.benchmarks.table import Row, milliseconds, within
-from tests.support.daemon import Daemon, running
+from tests.support.daemon import HANG_S, Daemon, running
 
 from fallbackd.transports.recording import read_exit
 
@@ -69,10 +70,9 @@ async def measure(place: Path) -> list[Row]:
             raw.append(raw_s)
             plain.append(plain_s)
             first, second = found["attempts"]
-            exit = read_exit(str(Path(first["log_path"]).parent))
-            assert exit is not None
-            seen.append(exit.at - ended_at)
-            decided.append(second["started_at"] - exit.at)
+            exit_at = await exit_of(str(Path(first["log_path"]).parent))
+            seen.append(exit_at - ended_at)
+            decided.append(second["started_at"] - exit_at)
             begun.append(ended_at + raw_s - second["started_at"])
     own = [one - other for one, other in zip(raw, plain, strict=True)]
     rows = [
@@ -116,6 +116,14 @@ async def hop(daemon: Daemon) -> dict[str, Any]:
     if found["served_by"] != "working" or len(found["attempts"]) != 2:
         raise RuntimeError(f"one hop was to happen: {found}")
     return dict(found)
+
+
+async def exit_of(directory: str) -> float:
+    """When the runner saw the end. The record is written after the daemon was told."""
+    with anyio.fail_after(HANG_S):
+        while (found := read_exit(directory)) is None:
+            await anyio.sleep(0.005)
+    return found.at
 
 
 def gap(stamps: Path) -> tuple[float, float]:
