@@ -89,14 +89,14 @@ async def test_deep_json_inside_of_params_is_bounded(tmp_path: Path) -> None:
 
 
 async def test_half_a_line_and_then_silence_holds_nobody_up(tmp_path: Path) -> None:
-    async with running(tmp_path, backend_script(tmp_path / "bin", "echo", ECHO)) as daemon:
-        async with wire(daemon.socket) as silent:
-            await silent.stream.send(b'{"jsonrpc":"2.0","id":1,"method":"delegate","par')
-            done = await daemon.client.call(
-                "delegate", {"prompt": "hello", "backend": "echo", "wait": "finished"}
-            )
-            assert done["text"] == "hello"
-            assert await daemon.stop() == 0
+    config = backend_script(tmp_path / "bin", "echo", ECHO)
+    async with running(tmp_path, config) as daemon, wire(daemon.socket) as silent:
+        await silent.stream.send(b'{"jsonrpc":"2.0","id":1,"method":"delegate","par')
+        done = await daemon.client.call(
+            "delegate", {"prompt": "hello", "backend": "echo", "wait": "finished"}
+        )
+        assert done["text"] == "hello"
+        assert await daemon.stop() == 0
 
 
 async def test_a_client_that_vanishes_does_not_stop_the_work(tmp_path: Path) -> None:
@@ -143,35 +143,38 @@ async def test_a_subscriber_that_does_not_read_is_dropped_and_the_other_misses_n
 ) -> None:
     """Case 000-113."""
     total = 10_000
-    async with in_process(tmp_path) as daemon:
-        async with wire(daemon.socket) as silent, wire(daemon.socket) as reader:
-            await silent.call("events.subscribe", {"kinds": ["config.reloaded"]})
-            seqs: list[int] = []
-            is_reading = anyio.Event()
+    async with (
+        in_process(tmp_path) as daemon,
+        wire(daemon.socket) as silent,
+        wire(daemon.socket) as reader,
+    ):
+        await silent.call("events.subscribe", {"kinds": ["config.reloaded"]})
+        seqs: list[int] = []
+        is_reading = anyio.Event()
 
-            async def read() -> None:
-                answer = await reader.call("events.subscribe", {"kinds": ["config.reloaded"]})
-                assert "result" in answer
-                is_reading.set()
-                while len(seqs) < total:
-                    seqs.append((await reader.line())["params"]["seq"])
+        async def read() -> None:
+            answer = await reader.call("events.subscribe", {"kinds": ["config.reloaded"]})
+            assert "result" in answer
+            is_reading.set()
+            while len(seqs) < total:
+                seqs.append((await reader.line())["params"]["seq"])
 
-            async def happen() -> None:
-                await daemon.engine.note_config(accepted=True, fields={"path": "x" * 900})
+        async def happen() -> None:
+            await daemon.engine.note_config(accepted=True, fields={"path": "x" * 900})
 
-            with anyio.fail_after(HANG_S * 3):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(read)
-                    await is_reading.wait()
-                    for _ in range(total // 500):
-                        async with anyio.create_task_group() as burst:
-                            for _ in range(500):
-                                burst.start_soon(happen)
-                    assert (await daemon.client.call("daemon.ping"))["version"]
-            assert len(set(seqs)) == total
-            assert seqs == list(range(seqs[0], seqs[0] + total))
-            told: list[dict[str, Any]] = []
-            while not told or told[-1]["kind"] == "config.reloaded":
-                told.append((await silent.line())["params"])
-            assert told[-1]["kind"] == "subscription.dropped"
-            assert len(told) < total
+        with anyio.fail_after(HANG_S * 3):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                await is_reading.wait()
+                for _ in range(total // 500):
+                    async with anyio.create_task_group() as burst:
+                        for _ in range(500):
+                            burst.start_soon(happen)
+                assert (await daemon.client.call("daemon.ping"))["version"]
+        assert len(set(seqs)) == total
+        assert seqs == list(range(seqs[0], seqs[0] + total))
+        told: list[dict[str, Any]] = []
+        while not told or told[-1]["kind"] == "config.reloaded":
+            told.append((await silent.line())["params"])
+        assert told[-1]["kind"] == "subscription.dropped"
+        assert len(told) < total

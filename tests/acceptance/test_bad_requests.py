@@ -198,7 +198,7 @@ async def test_a_session_id_is_never_a_path(tmp_path: Path) -> None:
         )
         assert done["session"] == "../../escape"
         assert Path(done["log_path"]).is_relative_to(daemon.state_dir)
-        assert not [path for path in tmp_path.rglob("*escape*")]
+        assert not list(tmp_path.rglob("*escape*"))
         for session in ("", "x" * 201, "a\nb", "a\x1bb"):
             with pytest.raises(RpcError) as error:
                 await daemon.client.call("delegate", {"prompt": "x", "session": session})

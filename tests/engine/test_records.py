@@ -114,7 +114,7 @@ async def test_a_place_that_is_lost_between_attempts_marks_nobody(tmp_path: Path
         assert state_of(engine, "b") == "healthy"
 
 
-async def test_an_answer_that_cannot_be_written_yet_is_told_and_written_later(
+async def test_an_answer_that_cannot_be_written_yet_is_written_later(
     tmp_path: Path,
 ) -> None:
     hides = """

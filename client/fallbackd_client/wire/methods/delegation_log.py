@@ -10,8 +10,8 @@ from fallbackd_client.wire.envelope import Method
 
 class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
-    attempt: Name | None = None
-    """Null: the last one."""
+    attempt: Name | Annotated[int, Meta(ge=1)] | None = None
+    """Its id, or its number; null: the last one."""
     offset: Offset = 0
     max_bytes: Annotated[int, Meta(ge=1, le=1048576)] | None = None
 

@@ -1,0 +1,179 @@
+"""The configuration of a daemon that works: taken over as it changes, kept when it is bad."""
+
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.support.agents import ECHO, backend_script
+from tests.support.command import run_client
+from tests.support.daemon import HANG_S, Daemon, running
+
+from fallbackd_client.errors import RpcError
+
+WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo end'
+SETTLES = "[defaults]\nsettle_s = {}\n"
+
+
+def tables(tmp_path: Path) -> str:
+    bin_dir = tmp_path / "bin"
+    return backend_script(bin_dir, "echo", ECHO) + backend_script(bin_dir, "slow", WAITS)
+
+
+async def settle_s(daemon: Daemon) -> float:
+    found = await daemon.client.call("config.get")
+    value: float = found["config"]["defaults"]["settle_s"]
+    return value
+
+
+async def until_it_settles_in(daemon: Daemon, value: float) -> None:
+    with anyio.fail_after(HANG_S):
+        while await settle_s(daemon) != value:
+            await anyio.sleep(0.02)
+
+
+async def by_writing(daemon: Daemon, text: str) -> None:
+    daemon.config_path.write_text(text)
+
+
+async def by_renaming(daemon: Daemon, text: str) -> None:
+    beside = daemon.config_path.with_suffix(".new")
+    beside.write_text(text)
+    beside.rename(daemon.config_path)
+
+
+async def by_a_symbolic_link(daemon: Daemon, text: str) -> None:
+    """As tools do that keep their files elsewhere: the name is a link, and the link is replaced."""
+    place = daemon.home / "dotfiles" / str(len(text))
+    place.mkdir(parents=True)
+    (place / "config.toml").write_text(text)
+    link = daemon.config_path.with_suffix(".link")
+    link.symlink_to(place / "config.toml")
+    link.rename(daemon.config_path)
+
+
+async def by_a_change_behind_a_symbolic_link(daemon: Daemon, text: str) -> None:
+    await by_a_symbolic_link(daemon, text.replace("1.5", "2.5"))
+    await until_it_settles_in(daemon, 2.5)
+    target = daemon.config_path.resolve()
+    beside = target.with_suffix(".new")
+    beside.write_text(text)
+    beside.rename(target)
+
+
+async def by_a_signal(daemon: Daemon, text: str) -> None:
+    daemon.config_path.write_text(text)
+    daemon.send(signal.SIGHUP)
+
+
+async def by_a_call(daemon: Daemon, text: str) -> None:
+    daemon.config_path.write_text(text)
+    ran = await run_client(daemon.socket, "config", "reload")
+    assert ran.code == 0, ran.err
+
+
+@asynccontextmanager
+async def working(tmp_path: Path, config: str) -> AsyncIterator[tuple[Daemon, dict[str, Any]]]:
+    """A daemon with running work, which is seen to end well."""
+    async with running(tmp_path, config) as daemon:
+        begun = await daemon.client.call(
+            "delegate", {"prompt": "x", "backend": "slow", "settle_s": 60}
+        )
+        assert begun["state"] == "running"
+        yield daemon, begun
+        (daemon.home / "go").touch()
+        ended = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
+        assert (ended["state"], ended["text"]) == ("succeeded", "begun\nend")
+        assert len(ended["attempts"]) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        by_writing,
+        by_renaming,
+        by_a_symbolic_link,
+        by_a_change_behind_a_symbolic_link,
+        by_a_signal,
+        by_a_call,
+    ],
+)
+async def test_a_change_takes_effect_without_dropping_work(
+    change: Callable[[Daemon, str], Awaitable[None]], tmp_path: Path
+) -> None:
+    text = tables(tmp_path)
+    async with working(tmp_path, SETTLES.format(3.0) + text) as (daemon, _):
+        assert await settle_s(daemon) == 3.0
+        await change(daemon, SETTLES.format(1.5) + text)
+        await until_it_settles_in(daemon, 1.5)
+
+
+async def test_a_backend_that_is_taken_out_finishes_what_it_does(tmp_path: Path) -> None:
+    async with working(tmp_path, tables(tmp_path)) as (daemon, _):
+        daemon.config_path.write_text(backend_script(tmp_path / "bin", "other", ECHO))
+        with anyio.fail_after(HANG_S):
+            while "other" not in (await daemon.client.call("health"))["health"]:
+                await anyio.sleep(0.02)
+        with pytest.raises(RpcError) as unknown:
+            await daemon.client.call("delegate", {"prompt": "x", "backend": "slow"})
+        assert unknown.value.code == -32001
+
+
+@pytest.mark.parametrize("bad", ["this = = no toml", "[defaults\n", "\xff\xfe", "a = 1\na = 2\n"])
+async def test_a_bad_file_keeps_the_last_good_one_and_is_said(bad: str, tmp_path: Path) -> None:
+    async with working(tmp_path, SETTLES.format(3.0) + tables(tmp_path)) as (daemon, _):
+        daemon.config_path.write_bytes(bad.encode("latin-1"))
+        with anyio.fail_after(HANG_S):
+            while not (await daemon.client.call("status"))["daemon"]["config_errors"]:
+                await anyio.sleep(0.02)
+        (error,) = (await daemon.client.call("status"))["daemon"]["config_errors"]
+        assert str(daemon.config_path) in error["path"]
+        assert error["message"]
+        assert "config.rejected" in daemon.log()
+        assert await settle_s(daemon) == 3.0
+        done = await daemon.client.call(
+            "delegate", {"prompt": "hello", "backend": "echo", "wait": "finished"}
+        )
+        assert done["text"] == "hello"
+        ran = await run_client(daemon.socket, "config", "reload")
+        assert ran.code == 78
+        with pytest.raises(RpcError) as refused:
+            await daemon.client.call("config.reload")
+        assert refused.value.code == -32006
+        assert refused.value.data["errors"]  # type: ignore[index]
+        shown = await run_client(daemon.socket, "status")
+        assert "config.toml" in shown.out
+
+
+async def test_a_bad_field_does_not_void_its_neighbours(tmp_path: Path) -> None:
+    config = (
+        '[defaults]\nmax_fallback_depth = 99\nsettle_s = 2.0\nwait_threshold_s = "long"\n'
+        "[policy.rate_limit]\nwindow_s = 5\nmax_window_s = 1234\n[policy.nonsense]\nwindow_s = 60\n"
+        + tables(tmp_path)
+    )
+    async with running(tmp_path, config) as daemon:
+        found = await daemon.client.call("config.get")
+        defaults = found["config"]["defaults"]
+        assert defaults["settle_s"] == 2.0
+        assert defaults["max_fallback_depth"] == 3
+        assert found["config"]["policy"]["rate_limit"]["window_s"] == 300
+        assert found["config"]["policy"]["rate_limit"]["max_window_s"] == 1234
+        checked = await daemon.client.call("config.check")
+        told = " ".join(one["path"] + one["message"] for one in checked["warnings"])
+        for name in ("max_fallback_depth", "wait_threshold_s", "window_s", "nonsense"):
+            assert name in told
+        assert (await daemon.client.call("health"))["health"]["echo"]["state"] == "healthy"
+
+
+async def test_a_file_that_is_deleted_leaves_the_built_in_configuration(tmp_path: Path) -> None:
+    async with running(tmp_path, SETTLES.format(3.0) + tables(tmp_path)) as daemon:
+        daemon.config_path.unlink()
+        await until_it_settles_in(daemon, 5.0)
+        health = (await daemon.client.call("health"))["health"]
+        assert "codex" in health
+        assert "echo" not in health
+        daemon.config_path.write_text(SETTLES.format(1.5))
+        await until_it_settles_in(daemon, 1.5)
