@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import anyio
 from tests.support.clock import ManualClock
 from tests.support.running_engine import (
     Agent,
@@ -105,6 +106,53 @@ async def test_a_tool_that_runs_long_is_no_stall(tmp_path: Path) -> None:
         failure = (await ended(engine, begun)).attempts[0].failure
         assert failure is not None
         assert (failure.reason, failure.detail) == (Reason.STALLED, "busy")
+
+
+async def test_silence_after_a_tool_is_a_stall_at_its_own_limit(tmp_path: Path) -> None:
+    clock = ManualClock()
+    tool = {"id": "t", "type": "command_execution", "command": "make"}
+    body = says({"type": "item.started", "item": tool})
+    body += 'while [ ! -e "$PLACE/go" ]; do sleep 0.02; done\n'
+    body += says({"type": "item.completed", "item": tool}) + HANGS
+    config = settings(codex(tmp_path, body, stall_s=450, busy_stall_s=1200), generic(tmp_path, "b"))
+    async with engine_in(tmp_path, config, clock=clock) as engine:
+        ear = Ear(engine)
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        await ear.until(lambda heard: heard.progress)
+        await later(engine, clock, 130)  # looked at while the tool runs
+        await anyio.wait_all_tasks_blocked()
+        (tmp_path / "go").touch()
+        await ear.until(lambda heard: len(heard.progress) > 1)
+        await later(engine, clock, 460)
+        await anyio.wait_all_tasks_blocked()
+        await later(engine, clock, 1)
+        failure = (await ended(engine, begun)).attempts[0].failure
+        assert failure is not None
+        assert (failure.reason, failure.detail) == (Reason.STALLED, "silent")
+
+
+async def test_output_that_comes_late_is_watched_from_then_on(tmp_path: Path) -> None:
+    body = """
+        cat >/dev/null
+        while [ ! -e "$PLACE/go" ]; do sleep 0.02; done
+        echo begun
+        exec sleep 1000
+        """
+    config = settings(generic(tmp_path, "a", body, stall_s=0.2), generic(tmp_path, "b"))
+    looks = 0
+
+    def luck() -> float:  # is asked for with every look
+        nonlocal looks
+        looks += 1
+        return 0.0
+
+    async with engine_in(tmp_path, config, luck=luck) as engine:
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        await until(lambda: looks > 2)
+        (tmp_path / "go").touch()
+        done = await ended(engine, begun)
+        assert done.attempts[0].failure is not None
+        assert done.attempts[0].failure.detail == "silent"
 
 
 async def test_the_same_step_again_and_again_is_a_loop(tmp_path: Path) -> None:

@@ -236,7 +236,8 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
         elif attempt.failure is not None:
             _stop(draft, current, attempt.failure)
             return
-    found = expiry(watch, limits_of(draft, delegation, backend), now=now)
+    limits = limits_of(draft, delegation, backend)
+    found = expiry(watch, limits, now=now)
     if isinstance(found, Passed):
         draft.tell(
             delegation,
@@ -246,7 +247,8 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
         )
         _stop(draft, current, _limit_failure(draft, found))
         return
-    draft.effects.append(_look_at(current, min(found, next_at)))
+    # Output that comes from now on, or the end of a tool, begins the shorter limit of silence.
+    draft.effects.append(_look_at(current, min(found, next_at, now + limits.stall_s)))
 
 
 def _limit_failure(draft: Draft, passed: Passed) -> Failure:
