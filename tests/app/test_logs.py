@@ -64,3 +64,15 @@ def test_values_of_every_kind_are_cleaned() -> None:
 
     found = clean(None, "", {"list": ["a\nb", 1, True], "map": {"k": Odd()}, "f": 1.5})
     assert found == {"list": ["a\\x0ab", 1, True], "map": {"k": "odd\\x00"}, "f": 1.5}
+
+
+def test_a_log_that_cannot_be_written_changes_nothing() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(format="console") + "\nprint('at the end')"],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, "at the end\n")

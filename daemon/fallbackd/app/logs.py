@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 
@@ -37,7 +37,7 @@ def set_up(*, format: Literal["console", "json"], level: str) -> None:
             _renderer(format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(_Stderr()),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Stderr())),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Bridge()], level=logging.WARNING, force=True)
@@ -51,7 +51,7 @@ class _Stderr(io.TextIOBase):
 
     _FD = 2
 
-    def write(self, text: str) -> int:
+    def write(self, text: str, /) -> int:
         left = text.encode("utf-8", "backslashreplace")
         try:
             while left:
