@@ -23,7 +23,8 @@ from fallbackd.app.configuration import Configuration
 from fallbackd.app.places import Places
 from fallbackd.app.state import claim_state
 from fallbackd.app.voice import VoiceExport, import_marks
-from fallbackd.app.wiring import Built, build, keep_clock, open_records
+from fallbackd.app.watchdog import Watchdog
+from fallbackd.app.wiring import Built, build, keep_clock, open_records, say_alive
 from fallbackd.config.watch import watch
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
@@ -40,6 +41,7 @@ from fallbackd.stores.opening import StoreTooNew
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
 SOCKET_LOOK_S = 2.0
+ALIVE_EVERY_S = 600.0
 SETTLE_S = 2.0
 """How long callers get to take the answers of work that has just ended."""
 MAX_DESCRIPTORS = 65_536
@@ -188,9 +190,11 @@ class Daemon:
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(export.run)
                 tasks.start_soon(self._watch_config, configuration)
-                tasks.start_soon(self._tick, engine, store, clock)
+                watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
+                tasks.start_soon(self._tick, engine, store, clock, watchdog)
+                tasks.start_soon(self._say_alive, store, clock)
                 tasks.start_soon(self._keep_socket, server)
-                tasks.start_soon(self._feed_watchdog)
+                tasks.start_soon(watchdog.run)
                 await tasks.start(self._hear_signals)
                 export.soon()
                 self._notifier.ready(self._status())
@@ -246,6 +250,11 @@ class Daemon:
         await self._engine.note_config(accepted=is_good, fields=fields)
         self._notifier.status(self._status())
 
+    async def _say_alive(self, store: Store, clock: SystemClock) -> None:
+        while True:
+            await say_alive(store, clock)
+            await anyio.sleep(ALIVE_EVERY_S)
+
     # --- what goes on beside -------------------------------------------------------------------
 
     async def _watch_config(self, configuration: Configuration) -> None:
@@ -254,10 +263,13 @@ class Daemon:
 
         await watch(self._places.config, changed, seen=configuration.digest)
 
-    async def _tick(self, engine: Engine, store: Store, clock: SystemClock) -> None:
+    async def _tick(
+        self, engine: Engine, store: Store, clock: SystemClock, watchdog: Watchdog
+    ) -> None:
         await keep_clock(store, clock)
 
         def ticked() -> None:
+            watchdog.ticked()
             self._notifier.status(self._status())
 
         await run_ticker(engine, on_tick=ticked)
@@ -276,15 +288,12 @@ class Daemon:
             server.replace(self._endpoint.listener)
             log.warning("socket.restored", socket=self.socket)
 
-    async def _feed_watchdog(self) -> None:
-        every_s = watchdog_interval_s(
+    def _watchdog_interval_s(self) -> float | None:
+        return watchdog_interval_s(
             self._environ.get("WATCHDOG_USEC"),
             self._environ.get("WATCHDOG_PID"),
             own_pid=self.pid,
         )
-        while every_s is not None:
-            self._notifier.watchdog()
-            await anyio.sleep(every_s)
 
     async def _hear_signals(
         self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED

@@ -25,6 +25,7 @@ from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
 from fallbackd.transports.served import ServedTransport
 
+ALIVE_KEY = "alive_at"
 BOOT_KEY = "boot_id"
 OFFSET_KEY = "clock_offset_s"
 SET_CLOCK_S = 60.0
@@ -57,6 +58,11 @@ async def open_records(places: Places) -> tuple[Store, SystemClock]:
         if abs(offset_s - clock.offset_s) > SET_CLOCK_S:
             clock = SystemClock(offset_s=offset_s)  # the first step will say by how much
     return store, clock
+
+
+async def say_alive(store: Store, clock: SystemClock) -> None:
+    """Remember until when there was a daemon: after a long stop old beliefs are tried anew."""
+    await store.set_meta(ALIVE_KEY, str(clock.now()))
 
 
 async def keep_clock(store: Store, clock: SystemClock) -> None:

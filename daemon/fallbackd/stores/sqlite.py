@@ -44,6 +44,8 @@ ResultT = TypeVar("ResultT")
 
 MAX_TOGETHER = 64
 """Decisions that are written in one transaction."""
+ALIVE_KEY = "alive_at"
+"""Fact: when the last daemon was alive for the last time that it said so, Unix seconds."""
 MAX_ENDED = 256
 """Ended delegations at hand. More than the keys of `MAX_TOGETHER` decisions can name."""
 MAX_JOURNAL = 2048
@@ -364,9 +366,11 @@ async def open_sqlite(path: Path, *, now: float, database: Database | None = Non
     """
     opening = database or Database(path)
     loaded, trouble = await to_thread.run_sync(lambda: opening.open(now=now))
+    alive_at = float(loaded.facts.get(ALIVE_KEY, now))
+    stopped_s = max(0.0, now - alive_at)
     mirror = Mirror(max_ended=MAX_ENDED, max_journal=MAX_JOURNAL)
     mirror.load(
-        health=[from_disk(one, now=now) for one in loaded.health],
+        health=[from_disk(one, now=now, stopped_s=stopped_s) for one in loaded.health],
         meters=loaded.meters,
         sessions=loaded.sessions,
         active=loaded.active,

@@ -19,6 +19,7 @@ class Peer:
     """The connection of one test: keeps what is written."""
 
     number = 1
+    peer_pid = None
     backlog_bytes = 0
     is_open = True
 

@@ -323,7 +323,7 @@ async def test_a_report_is_handed_on_and_answered_with_health() -> None:
     assert list(found["health"]) == ["codex"]
     assert found["failure"] is None
     assert found["next"] is None
-    assert (told["backend"], told["attempt"]) == ("codex", "l1")
+    assert (told["backend"], told["lease"]) == ("codex", "l1")
     assert told["evidence"].headers == {"retry-after": "5"}
     assert told["evidence"].stream == "http"
     assert told["usage"] == Usage(input_tokens=3)
