@@ -147,7 +147,7 @@ class Stage:
 async def stage(tmp_path: Path, case: Case) -> AsyncIterator[Stage]:
     """A daemon as the case gives it, with its marks made."""
     behaviours = dict.fromkeys(case.get("installed", INSTALLED), "exit 1")
-    install(tmp_path / "bin", {**behaviours, **case.get("does", {})})
+    install(tmp_path / "bin", {**behaviours, **case.get("does", {})}, say=case.get("say"))
     clock = ManualClock()
     with hermes(case.get("hermes", "ok")) as api:
         config = case.get("config", "") + "\n" + ALWAYS.format(url=api.url)

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 from tests.acceptance.cases import Case, differences, load, name_of, play, stage
 
-QUOTES = "The log says 'subscription required' and HTTP 429; that is what you asked about."
-
 
 @pytest.mark.parametrize("case", load("chain") + load("suggest") + load("registry"), ids=name_of)
 async def test_a_case_of_the_registry_holds(case: Case, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from tests.client.scripted import Failing, Peer, answering, serving
 
@@ -67,11 +68,12 @@ async def test_only_what_is_safe_is_repeated_after_a_loss(path: Path) -> None:
 
 
 async def test_a_cancelled_call_leaves_the_connection_to_the_others(path: Path) -> None:
-    cancelled = threading.Event()
+    heard, cancelled = threading.Event(), threading.Event()
 
     def script(peer: Peer) -> None:
         slow = peer.read()
         assert slow is not None
+        heard.set()
         assert cancelled.wait(60)
         quick = peer.read()
         assert quick is not None
@@ -80,8 +82,10 @@ async def test_a_cancelled_call_leaves_the_connection_to_the_others(path: Path) 
 
     with serving(path, script) as server:
         async with AsyncClient(str(path)) as client:
-            with anyio.move_on_after(0.05):
-                await client.call("status")
+            async with anyio.create_task_group() as calls:
+                calls.start_soon(client.call, "status")
+                assert await anyio.to_thread.run_sync(heard.wait, 60)
+                calls.cancel_scope.cancel()
             cancelled.set()
             with anyio.fail_after(60):
                 assert await client.call("usage") == "quick"

@@ -7,7 +7,7 @@ The lines are those of recorded runs; only times, ids and the answer's words are
 import json
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -58,10 +58,18 @@ def body(cli: str, behaviour: str, *, say: str = ANSWER) -> str:
     return "\n".join(lines)
 
 
-def install(directory: Path, behaviours: dict[str, str]) -> None:
-    """Executables of these names in `directory`."""
+def install(
+    directory: Path, behaviours: Mapping[str, str], *, say: Mapping[str, str] | None = None
+) -> None:
+    """
+    Executables of these names in `directory`.
+
+    Args:
+        say: Words of the answer by name, instead of the recorded ones.
+    """
     for cli, behaviour in behaviours.items():
-        program(directory, cli, body(cli, behaviour))
+        words = (say or {}).get(cli, ANSWER)
+        program(directory, cli, body(cli, behaviour, say=words))
 
 
 class Hermes:

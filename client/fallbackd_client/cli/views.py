@@ -63,7 +63,7 @@ def candidates_table(candidates: Sequence[Json], style: Style, *, indent: str = 
             candidate.get("verdict", "?"),
             candidate.get("state") or "",
             when(candidate["until_at"], at) if candidate.get("until_at") is not None else "",
-            candidate.get("reason") or "",
+            ": ".join(str(candidate[key]) for key in ("reason", "detail") if candidate.get(key)),
         ]
         for candidate in candidates
         if isinstance(candidate, dict)

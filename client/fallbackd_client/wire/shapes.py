@@ -79,6 +79,9 @@ class CandidateVerdict(Struct, frozen=True, kw_only=True):
     backend: str
     verdict: Verdict
     reason: str = ""
+    """Of the taxonomy where the state of the candidate is the cause, else words."""
+    detail: str | None = None
+    """A closer word, or what a caller said."""
     state: HealthState | None = None
     until_at: float | None = None
     model: str | None = None
@@ -248,6 +251,8 @@ class SessionView(Struct, frozen=True, kw_only=True):
     last_active_at: float | None = None
     hops: tuple[Hop, ...] = ()
     notices: tuple[str, ...] = ()
+    """The same as `notices_sent`."""
+    notices_sent: tuple[str, ...] = ()
     """Pairs `original→current` that were announced."""
     ignored_reports: int = 0
 

@@ -260,7 +260,8 @@ async def test_health_actions_reach_the_engine_under_old_and_new_names() -> None
         assert list(marked["health"]) == ["codex"]
         assert calls.pop() == ("mark", ("codex", "r", 5, "n"))
         cleared = await result(served, "health", action="mark", target="codex", ttl_seconds=0)
-        assert cleared == {"cleared": ["codex"]}
+        assert cleared["cleared"] == ["codex"]
+        assert cleared["health"]["codex"]["state"] == "healthy"
         assert calls.pop() == ("clear", "codex")
         assert await result(served, "health", action="clear") == {"cleared": ["codex"]}
         assert calls.pop() == ("clear", None)

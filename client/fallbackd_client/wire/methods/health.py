@@ -50,7 +50,7 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """`cleared` after `clear` (and a mark with TTL 0), `health` after everything else."""
+    """`cleared` after `clear`, `health` after everything else; both after a mark with TTL 0."""
 
     health: dict[str, HealthEntry] | UnsetType = UNSET
     cleared: tuple[str, ...] | UnsetType = UNSET

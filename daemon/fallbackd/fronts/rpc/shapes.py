@@ -71,12 +71,12 @@ def hop(one: state.Hop) -> wire.Hop:
 
 
 def verdict(one: state.Verdict) -> wire.CandidateVerdict:
-    words = [word for word in (one.reason, one.detail) if word]
     return wire.CandidateVerdict(
         backend=one.backend,
         model=one.model,
         verdict=one.verdict,
-        reason=": ".join(words),
+        reason=one.reason or "",
+        detail=one.detail,
         state=one.state,  # type: ignore[arg-type] # the same words, typed on the wire only
         until_at=one.until_at,
         tier=one.tier,
@@ -145,6 +145,7 @@ def session(one: state.Session) -> wire.SessionView:
         last_active_at=one.last_used_at,
         hops=tuple(hop(each) for each in one.hops),
         notices=one.notices_sent,
+        notices_sent=one.notices_sent,
         ignored_reports=one.ignored_reports,
     )
 

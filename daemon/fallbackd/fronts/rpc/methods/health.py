@@ -29,7 +29,8 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         case "clear":
             return Result(cleared=tuple(await engine.clear(params.target)))
         case "mark" if params.ttl_s == 0:
-            return Result(cleared=tuple(await engine.clear(target)))
+            cleared = tuple(await engine.clear(target))
+            return Result(cleared=cleared, health=_one(engine, target))
         case "mark":
             await engine.mark(target, reason=params.reason, ttl_s=params.ttl_s, note=params.note)
         case "pause":
