@@ -34,6 +34,17 @@ async def test_the_exit_code_and_both_streams_arrive(tmp_path: Path) -> None:
     assert running.exit.at >= chunks[-1].at
 
 
+async def test_a_temporary_directory_of_its_own_goes_with_the_program(tmp_path: Path) -> None:
+    writes = shell('mkdir "$TMPDIR/a"; echo x > "$TMPDIR/a/b"; printf %s "$TMPDIR"')
+    directory = private_directory(tmp_path)
+    async with transport() as by:
+        running = await start(by, writes, directory, own_tmp=True)
+        place = text_of(await collect(running)).decode()
+    assert place == os.path.join(directory, "tmp")
+    assert not os.path.exists(place)
+    assert read_exit(directory) is not None
+
+
 async def test_a_signal_that_ends_the_program_is_told(tmp_path: Path) -> None:
     async with transport() as by:
         running = await start(by, shell("kill -SEGV $$"), private_directory(tmp_path))

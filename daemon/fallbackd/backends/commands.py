@@ -26,6 +26,7 @@ def command_line(
     env: Mapping[str, str] | None = None,
     unset: tuple[str, ...] = (),
     scratch_files: tuple[ScratchFile, ...] = (),
+    own_tmp: bool = False,
 ) -> CommandLine:
     """
     The call of a CLI that takes its prompt from stdin.
@@ -45,6 +46,7 @@ def command_line(
         env={**(env or {}), **options.env, **work.env},
         unset=unset,
         scratch_files=scratch_files,
+        own_tmp=own_tmp,
     )
 
 

@@ -72,8 +72,8 @@ def start(work: Work, options: Options) -> Call:
         argv += ["--variant", work.effort]
     if work.permissions == "full":
         argv += ["--auto"]
-    # Each run leaves a library of some megabytes in TMPDIR, which the scratch directory ends.
-    run = command_line(work, options, tuple(argv), env={"TMPDIR": work.scratch, **env})
+    # Each run leaves a library of some megabytes in TMPDIR.
+    run = command_line(work, options, tuple(argv), env=env, own_tmp=True)
     # The environment of one prompt cannot be given to a server that is shared.
     if options.serve and not options.command and not work.env:
         # Values of the environment may be secret, and a key is shown.

@@ -56,6 +56,8 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     """Set on top of the scrubbed environment of the daemon."""
     unset: tuple[str, ...] = ()
     scratch_files: tuple[ScratchFile, ...] = ()
+    own_tmp: bool = False
+    """`TMPDIR` is a directory of the attempt, removed when it is over."""
 
     def __repr__(self) -> str:
         return f"CommandLine({self.argv[:1]!r}, {len(self.argv) - 1} arguments)"

@@ -73,17 +73,22 @@ class ProcessTransport:
         try:
             for file in call.scratch_files:
                 _write_scratch(directory, file)
+            tmp = os.path.join(directory, "tmp") if call.own_tmp else ""
+            if tmp:
+                os.mkdir(tmp, 0o700)
         except OSError as error:
             return self._not_started(error, directory)
         token = secrets.token_hex(16)
         marks = {"FALLBACKD_ATTEMPT": attempt, "PWD": call.cwd, **env, TOKEN_VARIABLE: token}
         stdin = call.stdin or b""
+        added = {"TMPDIR": tmp, **call.env} if tmp else call.env
         spec = {
             "argv": call.argv,
             "cwd": call.cwd,
-            "env": child_environment(self._environ, added=call.env, unset=call.unset, marks=marks),
+            "env": child_environment(self._environ, added=added, unset=call.unset, marks=marks),
             "stdin_bytes": len(stdin),
             "directory": directory,
+            "tmp": tmp,
             "token": token,
             "umask": self._umask,
             "epoch": self._now() - time.clock_gettime(time.CLOCK_BOOTTIME),

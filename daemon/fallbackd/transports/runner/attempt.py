@@ -78,6 +78,10 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
     # The daemon goes on at once; what is on disk is for one that comes later.
     if directory >= 0:
         _write_record(directory, EXIT_FILE, record, durable=True)
+    if spec["tmp"]:
+        import shutil  # for few programs only
+
+        shutil.rmtree(spec["tmp"], ignore_errors=True)
 
 
 def _now(spec: dict[str, Any]) -> float:
