@@ -138,7 +138,7 @@ async def test_a_second_daemon_names_the_first_and_changes_nothing(tmp_path: Pat
                 check=False,
             )
         )
-        assert second.returncode == 1
+        assert second.returncode == 78
         assert str(daemon.pid) in second.stderr
         assert "Traceback" not in second.stderr
         (daemon.home / "go").touch()

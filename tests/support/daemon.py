@@ -252,22 +252,25 @@ async def in_process(
     try:
         async with anyio.create_task_group() as edges:
             built = build(places, settings, store, clock, environ=environ, tasks=edges, umask=0o022)
-            ready = anyio.Event()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: built.engine.run(ready=ready.set))
-                with anyio.fail_after(HANG_S):
-                    await ready.wait()
-                if tick_s is not None:
-                    tasks.start_soon(lambda: run_ticker(built.engine, every_s=tick_s))
-                server = Server(built.engine, FakeHost(), HANDLERS)
-                tasks.start_soon(server.serve, endpoint.listener)
-                async with AsyncClient(places.socket, timeout_s=HANG_S) as client:
-                    yield InProcess(client, built.engine, places.socket, Path(places.state_dir))
-                with anyio.fail_after(HANG_S):
-                    await built.engine.finish_work(limit_s=0)
-                tasks.cancel_scope.cancel()
-            for transport in built.transports:
-                await transport.aclose()
+            try:
+                ready = anyio.Event()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(lambda: built.engine.run(ready=ready.set))
+                    with anyio.fail_after(HANG_S):
+                        await ready.wait()
+                    if tick_s is not None:
+                        tasks.start_soon(lambda: run_ticker(built.engine, every_s=tick_s))
+                    server = Server(built.engine, FakeHost(), HANDLERS)
+                    tasks.start_soon(server.serve, endpoint.listener)
+                    async with AsyncClient(places.socket, timeout_s=HANG_S) as client:
+                        yield InProcess(client, built.engine, places.socket, Path(places.state_dir))
+                    with anyio.fail_after(HANG_S):
+                        await built.engine.finish_work(limit_s=0)
+                    tasks.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    for transport in built.transports:
+                        await transport.aclose()
             edges.cancel_scope.cancel()
     finally:
         endpoint.close()
