@@ -40,7 +40,8 @@ async def test_a_provider_that_is_down_is_a_failure_of_the_network(
 
 @pytest.mark.parametrize("name", BACKENDS)
 async def test_a_provider_that_hangs_is_left_for_the_next_one(tmp_path: Path, name: str) -> None:
-    async with scene(tmp_path, backends={name: ["first_answer_s = 15"]}) as s:
+    limit_s = 12 if name.startswith("opencode") else 5  # its own start takes longest
+    async with scene(tmp_path, backends={name: [f"first_answer_s = {limit_s}"]}) as s:
         s.provider.behave(ROUTES[name], "hang")
         s.provider.behave(ROUTES[NEXT[name]], "ok")
         done = await s.delegate(name, then=NEXT[name])

@@ -34,11 +34,10 @@ async def test_a_cancelled_delegation_leaves_no_tool_behind(tmp_path: Path, name
         assert matching(runs("sleep", moment)) == []
         assert matching(belongs_to(begun["delegation"])) == []
         assert ended["state"] == "cancelled", s.daemon.log()
-        assert ended["attempts"][0]["effects"] == "possible"
         if name == "opencode":
             assert matching(serves(s)), "the server has other prompts to serve"
             s.provider.behave("opencode", "ok")
-            assert (await s.delegate("opencode"))["text"] == TEXT
+            assert (await s.delegate("opencode", permissions="full"))["text"] == TEXT
 
 
 @pytest.mark.parametrize("name", BACKENDS)
