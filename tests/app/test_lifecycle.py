@@ -118,7 +118,7 @@ async def test_a_second_daemon_on_the_same_state_names_the_first(tmp_path: Path)
     async with running(tmp_path) as daemon:
         other = str(tmp_path / "other.sock")
         refused = await anyio.to_thread.run_sync(lambda: run_once(daemon, "--socket", other))
-        assert refused.returncode == 1
+        assert refused.returncode == 78
         assert f"process {daemon.pid}" in refused.stderr
         assert (await daemon.client.call("daemon.ping"))["pid"] == daemon.pid
 
@@ -127,7 +127,7 @@ async def test_a_second_daemon_on_the_same_socket_names_the_first(tmp_path: Path
     async with running(tmp_path) as daemon:
         other = str(tmp_path / "other")
         refused = await anyio.to_thread.run_sync(lambda: run_once(daemon, "--state-dir", other))
-        assert refused.returncode == 1
+        assert refused.returncode == 78
         assert f"process {daemon.pid}" in refused.stderr
         assert (await daemon.client.call("daemon.ping"))["pid"] == daemon.pid
 

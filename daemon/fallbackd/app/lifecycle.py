@@ -48,6 +48,8 @@ MAX_DESCRIPTORS = 65_536
 """Enough for any number of attempts; some programs close every possible one when they start."""
 FIRST_FD = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
 EXIT_FAILED = 1
+EXIT_UNUSABLE = 78
+"""EX_CONFIG: a place that cannot be used, or is used by another. To try again would not help."""
 
 log = structlog.get_logger("daemon")
 
@@ -66,12 +68,12 @@ def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = F
         anyio.run(daemon.live)
     except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
         print(f"fallbackd: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return EXIT_UNUSABLE
     except BaseExceptionGroup as errors:
         known = errors.subgroup((EndpointTaken, EndpointUnusable, StoreTooNew))
         if known is not None:
             print(f"fallbackd: {_first(known)}", file=sys.stderr)
-            return EXIT_FAILED
+            return EXIT_UNUSABLE
         log.critical("daemon.failed", exc_info=errors)
         return EXIT_FAILED
     finally:

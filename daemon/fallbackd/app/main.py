@@ -16,7 +16,7 @@ EXIT_CONFIG = 78
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0 after a drain, 1 where it could not start, 78 as said below."""
+    """Returns the exit status, as the epilog of the help says."""
     arguments = _parser().parse_args(argv)
     from fallbackd.app.places import find_places
 
@@ -61,8 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="fallbackd",
         description="Delegates prompts to agent CLIs and HTTP APIs, and falls back along a chain."
         " Runs in the foreground until SIGTERM or SIGINT; SIGHUP reads the configuration again.",
-        epilog="Exit status: 0 after it was stopped, 1 when it could not start or run,"
-        " 2 for wrong usage, 78 from --check-config for a file that cannot be used.",
+        epilog="Exit status: 0 after it was stopped, 1 when it failed, 2 for wrong usage,"
+        " 78 for a socket or state directory that cannot be used or that another daemon uses,"
+        " and from --check-config for a file that cannot be used.",
     )
     parser.add_argument("--config", metavar="FILE", help="configuration file (TOML)")
     parser.add_argument("--socket", metavar="PATH", help="where to listen")

@@ -1,0 +1,240 @@
+"""The daemon as a service of a real user manager, at its worst moments."""
+
+import json
+import signal
+import stat
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.support import agents
+from tests.support.usermanager import HANG_S, UserManager, user_manager
+
+CALLERS = 4
+KILLS = 5
+CLIENTS = Path(__file__).with_name("user_clients.py")
+SERVICE = "fallbackd.service"
+SOCKET = "fallbackd.socket"
+
+
+def backend(manager: UserManager, name: str, body: str) -> str:
+    """A program of the user's, and the table that makes it a backend."""
+    return agents.backend_script(manager.home / "bin", name, body)
+
+
+def asked(manager: UserManager, method: str, **params: object) -> dict[str, Any]:
+    done = manager.client("--json", "call", method, json.dumps(params))
+    assert done.returncode == 0, done.stdout + done.stderr + manager.log()
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def is_up_anew(manager: UserManager, former: int) -> bool:
+    return manager.main_pid() not in (0, former) and (
+        manager.show(SERVICE, "ActiveState") == "active"
+    )
+
+
+def test_the_first_caller_starts_it_and_the_socket_stays_the_managers() -> None:
+    with user_manager() as manager:
+        manager.install()
+        manager.systemctl("enable", "--now", SOCKET)
+        place = manager.outside(manager.socket)
+        found = place.lstat()
+        assert stat.S_ISSOCK(found.st_mode)
+        assert stat.S_IMODE(found.st_mode) == 0o600
+        assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+        assert found.st_uid == place.parent.stat().st_uid == manager.uid
+        assert manager.show(SERVICE, "ActiveState") == "inactive"
+
+        pong = asked(manager, "daemon.ping")
+        assert pong["pid"] == manager.main_pid()
+        assert manager.show(SERVICE, "ActiveState") == "active"
+        assert manager.show(SERVICE, "StatusText") == "0 running"
+        assert manager.show(SERVICE, "WatchdogUSec") == "30s"
+        status = asked(manager, "status")
+        assert status["daemon"]["socket"] == manager.socket
+
+        manager.systemctl("stop", SERVICE)
+        assert place.lstat().st_ino == found.st_ino, "what was handed over is not ours to unlink"
+        assert asked(manager, "daemon.ping")["pid"] not in (0, pong["pid"])
+        assert place.lstat().st_ino == found.st_ino
+        assert manager.show(SERVICE, "NRestarts") == "0"
+
+
+def test_whatever_was_acknowledged_is_answered_though_it_is_killed_five_times() -> None:
+    with user_manager() as manager:
+        manager.install(config=backend(manager, "slow", "cat >/dev/null; sleep 0.3; echo done"))
+        manager.systemctl("enable", "--now", SOCKET)
+        stop = manager.work_dir / "stop"
+        tellings = [manager.home / f"caller-{number}.log" for number in range(CALLERS)]
+        callers = [
+            manager.start(
+                "sh",
+                "-c",
+                'exec "$@" > "$0" 2>&1',
+                str(telling),
+                sys.executable,
+                str(CLIENTS),
+                manager.socket,
+                telling.stem,
+                str(stop),
+            )
+            for telling in tellings
+        ]
+        try:
+            for kill in range(KILLS):
+                before = len(told(tellings, "accepted"))
+                manager.wait_for(
+                    "more work", lambda before=before: len(told(tellings, "accepted")) > before + 3
+                )
+                former = manager.send(signal.SIGKILL)
+                assert asked(manager, "daemon.ping")["pid"] != former, "the first try succeeds"
+                manager.wait_for("a new daemon", lambda former=former: is_up_anew(manager, former))
+                assert manager.show(SERVICE, "NRestarts") == str(kill + 1)
+            stop.touch()
+            for caller in callers:
+                caller.wait(timeout=HANG_S)
+        finally:
+            for caller in callers:
+                caller.kill()
+                caller.communicate()
+        texts = "\n".join(telling.read_text() for telling in tellings)
+        assert [caller.returncode for caller in callers] == [0] * CALLERS, texts
+
+        accepted = [one["delegation"] for one in told(tellings, "accepted")]
+        ended = told(tellings, "ended")
+        assert len(accepted) == len(set(accepted)), "no request was taken twice"
+        assert sorted(accepted) == sorted(one["delegation"] for one in ended)
+        ends = Counter((one["state"], one["detail"]) for one in ended)
+        print(f"\nkilled {KILLS} times, {len(accepted)} acknowledged, ended: {dict(ends)}")
+        assert set(ends) <= {("succeeded", None), ("failed", "daemon_lost")}
+        assert ends["succeeded", None] > 0
+        kept = asked(manager, "delegation.list", limit=1000)["delegations"]
+        assert {one["delegation"]: one["state"] for one in kept} == {
+            one["delegation"]: one["state"] for one in ended
+        }
+
+
+def told(tellings: list[Path], what: str) -> list[dict[str, Any]]:
+    """Only whole lines: the last may be on its way."""
+    found = []
+    for telling in tellings:
+        text = telling.read_text() if telling.exists() else ""
+        for line in text.rpartition("\n")[0].splitlines():
+            one = json.loads(line)
+            if one["what"] == what:
+                found.append(one)
+    return found
+
+
+def test_the_watchdog_leaves_a_daemon_alone_that_works_and_ends_one_that_hangs() -> None:
+    with user_manager() as manager:
+        manager.install(service="WatchdogSec=2")
+        manager.systemctl("enable", "--now", SOCKET)
+        asked(manager, "daemon.ping")
+        seen: set[str] = set()
+
+        def has_pinged_three_times() -> bool:
+            seen.add(manager.show(SERVICE, "WatchdogTimestampMonotonic"))
+            return len(seen) > 3
+
+        manager.wait_for("its pings", has_pinged_three_times)
+        assert manager.show(SERVICE, "NRestarts") == "0"
+
+        hung = manager.send(signal.SIGSTOP)
+        manager.wait_for("a new daemon", lambda: is_up_anew(manager, hung))
+        assert manager.show(SERVICE, "NRestarts") == "1"
+        assert asked(manager, "daemon.ping")["pid"] == manager.main_pid()
+        assert not list(manager.home.rglob("core*")), "nothing of its memory is left on disk"
+
+
+def test_a_reload_takes_the_new_configuration_and_is_seen_by_the_manager() -> None:
+    with user_manager() as manager:
+        manager.install(config=backend(manager, "first", agents.ok("1")))
+        manager.systemctl("enable", "--now", SOCKET)
+        pid = asked(manager, "daemon.ping")["pid"]
+        manager.write(".config/fallbackd/config.toml", backend(manager, "second", agents.ok("2")))
+        manager.systemctl("reload", SERVICE)
+        manager.wait_for(
+            "the new configuration", lambda: "second" in asked(manager, "health")["health"]
+        )
+        assert manager.show(SERVICE, "ActiveState") == "active"
+        assert manager.main_pid() == pid
+
+        before = manager.show(SERVICE, "StateChangeTimestampMonotonic")
+        manager.send(signal.SIGHUP)
+        manager.wait_for(
+            "RELOADING=1 and READY=1",
+            lambda: (
+                manager.show(SERVICE, "StateChangeTimestampMonotonic") != before
+                and manager.show(SERVICE, "ActiveState") == "active"
+            ),
+        )
+        assert manager.main_pid() == pid
+
+
+def test_a_bad_configuration_is_told_and_starts_no_loop() -> None:
+    with user_manager() as manager:
+        manager.install(config="this is no [ TOML")
+        manager.systemctl("enable", "--now", SOCKET)
+        status = asked(manager, "status")
+        assert status["daemon"]["config_errors"]
+        assert "configuration file is not in effect" in manager.show(SERVICE, "StatusText")
+        assert manager.show(SERVICE, "NRestarts") == "0"
+        assert manager.client("config", "check").returncode == 78
+
+
+def test_a_place_that_cannot_be_used_is_not_tried_again_and_again() -> None:
+    with user_manager() as manager:
+        manager.install()
+        manager.write(".local/state/fallbackd/other", "of somebody else").parent.chmod(0o755)
+        manager.systemctl("start", SOCKET)
+        begun = manager.run("systemctl", "--user", "start", SERVICE)
+        assert begun.returncode != 0
+        assert manager.show(SERVICE, "ActiveState") == "failed"
+        assert manager.show(SERVICE, "ExecMainStatus") == "78"
+        assert manager.show(SERVICE, "NRestarts") == "0"
+        assert f"chmod 700 {manager.home}/.local/state/fallbackd" in manager.log()
+
+
+def test_a_stop_lets_running_work_end_and_takes_no_more() -> None:
+    with user_manager() as manager:
+        gate = manager.work_dir / "gate"
+        body = f"cat >/dev/null; while [ ! -e {gate} ]; do sleep 0.05; done; echo done"
+        manager.install(config=backend(manager, "slow", body))
+        manager.systemctl("enable", "--now", SOCKET)
+        begun = asked(manager, "delegate", prompt="x", backend="slow", settle_s=1)
+        assert begun["state"] == "running"
+        stopping = manager.start("systemctl", "--user", "stop", SERVICE)
+        try:
+            manager.wait_for(
+                "the drain", lambda: manager.show(SERVICE, "ActiveState") == "deactivating"
+            )
+            assert manager.show(SERVICE, "StatusText") == "draining, 1 running"
+            gate.touch()
+        finally:
+            out, err = stopping.communicate(timeout=HANG_S)
+        assert stopping.returncode == 0, out + err
+        assert manager.show(SERVICE, "Result") == "success"
+        found = asked(manager, "delegation.get", delegation=begun["delegation"])
+        assert (found["state"], found["text"].strip()) == ("succeeded", "done")
+
+
+def test_agents_may_do_what_their_user_may() -> None:
+    """What hardens a service is inherited by all that it starts."""
+    with user_manager() as manager:
+        body = "cat >/dev/null; grep -E '^(NoNewPrivs|Seccomp|Umask):' /proc/self/status; env"
+        manager.install(config=backend(manager, "looks", body))
+        manager.systemctl("enable", "--now", SOCKET)
+        done = asked(manager, "delegate", prompt="x", backend="looks", wait="finished")
+        lines = done["text"].splitlines()
+        assert [line.split() for line in lines[:3]] == [
+            ["Umask:", "0022"],
+            ["NoNewPrivs:", "0"],
+            ["Seccomp:", "0"],
+        ]
+        names = {line.partition("=")[0] for line in lines[3:]}
+        assert "PATH" in names
+        assert not {n for n in names if n.startswith(("NOTIFY_", "WATCHDOG_", "LISTEN_"))}
