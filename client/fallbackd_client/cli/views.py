@@ -50,7 +50,7 @@ def _health_cells(entry: dict[str, Json], at: float) -> list[object]:
         until = when(entry["until_at"], at)
     elif entry.get("seconds_remaining") is not None:
         until = f"in {duration(entry['seconds_remaining'])}"
-    words = [entry.get("reason"), entry.get("detail"), entry.get("note")]
+    words = list(dict.fromkeys(entry.get(key) for key in ("reason", "detail", "note")))
     return [state, entry.get("count") or "", until, ": ".join(str(w) for w in words if w)]
 
 
