@@ -11,9 +11,10 @@ CLIENT = ROOT / "client" / "fallbackd_client"
 
 CORE_MAY_IMPORT = {
     "collections", "datetime", "email", "enum", "fallbackd", "functools", "hashlib", "itertools",
-    "json", "math", "msgspec", "re", "types", "typing", "zoneinfo",
+    "json", "math", "msgspec", "re", "re2", "types", "typing", "zoneinfo",
 }  # fmt: skip
-"""`datetime`, `email`, `zoneinfo`: reset times are calendar arithmetic on a given instant."""
+"""`datetime`, `email`, `zoneinfo`: reset times are calendar arithmetic on a given instant. `re2`:
+the patterns of users, in linear time."""
 BACKENDS_MAY_IMPORT = CORE_MAY_IMPORT | {"codecs", "tomllib", "urllib"}
 CLOCKS = {"now", "today", "utcnow"}
 

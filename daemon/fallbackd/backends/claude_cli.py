@@ -282,7 +282,7 @@ RULES = (
     Rule(
         id="claude-connect",
         reason=Reason.NETWORK,
-        pattern=r"Unable to connect to API",
+        pattern=r"Unable to connect to API(?!.*certificate)",
         streams=_PRINTS,
         codes=(NO_RESPONSE,),
     ),

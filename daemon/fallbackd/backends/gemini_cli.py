@@ -318,7 +318,7 @@ RULES = (
         id="gemini-throttle",
         reason=Reason.RATE_LIMIT,
         pattern=r"exceeded your current quota(?=.*(?:Please retry in|Suggested retry after))"
-        r"|free_tier_requests"
+        r"(?!.*\blimit: 0\b)|free_tier_requests(?!.*\blimit: 0\b)"
         r"|Resource has been exhausted",
     ),
     Rule(

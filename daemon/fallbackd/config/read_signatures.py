@@ -1,20 +1,14 @@
 """`[[signatures]]`: lines of output that the user knows to mean a failure."""
 
-import re
-
 from msgspec import Struct
 
 from fallbackd.config import profiles
 from fallbackd.config.fields import Say, guess, join, read, show
 from fallbackd.config.schema import SignatureTable
 from fallbackd.core.failures import Reason
-from fallbackd.core.rules import Rule
+from fallbackd.core.rules import Rule, linear
 
 _ANYWHERE = ("stderr", "jsonl", "http", "unknown")
-# A repeated group that itself repeats: such a pattern can run for hours on one line.
-_RUNAWAY = re.compile(
-    r"(?<!\\)\((?:[^()\\]|\\.)*(?:[+*]|\{\d+,\})(?:[^()\\]|\\.)*\)(?:[+*]|\{\d+,)"
-)
 
 
 class Signature(Struct, frozen=True, kw_only=True):
@@ -69,6 +63,7 @@ def _signature(raw: object, number: int, path: str, say: Say) -> Signature | Non
         # A tail of mixed output holds every channel.
         streams=_ANYWHERE if stream is None else tuple(dict.fromkeys((stream, "unknown"))),
         anywhere=True,
+        is_users=True,
         detail=given.get("detail"),
     )
     return Signature(rule=rule, kind=kind)
@@ -77,11 +72,7 @@ def _signature(raw: object, number: int, path: str, say: Say) -> Signature | Non
 def _trouble(pattern: str) -> str | None:
     """Why a pattern cannot be used, if so."""
     try:
-        compiled = re.compile(pattern, re.IGNORECASE)
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"is no regular expression ({error})"
-    if compiled.search("") is not None:
-        return "fits every line"
-    if _RUNAWAY.search(pattern):
-        return "repeats a group that itself repeats, which may never end"
-    return None
+        compiled = linear(pattern)
+    except ValueError as error:
+        return f"is no regular expression that linear time can search ({error})"
+    return "fits every line" if compiled.search("") is not None else None

@@ -20,6 +20,7 @@ from fallbackd.core.common_rules import COMMON_RULES, GENERAL_THROTTLES
 from fallbackd.core.error_json import Said, is_json, read_body, read_lines
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.other_programs import is_side_call
 from fallbackd.core.redact import excerpt, strip_escapes
 from fallbackd.core.reset_time import seconds_until_reset
 from fallbackd.core.rules import Rule
@@ -79,7 +80,11 @@ def _statements(evidence: Evidence) -> tuple[Said, ...]:
     if evidence.body is not None:
         found.extend(read_body(evidence.body, status=status))
     if not found:
-        found.extend(read_lines(text, is_body=evidence.stream in ("http", "exception")))
+        if re.match(r"\s{0,20}<(?:!doctype html|html)\b", text, re.I):
+            return tuple(read_body(text, status=status))
+        is_body = evidence.stream in ("http", "exception") or (status or 0) >= 400
+        said = read_lines(text, is_body=is_body)
+        found.extend(one for one in said if is_body or not is_side_call(one.text))
         if found and not words and status is None:
             return tuple(found)
     # What was cut out of events comes as plain text: a vendor's statement, not its log. What
@@ -241,6 +246,7 @@ def _failure(
         signature=rule.id,
         evidence=excerpt(hit.text or _shown(evidence)),
         rotate=rule.rotate,
+        hop=rule.hop,
     )
 
 

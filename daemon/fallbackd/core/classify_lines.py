@@ -12,12 +12,13 @@ from functools import lru_cache
 from msgspec import Struct
 
 from fallbackd.core.common_rules import COMMON_RULES
-from fallbackd.core.error_json import Said
-from fallbackd.core.error_lines import candidate_lines
+from fallbackd.core.error_json import Said, read_embedded
+from fallbackd.core.error_lines import MAX_BLOCK_CHARS, MAX_BLOCK_LINES, Line, candidate_lines
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Confidence, Reason
+from fallbackd.core.other_programs import is_of_another
 from fallbackd.core.redact import strip_escapes
-from fallbackd.core.rules import Rule
+from fallbackd.core.rules import Found, Rule, compiled
 
 
 class Hit(Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ def first_fit(said: Said, rules: Iterable[Rule]) -> Rule | None:
             return rule
         if rule.pattern:
             status_fits = not rule.statuses or said.status in rule.statuses
-            if status_fits and any(_compiled(rule.pattern).search(line) for line in lines):
+            if status_fits and any(compiled(rule).search(line) for line in lines):
                 return rule
         elif rule.statuses and said.status in rule.statuses:
             return rule
@@ -59,14 +60,14 @@ def text_hit(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
     signalled = evidence.signal is not None or evidence.exit_code in SIGNAL_EXITS
     hit = _vendor_line(evidence, rules)
     if hit is None and not signalled and evidence.stream in ("stderr", "unknown", "jsonl"):
-        hit = _common_line(evidence, rules)
+        hit = _common_line(evidence)
     if hit is None and evidence.exit_code is not None and not signalled:
         hit = _notice(evidence, rules)
     return hit
 
 
 @lru_cache(maxsize=8)
-def _lines(text: str, stream: str) -> tuple[str, ...]:
+def _lines(text: str, stream: str) -> tuple[Line, ...]:
     plain = strip_escapes(text).replace("’", "'").replace("\r\n", "\n").replace("\r", "\n")
     return candidate_lines(plain, mixed=stream == "unknown")
 
@@ -75,107 +76,215 @@ def _vendor_line(
     evidence: Evidence, rules: tuple[Rule, ...], *, only_despite_success: bool = False
 ) -> Hit | None:
     """The last line that a rule of this vendor (or user) knows in a channel named by the rule."""
-    streams = {evidence.stream}
-    openers = [r for r in rules if r.opens and _is_heard(r, streams)]
     heard = [
         r
         for r in rules
-        if r.pattern and not r.opens and _is_heard(r, streams)
+        if r.pattern and _is_heard(r, evidence.stream)
         and not (only_despite_success and r.requires_exit)
     ]  # fmt: skip
+    openers = [r for r in heard if r.opens]
+    heard = [r for r in heard if not r.opens]
     weak: Hit | None = None
-    for line in reversed(_lines(evidence.text, evidence.stream)):
-        opener = next((r for r in openers if _compiled(r.pattern).match(line)), None)
-        if opener is not None and not (only_despite_success and opener.requires_exit):
-            statement = line[_end_of_match(opener.pattern, line) :].strip() or line
-            status = _status_in(statement)
-            said = Said(text=statement, words=(), status=status)
+    lines = _lines(evidence.text, evidence.stream)
+    for at in range(len(lines) - 1, -1, -1):
+        line = lines[at].text
+        opener = next((r for r in openers if compiled(r).match(line)), None)
+        if opener is not None:
+            block = _block(lines, at)
+            statement = block[_end_of_match(opener, line) :].strip() or line
+            said = _said_in(statement)
             rule = first_fit(said, (*rules, *COMMON_RULES))
-            if rule is not None and (rule.pattern or weak is None):
-                hit = Hit(rule=rule, text=line, confidence="text")
-                if rule.pattern:
-                    return hit
-                weak = hit
+            if rule is not None and (rule.pattern or rule.codes):
+                return Hit(rule=rule, text=block, confidence="text", said=said)
+            if rule is not None:
+                weak = weak or Hit(rule=rule, text=block, confidence="text", said=said)
             elif weak is None and opener.reason is not Reason.UNKNOWN:
                 weak = Hit(rule=opener, text=line, confidence="text")
             continue
         for rule in heard:
-            found = _compiled(rule.pattern).search(line)
-            if found and (rule.anywhere or found.start() == 0 or _opens_like_error(line)):
-                return Hit(rule=rule, text=line, confidence="text")
+            found = compiled(rule).search(line)
+            if found and (rule.anywhere or found.start() == 0 or _opens(lines[at])):
+                return Hit(rule=rule, text=_block(lines, at), confidence="text")
     return weak
 
 
-def _is_heard(rule: Rule, streams: set[str]) -> bool:
-    return bool(streams & set(rule.streams or ("stderr", "unknown", "jsonl"))) or (
-        # A tail of mixed output, as a person pastes it, holds every channel.
-        "unknown" in streams and not rule.anywhere
+def _block(lines: tuple[Line, ...], at: int) -> str:
+    """The line and those that continue it: terminals wrap sentences, JSON spreads over lines."""
+    parts = [lines[at].text]
+    size = len(parts[0])
+    for line in lines[at + 1 : at + MAX_BLOCK_LINES]:
+        size += len(line.text)
+        if line.begins or size > MAX_BLOCK_CHARS or _opens_like_error(line.text):
+            break
+        parts.append(line.text)
+    return "\n".join(parts)
+
+
+def _said_in(text: str) -> Said:
+    """What a line states, with the words and the status of JSON that is quoted in it."""
+    flat = " ".join(text.split())
+    inner = read_embedded(flat) if "{" in flat else None
+    words = tuple(m[1].lower() for m in _TYPE_INSIDE.finditer(flat[:600]))
+    status = _status_in(flat)
+    if inner is not None:
+        words, status = (*words, *inner.words), status or inner.status
+    return Said(
+        text=flat if inner is None else f"{flat}\n{inner.text}",
+        words=words,
+        status=status,
+        value=None if inner is None else inner.value,
     )
 
 
-def _common_line(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
+def _is_heard(rule: Rule, stream: str) -> bool:
+    # A tail of mixed output, as a person pastes it, holds every channel.
+    return stream in (rule.streams or ("stderr", "unknown", "jsonl")) or (
+        stream == "unknown" and not rule.anywhere
+    )
+
+
+def _common_line(evidence: Evidence) -> Hit | None:
     weak: Hit | None = None
-    may_be_short = evidence.stream == "stderr"
-    for line in reversed(_lines(evidence.text, evidence.stream)):
-        status = _status_in(line) if _STATUS_LINE.match(line) or _opens_like_error(line) else None
-        said = Said(text=line, words=_type_names(line), status=status)
-        opens = _opens_like_error(line) or status is not None
-        rule = _line_fit(said, COMMON_RULES, opens=opens or (may_be_short and _is_short(line)))
+    is_errors = evidence.stream == "stderr"
+    lines = _lines(evidence.text, evidence.stream)
+    listed = _listed_statuses(lines)
+    for at in range(len(lines) - 1, -1, -1):
+        line = lines[at]
+        if line.is_quiet or is_of_another(line.text):
+            continue
+        opens = _opens(line) and not listed.match(line.text)
+        if line.is_deep and not opens and not is_errors:
+            continue
+        short = is_errors and _is_short(line.text)
+        if opens or short:
+            text = _block(lines, at)
+            said = _said_in(text)
+            if is_of_another(said.text):
+                continue
+            rule = _fits_all(said, COMMON_RULES)
+        else:
+            text, said = line.text, Said(text=line.text, words=_type_names(line.text))
+            rule = _says(line.text, COMMON_RULES)
         if rule is None:
             continue
-        hit = Hit(rule=rule, text=line, confidence="text")
+        hit = Hit(rule=rule, text=text, confidence="text", said=said)
         if (rule.pattern or rule.codes) and rule.reason is not Reason.CRASH:
             return hit
         weak = weak or hit
-    return weak or _wrapped(_lines(evidence.text, evidence.stream))
+    return weak
 
 
-def _wrapped(lines: tuple[str, ...]) -> Hit | None:
-    """A statement that a terminal, or pretty JSON, has spread over lines."""
-    begin = next((i for i, line in enumerate(lines) if _opens_like_error(line)), None)
-    if begin is None:
-        return None
-    text = " ".join(lines[begin : begin + 12])[:3000].replace('\\"', '"')
-    rule = _line_fit(Said(text=text, status=_status_in(text)), COMMON_RULES, opens=True)
-    return None if rule is None else Hit(rule=rule, text=text, confidence="text")
-
-
-def _line_fit(said: Said, rules: Iterable[Rule], *, opens: bool) -> Rule | None:
-    lead = _LEAD.match(said.text)
+def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:
+    """For a statement that is known to be an error: a rule may fit anywhere in it."""
     for rule in rules:
         if rule.codes and any(w in rule.codes for w in said.words):
             return rule
         if rule.pattern:
             if rule.statuses and said.status not in rule.statuses:
                 continue
-            found = _compiled(rule.pattern).search(said.text)
-            if found is None:
-                continue
-            if opens or (found.start() == 0 and rule.pattern.startswith("^")):
-                return rule
-            begins = found.start() == 0 or (lead is not None and found.start() <= lead.end())
-            if begins and _is_statement(said.text, found, is_bare=found.start() == 0):
+            if any(compiled(rule).search(line) for line in said.lines):
                 return rule
         elif rule.statuses and said.status in rule.statuses:
             return rule
     return None
 
 
+def _says(line: str, rules: Iterable[Rule]) -> Rule | None:
+    """For a line that may be prose: it has to begin with what a rule knows, and to be a report."""
+    names = _type_names(line)
+    lead = _LEAD.match(line)
+    for rule in rules:
+        if rule.codes and any(w in rule.codes for w in names):
+            return rule
+        if not rule.pattern or rule.statuses:
+            continue
+        found = compiled(rule).search(line)
+        if found is None:
+            continue
+        if found.start() == 0 and rule.pattern.startswith("^"):
+            return rule
+        begins = (
+            found.start() == 0
+            or (lead is not None and found.start() <= lead.end())
+            # Other scripts have other words for "your".
+            or (found.start() <= 16 and not found[0].isascii())
+        )
+        if begins and _is_statement(line, found, is_bare=found.start() == 0):
+            return rule
+        if _is_report(line, found.start()):
+            return rule
+    return None
+
+
 _LEAD = re.compile(
-    r"(?:sorry, |oops[,!] )?(?:you(?:'re|'ve| are| have)?|the|your|our|this)\s(?:\w+ ){0,3}", re.I
+    r"(?:sorry, |oops[,!] )?(?:you(?:'re|'ve| are| have)?|the|your|our|this)\s(?:\w+ ){0,3}"
+    r"|(?-i:[A-Z])[\w.-]+ (?:\w+ ){0,2}",
+    re.I,
 )
 """Words before the statement itself: `Our servers are currently overloaded.`"""
 
 
-def _is_statement(line: str, found: re.Match[str], *, is_bare: bool) -> bool:
+def _is_statement(line: str, found: Found, *, is_bare: bool) -> bool:
     """The line says this and little else: `Too many requests`, not `Timeouts are now set to …`."""
-    rest = line[found.end() :]
-    if re.match(r"\w{0,12}\s*(?:[.:·,;!。，(\[{\-–—]|$)", rest):
+    rest, line = line[found.end() :], line[:400]
+    if re.match(r"\w{0,12}\s*(?:[.:·∙•|,;!。，(\[{\-–—]|$)", rest) and not _PROSE.search(line):
         return True
-    return is_bare and len(rest.split()) <= 6
+    return is_bare and len(rest.split()) <= 6 and not _PROSE.search(line)
 
 
-_TYPE_NAME = re.compile(r"(?:[\w.]+\.)?(\w+(?:Error|Exception|Timeout|Exceeded))\b(?=\s*[:(\[]|$)")
+_ADDRESSED = re.compile(
+    r"(?:sorry,? |oops[,!] |unfortunately,? )?(?:there(?:'s| is| was) an? (?:issue|problem|error)"
+    r"|response |conversation |configuration |to use \w+ |oauth |you(?:'ve|'re)?\b|your |we(?:'re"
+    r"| are) (?:sorry"
+    r"|currently|experiencing)|our |please |this (?:model|request|account|organization|api|key"
+    r"|feature)|the (?:model|request|requested|response|output|content|message|resource|api|server"
+    r"|service|ai|provider|engine|upstream"
+    r"|usage|prompt|input|account|organization|conversation|selected|current)\b|unable to |cannot "
+    r"|could not |couldn't |failed to |no (?:api|valid|auth|credentials|available|endpoints|such)"
+    r"|requests? (?:to|was|rate|too|timed|limit|failed)|rate limit|individual |subscription "
+    r"|usage |quota |insufficient |invalid |model |access )",
+    re.I,
+)
+"""How a service speaks to the person before it."""
+
+_PROSE = re.compile(
+    r"[`<>{}]|=>|->|::|\b(?:I|I'm|I've|I'll|we|we've|we'll|let me|let's|now|should|would|shall"
+    r"|because|whenever|instead|handle[sd]?|handlers?|returns?|returned|raises?|raised|throws?"
+    r"|retries|retried|fix(?:e[sd]|ing)?|adds?|added|tests?|tested|docs?|document(?:s|ed|ation)"
+    r"|comes|came|means|e\.g\.|i\.e\.|functions?|class|methods?|middleware|webhook|script|config"
+    r"|refactor\w*|implement\w*|feature flag|commit|branch|dashboard|callers?|variable|parse[sd]?"
+    r"|ETA|see also|example)\b|\bsrc/|\w\.(?:py|ts|tsx|js|go|rs|md|java|rb)\b|\w\(\)",
+)
+
+
+def _is_report(line: str, at: int) -> bool:
+    """The first sentence is short, speaks to a person, and tells nothing of code."""
+    first = re.split(r"(?<=[.!?])\s", line[:250], maxsplit=1)[0]
+    return (
+        at <= min(len(first), 80)
+        and len(first) <= 240
+        and _ADDRESSED.match(line) is not None
+        and _PROSE.search(first) is None
+        and not re.match(r"[^\"“]*[\"“]", first[:at])
+    )
+
+
+_LISTED = re.compile(r"[1-5]\d\d(?=\s|:|$)")
+_NEVER = re.compile(r"(?!)")
+
+
+def _listed_statuses(lines: tuple[Line, ...]) -> re.Pattern[str]:
+    """A list of what statuses mean has several of them; a failure has one."""
+    heads = (re.match(r"[1-5]\d\d(?=\s|:|$)", line.text) for line in lines)
+    found = {head[0] for head in heads if head is not None}
+    return _LISTED if len(found) > 1 else _NEVER
+
+
+_TYPE_NAME = re.compile(
+    r"(?:(?:\w{1,40} )?(?:[Ee]rror|[Ee]xception|[Cc]ause): )?(?:\w{1,60}\.){0,6}"
+    r"(\w{1,80}(?:Error|Exception|Timeout|Exceeded)|Timeout)\b(?=\s*[:(\[]|$)"
+)
+_TYPE_INSIDE = re.compile(r"\b([A-Z]\w{1,60}(?:Error|Exception|Timeout))(?=[:(\]] ?| -|$)")
 
 
 def _type_names(line: str) -> tuple[str, ...]:
@@ -202,7 +311,7 @@ def _notice(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
             continue
         if rule.streams and evidence.stream not in rule.streams:
             continue
-        found = _compiled(rule.pattern).match(first)
+        found = compiled(rule).match(first)
         if found and (rule in rules or _is_statement(first, found, is_bare=True)):
             return Hit(rule=rule, text=text, confidence="text")
     return None
@@ -215,54 +324,73 @@ def _despite_success(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
 
 
 _STATUS = re.compile(
-    r"\b(?:HTTP(?:/\d(?:\.\d)?)?[ :]*(?:error |status |code )*"
-    r"|status(?:[ _-]?code)?[\"']?\s*[:= ]\s*"
-    r"|(?:error|api error|code)[: (\"'=]+(?:code: )?|last status: )(?P<a>[1-5]\d\d)\b(?!\s*(?:ms"
-    r"|s\b|MB|tokens))"
-    r"|^\W*(?P<b>[45]\d\d)(?=\s+[A-Z{\"\[<a-z]|:|$|\s*status code)",
+    r"\b(?:HTTP(?:/\d(?:\.\d)?)?[ :]*(?:error |status |code ){0,3}"
+    r"|status(?:[ _-]?code)?[\"']?\s{0,3}[:= ]\s{0,3}[\"']?"
+    r"|(?:error|api error|code|failed|responded with|response|exception|unexpected status)"
+    r"[: (\"'=\[]{1,4}(?:code: |status |HTTP )?|last status: |\[)"
+    r"(?P<a>[1-5]\d\d)\b(?!\s*(?:ms|s\b|MB|tokens|\.\d|,\d|%))"
+    r"|^\W{0,4}(?P<b>[45]\d\d)(?=\s+[A-Z{\"\[<a-z]|:|$|\s*status code)"
+    r"|\b(?P<c>[45]\d\d) (?:Too Many Requests|Unauthorized|Forbidden|Bad Gateway|Bad Request"
+    r"|Service Unavailable|Internal Server Error|Gateway Time-?out|Payment Required|Not Found)",
     re.I,
 )
+MAX_OPENING_CHARS = 300
 _STATUS_LINE = re.compile(
-    r"(?:HTTP[/ ]?[\d.]*[ :]*[45]\d\d\b|HTTP error|status(?:[ _-]?code)?[:= ]+[45]\d\d\b"
-    r"|[45]\d\d\s+"
-    r"(?:[A-Z_]{6,}\b|[A-Z][\w']+(?:\s+[A-Z]\w+)*\s*[.:]?$|\{|\"|<|[A-Z][\w']+.*[.!]$"
-    r"|Insufficient|status code))",
+    r"(?:HTTP[/ ]?[\d.]*[ :]*[45]\d\d\b|HTTP (?:response )?error"
+    r"|status(?:[ _-]?code)?[:= ]+[45]\d\d\b"
+    r"|\[?[45]\d\d\]?:?\s+"
+    r"(?:[A-Z_]{6,}\b|[A-Z][\w']+(?:\s+[A-Z]\w+){0,6}\s*(?:[.:]?$|: )|\{|\"|<|[A-Z][\w']+.*[.!]$"
+    r"|Insufficient|status code|No |The |You|This |Too |Invalid|Model|Request|Rate))",
     re.I,
 )
 _ERROR_OPENING = re.compile(
     r"\[?(?:fatal|error|err|critical)\]?\s*[:\]!]|\[?(?:fatal|error|critical)\]?\s+(?=[\[({]"
     r"|\w+ error)"
-    r"|error[: (]|(?:[\w.]+\.)?\w*(?:error|exception|timeout)(?:\s*[\[(][^\])]*[\])])?\s*[:(]"
+    r"|(?:fatal )?error[: (\]]|error$"
+    r"|[\w.]{0,120}(?:error|exception)(?:\s*[\[(][^\])]{0,80}[\])])?\s*(?:[:(]|$)"
+    r"|(?-i:[\w.]{0,120}Timeout)\s*[:(]"
+    r"|\{(?!.{0,60}\"type\":\s*\"(?:item\.|user|assistant|tool|message)).{0,200}?"
+    r"\"(?:error|retryMessage|api_error_status)\"\s*:\s*(?!null|false|\"\")[\"{\d]"
     # `OAuth error: …`, `sub-agent error: …`; side calls of a program are not its failure.
-    r"|(?!tracing|telemetry|\w+ logging)(?:[\w/.-]+ ){1,3}error ?[:(]|\S+ +(?:error|fatal) +\S"
-    r"|[\w-]+ : "
-    r"|api error\b|api call failed|api request failed|request failed|ran into this error|reason: "
-    r"|error (?:when|while|from|code|msg|running|reading)|unexpected status|execution failed"
-    r"|model call failed|exceeded retry limit|agent terminated|llm (?:provider|request)"
-    r"|failed to (?:authenticate|refresh|sign in|login|log in|run prompt)"
+    r"|\[?(?:[\w/.'-]{1,40} ){1,4}(?:error|exception)(?: \d{3})?\]? ?[:(]|\S{1,80} {1,20}(?:error"
+    r"|fatal) +\S"
+    r"|[\w-]{1,60} : |(?=[A-Z0-9_]*(?:ERROR|FAIL))[A-Z0-9_]{6,60}: |\w{1,60}: (?:fatal )?error\b"
+    r"|unhandled ?(?:promise ?)?(?:rejection|exception|error)|uncaught |panic\b|caused by:|cause: "
+    r"|api (?:error|request failed|call failed)\b|request (?:failed|error)|(?:reason|error message"
+    r"|message|details?): |ran into this error|(?:an )?(?:unexpected )?error (?:has )?occurred"
+    r"|error (?:when|while|from|code|msg|running|reading|\w+ing)\b|unexpected status"
+    r"|(?:execution|model call|completion|generation|prompt|query|turn|session|run|agent|login"
+    r"|authentication|connection|handshake|stream|summar\w+|compaction) failed"
+    r"|exceeded retry limit|agent terminated|llm (?:provider|request|call)"
+    r"|failed(?: after \d+ (?:attempts|retries))?[:.] |failed (?:to|with|while|after) "
+    r"|(?:[\w./-]{1,40} ){1,7}failed(?: (?:with|while|after)\b|[:.] | \(|$)"
     r"|stream (?:disconnected|error)|reconnecting\.\.\.|attempt \d+ failed|internal error"
-    r"|provider (?:api )?error|upstream ",
+    r"|provider (?:api )?(?:returned|error)|upstream |retrying (?:after|in|\d)|retry \d"
+    r"|falling back from|unsuccessful |server error|bad request|received (?:error|fatal)"
+    r"|dial tcp|(?:get|post) \\?\"https?://|\[errno|(?-i:(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{1,60}): "
+    r"|(?:fehler|erreur|errore|erro|エラー|错误|خطأ|ошибка) ?[::]"
+    r"|[✕✖✗❌⚠×]|\[api error|last error",
     re.I,
 )
 
 
 def _opens_like_error(line: str) -> bool:
-    return bool(_ERROR_OPENING.match(line))
+    return bool(_ERROR_OPENING.match(line[:MAX_OPENING_CHARS]))
+
+
+def _opens(line: Line) -> bool:
+    text = line.text
+    return line.has_level or _opens_like_error(text) or bool(_STATUS_LINE.match(text))
 
 
 def _status_in(line: str) -> int | None:
     found = _STATUS.search(line)
     if found is None:
         return None
-    status = int(found["a"] or found["b"])
+    status = int(found["a"] or found["b"] or found["c"])
     return status if status >= 400 else None
 
 
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
-
-
-def _end_of_match(pattern: str, line: str) -> int:
-    found = _compiled(pattern).match(line)
+def _end_of_match(rule: Rule, line: str) -> int:
+    found = compiled(rule).match(line)
     return found.end() if found else 0

@@ -251,6 +251,13 @@ def _embedded(text: str) -> Iterator[dict[str, Any]]:
         yield parsed
 
 
+def read_embedded(text: str) -> Said | None:
+    """What an object inside of prose states; None where there is none that can be read."""
+    for piece in _embedded(text):
+        return _say(piece)
+    return None
+
+
 def _from_python(text: str) -> str:
     """The repr of a dict, near enough: single quotes to double ones, names of constants."""
     text = re.sub(r"(?<=[{\[,:\s])'((?:[^'\"\\]|\\.)*)'(?=\s*[:,}\]])", r'"\1"', text)

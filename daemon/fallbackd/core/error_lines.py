@@ -1,67 +1,169 @@
-"""Which lines of a program's output may be its own statements, and where they begin."""
+"""
+Which lines of a program's output may be its own statements, and where they begin.
+
+Left out is what an agent says and what its tools print: calls and their output, diffs, code,
+tables, lists, quotations. What is left loses its decoration: boxes, times, names of loggers.
+"""
 
 import re
 
-_DECORATION = re.compile(
-    r"^(?:[\s│┃╭╰╮╯─|■●•×✕✖✗❌⚠⎿›>*└├⚕️‼!！]+"
-    r"|-\s(?=[A-Z])"
-    r"|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\s*[:\]|-]?"
-    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?\s"
-    r"|\[\d{4}-\d\d-\d\d[^\]]*\]"
-    r"|\[(?:stderr|stdout)\]\s)+"
-)
+from msgspec import Struct
 
-MAX_LINE_CHARS = 8_000
+MAX_LINE_CHARS = 4_000
 """No program states its failure in a longer line."""
 
 MAX_FIRST_LINES, MAX_LAST_LINES = 50, 300
 """Of a long log, its beginning and its end are read: a failure ends a run, or keeps it from
 beginning."""
 
+MAX_BLOCK_LINES, MAX_BLOCK_CHARS = 14, 4_000
+"""A statement over several lines, as terminals wrap it and JSON is printed, is no longer."""
+
+
+class Line(Struct, frozen=True):
+    text: str
+    """Without decoration."""
+    has_level: bool = False
+    """A logger has marked it as an error."""
+    is_quiet: bool = False
+    """A logger has marked it as information."""
+    begins: bool = True
+    """It stands behind an empty line, or was decorated: it continues nothing."""
+    is_deep: bool = False
+    """Indented as code is."""
+
+
+_BOX = re.compile(r"^[\s│┃╭╰╮╯─■●•×✕✖✗❌⚠⎿›└├⚕✘🚫⛔❗☠\ufe0f‼!！]+")
+_BULLET = re.compile(r"[■●•×✕✖✗❌⚠⎿›✘🚫⛔❗☠]")
+_PREFIXES = (
+    # 2026-02-03T04:05:06.789Z, [2026-02-03 04:05:06,789], 2026/02/03 04:05:06
+    re.compile(
+        r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d{1,9})?"
+        r"(?: ?(?:Z|UTC|[+-]\d\d:?\d\d)\b)?\]?\s*[:|-]?\s*"
+    ),
+    re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+"),
+    # Apr 28 19:14:01 host-a node[123]:
+    re.compile(r"[A-Za-z]{3} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,60} [\w./-]{1,60}(?:\[\d+\])?: "),
+    re.compile(r"[\w.-]{1,40}-\d{1,3} +\| +"),  # of containers that run together
+    re.compile(r"\[(?:stderr|stdout)\]\s*", re.I),
+)
+_LEVEL = re.compile(
+    r"(?:level=(?P<a>\w+)\s+(?:msg=\"?)?"
+    r"|\[?(?P<b>ERROR|ERR|FATAL|CRITICAL|SEVERE|WARN|WARNING|INFO|DEBUG|TRACE|NOTICE)\]?"
+    r"(?::(?=[\w.]{1,40}:)|(?=\s)|(?<=\]):?)\s*"
+    r"|\[(?P<c>error|err|fatal|critical|warn|warning|info|debug|trace)\]:?\s*)"
+)
+_TAG = re.compile(r"(?:\[[\w ./:@-]{1,40}\](?=\s)|[a-z][\w.]{1,30}:(?=ERROR\b))\s*")
+_ERRORS = frozenset(("error", "err", "fatal", "critical", "severe"))
+_QUIET = frozenset(("info", "debug", "trace", "notice"))
+
 # A tool's output in the transcript of an agent begins here …
+_AGENTS = (
+    r"(?:claude|codex|gemini|opencode|aider|goose|qwen|kimi|crush|hermes|copilot|numasec|ollama"
+    r"|llm|openclaw|npx|cursor-agent|amp)"
+)
 _TOOL_OPENS = re.compile(
     r"^\s*(?:"
-    r"[⏺●]\s*(?:Bash|Update|Write|Edit|Read|Web ?Search|WebFetch|Grep|Glob|Task|MultiEdit)\b"
-    r"|exec$|diff --git |@@ |--- [ab]/|\+\+\+ [ab]/|\$ \S|> /run\b|[┊╎]\s*\S+\s|─── "
-    r"|[│|]\s+(?:Bash|Edit|Read|Write|Grep|Glob|Web)\s|[│|]\s*✓|╭─+╮|• (?:Explored|Ran|Edited|Read)"
-    r"|```"
+    r"[⏺●✓✔]\s*[A-Z][\w-]*(?: [A-Z][\w-]*)?\("
+    r"|[⏺●]\s*(?:Bash|Update|Write|Edit|Read|Web ?Search|WebFetch|Grep|Glob|Task|MultiEdit"
+    r"|Shell)\b"
+    r"|exec$|diff --git |@@ |--- [ab]/|\+\+\+ [ab]/|Index: \S"
+    rf"|(?:[\w.@~:/-]{{1,60}})?[$%] (?!(?:sudo |\w+=\S+ )?{_AGENTS}\b)\S"
+    r"|PS [A-Z]:\\[^>]{0,80}> \S"
+    r"|> /run\b|[┊╎]\s*\S+\s|─── "
+    r"|[│|]\s+(?:Bash|Edit|Read|Write|Grep|Glob|Web|List|Task)\s|[│|]\s*[✓x✗]\s|╭─+╮"
+    r"|[•✓✔✗] (?:Explored|Ran|Edited|Read|Added|Deleted|Updated|Used|Shell|Running|Bash)\b"
+    r"|```|~~~"
     r")"
 )
 # … and ends where the agent, or the program itself, speaks again.
 _TOOL_ENDS = re.compile(
-    r"^\s*(?:[⏺✦⚕]\s*(?!Bash|Update|Write|Edit|Read|Web|Grep|Glob|Task)|codex$|user$|■|tokens used"
-    r"|(?:\x1b\[\d+m)*(?:ERROR|Error|error): (?!Exit code)|╰─+╯|❯|✕)"
+    r"^(?:\s*[⏺●✦⚕]\s*(?![A-Z][\w-]*(?: [A-Z][\w-]*)?\()|codex$|user$|assistant$|\s*■"
+    r"|tokens used|ERROR: (?!Could not|No matching|failed to)|╰─+╯|❯|\s*✕"
+    rf"|(?:[\w.@~:/-]{{1,60}})?[$%] {_AGENTS}\b)"
 )
-_AGENT_SPEAKS = re.compile(r"^\s*(?:[⏺✦⚕]|codex$)")
+_FENCE = re.compile(r"^\s*(?:```|~~~)")
+_AGENT_SPEAKS = re.compile(r"^\s*(?:[⏺●✦⚕]\s+(?!API Error)|codex$|assistant$|thinking$)")
+
+# Lines that show something instead of saying it: lists, tables, quotations, diffs, headings.
+_SHOWN = re.compile(
+    r"^\s*(?:[-+*] |[-+][^\s-]|\d{1,2}[.)] |> |#{1,6} |\|.*\|\s*$|//|/\*|<!--"
+    r"|(?!\"[\w.-]+\"\s*:|'[\w.-]+'(?:\s*:| is not recognized))[\"'`“”«„‘][^\"{]"
+    r"|\[[ x]\] |☐|☑|✅|💡|🔧|🛡|📝|\d+ [+-] ?|[0-9a-f]{7,12} \w"
+    r"|(?!status|code|error|exit)[\w.-]+: ?(?:\d[\d_.]*|true|false|null)\s*$"
+    r"|\S+\.(?:py|[jt]sx?|go|rs|java|rb|c|cpp|h|md|json|ya?ml|toml|sh|txt|php|cs|kt|sql):\d+)"
+)
 
 
-def candidate_lines(text: str, *, mixed: bool) -> tuple[str, ...]:
+def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:
     """
-    Lines without decoration that may be statements of the program, in order.
+    Lines that may be statements of the program, in order.
 
     Args:
         mixed: The text may hold an agent's prose and the output of its tools.
     """
-    lines: list[str] = []
-    in_tool = in_prose = False
-    for line in text.split("\n"):
-        if not line.strip():
+    lines: list[Line] = []
+    in_tool = in_fence = in_prose = False
+    begins = True
+    depth = 0  # of brackets: inside of JSON a line that begins with a quote quotes nothing
+    for raw in text.split("\n"):
+        if not raw.strip():
             in_prose = False
+            begins = True
+            depth = 0
             continue
-        if _TOOL_OPENS.match(line):
-            in_tool, in_prose = True, False
+        if len(raw) > MAX_LINE_CHARS:
+            continue
+        if in_fence:
+            in_fence = not _FENCE.match(raw)
+            in_tool = False
+            continue
+        if _TOOL_OPENS.match(raw):
+            in_fence = bool(_FENCE.match(raw))
+            in_tool, in_prose = not in_fence, False
             continue
         if in_tool:
-            if not _TOOL_ENDS.match(line):
+            if not _TOOL_ENDS.match(raw):
                 continue
-            in_tool = False
-        if _AGENT_SPEAKS.match(line):
+            in_tool, begins = False, True
+        if _AGENT_SPEAKS.match(raw):
             in_prose = True
-        if in_prose and mixed:
+        if (in_prose and mixed) or (depth <= 0 and _SHOWN.match(raw)):
+            begins = True
             continue
-        bare = _DECORATION.sub("", line).strip()
-        if bare and len(bare) < MAX_LINE_CHARS:
-            lines.append(bare)
+        depth += sum(map(raw.count, "{[")) - sum(map(raw.count, "}]"))
+        line = read_line(raw, begins=begins)
+        if line.text:
+            lines.append(line)
+            begins = False
     if len(lines) > MAX_FIRST_LINES + MAX_LAST_LINES:
         return (*lines[:MAX_FIRST_LINES], *lines[-MAX_LAST_LINES:])
     return tuple(lines)
+
+
+def read_line(raw: str, *, begins: bool = True) -> Line:
+    """Take times, levels and names of loggers from the front of a line."""
+    is_deep = raw.startswith(("    ", "\t"))
+    bare = _BOX.sub("", raw)
+    is_decorated = _BULLET.search(raw, 0, len(raw) - len(bare)) is not None
+    has_level = is_quiet = has_time = False
+    for _ in range(8):
+        found = next((m for p in _PREFIXES if (m := p.match(bare))), None)
+        if found is not None:
+            has_time = True
+        elif (found := _LEVEL.match(bare)) is not None:
+            level = (found["a"] or found["b"] or found["c"]).lower()
+            has_level = has_level or level in _ERRORS
+            is_quiet = level in _QUIET and not has_level
+        elif (found := _TAG.match(bare)) is None or not (has_time or has_level):
+            break
+        if found.end() == 0:
+            break
+        bare = _BOX.sub("", bare[found.end() :])
+    return Line(
+        text=bare.rstrip(" \t│┃|╮╯"),
+        has_level=has_level,
+        is_quiet=is_quiet,
+        begins=begins or is_decorated or has_time or has_level,
+        is_deep=is_deep,
+    )

@@ -145,6 +145,9 @@ USAGE_RETRYABLE_S = 900.0
 """A usage limit whose stated time is this near counts as retryable."""
 
 
+LONG_THROTTLE_S = 3600.0
+"""A throttle whose stated time is this far is not over within minutes, whatever it counts."""
+
 PAST_S = 60.0
 """A stated time that is over for longer says nothing about the end of a limit that still holds:
 clocks differ, or an old answer was repeated. It is kept, and nothing waits for it."""
@@ -162,6 +165,7 @@ def make_failure(
     signature: str = "",
     evidence: str = "",
     rotate: bool | None = None,
+    hop: bool | None = None,
 ) -> Failure:
     """
     Fill the flags of a reason by the table.
@@ -170,18 +174,21 @@ def make_failure(
         reset_s: Seconds from `now` that the provider stated, if any; negative for the past.
         max_wait_s: Bound on what is believed of `reset_s`; null: believed as it is.
         rotate: Overrides the table (an aggregator's upstream limit leaves the key healthy).
+        hop: Overrides the table (a request above one account's limit per minute fits elsewhere).
     """
     flags = FLAGS[reason]
     wait_s = None
     stated_at = None if reset_s is None else now + reset_s
+    is_past = reset_s is not None and reset_s < -PAST_S
     if reset_s is not None:
-        is_past = reset_s < -PAST_S
         reset_s = max(0.0, reset_s)
         if not is_past:
             wait_s = reset_s if max_wait_s is None else min(reset_s, max_wait_s)
     retryable = flags.retryable
     if reason is Reason.USAGE_LIMIT:
-        retryable = reset_s is not None and reset_s <= USAGE_RETRYABLE_S
+        retryable = reset_s is not None and not is_past and reset_s <= USAGE_RETRYABLE_S
+    elif reason is Reason.RATE_LIMIT and reset_s is not None and reset_s >= LONG_THROTTLE_S:
+        retryable = False
     return Failure(
         reason=reason,
         detail=detail,
@@ -189,7 +196,7 @@ def make_failure(
         retryable=retryable,
         retry_same=flags.retry_same,
         rotate_credential=flags.rotate_credential if rotate is None else rotate,
-        hop=flags.hop,
+        hop=flags.hop if hop is None else hop,
         shrink_input=flags.shrink_input,
         needs_human=flags.needs_human or (reason is Reason.AUTH and detail == "revoked"),
         marks_health=reason not in NEVER_MARKS,

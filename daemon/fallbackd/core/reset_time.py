@@ -254,7 +254,7 @@ _ISO = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s*(?:Z|UTC|GMT|[+-]\d\d:?\d\d)?(?![\d:])",
     re.I,
 )
-_ISO_AT = re.compile(r"(?P<d>\d{4}-\d\d-\d\d) at (?P<t>\d\d:\d\d) ?(?P<z>UTC)?", re.I)
+_ISO_AT = re.compile(r"(?P<d>\d{4}-\d\d-\d\d) at (?P<t>\d\d:(?:\d\d)?) ?(?P<z>UTC)?", re.I)
 _NAMED_DATE = re.compile(
     rf"\b(?P<mon>{_MONTH})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<year>\d{{4}}))?"
     rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
@@ -285,7 +285,8 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
         return seconds
     zone = zone_of(timezone)
     if match := _ISO_AT.search(flat):
-        stated = f"{match['d']}T{match['t']}:00{'Z' if match['z'] else ''}"
+        hour, minute = match["t"][:2], match["t"][3:] or "00"
+        stated = f"{match['d']}T{hour}:{minute}:00{'Z' if match['z'] else ''}"
         if (moment := _iso(stated, zone)) is not None:
             return moment - now
     if match := _ISO.search(flat):

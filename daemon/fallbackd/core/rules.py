@@ -1,8 +1,26 @@
 """What a failure signature is. Signatures are data: built in per vendor, extended by the user."""
 
+import re
+from functools import lru_cache
+from typing import Protocol
+
 from msgspec import Struct
 
 from fallbackd.core.failures import Reason
+
+MAX_PATTERN_BYTES = 1 << 20
+"""Of a user's pattern, compiled."""
+
+
+class Found(Protocol):
+    def start(self) -> int: ...
+    def end(self) -> int: ...
+    def __getitem__(self, group: int, /) -> str: ...
+
+
+class Pattern(Protocol):
+    def search(self, text: str, /) -> Found | None: ...
+    def match(self, text: str, /) -> Found | None: ...
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -33,3 +51,43 @@ class Rule(Struct, frozen=True, kw_only=True):
     detail: str | None = None
     scope: str | None = None
     rotate: bool | None = None
+    hop: bool | None = None
+    is_users: bool = False
+    """Written by a user: searched by an engine that takes linear time whatever the pattern is."""
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Machine-readable words, as they are listed over lines."""
+    return tuple(text.split())
+
+
+@lru_cache(maxsize=1024)
+def _built_in(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+@lru_cache(maxsize=256)
+def linear(pattern: str) -> Pattern:
+    """
+    Compile a user's pattern.
+
+    Raises:
+        ValueError: It is no regular expression, or of a sort that linear time cannot search.
+    """
+    # Here: only who has signatures of his own pays for it. It ships no types.
+    import re2  # type: ignore[import-untyped]
+
+    options = re2.Options()
+    options.case_sensitive = False
+    options.log_errors = False
+    options.max_mem = MAX_PATTERN_BYTES
+    try:
+        found: Pattern = re2.compile(pattern, options)
+    except re2.error as error:
+        said = error.args[0] if error.args else error
+        raise ValueError(said.decode() if isinstance(said, bytes) else str(said)) from None
+    return found
+
+
+def compiled(rule: Rule) -> Pattern:
+    return linear(rule.pattern) if rule.is_users else _built_in(rule.pattern)
