@@ -37,6 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("classify", "say what an output of a backend means"),
     Command("config", "check, reload or show the configuration"),
     Command("delegate", "have a prompt answered by the best healthy backend", waits=True),
+    Command("doctor", "find what is wrong around the daemon, and say what mends it"),
     Command("drain", "take no new work, let running work end"),
     Command("events", "print what happens, one line each", waits=True),
     Command("explain", "tell why a delegation went as it did"),

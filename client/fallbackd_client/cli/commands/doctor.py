@@ -1,0 +1,91 @@
+"""`doctor`: what is wrong around the daemon, and the command that mends it."""
+
+from __future__ import annotations
+
+import argparse
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.doctor.daemon import (
+    ask_daemon,
+    look_at_daemon,
+    look_at_file,
+    look_at_silence,
+)
+from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine
+from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
+from fallbackd_client.cli.doctor.programs import look_at_programs
+from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
+from fallbackd_client.cli.output import show
+from fallbackd_client.cli.render import Style, one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+CHECKS = ("daemon", "service", "socket", "state", "configuration", "programs")
+_COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "dim"}
+_RANKS = {ERROR: 0, WARNING: 1, NOTE: 2}
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="leave out what is only good to know")
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    """1 where something does not work, else 0. Asks nobody but this machine."""
+    findings = examine(Machine(socket=args.socket), client)
+    if args.quiet:
+        findings = [one for one in findings if one.level != NOTE]
+    is_well = all(one.level != ERROR for one in findings)
+    document = {
+        "ok": is_well,
+        "checked": list(CHECKS),
+        "findings": [one.document() for one in findings],
+    }
+    show(args, document, view)
+    return exits.OK if is_well else exits.FAILED
+
+
+def examine(machine: Machine, client: Client) -> list[Finding]:
+    """All findings, the worst first."""
+    answer = ask_daemon(client)  # first: it may be started by that, and then there is more to see
+    service, found = ask_manager(machine)
+    found += look_at_service(machine, service)
+    found += look_at_socket(machine) + look_at_state(machine) + look_at_config(machine)
+    if isinstance(answer, dict):
+        found += look_at_daemon(machine, service, answer)
+        pid = (answer.get("daemon") or {}).get("pid")
+        environ = machine.environ_of(pid) if isinstance(pid, int) else {}
+        is_service = pid is not None and pid == service.pid
+    else:
+        found += look_at_silence(machine, service, answer)
+        found += look_at_file(machine, service)
+        environ = service.environ(machine) if service.is_installed else {}
+        is_service = service.is_installed
+    found += look_at_programs(machine, environ, is_service=is_service)
+    return sorted(found, key=lambda one: (_RANKS[one.level], CHECKS.index(one.check)))
+
+
+def view(document: dict[str, Json], style: Style) -> str:
+    findings = document["findings"]
+    lines = []
+    for one in findings:
+        level = str(one["level"])
+        word = style.paint(level.ljust(7), _COLOURS.get(level))
+        lines.append(f"{word}  {one['check']}: {one_line(one['what'])}")
+        if one["mend"]:
+            lines.append(f"         {style.paint('$ ' + one_line(one['mend']), 'bold')}")
+    counts = [
+        f"{number} {level}{'' if number == 1 else 's'}"
+        for level in (ERROR, WARNING, NOTE)
+        if (number := sum(one["level"] == level for one in findings))
+    ]
+    well = [name for name in document["checked"] if name not in {o["check"] for o in findings}]
+    if lines:
+        lines.append("")
+    if well:
+        lines.append(style.paint(f"well: {', '.join(well)}", "green"))
+    if counts:
+        lines.append(", ".join(counts))
+    return "\n".join(lines)

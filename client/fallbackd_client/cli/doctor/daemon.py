@@ -1,0 +1,195 @@
+"""The daemon itself: whether it answers, what it is, and what it says of its backends."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from fallbackd_client import __version__
+from fallbackd_client.cli.doctor.findings import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Finding,
+    Machine,
+    command,
+    in_turn,
+)
+from fallbackd_client.cli.doctor.places import lock_holder
+from fallbackd_client.cli.doctor.programs import (
+    LOGINS,
+    PROGRAMS,
+    RESTART,
+    RESTART_SERVICE,
+    give_path,
+)
+from fallbackd_client.errors import ClientError, NoDaemon
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.cli.doctor.service import Service
+    from fallbackd_client.client import Client
+
+_ANSWER_S = 5.0
+_START_SERVICE = "systemctl --user restart fallbackd.socket"
+_OUT = ("rate_limited", "broken", "paused")
+
+
+def ask_daemon(client: Client) -> dict[str, Json] | ClientError:
+    """Its status, or why there is none."""
+    try:
+        found: dict[str, Json] = client.call("status", {}, timeout_s=_ANSWER_S)
+    except ClientError as error:
+        return error
+    return found
+
+
+def look_at_silence(machine: Machine, service: Service, error: ClientError) -> list[Finding]:
+    """Why nobody answers."""
+    start = _START_SERVICE if service.is_installed else "fallbackd"
+    cause = error.cause if isinstance(error, NoDaemon) else "protocol"
+    holder = lock_holder(machine, os.path.join(machine.state_dir, "lock"))
+    if cause == "timeout":
+        what = f"the daemon at {machine.socket} does not answer: it hangs"
+        pid = service.pid or holder
+        mend = RESTART_SERVICE if service.pid else f"kill -9 {pid}" if pid else start
+        return [Finding("daemon", ERROR, what, mend)]
+    if cause == "not_permitted":
+        return []  # whose socket it is, was told
+    if cause in ("missing", "refused") and holder is not None:
+        what = f"process {holder} has your state, and does not listen at {machine.socket}"
+        return [Finding("daemon", ERROR, what, in_turn([f"kill {holder}", start]))]
+    if cause == "refused":
+        left = _left_behind(machine.socket)
+        what = f"nobody answers at {machine.socket}: a daemon that died has left it behind"
+        mend = start if service.is_installed else in_turn([command("rm", *left), start])
+        return [Finding("daemon", ERROR, what, mend)]
+    if cause == "missing":
+        what = f"there is no daemon at {machine.socket}"
+        return [Finding("daemon", ERROR, what, start)]
+    return [Finding("daemon", ERROR, str(error), RESTART_SERVICE if service.pid else start)]
+
+
+def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) -> list[Finding]:
+    daemon = status.get("daemon") or {}
+    restart = RESTART_SERVICE if service.pid and service.pid == daemon.get("pid") else RESTART
+    found = []
+    version = daemon.get("version")
+    if version != __version__:
+        what = f"the daemon is fallbackd {version}, this client is {__version__}"
+        if _installed(machine, service) == version:
+            mend = "pipx install --force ."
+        else:
+            mend = restart
+        found.append(Finding("daemon", WARNING, what, mend))
+    if daemon.get("state") == "draining":
+        what = "the daemon takes no new work: it drains"
+        found.append(Finding("daemon", WARNING, what, restart))
+    store = str(daemon.get("store") or "")
+    if ": " in store.partition(";")[0]:
+        what = f"the daemon cannot write its records, and takes no new work ({store})"
+        place = str(daemon.get("state_dir") or machine.state_dir)
+        found.append(Finding("daemon", ERROR, what, command("df", "-h", place)))
+    found += _configuration(daemon)
+    health = status.get("health") or {}
+    config = str(daemon.get("config_path") or machine.config)
+    found += _own_programs(machine, health, config, is_service=restart == RESTART_SERVICE)
+    return found + _backends(health)
+
+
+def look_at_file(machine: Machine, service: Service) -> list[Finding]:
+    """The configuration as a daemon would read it, where none runs to be asked."""
+    program = service.program or machine.which("fallbackd")
+    if not program or not os.path.exists(machine.config):
+        return []
+    checked = machine.run(program, "--config", machine.config, "--check-config")
+    mend = command(program, "--config", machine.config, "--check-config")
+    if checked.status == 78:
+        what = f"the configuration cannot be used: {_first_line(checked.err)}"
+        return [Finding("configuration", ERROR, what, mend)]
+    return []
+
+
+def _configuration(daemon: dict[str, Json]) -> list[Finding]:
+    errors = daemon.get("config_errors") or []
+    warnings = daemon.get("config_warnings") or []
+    path = daemon.get("config_path") or "the configuration"
+    if errors:
+        what = f"{path} is not in effect: {_problem(errors[0])}"
+        return [Finding("configuration", ERROR, what, "fallbackd-client config check")]
+    if warnings:
+        what = f"{path} is not all in effect: {_problem(warnings[0])}"
+        return [Finding("configuration", WARNING, what, "fallbackd-client config check")]
+    return []
+
+
+def _problem(problem: Json) -> str:
+    if not isinstance(problem, dict):
+        return str(problem)
+    where = problem.get("path")
+    return f"{where}: {problem.get('message')}" if where else str(problem.get("message"))
+
+
+def _own_programs(
+    machine: Machine, health: dict[str, Json], config: str, *, is_service: bool
+) -> list[Finding]:
+    """Programs that are missing for backends of the user's own making."""
+    known = {program.name for program in PROGRAMS}
+    found = []
+    for name, entry in health.items():
+        program = str(entry.get("detail") or "").partition(" ")[0]
+        if entry.get("reason") != "not_installed" or not program or program in known:
+            continue
+        what = f"{name} cannot be used: {entry['detail']}"
+        if machine.which(program) is None:
+            mend = f"${{EDITOR:-vi}} {command(config)}"
+        else:
+            mend = give_path(machine.env_file) if is_service else RESTART
+        found.append(Finding("programs", WARNING, what, mend))
+    return found
+
+
+def _backends(health: dict[str, Json]) -> list[Finding]:
+    found = []
+    for name, entry in health.items():
+        state, reason = entry.get("state"), entry.get("reason")
+        if state != "broken" or reason in (None, "not_installed"):
+            continue  # a program that is missing is told where programs are
+        detail = entry.get("detail")
+        what = f"{name} is out of use: {reason}" + (f" ({detail})" if detail else "")
+        if reason == "auth":
+            login = LOGINS.get(name) or f"fallbackd-client health get {command(name)}"
+            found.append(Finding("daemon", WARNING, what, login))
+        else:
+            mend = f"fallbackd-client health clear {command(name)}"
+            found.append(Finding("daemon", NOTE, what, mend))
+    if health and all(entry.get("state") in _OUT for entry in health.values()):
+        what = "no backend can be used now, so all work is refused"
+        found.append(Finding("daemon", ERROR, what, "fallbackd-client health"))
+    return found
+
+
+def _installed(machine: Machine, service: Service) -> str | None:
+    """Version of the program that would be started now."""
+    program = service.program or machine.which("fallbackd")
+    if not program:
+        return None
+    return machine.run(program, "--version").out.strip().rpartition(" ")[2] or None
+
+
+def _left_behind(socket: str) -> list[str]:
+    left = [socket] if _is_socket(socket) else []
+    lock = f"{socket}.lock"
+    return left + ([lock] if os.path.exists(lock) else [])
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

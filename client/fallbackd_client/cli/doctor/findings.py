@@ -1,0 +1,152 @@
+"""A finding, and the machine that findings are about: everything that is read goes through it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+
+from fallbackd_client.paths import find_socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fallbackd_client.calls import Json
+
+ERROR = "error"
+"""Something does not work because of it."""
+WARNING = "warning"
+"""It works, and will not for long, or not for everybody, or not safely."""
+NOTE = "note"
+
+_COMMAND_S = 5.0
+
+
+class Finding:
+    """
+    Args:
+        check: Which look found it: socket, state, configuration, service, programs, daemon.
+        level: `ERROR`, `WARNING` or `NOTE`.
+        what: A sentence: what is so, and what comes of it.
+        mend: A command line that can be pasted into a shell; empty where there is none.
+    """
+
+    __slots__ = ("check", "level", "mend", "what")
+
+    def __init__(self, check: str, level: str, what: str, mend: str = "") -> None:
+        self.check = check
+        self.level = level
+        self.what = what
+        self.mend = mend
+
+    def document(self) -> dict[str, Json]:
+        return {"check": self.check, "level": self.level, "what": self.what, "mend": self.mend}
+
+    def __repr__(self) -> str:
+        return f"Finding({self.check!r}, {self.level!r}, {self.what!r}, {self.mend!r})"
+
+
+class Ran:
+    """What became of a command; a status of 127 where it could not be run."""
+
+    __slots__ = ("err", "out", "status")
+
+    def __init__(self, status: int, out: str = "", err: str = "") -> None:
+        self.status = status
+        self.out = out
+        self.err = err
+
+
+class Machine:
+    """
+    The user's side of this machine.
+
+    Args:
+        socket: Where the daemon is looked for; None: as every client does.
+        root: Before the absolute paths that are the same on every machine (`/proc`, `/var/lib`).
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        socket: str | None = None,
+        uid: int | None = None,
+        root: str = "",
+    ) -> None:
+        self.environ = os.environ if environ is None else environ
+        self.uid = os.geteuid() if uid is None else uid
+        self.socket = socket or find_socket(self.environ)
+        self.root = root
+        self.home = self.environ.get("HOME") or os.path.expanduser("~")
+        self.config_dir = self._place("XDG_CONFIG_HOME", ".config")
+        self.state_dir = self._place("XDG_STATE_HOME", os.path.join(".local", "state"))
+        self.config = self.environ.get("FALLBACKD_CONFIG") or os.path.join(
+            self.config_dir, "config.toml"
+        )
+        self.env_file = os.path.join(self.config_dir, "env")
+        self.path = self.environ.get("PATH", os.defpath)
+
+    def _place(self, variable: str, default: str) -> str:
+        given = self.environ.get(variable, "")
+        if not os.path.isabs(given):
+            given = os.path.join(self.home, default)
+        return os.path.join(given, "fallbackd")
+
+    @property
+    def user(self) -> str:
+        return user_name(self.uid)
+
+    def run(self, *command: str) -> Ran:
+        """Until it has ended, or for 5 s."""
+        try:
+            done = subprocess.run(
+                command,
+                env=dict(self.environ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_COMMAND_S,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return Ran(127, err=str(error))
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def which(self, program: str, path: str | None = None) -> str | None:
+        return shutil.which(program, path=self.path if path is None else path)
+
+    def read(self, path: str) -> str | None:
+        """None where it cannot be read."""
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def environ_of(self, pid: int) -> dict[str, str]:
+        """What a process of ours was started with; empty where that cannot be seen."""
+        text = self.read(f"{self.root}/proc/{pid}/environ") or ""
+        pairs = (word.partition("=") for word in text.split("\0"))
+        return {name: value for name, equals, value in pairs if equals}
+
+
+def user_name(uid: int) -> str:
+    """The name, or the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def command(*words: str) -> str:
+    """Words as one command line, quoted where they have to be."""
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def in_turn(commands: Sequence[str]) -> str:
+    return " && ".join(commands)

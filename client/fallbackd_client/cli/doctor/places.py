@@ -1,0 +1,184 @@
+"""The socket, the state directory, the configuration: whose they are, and who may reach them."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from fallbackd_client.cli.doctor.findings import (
+    ERROR,
+    WARNING,
+    Finding,
+    Machine,
+    command,
+    user_name,
+)
+
+_LITTLE_BYTES = 64 * 1024 * 1024
+_LOCK = re.compile(r"^\d+: FLOCK\s+\S+\s+\S+\s+(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
+"""A line of `/proc/locks`. Source: proc(5)."""
+
+
+def look_at_socket(machine: Machine) -> list[Finding]:
+    path = machine.socket
+    directory = os.path.dirname(os.path.abspath(path))
+    found = _directory(machine, "socket", directory)
+    try:
+        seen = os.lstat(path)
+    except OSError:
+        return found  # that nobody is there shows when the daemon is asked
+    if not stat.S_ISSOCK(seen.st_mode):
+        what = f"{path} is no socket, so no daemon can listen there"
+        return [*found, Finding("socket", ERROR, what, command("mv", path, f"{path}.away"))]
+    mode = stat.S_IMODE(seen.st_mode)
+    if seen.st_uid != machine.uid:
+        what = f"{path} belongs to {user_name(seen.st_uid)}, whose daemon serves nobody else"
+        mend = command("sudo", "rm", path)
+        found.append(Finding("socket", ERROR, what, mend))
+    elif mode & 0o600 != 0o600:
+        what = f"{path} has mode {mode:04o}, so even you may not connect to it"
+        found.append(Finding("socket", ERROR, what, command("chmod", "600", path)))
+    elif mode & 0o077:
+        what = f"{path} has mode {mode:04o}, so others may connect to it"
+        found.append(Finding("socket", WARNING, what, command("chmod", "600", path)))
+    return found
+
+
+def look_at_state(machine: Machine) -> list[Finding]:
+    directory = machine.state_dir
+    if not os.path.isdir(directory):
+        return _can_be_made("state", directory)
+    found = _directory(machine, "state", directory)
+    if found and found[-1].level == ERROR:
+        return found  # what is in it is for later
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        what = f"the state directory {directory} cannot be read: {error.strerror}"
+        return [*found, Finding("state", ERROR, what, command("chmod", "700", directory))]
+    foreign = [name for name in names if _owner(directory, name) not in (None, machine.uid)]
+    if foreign:
+        what = f"in {directory} the daemon cannot use what belongs to others: {', '.join(foreign)}"
+        mend = command("sudo", "chown", "-R", machine.user, directory)
+        found.append(Finding("state", ERROR, what, mend))
+    for name in ("fallbackd.db", "lock"):
+        path = os.path.join(directory, name)
+        if name not in foreign and os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+            what = f"{path} cannot be written, so nothing new is remembered"
+            found.append(Finding("state", ERROR, what, command("chmod", "600", path)))
+    damaged = [os.path.join(directory, name) for name in names if ".corrupt-" in name]
+    if damaged:
+        what = f"a damaged database was set aside as {damaged[0]}, and a new one was begun"
+        found.append(Finding("state", WARNING, what, command("rm", *damaged)))
+    return found + _space(directory)
+
+
+def look_at_config(machine: Machine) -> list[Finding]:
+    found = []
+    directory = os.path.dirname(os.path.abspath(machine.config))
+    if os.path.isdir(directory):
+        found += _directory(machine, "configuration", directory, is_private=False)
+    path = machine.config
+    if os.path.exists(path):
+        seen = os.stat(path)
+        if not os.access(path, os.R_OK):
+            what = f"{path} cannot be read, so the built-in configuration is in effect"
+            found.append(Finding("configuration", ERROR, what, command("chmod", "u+r", path)))
+        if seen.st_uid == machine.uid and seen.st_mode & 0o022:
+            what = f"others may write to {path}, which says what is run in your name"
+            found.append(Finding("configuration", ERROR, what, command("chmod", "go-w", path)))
+    if os.path.exists(machine.env_file) and os.stat(machine.env_file).st_mode & 0o077:
+        what = f"others may read {machine.env_file}, where keys may be"
+        mend = command("chmod", "600", machine.env_file)
+        found.append(Finding("configuration", WARNING, what, mend))
+    return found
+
+
+def lock_holder(machine: Machine, path: str) -> int | None:
+    """
+    The process that holds the lock file `path`; None: nobody does, and a file alone means nothing.
+
+    Read from the list of locks: taking the lock to try it could be in the way of a daemon that
+    starts at this moment.
+    """
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    for line in (machine.read(f"{machine.root}/proc/locks") or "").splitlines():
+        parts = _LOCK.match(line)
+        if parts is None:
+            continue
+        pid, major, minor, inode = parts.groups()
+        device = os.makedev(int(major, 16), int(minor, 16))
+        if int(inode) == seen.st_ino and device == seen.st_dev:
+            return int(pid)
+    return None
+
+
+def _directory(
+    machine: Machine, check: str, directory: str, *, is_private: bool = True
+) -> list[Finding]:
+    """One that is there: ours, not to be written by others, writable for us."""
+    try:
+        seen = os.stat(directory)
+    except OSError:
+        return []
+    mode = stat.S_IMODE(seen.st_mode)
+    is_for_all = is_private and os.path.basename(directory) != "fallbackd"
+    # One that is not ours by name may be for all, such as that of temporary files.
+    if seen.st_uid != machine.uid and not (is_for_all and seen.st_uid == 0):
+        what = f"the directory {directory} belongs to {user_name(seen.st_uid)}"
+        mend = command("sudo", "chown", "-R", machine.user, directory)
+        return [Finding(check, ERROR, what, mend)]
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        what = f"others may write to the directory {directory} (mode {mode:04o})"
+        mend = command("chmod", "700" if is_private else "go-w", directory)
+        return [Finding(check, ERROR, what, mend)]
+    if not _is_writable(machine, seen):
+        what = f"nothing can be written in the directory {directory} (mode {mode:04o})"
+        return [Finding(check, ERROR, what, command("chmod", "u+rwx", directory))]
+    if not os.access(directory, os.W_OK | os.X_OK):
+        what = f"nothing can be written in the directory {directory}: its disk is read-only"
+        mount = command("findmnt", "--target", directory)
+        return [Finding(check, ERROR, what, mount)]
+    if is_private and mode & 0o077 and os.path.basename(directory) == "fallbackd":
+        what = f"others may look into the directory {directory} (mode {mode:04o})"
+        return [Finding(check, WARNING, what, command("chmod", "700", directory))]
+    return []
+
+
+def _is_writable(machine: Machine, seen: os.stat_result) -> bool:
+    """By its mode, for its owner: root may write anywhere, and its daemon is none the worse."""
+    return seen.st_uid != machine.uid or seen.st_mode & 0o300 == 0o300
+
+
+def _can_be_made(check: str, directory: str) -> list[Finding]:
+    parent = os.path.dirname(directory)
+    while not os.path.exists(parent):
+        parent = os.path.dirname(parent)
+    if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK):
+        return []
+    what = f"the directory {directory} cannot be made: {parent} cannot be written"
+    return [Finding(check, ERROR, what, command("chmod", "u+wx", parent))]
+
+
+def _owner(directory: str, name: str) -> int | None:
+    try:
+        return os.lstat(os.path.join(directory, name)).st_uid
+    except OSError:
+        return None
+
+
+def _space(directory: str) -> list[Finding]:
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return []
+    free_bytes = disk.f_bavail * disk.f_frsize
+    if free_bytes >= _LITTLE_BYTES:
+        return []
+    what = f"the disk of {directory} has only {free_bytes // 2**20} MiB left"
+    mend = f"du -xh -d 2 {command(os.path.dirname(directory))} | sort -h | tail"
+    return [Finding("state", ERROR, what, mend)]

@@ -1,0 +1,73 @@
+import json
+from pathlib import Path
+
+import pytest
+from tests.client.conftest import RunCli
+from tests.support.agents import program
+
+from fallbackd_client import __version__
+from fallbackd_client.cli.main import main
+
+STATUS = {
+    "daemon": {"version": __version__, "pid": 2**22 + 1, "store": "sqlite", "state": "running"},
+    "health": {"codex": {"state": "healthy"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With every program there, and nothing else."""
+    home = tmp_path / "home"
+    for name in ("claude", "codex", "gemini", "opencode", "numasec"):
+        program(tmp_path / "bin", name, "exit 0")
+    (home / ".codex").mkdir(parents=True)
+    (home / ".codex" / "auth.json").write_text("{}")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+    monkeypatch.setenv("GEMINI_API_KEY", "x")
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "FALLBACKD_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    tmp_path.chmod(0o700)
+    return home
+
+
+def test_a_machine_that_is_well_ends_in_0(run_cli: RunCli) -> None:
+    ran = run_cli(["doctor", "--json"], {"status": STATUS})
+    found = json.loads(ran.out)
+    assert [one for one in found["findings"] if one["level"] == "error"] == []
+    assert (ran.code, found["ok"]) == (0, True)
+    assert set(found["checked"]) >= {"daemon", "service", "socket", "state", "programs"}
+
+
+def test_without_a_daemon_it_says_how_to_start_one_and_ends_in_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--socket", str(tmp_path / "none.sock")]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("error    daemon: there is no daemon at")
+    assert "\n         $ fallbackd\n" in out
+    assert out.endswith("1 error\n")
+
+
+def test_findings_come_worst_first_each_with_its_command(run_cli: RunCli, home: Path) -> None:
+    (home / ".codex" / "auth.json").unlink()
+    state = home / ".local" / "state" / "fallbackd"
+    state.mkdir(parents=True)
+    state.chmod(0o777)
+    ran = run_cli(["doctor", "--json"], {"status": STATUS})
+    assert ran.code == 1
+    found = json.loads(ran.out)["findings"]
+    levels = [one["level"] for one in found]
+    assert levels == sorted(levels, key=["error", "warning", "note"].index)
+    assert found[0]["mend"] == f"chmod 700 {state}"
+    assert "codex login" in {one["mend"] for one in found}
+
+
+def test_quiet_leaves_out_what_is_only_good_to_know(run_cli: RunCli) -> None:
+    broken = {"codex": {"state": "healthy"}, "b": {"state": "broken", "reason": "crash"}}
+    answers = {"status": {**STATUS, "health": broken}}
+    assert "b is out of use" in run_cli(["doctor"], answers).out
+    ran = run_cli(["doctor", "--quiet"], answers)
+    assert "b is out of use" not in ran.out
+    assert ran.code == 0

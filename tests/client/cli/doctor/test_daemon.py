@@ -1,0 +1,154 @@
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.cli.doctor.scene import Home, told
+from tests.support.agents import program
+
+from fallbackd_client import __version__
+from fallbackd_client.cli.doctor.daemon import (
+    look_at_daemon,
+    look_at_file,
+    look_at_silence,
+)
+from fallbackd_client.cli.doctor.service import Service
+from fallbackd_client.errors import NoDaemon
+
+HAND = Service()
+UNITS = {"fallbackd.service": {"LoadState": "loaded", "MainPID": "7"}}
+RESTART = "systemctl --user restart fallbackd.service"
+
+
+def status(health: dict[str, Any] | None = None, **daemon: Any) -> dict[str, Any]:
+    return {
+        "daemon": {"version": __version__, "pid": 7, "store": "sqlite", **daemon},
+        "health": {"codex": {"state": "healthy"}} if health is None else health,
+    }
+
+
+def silence(home: Home, service: Service, cause: str) -> list[tuple[str, str, str]]:
+    error = NoDaemon(cause, str(home.socket))
+    return told(look_at_silence(home.machine(), service, error))
+
+
+def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
+    assert told(look_at_daemon(Home(tmp_path).machine(), HAND, status())) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "words", "mend"),
+    [
+        (status(version="9.9"), "warning", "9.9", RESTART),
+        (status(state="draining"), "warning", "drains", RESTART),
+        (status(store="sqlite: disk full", state_dir="/s"), "error", "disk full", "df -h /s"),
+        (
+            status(config_errors=[{"path": "a.b", "message": "no"}], config_path="/c.toml"),
+            "error",
+            "/c.toml is not in effect: a.b: no",
+            "fallbackd-client config check",
+        ),
+        (
+            status(config_warnings=[{"path": "", "message": "odd"}]),
+            "warning",
+            "odd",
+            "fallbackd-client config check",
+        ),
+        (
+            status({"a": {"state": "healthy"}, "codex": {"state": "broken", "reason": "auth"}}),
+            "warning",
+            "codex is out of use: auth",
+            "codex login",
+        ),
+        (
+            status({"a": {"state": "healthy"}, "b": {"state": "broken", "reason": "crash"}}),
+            "note",
+            "b is out of use: crash",
+            "fallbackd-client health clear b",
+        ),
+        (
+            status({"a": {"state": "rate_limited"}, "b": {"state": "paused"}}),
+            "error",
+            "no backend can be used now",
+            "fallbackd-client health",
+        ),
+    ],
+)
+def test_what_it_says_of_itself_becomes_a_finding(
+    answer: dict[str, Any], level: str, words: str, mend: str, tmp_path: Path
+) -> None:
+    ((found_level, what, found_mend),) = told(
+        look_at_daemon(Home(tmp_path).machine(), Service(UNITS), answer)
+    )
+    assert (found_level, found_mend) == (level, mend)
+    assert words in what
+
+
+def test_a_client_that_is_older_than_what_is_installed_is_the_one_to_renew(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    program(home.bin, "fallbackd", "echo fallbackd 9.9")
+    ((_, _, mend),) = told(look_at_daemon(home.machine(), HAND, status(version="9.9")))
+    assert mend.startswith("pipx install --force")
+
+
+def test_a_program_of_the_users_own_backend_is_missed(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    missing = {"state": "broken", "reason": "not_installed"}
+    health = {
+        "codex": {**missing, "detail": "codex is not on PATH"},
+        "mine": {**missing, "detail": "my-agent is not on PATH"},
+        "works": {"state": "healthy"},
+    }
+    ((level, what, mend),) = told(look_at_daemon(home.machine(), HAND, status(health)))
+    assert (level, what) == ("warning", "mine cannot be used: my-agent is not on PATH")
+    assert str(home.config) in mend
+    program(home.bin, "my-agent", "exit 0")
+    ((_, _, mend),) = told(look_at_daemon(home.machine(), Service(UNITS), status(health)))
+    assert "PATH=%s" in mend
+
+
+def test_nobody_there_is_told_how_to_start(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert silence(home, HAND, "missing")[0][2] == "fallbackd"
+    ((level, _, mend),) = silence(home, Service(UNITS), "missing")
+    assert (level, mend) == ("error", "systemctl --user restart fallbackd.socket")
+
+
+def test_what_a_dead_daemon_left_is_named_in_the_command(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.private(home.socket.parent)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(home.socket))
+    lock = home.write(Path(f"{home.socket}.lock"), "1\n")
+    ((level, what, mend),) = silence(home, HAND, "refused")
+    assert level == "error"
+    assert "left it behind" in what
+    assert mend == f"rm {home.socket} {lock} && fallbackd"
+
+
+def test_a_daemon_that_holds_the_state_and_listens_elsewhere_is_named(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    seen = home.write(home.state / "lock", "13\n").stat()
+    device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}"
+    home.below_root("/proc/locks", f"3: FLOCK  ADVISORY  WRITE 13 {device}:{seen.st_ino} 0 EOF")
+    ((level, what, mend),) = silence(home, HAND, "missing")
+    assert level == "error"
+    assert "process 13" in what
+    assert mend == "kill 13 && fallbackd"
+
+
+def test_a_daemon_that_hangs_is_restarted(tmp_path: Path) -> None:
+    ((level, _, mend),) = silence(Home(tmp_path), Service(UNITS), "timeout")
+    assert (level, mend) == ("error", RESTART)
+
+
+def test_a_file_is_checked_by_the_daemons_own_program_where_none_runs(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    own = program(home.bin, "fallbackd", "echo 'error: chains: is no table' >&2; exit 78")
+    assert told(look_at_file(home.machine(), HAND)) == []
+    home.write(home.config, "chains = 1")
+    ((level, what, mend),) = told(look_at_file(home.machine(), HAND))
+    assert level == "error"
+    assert "chains: is no table" in what
+    assert mend == f"{own} --config {home.config} --check-config"

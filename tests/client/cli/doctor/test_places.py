@@ -1,0 +1,154 @@
+import os
+import shlex
+import socket
+import subprocess
+from pathlib import Path
+
+from tests.client.cli.doctor.scene import Home, told
+
+from fallbackd_client.cli.doctor.places import (
+    lock_holder,
+    look_at_config,
+    look_at_socket,
+    look_at_state,
+)
+
+
+def listen(path: Path) -> None:
+    """A socket file, as a daemon that was killed leaves it."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+
+def mended(command: str) -> None:
+    """What is said to mend it is run as it stands."""
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+
+
+def test_private_places_are_well(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.private(home.socket.parent)
+    listen(home.socket)
+    home.socket.chmod(0o600)
+    home.write(home.state / "fallbackd.db", "")
+    home.write(home.config, "")
+    machine = home.machine()
+    for look in (look_at_socket, look_at_state, look_at_config):
+        assert told(look(machine)) == []
+
+
+def test_places_that_are_not_there_yet_are_well(tmp_path: Path) -> None:
+    machine = Home(tmp_path).machine()
+    for look in (look_at_socket, look_at_state, look_at_config):
+        assert told(look(machine)) == []
+
+
+def test_a_socket_that_others_reach_is_mended_by_the_command(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.private(home.socket.parent)
+    listen(home.socket)
+    home.socket.chmod(0o666)
+    ((level, what, mend),) = told(look_at_socket(home.machine()))
+    assert level == "warning"
+    assert "0666" in what
+    mended(mend)
+    assert told(look_at_socket(home.machine())) == []
+
+
+def test_a_socket_directory_that_others_write_to_is_mended_by_the_command(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.private(home.socket.parent, 0o777)
+    ((level, _, mend),) = told(look_at_socket(home.machine()))
+    assert (level, mend) == ("error", f"chmod 700 {home.socket.parent}")
+    mended(mend)
+    assert told(look_at_socket(home.machine())) == []
+
+
+def test_a_file_in_the_place_of_the_socket_is_moved_away(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.write(home.socket, "no socket")
+    ((level, _, mend),) = told(look_at_socket(home.machine()))
+    assert level == "error"
+    mended(mend)
+    assert not home.socket.exists()
+
+
+def test_what_belongs_to_somebody_else_names_him(tmp_path: Path) -> None:
+    home = Home(tmp_path, uid=os.geteuid() + 1)
+    home.private(home.socket.parent)
+    listen(home.socket)
+    home.write(home.state / "fallbackd.db", "")
+    machine = home.machine()
+    directory, place = told(look_at_socket(machine))
+    assert directory[2] == f"sudo chown -R {machine.user} {home.socket.parent}"
+    assert place[2] == f"sudo rm {home.socket}"
+    ((level, _, mend),) = told(look_at_state(machine))
+    assert (level, mend) == ("error", f"sudo chown -R {machine.user} {home.state}")
+
+
+def test_a_state_directory_that_cannot_be_written_is_mended(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.private(home.state, 0o500)
+    ((level, what, mend),) = told(look_at_state(home.machine()))
+    assert level == "error"
+    assert "nothing can be written" in what
+    mended(mend)
+    assert told(look_at_state(home.machine())) == []
+
+
+def test_a_damaged_database_that_was_set_aside_is_told(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    aside = home.write(home.state / "fallbackd.db.corrupt-17", "x")
+    ((level, _, mend),) = told(look_at_state(home.machine()))
+    assert (level, mend) == ("warning", f"rm {aside}")
+
+
+def test_a_configuration_that_others_write_is_an_error(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.write(home.config, "", 0o666)
+    ((level, _, mend),) = told(look_at_config(home.machine()))
+    assert level == "error"
+    mended(mend)
+    assert told(look_at_config(home.machine())) == []
+
+
+def test_a_configuration_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.private(home.config.parent, 0o555)
+    ((level, _, mend),) = told(look_at_config(home.machine()))
+    assert level == "error"
+    mended(mend)
+    assert told(look_at_config(home.machine())) == []
+
+
+def test_keys_that_others_may_read_are_a_warning(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.write(home.config.parent / "env", "KEY=x", 0o644)
+    ((level, _, mend),) = told(look_at_config(home.machine()))
+    assert level == "warning"
+    mended(mend)
+    assert told(look_at_config(home.machine())) == []
+
+
+def test_names_with_spaces_are_quoted(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.socket = tmp_path / "a b" / "fallbackd" / "control.sock"
+    home.write(home.socket, "no socket")
+    ((_, _, mend),) = told(look_at_socket(home.machine()))
+    assert shlex.split(mend) == ["mv", str(home.socket), f"{home.socket}.away"]
+
+
+def test_a_lock_is_held_by_whom_the_kernel_names(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    lock = home.write(home.state / "lock", "1\n")
+    seen = lock.stat()
+    device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}"
+    lines = [
+        f"1: POSIX  ADVISORY  WRITE 11 {device}:{seen.st_ino} 0 EOF",
+        f"2: FLOCK  ADVISORY  WRITE 12 {device}:{seen.st_ino + 1} 0 EOF",
+        f"3: FLOCK  ADVISORY  WRITE 13 {device}:{seen.st_ino} 0 EOF",
+    ]
+    home.below_root("/proc/locks", "\n".join(lines[:2]))
+    assert lock_holder(home.machine(), str(lock)) is None
+    home.below_root("/proc/locks", "\n".join(lines))
+    assert lock_holder(home.machine(), str(lock)) == 13

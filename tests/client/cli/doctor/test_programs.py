@@ -1,0 +1,55 @@
+import subprocess
+from pathlib import Path
+
+from tests.client.cli.doctor.scene import Home, told
+from tests.support.agents import program
+
+from fallbackd_client.cli.doctor.programs import PROGRAMS, give_path, look_at_programs
+
+
+def install(directory: Path, *names: str) -> None:
+    for name in names:
+        program(directory, name, "exit 0")
+
+
+def test_a_program_that_only_the_shell_finds_is_an_error_with_the_way_to_the_file(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path)
+    install(home.bin, "opencode")
+    path = {"PATH": str(home.daemon_bin)}
+    first, *missing = told(look_at_programs(home.machine(), path, is_service=True))
+    assert first[0] == "error"
+    assert str(home.bin / "opencode") in first[1]
+    assert first[2] == give_path(str(home.config.parent / "env"))
+    assert {level for level, _, _ in missing} == {"note"}
+    by_hand = told(look_at_programs(home.machine(), path, is_service=False))
+    assert by_hand[0][2] == "fallbackd-client shutdown && fallbackd"
+
+
+def test_the_command_for_the_path_replaces_what_stood_there(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    env_file = home.write(home.config.parent / "env", "KEY=1\nPATH=/old\n", 0o644)
+    path = f"{home.bin}:/usr/bin:/bin"
+    install(home.bin, "systemctl")
+    done = subprocess.run(["sh", "-c", give_path(str(env_file))], env={"PATH": path}, check=False)
+    assert done.returncode == 0
+    assert env_file.read_text() == f"KEY=1\nPATH={path}\n"
+    assert env_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_missing_programs_are_a_warning_where_there_is_none_at_all(tmp_path: Path) -> None:
+    found = told(look_at_programs(Home(tmp_path).machine(), {}, is_service=False))
+    assert {level for level, _, _ in found} == {"warning"}
+    assert "npm install -g @openai/codex" in {mend for _, _, mend in found}
+
+
+def test_a_login_is_missed_until_its_file_or_its_variable_is_there(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    install(home.bin, *(one.name for one in PROGRAMS))
+    found = told(look_at_programs(home.machine(), {}, is_service=False))
+    assert [mend for _, _, mend in found] == ["claude auth login", "codex login", "gemini"]
+    home.write(home.path / ".codex" / "auth.json", "{}")
+    environ = {"PATH": str(home.bin), "ANTHROPIC_API_KEY": "x"}
+    found = told(look_at_programs(home.machine(), environ, is_service=False))
+    assert [mend for _, _, mend in found] == ["gemini"]
