@@ -77,6 +77,16 @@ def test_one_measurement_counts_within_bounds() -> None:
     assert meter.eta_factor(meter.timed(Meter(backend=A), actual_s=0, estimate_s=10)) == 0.1
 
 
+def test_attempts_that_ended_are_counted_for_the_hour_and_for_ever() -> None:
+    found = None
+    for state, at in (("failed", 0), ("succeeded", 3000), ("cancelled", 3010), ("failed", 4000)):
+        found = meter.ended(found, A, state, now=HOUR_AT + at)
+    assert found is not None
+    assert (found.attempts, found.successes, found.failures) == (4, 1, 2)
+    assert [one[1:] for one in found.ends] == [(1, 0), (0, 1)]
+    assert meter.shift(found, -600).ends[-1][0] == found.ends[-1][0] - 10
+
+
 def test_a_clock_that_is_set_back_keeps_what_was_counted() -> None:
     found = meter.shift(started(5, 0), -86_400)
     assert meter.attempts_in_hour(found, now=HOUR_AT - 86_400) == 5

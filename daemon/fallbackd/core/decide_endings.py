@@ -51,6 +51,7 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
     )
     attempt = delegation.attempts[-1]
     draft.count_usage(attempt.backend, event.usage)
+    draft.count_end(attempt.backend, state)
     draft.note(
         "attempt.ended",
         delegation,

@@ -232,6 +232,10 @@ class Draft:
         self.meters[backend] = meter.used(self.meters.get(backend), backend, usage, now=self.now)
         self._metered[backend] = None
 
+    def count_end(self, backend: BackendId, state: str) -> None:
+        self.meters[backend] = meter.ended(self.meters.get(backend), backend, state, now=self.now)
+        self._metered[backend] = None
+
     def count_time(self, backend: BackendId, *, actual_s: float, estimate_s: float) -> None:
         base = self.meters.get(backend) or Meter(backend=backend)
         self.meters[backend] = meter.timed(base, actual_s=actual_s, estimate_s=estimate_s)

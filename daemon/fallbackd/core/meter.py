@@ -26,6 +26,27 @@ def used(meter: Meter | None, backend: BackendId, usage: Usage, *, now: float) -
     return structs.replace(_add(base, attempts=0, tokens=tokens, now=now), totals=totals)
 
 
+def ended(meter: Meter | None, backend: BackendId, state: str, *, now: float) -> Meter:
+    """
+    Count an attempt that has ended.
+
+    Args:
+        state: `succeeded`, `failed`, or another one, which is neither.
+    """
+    base = meter or Meter(backend=backend)
+    success, failure = int(state == "succeeded"), int(state == "failed")
+    minute = int(now // 60)
+    ends = [one for one in base.ends if minute - HOUR_MIN <= one[0] <= minute]
+    before = ends.pop() if ends and ends[-1][0] == minute else (minute, 0, 0)
+    return structs.replace(
+        base,
+        ends=(*ends, (minute, before[1] + success, before[2] + failure)),
+        attempts=base.attempts + 1,
+        successes=base.successes + success,
+        failures=base.failures + failure,
+    )
+
+
 def add_cost(left: float | None, right: float | None) -> float | None:
     if left is None or right is None:
         return left if right is None else right
@@ -83,7 +104,8 @@ def shift(meter: Meter, by_s: float) -> Meter:
     """Move what was counted: the wall clock was set by `by_s` seconds."""
     minutes = round(by_s / 60)
     starts = tuple((minute + minutes, count, tokens) for minute, count, tokens in meter.starts)
-    return structs.replace(meter, starts=starts)
+    ends = tuple((minute + minutes, good, bad) for minute, good, bad in meter.ends)
+    return structs.replace(meter, starts=starts, ends=ends)
 
 
 def _recent(meter: Meter | None, *, now: float) -> list[tuple[int, int, int]]:

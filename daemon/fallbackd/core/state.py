@@ -229,6 +229,12 @@ class Meter(Struct, frozen=True, kw_only=True):
     ratios: tuple[float, float] = (0.0, 0.0)
     """(sum, weight) of measured time over estimate."""
     totals: Usage = Usage()
+    ends: tuple[tuple[int, int, int], ...] = ()
+    """(minute since the epoch, attempts succeeded, attempts failed), oldest first, one hour."""
+    attempts: int = 0
+    """Ended ones, with those that were cancelled: more than the next two together."""
+    successes: int = 0
+    failures: int = 0
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
