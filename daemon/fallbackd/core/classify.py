@@ -247,6 +247,7 @@ def _failure(
         evidence=excerpt(hit.text or _shown(evidence)),
         rotate=rule.rotate,
         hop=rule.hop,
+        retry=rule.retry,
     )
 
 

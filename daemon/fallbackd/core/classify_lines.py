@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from fallbackd.core.common_rules import COMMON_RULES
-from fallbackd.core.error_json import Said, read_embedded
+from fallbackd.core.common_rules import COMMON_RULES, GENERAL_FAULTS
+from fallbackd.core.error_json import Said, is_json, read_embedded
 from fallbackd.core.error_lines import MAX_BLOCK_CHARS, MAX_BLOCK_LINES, Line, candidate_lines
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Confidence, Reason
@@ -147,11 +147,13 @@ def _common_line(evidence: Evidence) -> Hit | None:
     weak: Hit | None = None
     is_errors = evidence.stream == "stderr"
     lines = _lines(evidence.text, evidence.stream)
-    listed = _listed_statuses(lines)
+    listed = _listed_statuses(evidence.text)
+    if listed is _EVERY:
+        return None
     for at in range(len(lines) - 1, -1, -1):
         line = lines[at]
-        if line.is_quiet or is_of_another(line.text):
-            continue
+        if line.is_quiet or is_of_another(line.text) or is_json(line.text):
+            continue  # whole JSON has been read as a structure
         opens = _opens(line) and not listed.match(line.text)
         if line.is_deep and not opens and not is_errors:
             continue
@@ -165,10 +167,14 @@ def _common_line(evidence: Evidence) -> Hit | None:
         else:
             text, said = line.text, Said(text=line.text, words=_type_names(line.text))
             rule = _says(line.text, COMMON_RULES)
+            is_crash = rule is not None and rule.reason is Reason.CRASH
+            if is_crash and is_of_another(_block(lines, at)):
+                continue
         if rule is None:
             continue
         hit = Hit(rule=rule, text=text, confidence="text", said=said)
-        if (rule.pattern or rule.codes) and rule.reason is not Reason.CRASH:
+        is_vague = rule.reason is Reason.CRASH or rule.id in GENERAL_FAULTS
+        if (rule.pattern or rule.codes) and not is_vague:
             return hit
         weak = weak or hit
     return weak
@@ -226,7 +232,7 @@ _LEAD = re.compile(
 
 def _is_statement(line: str, found: Found, *, is_bare: bool) -> bool:
     """The line says this and little else: `Too many requests`, not `Timeouts are now set to …`."""
-    rest, line = line[found.end() :], line[:400]
+    rest, line = line[found.end() :], _first_sentence(line)
     if re.match(r"\w{0,12}\s*(?:[.:·∙•|,;!。，(\[{\-–—]|$)", rest) and not _PROSE.search(line):
         return True
     return is_bare and len(rest.split()) <= 6 and not _PROSE.search(line)
@@ -234,7 +240,8 @@ def _is_statement(line: str, found: Found, *, is_bare: bool) -> bool:
 
 _ADDRESSED = re.compile(
     r"(?:sorry,? |oops[,!] |unfortunately,? )?(?:there(?:'s| is| was) an? (?:issue|problem|error)"
-    r"|response |conversation |configuration |to use \w+ |oauth |you(?:'ve|'re)?\b|your |we(?:'re"
+    r"|response |conversation |configuration |sending this message "
+    r"|to use \w+ |oauth |you(?:'ve|'re)?\b|your |we(?:'re"
     r"| are) (?:sorry"
     r"|currently|experiencing)|our |please |this (?:model|request|account|organization|api|key"
     r"|feature)|the (?:model|request|requested|response|output|content|message|resource|api|server"
@@ -257,12 +264,17 @@ _PROSE = re.compile(
 )
 
 
+def _first_sentence(line: str) -> str:
+    return re.split(r"(?<=[.!?])\s", line[:250], maxsplit=1)[0]
+
+
 def _is_report(line: str, at: int) -> bool:
     """The first sentence is short, speaks to a person, and tells nothing of code."""
-    first = re.split(r"(?<=[.!?])\s", line[:250], maxsplit=1)[0]
+    first = _first_sentence(line)
     return (
         at <= min(len(first), 80)
         and len(first) <= 240
+        and not first.endswith(":")  # what a heading announces is shown, not said
         and _ADDRESSED.match(line) is not None
         and _PROSE.search(first) is None
         and not re.match(r"[^\"“]*[\"“]", first[:at])
@@ -271,12 +283,15 @@ def _is_report(line: str, at: int) -> bool:
 
 _LISTED = re.compile(r"[1-5]\d\d(?=\s|:|$)")
 _NEVER = re.compile(r"(?!)")
+_EVERY = re.compile(r"")
+_HEADS = re.compile(r"^\W{0,4}([1-5]\d\d(?=\s|:|$)|[a-z]{2,30}_[a-z_]{2,30}(?=:\s))", re.M)
 
 
-def _listed_statuses(lines: tuple[Line, ...]) -> re.Pattern[str]:
+def _listed_statuses(text: str) -> re.Pattern[str]:
     """A list of what statuses mean has several of them; a failure has one."""
-    heads = (re.match(r"[1-5]\d\d(?=\s|:|$)", line.text) for line in lines)
-    found = {head[0] for head in heads if head is not None}
+    found = {head[1] for head in _HEADS.finditer(text)}
+    if len(found) > 2:
+        return _EVERY
     return _LISTED if len(found) > 1 else _NEVER
 
 
@@ -349,8 +364,8 @@ _ERROR_OPENING = re.compile(
     r"|(?:fatal )?error[: (\]]|error$"
     r"|[\w.]{0,120}(?:error|exception)(?:\s*[\[(][^\])]{0,80}[\])])?\s*(?:[:(]|$)"
     r"|(?-i:[\w.]{0,120}Timeout)\s*[:(]"
-    r"|\{(?!.{0,60}\"type\":\s*\"(?:item\.|user|assistant|tool|message)).{0,200}?"
-    r"\"(?:error|retryMessage|api_error_status)\"\s*:\s*(?!null|false|\"\")[\"{\d]"
+    r"|(?:Object )?\{(?!.{0,60}\"type\":\s*\"(?:item\.|user|assistant|tool|message)).{0,200}?"
+    r"\b(?:error|retryMessage|api_error_status)\b\"?\s*:\s*(?!null|false|\"\")[\"{\d]"
     # `OAuth error: …`, `sub-agent error: …`; side calls of a program are not its failure.
     r"|\[?(?:[\w/.'-]{1,40} ){1,4}(?:error|exception)(?: \d{3})?\]? ?[:(]|\S{1,80} {1,20}(?:error"
     r"|fatal) +\S"

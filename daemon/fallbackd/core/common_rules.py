@@ -12,5 +12,8 @@ from fallbackd.core.rules import Rule
 
 COMMON_RULES: tuple[Rule, ...] = (*LIMIT_RULES, *ACCESS_RULES, *FAULT_RULES)
 
+GENERAL_FAULTS = frozenset({"server-fault", "server-error"})
+"""Rules whose wording says little: what else is said before or behind decides."""
+
 GENERAL_THROTTLES = frozenset({"throttle", "http-429"})
 """Rules whose wording says nothing about a window: a stated time of hours makes it a plan's."""

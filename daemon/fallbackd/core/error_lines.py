@@ -155,7 +155,9 @@ def read_line(raw: str, *, begins: bool = True) -> Line:
             level = (found["a"] or found["b"] or found["c"]).lower()
             has_level = has_level or level in _ERRORS
             is_quiet = level in _QUIET and not has_level
-        elif (found := _TAG.match(bare)) is None or not (has_time or has_level):
+        elif (found := _TAG.match(bare)) is None or not (
+            has_time or has_level or bare[1:2].islower()
+        ):
             break
         if found.end() == 0:
             break

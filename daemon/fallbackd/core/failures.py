@@ -166,6 +166,7 @@ def make_failure(
     evidence: str = "",
     rotate: bool | None = None,
     hop: bool | None = None,
+    retry: bool | None = None,
 ) -> Failure:
     """
     Fill the flags of a reason by the table.
@@ -174,6 +175,7 @@ def make_failure(
         reset_s: Seconds from `now` that the provider stated, if any; negative for the past.
         max_wait_s: Bound on what is believed of `reset_s`; null: believed as it is.
         rotate: Overrides the table (an aggregator's upstream limit leaves the key healthy).
+        retry: Overrides the table (the same again would find the same).
         hop: Overrides the table (a request above one account's limit per minute fits elsewhere).
     """
     flags = FLAGS[reason]
@@ -189,12 +191,14 @@ def make_failure(
         retryable = reset_s is not None and not is_past and reset_s <= USAGE_RETRYABLE_S
     elif reason is Reason.RATE_LIMIT and reset_s is not None and reset_s >= LONG_THROTTLE_S:
         retryable = False
+    if retry is not None:
+        retryable = retry
     return Failure(
         reason=reason,
         detail=detail,
         scope=scope,
         retryable=retryable,
-        retry_same=flags.retry_same,
+        retry_same=flags.retry_same if retry is None else retry,
         rotate_credential=flags.rotate_credential if rotate is None else rotate,
         hop=flags.hop if hop is None else hop,
         shrink_input=flags.shrink_input,

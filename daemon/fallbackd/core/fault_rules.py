@@ -60,6 +60,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         id="bot-check",
         reason=_R.NETWORK,
         detail="challenge",
+        retry=False,
         pattern=r"just a moment\.\.\.|cf-challenge|attention required! \| cloudflare"
         r"|enable javascript and cookies to continue",
     ),
@@ -135,6 +136,12 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|cannot find module .{0,200}(?:cli|sdk)\b",
     ),
     Rule(
+        id="missing-helper",
+        reason=_R.CRASH,
+        retry=False,
+        pattern=r"^(?:error: )?spawn \S{1,200} ENOENT",
+    ),
+    Rule(
         id="crash",
         reason=_R.CRASH,
         pattern=r"^(?:fatal error: .{0,80}(?:heap|allocation)|panic(?:\(|:|ked)"
@@ -148,7 +155,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|oh no: bun has crashed|signal: (?:killed|aborted|segmentation))"
         r"|maximum call stack|(?:runner|server) process has terminated|requires more system memory"
         r"|javascript heap out of memory|segmentation fault at|oom kill"
-        r"|^error: spawn \S{1,200} ENOENT|unhandled 'error' event",
+        r"|unhandled 'error' event",
     ),
     Rule(
         id="no-leave",

@@ -69,6 +69,16 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|^\S{0,200}per-?minute\S{0,200}$"
         r"|quota_?id\W+\S{0,200}per-?minute",
     ),
+    Rule(
+        id="rate-per-day",
+        reason=_R.USAGE_LIMIT,
+        pattern=r"rate limit reached for .{1,160}\b(?:per day|TPD|RPD)\b",
+    ),
+    Rule(
+        id="rate-per-minute",
+        reason=_R.RATE_LIMIT,
+        pattern=r"rate limit reached for .{1,160}\b(?:per min|TPM|RPM)",
+    ),
     # --- money ---------------------------------------------------------------------------------
     Rule(
         id="hour-quota",
@@ -87,7 +97,9 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|(?:spend|spending|budget) (?:limit|cap)|(?:limit|cap)\w{0,40} (?:your |the )?spending"
         r"|out of (?:credits?|funds|(?:extra )?usage\b)|(?:all|no) (?:available "
         r"|remaining )?credits"
-        r"|used up your (?:points|credits|balance)|payment (?:required(?!.*limit)|method|failed"
+        r"|used up your (?:points|credits|balance)|(?:no|missing|invalid|add an?"
+        r"|update your|valid) payment method"
+        r"|payment (?:required(?!.*limit)|failed"
         r"|overdue)|billing (?:or|issue|hard)"
         r"|(?:check|issue with|problem with) your (?:plan and )?billing|key limit exceeded"
         r"|specified api usage limits|purchase (?:more )?credits to|add (?:more )?(?:credits|funds)"
@@ -152,6 +164,8 @@ LIMIT_RULES: tuple[Rule, ...] = (
         reason=_R.RATE_LIMIT,
         pattern=r"(?:requests?|tokens?|calls?) per (?:minute|second)|per minute limit",
     ),
+    # What a program guesses behind its own time-out ("may be under high load") is no cause.
+    Rule(id="timed-out", reason=_R.TIMEOUT, pattern=r"\brequest timed out\."),
     # --- load ----------------------------------------------------------------------------------
     Rule(
         id="overloaded",

@@ -4,7 +4,8 @@ import re
 
 _OTHERS = re.compile(
     # Services beside the model: their trouble is a tool's.
-    r"api\.github\.com|raw\.githubusercontent|\bgithub\.com[:/](?!.{0,80}\bissues?/new)"
+    r"api\.github\.com|raw\.githubusercontent"
+    r"|(?<!docs\.)\bgithub\.com[:/](?!\S{0,200}(?:copilot|issues?/new))"
     r"|docker\.(?:io|com)|ghcr\.io|registry\.npmjs|npmjs\.org|pypi\.org|pythonhosted|crates\.io"
     r"|maven|rubygems|gitlab\.|bitbucket\.|debian\.org|ubuntu\.com|sentry\.io|datadog"
     r"|proxy\.golang|hub\.docker|(?:localhost|127\.0\.0\.1|0\.0\.0\.0|::1)\]?[:\s]+(?:port )?"

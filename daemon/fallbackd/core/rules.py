@@ -52,6 +52,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     scope: str | None = None
     rotate: bool | None = None
     hop: bool | None = None
+    retry: bool | None = None
     is_users: bool = False
     """Written by a user: searched by an engine that takes linear time whatever the pattern is."""
 
