@@ -26,7 +26,7 @@ async def test_the_answer_is_the_text_of_the_provider_with_its_usage(
 async def test_a_provider_that_is_down_is_a_failure_of_the_network(
     tmp_path: Path, name: str
 ) -> None:
-    async with scene(tmp_path, patience_s=1) as s:
+    async with scene(tmp_path, backends={name: ["retries = 0"]}, patience_s=1) as s:
         await s.provider.go_down()
         done = await s.delegate(name)
         assert done["state"] == "refused", s.daemon.log()

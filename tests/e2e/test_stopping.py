@@ -1,11 +1,12 @@
 """What runs for a delegation ends with it: tools, loops, helper servers, what they leave."""
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
-from tests.e2e.processes import appear, belongs_to, matching, runs
+from tests.e2e.processes import Process, appear, belongs_to, matching, runs
 from tests.e2e.scenes import BACKENDS, ROUTES, Scene, scene
 from tests.support.provider_frames import TEXT
 
@@ -17,19 +18,23 @@ def a_moment() -> str:
     return f"307.{secrets.randbelow(10**9):09d}"
 
 
-def serves(s: Scene):  # type: ignore[no-untyped-def]
+def serves(s: Scene) -> Callable[[Process], bool]:
     """The private server of this scene."""
     wanted, home = runs("serve", "--hostname"), f"HOME={s.home.path}"
     return lambda process: wanted(process) and home in process.env
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-async def test_a_cancelled_delegation_leaves_no_tool_behind(tmp_path: Path, name: str) -> None:
+async def test_a_cancelled_delegation_leaves_no_tool_and_its_prompt_is_in_no_command_line(
+    tmp_path: Path, name: str
+) -> None:
     async with scene(tmp_path) as s:
-        moment = a_moment()
+        moment, word = a_moment(), f"pong-{secrets.token_hex(8)}"
         s.provider.behave(ROUTES[name], "tool", command=f"sleep {moment}")
-        begun = await s.begin(name, permissions="full")
+        begun = await s.begin(name, prompt=f"say {word}", permissions="full")
         await appear(runs("sleep", moment))
+        assert any(word in str(call.body) for call in s.provider.calls(ROUTES[name]))
+        assert matching(lambda process: any(word in part for part in process.argv)) == []
         ended = await s.cancel(begun)
         assert matching(runs("sleep", moment)) == []
         assert matching(belongs_to(begun["delegation"])) == []
@@ -38,22 +43,6 @@ async def test_a_cancelled_delegation_leaves_no_tool_behind(tmp_path: Path, name
             assert matching(serves(s)), "the server has other prompts to serve"
             s.provider.behave("opencode", "ok")
             assert (await s.delegate("opencode", permissions="full"))["text"] == TEXT
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-async def test_a_prompt_is_in_no_command_line(tmp_path: Path, name: str) -> None:
-    async with scene(tmp_path) as s:
-        word = f"pong-{secrets.token_hex(8)}"
-        s.provider.behave(ROUTES[name], "hang")
-        begun = await s.begin(name, prompt=f"say {word}")
-        (call, *_) = await s.provider.called(
-            ROUTES[name], where=lambda call: call.kind not in ("title", "router")
-        )
-        assert word in str(call.body)
-        assert matching(lambda process: any(word in part for part in process.argv)) == []
-        ended = await s.cancel(begun)
-        assert ended["state"] == "cancelled"
-        assert matching(belongs_to(begun["delegation"])) == []
 
 
 async def test_streams_that_end_without_an_end_are_seen_as_a_loop(tmp_path: Path) -> None:
