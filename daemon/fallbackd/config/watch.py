@@ -17,8 +17,8 @@ import structlog
 
 from fallbackd.config.files import read_content
 
-DEBOUNCE_MS = 300
-_STEP_MS = 350
+DEBOUNCE_MS = 250
+_STEP_MS = 250
 """How often the watching thread looks up: half of the time until a change is noticed."""
 _TIMEOUT_MS = 5000
 """A look without a notice, for file systems that send none."""
