@@ -175,24 +175,22 @@ def test_codex_reads_the_provider_of_the_profile_in_use() -> None:
 
 
 def test_gemini_gets_its_settings_in_a_file_of_its_own() -> None:
-    system = '{"general":{"vimMode":true,"maxAttempts":9},"mcpServers":{"a":{"command":"b"}}}'
-    call = start("gemini", files={"/etc/gemini-cli/settings.json": system})
+    call = start("gemini")
     (file,) = call.scratch_files
     assert call.env["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] == f"/run/d1/s/{file.name}"
     settings = msgspec.json.decode(file.text)
     assert settings["general"]["maxAttempts"] == 1
-    assert settings["general"]["vimMode"] is True
-    assert settings["mcpServers"] == {"a": {"command": "b"}}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
+        {"files": {"/etc/gemini-cli/settings.json": '{"general":{"vimMode":true}}'}},
         {"files": {"/etc/gemini-cli/settings.json": '{ // why\n "general": {} }'}},
         {"inherited": {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": "/site/gemini.json"}},
     ],
 )
-def test_system_settings_that_cannot_be_kept_stay_in_force(changes: dict[str, Any]) -> None:
+def test_system_settings_of_the_machine_stay_in_force(changes: dict[str, Any]) -> None:
     call = start("gemini", **changes)
     assert "GEMINI_CLI_SYSTEM_SETTINGS_PATH" not in call.env
     assert call.scratch_files == ()

@@ -21,7 +21,6 @@ from fallbackd.backends.commands import (
     command_line,
     encode_json,
     is_plain,
-    merged,
     model_of,
     program,
 )
@@ -82,17 +81,15 @@ def start(work: Work, options: Options) -> Call:
 
 def _system_settings(work: Work) -> dict[str, object] | None:
     """
-    The machine's own system settings with ours laid over them.
+    Settings of this run, or None where the machine has system settings: those stay in force.
 
-    None where they cannot be read faithfully (comments, another path): then they stay in force.
+    gemini takes the file only where nobody but the superuser can write to any directory above
+    it, and passes over it with a warning elsewhere. It must never stand in place of the
+    machine's own then; patience with its retries does what the file cannot.
     """
-    if work.inherited.get(_SETTINGS_VARIABLE):
+    if work.inherited.get(_SETTINGS_VARIABLE) or work.files.get(SYSTEM_SETTINGS, "").strip():
         return None
-    text = work.files.get(SYSTEM_SETTINGS, "").strip()
-    if not text:
-        return dict(_FAIL_FAST)
-    base = read_object(text)
-    return None if base is None else merged(base, _FAIL_FAST)
+    return dict(_FAIL_FAST)
 
 
 _TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
