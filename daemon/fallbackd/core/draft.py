@@ -4,6 +4,7 @@ A decision in the making: the snapshot, what has been changed on top of it, what
 Local to one call of `decide`; what leaves is the frozen `Decision`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import structs
@@ -37,6 +38,7 @@ from fallbackd.core.state import (
     Snapshot,
     Verdict,
 )
+from fallbackd.core.words import words_of_change, words_of_effect
 
 
 class Draft:
@@ -132,6 +134,7 @@ class Draft:
                 outcome=outcome,
                 policy=policy,
                 evidence=evidence,
+                attempt=delegation.attempts[-1].attempt if delegation.attempts else None,
             )
         )
 
@@ -278,11 +281,22 @@ class Draft:
         if any(isinstance(one, PutHealth) for one in changes):
             effects.append(Export())
         return Decision(
-            changes=(*changes, *self._others),
+            changes=(*changes, *(_told(one, changes, effects) for one in self._others)),
             effects=tuple(effects),
             rejection=rejection,
             answer=answer,
         )
+
+
+def _told(one: Change, changes: Sequence[Change], effects: Sequence[Effect]) -> Change:
+    """A part of a story with what else came of the decision, in words."""
+    if not isinstance(one, PutStory):
+        return one
+    return structs.replace(
+        one,
+        changes=tuple(found for each in changes if (found := words_of_change(each))),
+        effects=tuple(found for each in effects if (found := words_of_effect(each))),
+    )
 
 
 def _backend_of(scope: ScopeId, policy: Policy) -> BackendId | None:

@@ -304,6 +304,12 @@ class PutStory(Struct, frozen=True, kw_only=True, tag="put_story"):
     outcome: str = ""
     policy: dict[str, Any] = field(default_factory=dict)  # names and numbers that were used
     evidence: str = ""
+    attempt: AttemptId | None = None
+    """The attempt that it is about, where it is about one."""
+    changes: tuple[str, ...] = ()
+    """What was kept with it, a few words each."""
+    effects: tuple[str, ...] = ()
+    """What it set going, a few words each."""
 
 
 Change = PutHealth | PutDelegation | PutSession | DropSession | PutMeter | Note | PutStory

@@ -29,7 +29,10 @@ def _step(one: PutStory) -> Step:
         at=one.at,
         event=one.event,
         text=one.outcome,
+        attempt=one.attempt,
         candidates=tuple(shapes.verdict(each) for each in one.verdicts),
         policy=one.policy,
         evidence={"text": one.evidence} if one.evidence else None,
+        changes=one.changes,
+        effects=one.effects,
     )

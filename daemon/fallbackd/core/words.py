@@ -1,0 +1,64 @@
+"""What a decision keeps and sets going, in a few words for `explain`."""
+
+from typing import assert_never
+
+from fallbackd.core.effects import (
+    Answer,
+    Effect,
+    Export,
+    StartAttempt,
+    StopAttempt,
+    WakeAt,
+    WakeWaiting,
+)
+from fallbackd.core.state import (
+    Change,
+    DropSession,
+    Note,
+    PutDelegation,
+    PutHealth,
+    PutMeter,
+    PutSession,
+    PutStory,
+)
+
+
+def words_of_change(change: Change) -> str | None:
+    """None: nothing that explains a decision."""
+    match change:
+        case PutHealth(health):
+            outage = health.outage
+            if outage is None:
+                return f"{health.scope} has no mark"
+            return f"{health.scope} is marked {outage.state} ({outage.reason.value})"
+        case PutDelegation(delegation):
+            return f"{delegation.delegation} is {delegation.state}, on {delegation.active}"
+        case PutSession(session):
+            held = "free" if session.running is None else f"held by {session.running}"
+            return f"session {session.session} is {held}, on {session.current}"
+        case DropSession(name):
+            return f"session {name} is forgotten"
+        case PutMeter() | Note() | PutStory():
+            return None
+        case _:
+            assert_never(change)
+
+
+def words_of_effect(effect: Effect) -> str | None:
+    """None: nothing that explains a decision."""
+    match effect:
+        case StartAttempt():
+            model = "" if effect.model is None else f" with {effect.model}"
+            return f"start {effect.attempt} on {effect.backend}{model}"
+        case StopAttempt():
+            return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"
+        case Answer():
+            return f"answer everybody who waits for {effect.delegation}"
+        case WakeAt():
+            return f"look again for {effect.purpose} at {effect.at:.1f}"
+        case WakeWaiting():
+            return "let waiting work look again"
+        case Export():
+            return None
+        case _:
+            assert_never(effect)
