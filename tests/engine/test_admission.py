@@ -16,7 +16,7 @@ ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
 
 async def test_a_prompt_of_any_bytes_comes_through_stdin_as_it_is(tmp_path: Path) -> None:
     body = 'cat > "$PLACE/got"; echo done'
-    prompt = "a NUL \0, a \r\n, ünïcode 🙂 and $(touch x) `id`\n\n"
+    prompt = "a bell \a, a \r\n, ünïcode 🙂 and $(touch x) `id`\n\n"
     async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
         done = await work(engine, prompt, backend="a")
         assert done.state == "succeeded"
@@ -38,19 +38,16 @@ async def test_a_program_that_reads_no_prompt_may_still_answer(tmp_path: Path) -
         assert await engine.text(done) == "early"
 
 
-async def test_a_nul_that_cannot_be_an_argument_is_a_clear_failure(tmp_path: Path) -> None:
+async def test_a_prompt_with_a_nul_is_refused_for_every_kind_of_backend(tmp_path: Path) -> None:
     in_argv = {"prompt_in_argv": True, "stdin": "none"}
     a = agent("a", script(tmp_path, "a", 'echo "$1"'), "{prompt}", options=in_argv)
-    async with engine_in(tmp_path, settings(a)) as engine:
-        done = await work(engine, "a \0 b", backend="a")
-        assert done.state != "succeeded"
-        assert tried(done) == [("a", "format_error")]
-        assert done.attempts[0].failure is not None
-        assert "NUL" in done.attempts[0].failure.evidence
-        assert engine.snapshot().health.get("backend:a", None) is None or (  # type: ignore[call-overload]
-            engine.snapshot().health["backend:a"].outage is None  # type: ignore[index]
-        )
-        assert (await work(engine, "a and b", backend="a")).state == "succeeded"
+    b = agent("b", script(tmp_path, "b", ANSWERS))
+    async with engine_in(tmp_path, settings(a, b)) as engine:
+        for backend in ("a", "b"):
+            with pytest.raises(Invalid, match="NUL"):
+                await engine.delegate(NewWork(prompt="a \0 b", backend=backend))
+            assert (await work(engine, "a and b", backend=backend)).state == "succeeded"
+        assert len(await engine.delegations()) == 2
 
 
 @pytest.mark.parametrize("prompt", ["", "  \n\t "])

@@ -11,6 +11,7 @@ from tests.support.running_engine import (
     ended,
     engine_in,
     settings,
+    tried,
     until,
     work,
 )
@@ -85,6 +86,52 @@ async def test_a_log_is_read_while_it_grows(tmp_path: Path) -> None:
         rest = await read(engine, begun, part.next_offset)
         assert rest.text == "ün two"
         assert rest.ended
+
+
+async def test_a_piece_is_no_longer_than_asked_for_and_never_half_a_character(
+    tmp_path: Path,
+) -> None:
+    body = "cat >/dev/null; printf 'abcdefg🙂h'"
+    async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
+        done = await work(engine, backend="a")
+        for size in (1, 2, 3, 6):
+            assert (await read(engine, done, 0, size)).text == "abcdefg"[:size]
+        assert (await read(engine, done, 6, 3)).text == "g"
+        assert (await read(engine, done, 7, 3)).text == "🙂"
+        last = await read(engine, done, 11, 1)
+        assert (last.text, last.ended) == ("h", True)
+
+
+async def test_a_log_without_an_attempt_is_empty_until_the_delegation_ends(tmp_path: Path) -> None:
+    body = "cat >/dev/null; echo 'try again in 20 s' >&2; exit 75"
+    config = settings(agent("a", script(tmp_path, "a", body)))
+    async with engine_in(tmp_path, config) as engine:
+        await engine.mark("a", reason="rate_limit", ttl_s=20.0, note=None)
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        assert (begun.state, begun.attempts) == ("waiting", ())
+        part = await read(engine, begun)
+        assert (part.attempt, part.log_path, part.text) == (None, None, "")
+        assert (part.offset, part.next_offset, part.size_bytes) == (0, 0, 0)
+        assert not part.ended
+        with pytest.raises(Unknown):
+            await engine.log(begun.delegation, attempt=1, offset=0, max_bytes=10)
+        await engine.cancel(begun.delegation)
+        part = await read(engine, begun)
+        assert (part.attempt, part.ended) == (None, True)
+
+
+async def test_the_answer_is_the_output_as_it_was_printed(tmp_path: Path) -> None:
+    body = r"cat >/dev/null; printf '  \033[1mbold\033[0m\ttab\r\n\n\007x \r\n'"
+    async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
+        done = await work(engine, backend="a")
+        assert await engine.text(done) == "  \x1b[1mbold\x1b[0m\ttab\r\n\n\x07x "
+
+
+async def test_output_without_a_visible_character_is_no_answer(tmp_path: Path) -> None:
+    body = r"cat >/dev/null; printf '\033[0m\r\n'"
+    async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
+        done = await work(engine, backend="a")
+        assert {reason for _, reason in tried(done)} == {"empty_result"}
 
 
 async def test_each_attempt_has_its_own_log(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Work that waits for something, and callers that wait for work."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -80,6 +81,18 @@ async def test_a_directory_is_waited_for_no_longer_than_the_caller_has_time(
             await engine.delegate(
                 NewWork(prompt="x", backend="a", cwd=str(tmp_path), mode="batch", timeout_s=0.2)
             )
+        assert refused.value.rejection.kind == "workspace"
+
+
+@pytest.mark.parametrize("bound", [{"wait_s": 0.2}, {"wait": "accepted"}], ids=str)
+async def test_a_directory_is_waited_for_no_longer_than_the_caller_waits(
+    bound: dict[str, Any], tmp_path: Path
+) -> None:
+    config = settings(gated(tmp_path), defaults={"wait_threshold_s": 3600.0})
+    async with engine_in(tmp_path, config) as engine:
+        await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(tmp_path)))
+        with anyio.fail_after(HANG_S), pytest.raises(Refused) as refused:
+            await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(tmp_path), **bound))
         assert refused.value.rejection.kind == "workspace"
 
 

@@ -50,6 +50,13 @@ def policy(*ids: str) -> Policy:
     )
 
 
+class NothingToSee:
+    """Readiness of a machine on which nothing has changed."""
+
+    async def look(self, backends: object) -> None:
+        pass
+
+
 class ScriptedEngine:
     """`raises` makes a call fail; work ends when the test says so, or never."""
 
@@ -57,6 +64,7 @@ class ScriptedEngine:
         self.settings = Settings(policy=policy("codex", "opencode", "gemini"), options={})
         self.clock = FixedClock()
         self.store = MemoryStore()
+        self.readiness = NothingToSee()
         self.started_at = NOW - 60
         self.last_tick_at: float | None = None
         self.raises: dict[str, Exception] = {}

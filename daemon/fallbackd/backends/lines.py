@@ -160,9 +160,9 @@ class CliParser:
         return self._buffers.setdefault(stream, LineBuffer())
 
     def _read_line(self, stream: StreamName, line: str, at: float) -> list[Observation]:
-        line = strip_escapes(line.rstrip("\r"))
         if stream == "stdout" and (self.plain or not self.has_events):
-            self._whole.append(line)
+            self._whole.append(line)  # as it came: an answer is handed on as it is
+        line = strip_escapes(line.rstrip("\r"))
         if not line.strip():
             return []
         event = read_object(line) if stream in ("stdout", "event") else None
@@ -180,8 +180,8 @@ class CliParser:
         # A program that was asked for events and prints none (a wrapper, say) still answers.
         is_text = self.plain or not (self.has_events or told is not None)
         if is_text and exit.code == 0 and not exit.stopped:
-            text = "\n".join(self._whole).strip("\n")
-            if text.strip():
+            text = "\n".join(self._whole).strip("\r\n")
+            if strip_escapes(text).strip():
                 return Reply(text=text, usage=self.usage)
         if told is not None:
             return msgspec.structs.replace(

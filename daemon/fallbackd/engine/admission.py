@@ -30,6 +30,8 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
     """
     if not work.prompt.strip():
         raise Invalid("the prompt is empty; say what is to be done")
+    if "\0" in work.prompt:
+        raise Invalid("the prompt holds a NUL character, which no agent takes; remove it")
     _require_printable("session", work.session, MAX_SESSION_CHARS)
     _require_printable("role", work.role, MAX_ROLE_CHARS)
     delegation = DelegationId(f"d{world.mint()}")
@@ -64,7 +66,7 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
 def digest(work: NewWork) -> str:
     """A fingerprint of the parameters; how long somebody waits for the answer is none of them."""
     whole = msgspec.structs.asdict(work)
-    for name in ("wait", "request_id", "parent"):
+    for name in ("wait", "wait_s", "request_id", "parent"):
         del whole[name]
     encoded = msgspec.json.encode(whole, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()

@@ -36,7 +36,7 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
-from fallbackd.engine.admission import admit
+from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.judging import judge
 from fallbackd.engine.performer import Held, Performer
 from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
@@ -57,9 +57,15 @@ class Engine(Performer):
         Raises:
             Refused, NotPermitted, Invalid, Draining: No delegation exists.
         """
+        if work.request_id is not None:
+            known = await self._same_request(work, work.request_id)
+            if known is not None:
+                return known
         if self._draining:
             raise Draining("the daemon is draining and takes no new work; ask again when it is up")
-        await self.readiness.look_at_chain(work)
+        await self.readiness.look_at_candidates(
+            backend=work.backend, role=work.role, chain=work.chain
+        )
         event = admit(work, self.settings.policy, self.world, self.store.peek())
         try:
             self.runs.create(event.delegation, work.prompt)
@@ -73,7 +79,7 @@ class Engine(Performer):
         self._held[event.delegation] = held
         accepted: Delegation | None = None
         try:
-            decision = await self._admitted(event)
+            decision = await self._admitted(event, work)
             accepted = _accepted(decision, event.delegation)
         finally:
             if accepted is None or accepted.delegation != event.delegation:
@@ -82,11 +88,27 @@ class Engine(Performer):
                 self._tell_freed()
         return accepted
 
-    async def _admitted(self, event: DelegateRequested) -> Decision:
-        """A directory that is in use is waited for, as long as the threshold says."""
+    async def _same_request(self, work: NewWork, request_id: str) -> Delegation | None:
+        """
+        What a repeated request began. Looked up by what was asked and before anything else: the
+        directory may be gone by now, and a daemon that drains still knows it.
+        """
+        decision, _ = await self.store.transact(
+            Keys(request_id=request_id),
+            lambda seen: Decision(answer=seen.same_request),
+            must_keep=False,
+        )
+        known = decision.answer
+        # Other parameters are refused where every request is.
+        is_same = isinstance(known, Delegation) and known.digest == digest(work)
+        return known if is_same else None
+
+    async def _admitted(self, event: DelegateRequested, work: NewWork) -> Decision:
+        """A directory that is in use is waited for, as long as the threshold and the caller say."""
         limit_s = self.settings.policy.wait_threshold_s(event.mode)
-        if event.timeout_s is not None:
-            limit_s = min(limit_s, event.timeout_s)
+        for bound_s in (event.timeout_s, work.wait_s, 0.0 if work.wait == "accepted" else None):
+            if bound_s is not None:
+                limit_s = min(limit_s, bound_s)
         give_up_at = self.clock.now() + limit_s
         while True:
             freed = self._freed
@@ -170,22 +192,31 @@ class Engine(Performer):
         self, delegation: str, *, attempt: str | int | None, offset: int, max_bytes: int
     ) -> LogPart:
         found = await self.delegation(delegation)
-        if not found.attempts:
-            raise Unknown(f"{delegation} has made no attempt, so there is no log")
-        wanted = found.attempts[-1]
-        if attempt is not None:
+        if not found.attempts and attempt is None:
+            return LogPart(
+                attempt=None,
+                log_path=None,
+                text="",
+                offset=offset,
+                next_offset=offset,
+                size_bytes=0,
+                ended=found.is_ended,
+            )
+        if attempt is None:
+            wanted = found.attempts[-1]
+        else:
             name = f"{delegation}.{attempt}" if str(attempt).isdigit() else str(attempt)
             match = found.attempt(AttemptId(name))
             if match is None:
                 raise Unknown(f"{delegation} has no attempt {attempt!r}")
             wanted = match
         directory = self.runs.attempt_path(wanted.attempt)
-        max_bytes = max(MAX_CHARACTER_BYTES, max_bytes)  # fewer might never hold a whole one
+        enough = max(MAX_CHARACTER_BYTES, max_bytes)  # fewer might not hold a whole one
         data, following, size = await anyio.to_thread.run_sync(
-            lambda: self.world.read_log(str(directory), offset=offset, max_bytes=max_bytes)
+            lambda: self.world.read_log(str(directory), offset=offset, max_bytes=enough)
         )
-        is_last = following >= size
-        kept = data if is_last and wanted.ended_at is not None else _whole(data)
+        is_last = following >= size and len(data) <= max_bytes
+        kept = data if is_last and wanted.ended_at is not None else _at_most(data, max_bytes)
         following -= len(data) - len(kept)
         return LogPart(
             attempt=wanted.attempt,
@@ -214,6 +245,7 @@ class Engine(Performer):
         prompt_tokens: int | None = None,
         lease: bool = False,
     ) -> Resolution:
+        await self.readiness.look_at_candidates(backend=backend, role=role, chain=chain)
         event = ResolveRequested(
             session=None if session is None else SessionId(session),
             role=role,
@@ -321,6 +353,7 @@ class Engine(Performer):
         decision = await self.handle(HealthCleared(target=target))
         if decision.answer is None:
             raise Unknown(_no_target(target, self.settings))
+        await self.readiness.look(self.settings.policy.backends)  # what costs nothing to see
         return list(decision.answer)
 
     async def pause(self, target: str, *, note: str | None) -> None:
@@ -389,6 +422,14 @@ def _accepted(decision: Decision, delegation: DelegationId) -> Delegation:
         if isinstance(change, PutDelegation) and change.delegation.delegation == delegation:
             return change.delegation
     raise Invalid("the request was neither taken nor refused")
+
+
+def _at_most(data: bytes, max_bytes: int) -> bytes:
+    """Whole characters of at most `max_bytes`; one that is longer than that by itself."""
+    for size in range(min(max_bytes, len(data)), len(data) + 1):
+        if kept := _whole(data[:size]):
+            return kept
+    return b""
 
 
 def _whole(data: bytes) -> bytes:

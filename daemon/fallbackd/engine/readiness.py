@@ -13,9 +13,8 @@ from fallbackd.core.events import Event, ReadinessSeen
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Backend
+from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.scopes import backend_scope, credential_scope, find_backend
-from fallbackd.engine.requests import NewWork
 from fallbackd.engine.world import Settings, World
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
@@ -40,13 +39,18 @@ class Readiness:
             if event is not None:
                 await self._host.handle(event)
 
-    async def look_at_chain(self, work: NewWork) -> None:
+    async def look_at_candidates(
+        self,
+        *,
+        backend: str | None,
+        role: str | None,
+        chain: tuple[Entry, ...] | str | None,
+    ) -> None:
         """The candidates that a request is about to consider."""
         policy = self._host.settings.policy
-        chain = work.chain
         entries = policy.chains.get(chain) if isinstance(chain, str) else chain
-        backend = None if work.backend is None else BackendId(work.backend)
-        found = candidates_for(policy, backend=backend, role=work.role, chain=entries)
+        name = None if backend is None else BackendId(backend)
+        found = candidates_for(policy, backend=name, role=role, chain=entries)
         await self.look(dict.fromkeys(entry.backend for entry in found))
 
     def _seen(self, name: BackendId) -> ReadinessSeen | None:

@@ -48,6 +48,8 @@ class NewWork(Struct, frozen=True, kw_only=True):
     model: str | None = None
     mode: Literal["interactive", "batch"] | None = None
     wait: Literal["accepted", "settled", "finished"] = "settled"
+    wait_s: float | None = None
+    """How long the caller waits, also for a directory that is in use."""
     timeout_s: float | None = None
     request_id: str | None = None
     failover: bool = True
@@ -64,8 +66,9 @@ class NewWork(Struct, frozen=True, kw_only=True):
 class LogPart(Struct, frozen=True, kw_only=True):
     """A piece of an attempt's log. Offsets are bytes; `text` is cut at whole characters."""
 
-    attempt: str
-    log_path: str
+    attempt: str | None
+    """None: the delegation has made none yet, or ended without one."""
+    log_path: str | None
     text: str
     offset: int
     next_offset: int

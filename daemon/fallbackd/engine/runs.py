@@ -92,7 +92,8 @@ class Runs:
         if held is not None:
             return held
         try:
-            return (self.path(delegation) / "answer").read_text("utf-8", "replace")
+            # Not `read_text`, which makes line ends alike.
+            return (self.path(delegation) / "answer").read_bytes().decode("utf-8", "replace")
         except OSError:
             return None
 

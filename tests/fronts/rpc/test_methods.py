@@ -61,21 +61,14 @@ async def test_delegate_hands_its_params_on_and_returns_what_was_accepted() -> N
         assert served.engine.calls == []
 
 
-@pytest.mark.parametrize(
-    ("params", "mode"),
-    [
-        ({}, "interactive"),
-        ({"wait": "accepted"}, "batch"),
-        ({"wait": "accepted", "mode": "interactive"}, "interactive"),
-    ],
-)
-async def test_the_mode_follows_from_how_the_caller_waits(
-    params: dict[str, Any], mode: str
-) -> None:
+async def test_mode_and_waiting_are_handed_on_as_they_were_said() -> None:
     async with front() as served:
         served.engine.ended.set()
-        await result(served, "delegate", prompt="x", **params)
-        assert served.engine.works[0].mode == mode
+        await result(served, "delegate", prompt="x")
+        await result(served, "delegate", prompt="x", wait="accepted", wait_s=3, mode="interactive")
+        first, second = served.engine.works
+        assert (first.mode, first.wait, first.wait_s) == (None, "settled", None)
+        assert (second.mode, second.wait, second.wait_s) == ("interactive", "accepted", 3)
 
 
 async def test_settled_returns_unfinished_work_after_the_settle_time() -> None:
@@ -369,7 +362,7 @@ async def test_sessions() -> None:
         assert len((await result(served, "session.list"))["sessions"]) == 1
         ended = await result(served, "session.end", session="s1")
         assert ended == {"session": "s1", "ended": True}
-        assert not (await result(served, "session.end", session="other"))["ended"]
+        assert (await error(served, "session.end", session="other"))["code"] == -32001
         assert (await result(served, "session.compacted", session="s1"))["session"] == "s1"
 
 

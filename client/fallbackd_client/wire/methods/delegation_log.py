@@ -14,6 +14,7 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its id, or its number; null: the last one."""
     offset: Offset = 0
     max_bytes: Annotated[int, Meta(ge=1, le=1048576)] | None = None
+    """Never cuts a character: one that is longer than this comes whole."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -26,9 +27,9 @@ class Result(Struct, frozen=True, kw_only=True):
     next_offset: int
     size_bytes: int
     ended: bool
-    """The attempt has ended: the log grows no more."""
+    """The attempt has ended, or the delegation without any: the log grows no more."""
     attempt: str | None = None
-    """Null where no attempt has started yet."""
+    """Null where no attempt has started."""
     log_path: str | None = None
 
 

@@ -88,5 +88,6 @@ METHOD: Method[Params, Result] = Method(
     params=Params,
     result=Result,
     read_only=False,  # bound to its connection
-    summary="Be told what happens, as notifications on this connection.",
+    summary="Be told what happens, as notifications on this connection. Without `kinds` every kind"
+    " but `attempt.output` comes: that one has to be named.",
 )

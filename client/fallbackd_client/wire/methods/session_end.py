@@ -13,7 +13,7 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Result(Struct, frozen=True, kw_only=True):
     session: str
     ended: bool
-    """False: it was not known."""
+    """True; an unknown session is an error."""
 
 
 METHOD: Method[Params, Result] = Method(

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+import anyio
 import msgspec
 
 from fallbackd.core.state import Delegation
@@ -27,8 +28,9 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         session=params.session,
         cwd=params.cwd,
         model=params.model,
-        mode=params.mode or ("interactive" if params.wait == "settled" else "batch"),
+        mode=params.mode,
         wait=params.wait,
+        wait_s=params.wait_s,
         timeout_s=params.timeout_s,
         request_id=params.request_id,
         failover=params.failover,
@@ -38,8 +40,12 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         parent=params.parent or _parent(session),
         metadata=params.metadata or {},
     )
+    began_at = anyio.current_time()
     begun = await engine.delegate(work)
-    found = await _wait(engine, begun, params)
+    wait_s = params.wait_s
+    if wait_s is not None:  # a directory that was in use has taken its part
+        wait_s = max(0.0, wait_s - (anyio.current_time() - began_at))
+    found = await _wait(engine, begun, params, wait_s=wait_s)
     result = shapes.delegation(found, text=await engine.text(found))
     warnings = _without_effect(params)
     if warnings:
@@ -48,11 +54,13 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
 
 
 def _parent(session: Session) -> str | None:
-    """A tool of a shared helper server carries no mark of its attempt; its process tells."""
+    """From inside which attempt the caller runs, where it does not say so itself."""
     return None if session.peer_pid is None else session.host.attempt_of(session.peer_pid)
 
 
-async def _wait(engine: "Engine", begun: Delegation, params: Params) -> Delegation:
+async def _wait(
+    engine: "Engine", begun: Delegation, params: Params, *, wait_s: float | None
+) -> Delegation:
     match params.wait:
         case "accepted":
             return begun
@@ -60,18 +68,16 @@ async def _wait(engine: "Engine", begun: Delegation, params: Params) -> Delegati
             settle_s = params.settle_s
             if settle_s is None:
                 settle_s = engine.settings.policy.defaults.settle_s
-            is_bounded = params.wait_s is not None and params.wait_s < settle_s
+            is_bounded = wait_s is not None and wait_s < settle_s
             found, is_over = await engine.wait(
                 begun.delegation,
                 until="settled",
-                timeout_s=params.wait_s if is_bounded else settle_s,
+                timeout_s=wait_s if is_bounded else settle_s,
             )
             # Without an end after `settle_s` the work is as settled as it gets.
             is_over = is_over or not is_bounded
         case "finished":
-            found, is_over = await engine.wait(
-                begun.delegation, until="finished", timeout_s=params.wait_s
-            )
+            found, is_over = await engine.wait(begun.delegation, until="finished", timeout_s=wait_s)
     if not is_over:
         raise wait_is_over(found)
     return found

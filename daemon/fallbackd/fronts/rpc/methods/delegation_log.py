@@ -21,8 +21,8 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     )
     return Result(
         delegation=params.delegation,
-        attempt=part.attempt or None,
-        log_path=part.log_path or None,
+        attempt=part.attempt,
+        log_path=part.log_path,
         text=part.text,
         offset=part.offset,
         next_offset=part.next_offset,

@@ -16,7 +16,8 @@ USABLE = frozenset({"healthy", "cooldown"})
 MISSING = frozenset({"not_installed", "not_configured"})
 
 
-def handle(engine: "Engine", params: Params, session: Session) -> Result:
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    await engine.readiness.look(engine.settings.policy.backends)
     now = engine.clock.now()
     snapshot = engine.snapshot()
     entries = health_entries(snapshot, engine.settings.policy, now=now)
