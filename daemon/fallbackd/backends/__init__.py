@@ -9,7 +9,9 @@ from fallbackd.backends import (
     numasec_cli,
     opencode_cli,
 )
+from fallbackd.backends.signatures import ONLY_READ
 from fallbackd.backends.spec import BackendKind
+from fallbackd.core.rules import Rule
 
 _ALL: tuple[BackendKind, ...] = (
     claude_cli.KIND,
@@ -22,3 +24,14 @@ _ALL: tuple[BackendKind, ...] = (
 )
 
 KINDS: dict[str, BackendKind] = {kind.name: kind for kind in _ALL}
+
+SIGNATURES: dict[str, tuple[Rule, ...]] = {
+    **ONLY_READ,
+    **{kind.name: kind.rules for kind in _ALL},
+}
+"""Failure signatures by kind; the common ones follow behind them."""
+
+
+def signatures_of(kind: str) -> tuple[Rule, ...]:
+    """None of its own for a kind that is not known."""
+    return SIGNATURES.get(kind, ())

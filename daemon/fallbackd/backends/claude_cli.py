@@ -276,7 +276,7 @@ RULES = (
     Rule(
         id="claude-malformed",
         reason=Reason.SERVER_ERROR,
-        pattern=r"API returned an empty or malformed response|Failed to parse JSON",
+        pattern=r"API returned an empty or malformed|Failed to parse JSON",
         streams=_PRINTS,
     ),
     Rule(

@@ -203,7 +203,7 @@ RULES = (
     Rule(
         id="codex-context",
         reason=Reason.CONTEXT_OVERFLOW,
-        pattern=r"Codex ran out of room in the model's context window",
+        pattern=r"Codex ran out of room in the model's",
     ),
     Rule(
         id="codex-config",

@@ -303,7 +303,7 @@ RULES = (
         id="gemini-trust",
         reason=Reason.NOT_CONFIGURED,
         detail="untrusted_directory",
-        pattern=r"Gemini CLI is not running in a trusted directory",
+        pattern=r"Gemini CLI is not running in a trusted",
         exits=(52, 55),
     ),
     Rule(

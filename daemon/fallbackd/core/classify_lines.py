@@ -155,7 +155,7 @@ def _common_line(evidence: Evidence) -> Hit | None:
         if line.is_quiet or is_of_another(line.text) or is_json(line.text):
             continue  # whole JSON has been read as a structure
         opens = _opens(line) and not listed.match(line.text)
-        if line.is_deep and not opens and not is_errors:
+        if line.is_deep and not is_errors:
             continue
         short = is_errors and _is_short(line.text)
         if opens or short:
@@ -233,10 +233,16 @@ _LEAD = re.compile(
 def _is_statement(line: str, found: Found, *, is_bare: bool) -> bool:
     """The line says this and little else: `Too many requests`, not `Timeouts are now set to …`."""
     rest, line = line[found.end() :], _first_sentence(line)
+    if _SHOWS_STATE.match(rest):
+        return False
     if re.match(r"\w{0,12}\s*(?:[.:·∙•|,;!。，(\[{\-–—]|$)", rest) and not _PROSE.search(line):
         return True
     return is_bare and len(rest.split()) <= 6 and not _PROSE.search(line)
 
+
+_SHOWS_STATE = re.compile(
+    r"\W{0,3}(?:remaining|left|status|info|headers?|handling|policy|window|of \d|checks?)\b", re.I
+)
 
 _ADDRESSED = re.compile(
     r"(?:sorry,? |oops[,!] |unfortunately,? )?(?:there(?:'s| is| was) an? (?:issue|problem|error)"
@@ -248,8 +254,7 @@ _ADDRESSED = re.compile(
     r"|service|ai|provider|engine|upstream"
     r"|usage|prompt|input|account|organization|conversation|selected|current)\b|unable to |cannot "
     r"|could not |couldn't |failed to |no (?:api|valid|auth|credentials|available|endpoints|such)"
-    r"|requests? (?:to|was|rate|too|timed|limit|failed)|rate limit|individual |subscription "
-    r"|usage |quota |insufficient |invalid |model |access )",
+    r"|requests? (?:to|was|rate|too|timed|limit|failed))",
     re.I,
 )
 """How a service speaks to the person before it."""
@@ -258,14 +263,20 @@ _PROSE = re.compile(
     r"[`<>{}]|=>|->|::|\b(?:I|I'm|I've|I'll|we|we've|we'll|let me|let's|now|should|would|shall"
     r"|because|whenever|instead|handle[sd]?|handlers?|returns?|returned|raises?|raised|throws?"
     r"|retries|retried|fix(?:e[sd]|ing)?|adds?|added|tests?|tested|docs?|document(?:s|ed|ation)"
-    r"|comes|came|means|e\.g\.|i\.e\.|functions?|class|methods?|middleware|webhook|script|config"
+    r"|comes|came|means|e\.g\.|i\.e\.|functions?|class|middleware|webhook|script|config"
+    r"|asked|why|wrote|said|says|answer(?:s|ed)|works|cover(?:s|ed)|pass(?:es|ed)?|still|me|my"
     r"|refactor\w*|implement\w*|feature flag|commit|branch|dashboard|callers?|variable|parse[sd]?"
-    r"|ETA|see also|example)\b|\bsrc/|\w\.(?:py|ts|tsx|js|go|rs|md|java|rb)\b|\w\(\)",
+    r"|ETA|see also|example)\b|我|表示|如果|代码|测试|\bsrc/"
+    r"|\w\.(?:py|ts|tsx|js|go|rs|md|java|rb)\b|\w\(\)",
 )
 
 
+_PATH = re.compile(r"(?<!\S)[~/][\w./-]{3,}")
+
+
 def _first_sentence(line: str) -> str:
-    return re.split(r"(?<=[.!?])\s", line[:250], maxsplit=1)[0]
+    first = re.split(r"(?<=[.!?])\s", line[:250], maxsplit=1)[0]
+    return _PATH.sub(" ", first)
 
 
 def _is_report(line: str, at: int) -> bool:
@@ -361,7 +372,8 @@ _STATUS_LINE = re.compile(
 _ERROR_OPENING = re.compile(
     r"\[?(?:fatal|error|err|critical)\]?\s*[:\]!]|\[?(?:fatal|error|critical)\]?\s+(?=[\[({]"
     r"|\w+ error)"
-    r"|(?:fatal )?error[: (\]]|error$"
+    r"|(?:fatal )?error(?! (?:handling|budget|reporting|logging|messages|codes|rates?)\b)[: (\]]"
+    r"|error$"
     r"|[\w.]{0,120}(?:error|exception)(?:\s*[\[(][^\])]{0,80}[\])])?\s*(?:[:(]|$)"
     r"|(?-i:[\w.]{0,120}Timeout)\s*[:(]"
     r"|(?:Object )?\{(?!.{0,60}\"type\":\s*\"(?:item\.|user|assistant|tool|message)).{0,200}?"
@@ -373,7 +385,8 @@ _ERROR_OPENING = re.compile(
     r"|unhandled ?(?:promise ?)?(?:rejection|exception|error)|uncaught |panic\b|caused by:|cause: "
     r"|api (?:error|request failed|call failed)\b|request (?:failed|error)|(?:reason|error message"
     r"|message|details?): |ran into this error|(?:an )?(?:unexpected )?error (?:has )?occurred"
-    r"|error (?:when|while|from|code|msg|running|reading|\w+ing)\b|unexpected status"
+    r"|error (?:when|while|from|code|msg|running|reading|(?!handling|reporting|logging)\w+ing)\b"
+    r"|unexpected status"
     r"|(?:execution|model call|completion|generation|prompt|query|turn|session|run|agent|login"
     r"|authentication|connection|handshake|stream|summar\w+|compaction) failed"
     r"|exceeded retry limit|agent terminated|llm (?:provider|request|call)"

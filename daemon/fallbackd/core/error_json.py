@@ -99,7 +99,10 @@ def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
         line = line.strip()
         if line[:1] not in "{[" or len(line) > MAX_JSON_LINE_CHARS or len(line) < 2:
             continue
-        found.extend(_errors_in(_parse(line)))
+        value = _parse(line)
+        if _ends_well(value):
+            found.clear()  # what it said of its tries before is over
+        found.extend(_errors_in(value))
     if not found:
         whole = _parse(text.strip())
         found.extend(_errors_in(whole))
@@ -107,6 +110,18 @@ def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
         prefix = text.split("{", 1)[0]
         found.extend(_say(piece, prefix=prefix) for piece in _embedded(text))
     return found
+
+
+def _ends_well(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    match value.get("type"):
+        case "result":
+            return not value.get("is_error") and value.get("status") in (None, "success")
+        case "turn.completed" | "response.completed":
+            return True
+        case _:
+            return False
 
 
 def _errors_in(value: Any) -> Iterator[Said]:

@@ -73,6 +73,7 @@ _TOOL_OPENS = re.compile(
     r"|> /run\b|[┊╎]\s*\S+\s|─── "
     r"|[│|]\s+(?:Bash|Edit|Read|Write|Grep|Glob|Web|List|Task)\s|[│|]\s*[✓x✗]\s|╭─+╮"
     r"|[•✓✔✗] (?:Explored|Ran|Edited|Read|Added|Deleted|Updated|Used|Shell|Running|Bash)\b"
+    r"|(?:docker|kubectl|npm|git|gh|pytest|cargo|make|curl|psql|terraform|helm) [a-z-]+(?: \S|$)"
     r"|```|~~~"
     r")"
 )
@@ -143,9 +144,9 @@ def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:
 
 def read_line(raw: str, *, begins: bool = True) -> Line:
     """Take times, levels and names of loggers from the front of a line."""
-    is_deep = raw.startswith(("    ", "\t"))
     bare = _BOX.sub("", raw)
     is_decorated = _BULLET.search(raw, 0, len(raw) - len(bare)) is not None
+    is_deep = raw.startswith(("    ", "\t")) and not is_decorated
     has_level = is_quiet = has_time = False
     for _ in range(8):
         found = next((m for p in _PREFIXES if (m := p.match(bare))), None)

@@ -62,7 +62,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         detail="challenge",
         retry=False,
         pattern=r"just a moment\.\.\.|cf-challenge|attention required! \| cloudflare"
-        r"|enable javascript and cookies to continue",
+        r"|enable javascript and cookies",
     ),
     Rule(
         id="timeout",

@@ -12,6 +12,7 @@ _OTHERS = re.compile(
     r"(?:5432|3306|6379|27017|9200|5672|9092|1433|2181|8500|22|25|587)\b|\bport (?:5432|3306|6379"
     r"|27017)\b"
     r"|\bAssertionError\b|/tests?/|\btest_\w+\.py|\.test\.[jt]sx?\b|\.spec\.[jt]s\b"
+    r"|\bdatabase\b|\b(?:postgres|mysql|redis|mongo|kafka|rabbitmq|elasticsearch)\w{0,20}\b"
     r"|pull rate limit|toomanyrequests: ",
     re.I,
 )
@@ -30,6 +31,7 @@ _OTHER_PROGRAMS = re.compile(
     r"|mv|rm|pytest|jest|vitest|tsc|eslint|redis-cli|mongosh?|terraform|ansible\S*|aws|gcloud|az"
     r"|nginx|systemctl|remote|hint|FAIL|FAILED|PASS|ok|not ok|E|W|tar|unzip|ping|nslookup|dig|host"
     r"|nc|telnet|openssl|composer|bundle|gem|brew|conda|poetry|uv)(?: \w+)?(?:: |!| ERR!| error )"
+    r"|tool [\w-]{1,40} (?:failed|error)|(?:shell|bash) command failed"
     r"|npm (?:ERR!|error|warn)|verbose stack|\d+ (?:verbose|silly|error|warn|info) "
     r"|Error response from daemon|Error from server|The connection to the server"
     r"|fatal: (?:unable to access|could not read|repository|not a git|authentication failed for)"

@@ -46,6 +46,8 @@ class Transports(Struct, frozen=True, kw_only=True):
 class World(Struct, frozen=True, kw_only=True):
     transports: Transports
     kinds: Mapping[str, BackendKind]
+    signatures: Mapping[str, tuple[Rule, ...]] = {}
+    """Built-in failure signatures, for kinds that can only be read too."""
     find_program: Callable[[str], str | None]
     """The path of an executable on PATH; None: there is none."""
     read_text: Callable[[str], str | None]
