@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e bench fmt lock clean
+.PHONY: help setup demo test check e2e bench completions fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -32,12 +32,18 @@ check: $(READY) ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-e2e: $(READY) ## the real agent CLIs from npm, the real systemd tools (needs node and npm)
+e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, zsh, fish, systemd, root)
 	$(BIN)/python -m tests.e2e.install
 	$(BIN)/python -m pytest tests/e2e --override-ini='norecursedirs=.*' -s
 
 bench: $(READY) ## speed, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks
+
+completions: $(READY) ## the completions for shells, from the parser
+	@mkdir -p contrib/completions
+	$(BIN)/fallbackd-client completions bash > contrib/completions/fallbackd-client.bash
+	$(BIN)/fallbackd-client completions fish > contrib/completions/fallbackd-client.fish
+	$(BIN)/fallbackd-client completions zsh > contrib/completions/_fallbackd-client
 
 fmt: $(READY) ## format, and mend what the linter can mend
 	$(BIN)/ruff check --fix

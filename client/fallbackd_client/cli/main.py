@@ -10,10 +10,10 @@ import argparse
 import os
 import sys
 
-from fallbackd_client import __version__
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.commands import COMMANDS, Command, load
 from fallbackd_client.cli.output import UsageError, emit_json, note
+from fallbackd_client.cli.parsing import PROG, command_parser, program_parser
 from fallbackd_client.client import Client
 from fallbackd_client.errors import ClientError, NoDaemon, NotSendable, RequestTooLarge, RpcError
 
@@ -21,33 +21,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PROG = "fallbackd-client"
-_EXIT_CODES = """\
-exit codes:
-  0  done, or accepted and still running where asked so
-  1  the work failed or was cancelled
-  2  usage
-  69 no daemon there
-  75 refused or limited, handed back, a question is open, or the wait is over: try later
-  77 not permitted
-  78 configuration
-  130 interrupted"""
-
 _CONNECT_S = 0.3
 """A person waits: a socket that refuses is reported soon."""
 _RECONNECT_S = 2.0
 _RECONNECT_LONG_S = 10.0
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Knows its width from the start: the class it extends loads `shutil` to find it out."""
-
-    def __init__(self, prog: str) -> None:
-        try:
-            width = os.get_terminal_size(1).columns or 80  # 0: not said
-        except OSError:
-            width = 100
-        super().__init__(prog, width=max(40, min(width, 100)) - 2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.FAILED
     except UsageError as error:
-        note(f"{_PROG}: {error}")
+        note(f"{PROG}: {error}")
         return exits.USAGE
     except ClientError as error:
         return _failed(error, wants_json=wants_json)
@@ -101,7 +78,7 @@ def _failed(error: ClientError, *, wants_json: bool) -> int:
             shown = {"kind": "protocol"}
     if wants_json:
         emit_json({"error": {"message": str(error), **shown}})
-    note(f"{_PROG}: {error}")
+    note(f"{PROG}: {error}")
     if isinstance(error, RpcError) and isinstance(error.data, dict):
         _details(error.data)
     return code
@@ -121,16 +98,7 @@ def _details(data: dict[str, object]) -> None:
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, Command | None]:
     """Global flags stand before or after the command; the command's own after it."""
-    before = argparse.ArgumentParser(
-        prog=_PROG,
-        usage=f"{_PROG} [--socket P] [--json] COMMAND …",
-        description="Delegate prompts to agent CLIs and HTTP APIs through fallbackd.",
-        epilog=_commands_help(),
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,
-    )
-    _global_flags(before)
-    before.add_argument("--version", action="version", version=f"{_PROG} {__version__}")
+    before = program_parser()
     place = _command_place(argv)
     if place is None:
         before.parse_args(argv)
@@ -140,16 +108,8 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, Command | None]:
     by_name = {command.name: command for command in COMMANDS}
     command = by_name.get(argv[place])
     if command is None:
-        before.error(f"there is no command {argv[place]!r}; `{_PROG} --help` lists them")
-    parser = argparse.ArgumentParser(
-        prog=f"{_PROG} {command.name}",
-        description=command.help_line[0].upper() + command.help_line[1:] + ".",
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,
-    )
-    _global_flags(parser)
-    load(command.name).register(parser)
-    args = parser.parse_args(argv[place + 1 :], args)
+        before.error(f"there is no command {argv[place]!r}; `{PROG} --help` lists them")
+    args = command_parser(command).parse_args(argv[place + 1 :], args)
     args.socket = getattr(args, "socket", None)
     args.json = getattr(args, "json", False)
     return args, command
@@ -166,36 +126,6 @@ def _command_place(argv: list[str]) -> int | None:
         else:
             return place
     return None
-
-
-def _global_flags(parser: argparse.ArgumentParser) -> None:
-    # SUPPRESS: a flag that stands before the command is not reset by the parser after it.
-    parser.add_argument(
-        "--socket", metavar="P", default=argparse.SUPPRESS, help="path of the daemon's socket"
-    )
-    parser.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document"
-    )
-
-
-def _commands_help() -> str:
-    width = max(len(command.name) for command in COMMANDS)
-    lines = [f"  {command.name.ljust(width)}  {command.help_line}" for command in COMMANDS]
-    return "\n".join(
-        [
-            "commands:",
-            *lines,
-            "",
-            f"`{_PROG} COMMAND --help` says more about each.",
-            "",
-            "environment:",
-            "  FALLBACKD_SOCKET      path of the socket",
-            "  FALLBACKD_DELEGATION  set inside attempts: what is delegated from there is nested",
-            "  NO_COLOR              no colours on a terminal either",
-            "",
-            _EXIT_CODES,
-        ]
-    )
 
 
 if __name__ == "__main__":

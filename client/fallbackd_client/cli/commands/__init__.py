@@ -35,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("call", "call any method with JSON"),
     Command("cancel", "stop a delegation and wait until it is proven stopped", waits=True),
     Command("classify", "say what an output of a backend means"),
+    Command("completions", "print the completions for a shell"),
     Command("config", "check, reload or show the configuration"),
     Command("delegate", "have a prompt answered by the best healthy backend", waits=True),
     Command("doctor", "find what is wrong around the daemon, and say what mends it"),

@@ -1,0 +1,1 @@
+"""Completions for shells, generated from the parsers of the command line."""

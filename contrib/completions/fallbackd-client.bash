@@ -1,0 +1,265 @@
+# bash completion for fallbackd-client, generated from its parser: do not edit.
+
+# What may stand behind the words that lead to a command: options, those of them that take a value,
+# and further words.
+_fallbackd_client_table() {
+    flags= valued= children=
+    case $1 in
+        "")
+            flags="-h --help --socket --json --version"
+            valued="--socket"
+            children="call cancel classify completions config delegate doctor drain events explain health log ping report resolve sessions show shutdown status suggest usage wait" ;;
+        "call")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
+        "cancel")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
+        "classify")
+            flags="-h --help --socket --json --stream --exit-code --http-status --header --exception --kind --backend --timezone --now"
+            valued="--socket --stream --exit-code --http-status --header --exception --kind --backend --timezone --now"
+            children="" ;;
+        "completions")
+            flags="-h --help --socket --json"
+            valued="--socket --list"
+            children="" ;;
+        "config")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
+        "delegate")
+            flags="-h --help --socket --json --backend --role --chain --session --cwd --model --mode --wait --wait-s --settle --timeout --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered"
+            valued="--socket --backend --role --chain --session --cwd --model --mode --wait --wait-s --settle --timeout --request-id --on-partial --permissions --differs-from --env"
+            children="" ;;
+        "doctor")
+            flags="-h --help --socket --json --quiet"
+            valued="--socket"
+            children="" ;;
+        "drain")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
+        "events")
+            flags="-h --help --socket --json --since --kinds --session --count -f --follow"
+            valued="--socket --since --kinds --session --count"
+            children="" ;;
+        "explain")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
+        "health")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="list get mark clear pause resume" ;;
+        "health list")
+            flags="-h --help --only"
+            valued="--socket --only"
+            children="" ;;
+        "health get")
+            flags="-h --help"
+            valued="--socket"
+            children="" ;;
+        "health mark")
+            flags="-h --help --reason --ttl --ttl-s --note"
+            valued="--socket --reason --ttl --ttl-s --note"
+            children="" ;;
+        "health clear")
+            flags="-h --help"
+            valued="--socket"
+            children="" ;;
+        "health pause")
+            flags="-h --help --note"
+            valued="--socket --note"
+            children="" ;;
+        "health resume")
+            flags="-h --help"
+            valued="--socket"
+            children="" ;;
+        "log")
+            flags="-h --help --socket --json -f --follow --attempt"
+            valued="--socket --attempt"
+            children="" ;;
+        "ping")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
+        "report")
+            flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception"
+            valued="--socket --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception"
+            children="" ;;
+        "resolve")
+            flags="-h --help --socket --json --backend --session --role --chain --model --prompt-tokens --lease"
+            valued="--socket --backend --session --role --chain --model --prompt-tokens"
+            children="" ;;
+        "sessions")
+            flags="-h --help --socket --json --limit --end"
+            valued="--socket --limit"
+            children="" ;;
+        "show")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
+        "shutdown")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
+        "status")
+            flags="-h --help --socket --json --session --verbose --watch"
+            valued="--socket --session"
+            children="" ;;
+        "suggest")
+            flags="-h --help --socket --json --size --scope --complexity --root"
+            valued="--socket --size --scope --complexity --root"
+            children="" ;;
+        "usage")
+            flags="-h --help --socket --json --session --backend --since"
+            valued="--socket --session --backend --since"
+            children="" ;;
+        "wait")
+            flags="-h --help --socket --json --timeout"
+            valued="--socket --timeout"
+            children="" ;;
+    esac
+}
+
+# What the value of an option, or the word at a place, may be.
+_fallbackd_client_value() {
+    case $1 in
+        ":--socket") _fallbackd_client_paths -f ;;
+        "call:--socket") _fallbackd_client_paths -f ;;
+        "call:1") _fallbackd_client_ask methods ;;
+        "cancel:--socket") _fallbackd_client_paths -f ;;
+        "cancel:1") _fallbackd_client_ask delegations ;;
+        "classify:--socket") _fallbackd_client_paths -f ;;
+        "classify:--stream") _fallbackd_client_words "stdout stderr jsonl http exception unknown" ;;
+        "classify:--backend") _fallbackd_client_ask backends ;;
+        "classify:1") _fallbackd_client_paths -f ;;
+        "completions:--socket") _fallbackd_client_paths -f ;;
+        "completions:1") _fallbackd_client_words "bash fish zsh" ;;
+        "config:--socket") _fallbackd_client_paths -f ;;
+        "config:1") _fallbackd_client_words "check reload show" ;;
+        "config:2") _fallbackd_client_paths -f ;;
+        "delegate:--socket") _fallbackd_client_paths -f ;;
+        "delegate:--backend") _fallbackd_client_ask backends ;;
+        "delegate:--chain") _fallbackd_client_ask backends ;;
+        "delegate:--session") _fallbackd_client_ask sessions ;;
+        "delegate:--cwd") _fallbackd_client_paths -d ;;
+        "delegate:--mode") _fallbackd_client_words "interactive batch" ;;
+        "delegate:--wait") _fallbackd_client_words "accepted settled finished" ;;
+        "delegate:--on-partial") _fallbackd_client_words "continue ask fail" ;;
+        "delegate:--permissions") _fallbackd_client_words "read workspace full" ;;
+        "delegate:--differs-from") _fallbackd_client_ask backends ;;
+        "doctor:--socket") _fallbackd_client_paths -f ;;
+        "drain:--socket") _fallbackd_client_paths -f ;;
+        "events:--socket") _fallbackd_client_paths -f ;;
+        "events:--session") _fallbackd_client_ask sessions ;;
+        "explain:--socket") _fallbackd_client_paths -f ;;
+        "explain:1") _fallbackd_client_ask delegations ;;
+        "health:--socket") _fallbackd_client_paths -f ;;
+        "health list:--socket") _fallbackd_client_paths -f ;;
+        "health list:--only") _fallbackd_client_words "unhealthy" ;;
+        "health get:--socket") _fallbackd_client_paths -f ;;
+        "health get:1") _fallbackd_client_ask backends ;;
+        "health mark:--socket") _fallbackd_client_paths -f ;;
+        "health mark:1") _fallbackd_client_ask backends ;;
+        "health clear:--socket") _fallbackd_client_paths -f ;;
+        "health clear:1") _fallbackd_client_ask backends ;;
+        "health pause:--socket") _fallbackd_client_paths -f ;;
+        "health pause:1") _fallbackd_client_ask backends ;;
+        "health resume:--socket") _fallbackd_client_paths -f ;;
+        "health resume:1") _fallbackd_client_ask backends ;;
+        "log:--socket") _fallbackd_client_paths -f ;;
+        "log:1") _fallbackd_client_ask delegations ;;
+        "ping:--socket") _fallbackd_client_paths -f ;;
+        "report:--socket") _fallbackd_client_paths -f ;;
+        "report:--backend") _fallbackd_client_ask backends ;;
+        "report:--session") _fallbackd_client_ask sessions ;;
+        "report:--file") _fallbackd_client_paths -f ;;
+        "report:--stream") _fallbackd_client_words "stdout stderr jsonl http exception unknown" ;;
+        "report:1") _fallbackd_client_words "success failure released" ;;
+        "resolve:--socket") _fallbackd_client_paths -f ;;
+        "resolve:--backend") _fallbackd_client_ask backends ;;
+        "resolve:--session") _fallbackd_client_ask sessions ;;
+        "resolve:--chain") _fallbackd_client_ask backends ;;
+        "resolve:1") _fallbackd_client_ask backends ;;
+        "sessions:--socket") _fallbackd_client_paths -f ;;
+        "sessions:1") _fallbackd_client_ask sessions ;;
+        "show:--socket") _fallbackd_client_paths -f ;;
+        "show:1") _fallbackd_client_ask delegations ;;
+        "shutdown:--socket") _fallbackd_client_paths -f ;;
+        "status:--socket") _fallbackd_client_paths -f ;;
+        "status:--session") _fallbackd_client_ask sessions ;;
+        "suggest:--socket") _fallbackd_client_paths -f ;;
+        "suggest:--root") _fallbackd_client_paths -d ;;
+        "usage:--socket") _fallbackd_client_paths -f ;;
+        "usage:--session") _fallbackd_client_ask sessions ;;
+        "usage:--backend") _fallbackd_client_ask backends ;;
+        "wait:--socket") _fallbackd_client_paths -f ;;
+        "wait:1") _fallbackd_client_ask delegations ;;
+    esac
+}
+
+_fallbackd_client_words() {
+    mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur")
+}
+
+_fallbackd_client_ask() {
+    local -a found
+    mapfile -t found < <(fallbackd-client completions --list "$1" 2>/dev/null)
+    _fallbackd_client_words "${found[*]%%$'\t'*}"
+}
+
+_fallbackd_client_paths() {
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen "$1" -- "$cur")
+}
+
+_fallbackd_client() {
+    local line=${COMP_LINE:0:COMP_POINT} IFS=$' \t\n'
+    local cur path= word flags valued children prefix i
+    local -i at=1 place=1
+    local -a words
+    COMPREPLY=()
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    local -i last=$(( ${#words[@]} - 1 ))
+    cur=${words[last]}
+    _fallbackd_client_table ""
+    while (( at < last )); do
+        word=${words[at]}
+        if [[ $word == -* ]]; then
+            [[ $word != *=* && " $valued " == *" $word "* ]] && at+=1
+        elif [[ " $children " == *" $word "* ]]; then
+            path=${path:+$path }$word place=1
+            _fallbackd_client_table "$path"
+        else
+            place+=1
+        fi
+        at+=1
+    done
+    if (( at > last )); then
+        _fallbackd_client_value "$path:${words[last - 1]}"
+    elif [[ $cur == --*=* ]]; then
+        word=${cur%%=*}
+        cur=${cur#*=}
+        _fallbackd_client_value "$path:$word"
+        # The shell completes behind a `=` only where that ends a word.
+        if [[ $COMP_WORDBREAKS != *=* ]]; then
+            for i in "${!COMPREPLY[@]}"; do COMPREPLY[i]=$word=${COMPREPLY[i]}; done
+        fi
+    elif [[ $cur == -* ]]; then
+        _fallbackd_client_words "$flags"
+    elif [[ -n $children ]]; then
+        _fallbackd_client_words "$children"
+    else
+        _fallbackd_client_value "$path:$place"
+    fi
+    if [[ $cur == *:* && $COMP_WORDBREAKS == *:* ]]; then
+        prefix=${cur%"${cur##*:}"}
+        for i in "${!COMPREPLY[@]}"; do COMPREPLY[i]=${COMPREPLY[i]#"$prefix"}; done
+    fi
+}
+
+complete -F _fallbackd_client fallbackd-client
