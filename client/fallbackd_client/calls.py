@@ -63,11 +63,23 @@ def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
 
 
 def with_request_id(method: str, params: "Mapping[str, Json] | None") -> "dict[str, Json]":
-    """A copy of the params, in which a `delegate` carries an id that makes it repeatable."""
+    """
+    A copy of the params, in which a `delegate` carries an id that makes it repeatable, and says
+    from inside which attempt it comes.
+    """
     own = dict(params) if params else {}
-    if method == "delegate" and not own.get("request_id"):
-        own["request_id"] = os.urandom(16).hex()
+    if method == "delegate":
+        if not own.get("request_id"):
+            own["request_id"] = os.urandom(16).hex()
+        if not own.get("parent") and (parent := inside_of()) is not None:
+            own["parent"] = parent
     return own
+
+
+def inside_of() -> str | None:
+    """The attempt, or at least the delegation, in which this process runs."""
+    environ = os.environ
+    return environ.get("FALLBACKD_ATTEMPT") or environ.get("FALLBACKD_DELEGATION") or None
 
 
 def patience_s(method: str, params: "Mapping[str, Json]", default_s: float | None) -> float | None:

@@ -105,3 +105,17 @@ def test_an_error_keeps_code_message_and_word() -> None:
 def test_an_answer_that_is_none_is_a_protocol_error(message: dict[str, object]) -> None:
     with pytest.raises(ProtocolError):
         read_answer(message)
+
+
+def test_a_delegate_says_from_inside_which_attempt_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FALLBACKD_ATTEMPT", raising=False)
+    monkeypatch.delenv("FALLBACKD_DELEGATION", raising=False)
+    assert "parent" not in with_request_id("delegate", {"prompt": "x"})
+    monkeypatch.setenv("FALLBACKD_DELEGATION", "d1")
+    assert with_request_id("delegate", {"prompt": "x"})["parent"] == "d1"
+    monkeypatch.setenv("FALLBACKD_ATTEMPT", "d1.2")
+    assert with_request_id("delegate", {"prompt": "x"})["parent"] == "d1.2"
+    assert with_request_id("delegate", {"prompt": "x", "parent": "d0"})["parent"] == "d0"
+    assert "parent" not in with_request_id("status", {})

@@ -15,6 +15,7 @@ from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.lib.clock import SystemClock
+from fallbackd.lib.procenv import find_variable
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
@@ -28,6 +29,8 @@ from fallbackd.transports.served import ServedTransport
 ALIVE_KEY = "alive_at"
 BOOT_KEY = "boot_id"
 OFFSET_KEY = "clock_offset_s"
+MARKS = ("FALLBACKD_ATTEMPT", "FALLBACKD_DELEGATION")
+"""What the engine puts into the environment of an attempt."""
 SET_CLOCK_S = 60.0
 """A smaller difference to the last run is drift that was corrected, not a clock that was set."""
 
@@ -38,7 +41,7 @@ class Built(Struct):
     """In the order in which they are to be closed."""
     home: str
     attempt_of: Callable[[int], str | None]
-    """Whose tool a process is, of the helper servers."""
+    """From inside which attempt a process was started, by its server or its environment."""
     end_leftovers: Callable[[], Awaitable[None]]
     """End the helper servers that a dead daemon has left."""
 
@@ -116,7 +119,7 @@ def build(
         engine=Engine(store, clock, settings, world),
         transports=(served, http, processes),
         home=machine.home,
-        attempt_of=served.attempt_of,
+        attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),
         end_leftovers=served.end_leftovers,
     )
 
