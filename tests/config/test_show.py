@@ -8,6 +8,7 @@ import pytest
 from fallbackd.config.load import load
 from fallbackd.config.schema import File, json_schema
 from fallbackd.config.show import as_dict, as_toml
+from fallbackd.core.ids import BackendId
 
 EXAMPLE = Path(__file__).parents[2] / "contrib" / "config" / "config.toml"
 
@@ -71,3 +72,33 @@ def test_the_schema_knows_the_bounds() -> None:
     tables = json_schema()["$defs"]
     window = tables["ReasonTable"]["properties"]["window_s"]["anyOf"]
     assert {"type": "number", "minimum": 10.0, "maximum": 604800.0} in window
+
+
+COMMAND = """
+[backends.mine]
+kind = "generic-cli"
+command = ["agent", "--api-key=sk-proj-abcdef1234567890ABCDEF", "--token", "ab12cd34ef56",
+           "--max-tokens", "200000", "--max-output-tokens=400000", "--verbose", "run1234567"]
+"""
+
+
+def test_a_secret_in_a_command_is_warned_of_and_never_shown() -> None:
+    loaded = load(COMMAND, path="config.toml")
+    assert [one.path for one in loaded.warnings] == [
+        "backends.mine.command[1]",
+        "backends.mine.command[3]",
+    ]
+    shown = as_dict(loaded)["backends"]["mine"]["command"]
+    assert shown[0] == "agent"
+    assert shown[4:] == [
+        "--max-tokens",
+        "200000",
+        "--max-output-tokens=400000",
+        "--verbose",
+        "run1234567",
+    ]
+    for text in (str(shown), as_toml(loaded), str(loaded.warnings)):
+        assert "abcdef1234567890" not in text
+        assert "ab12cd34ef56" not in text
+    options = loaded.options[BackendId("mine")]
+    assert options.command[3] == "ab12cd34ef56"  # what is run is what was written

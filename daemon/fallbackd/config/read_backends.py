@@ -14,7 +14,7 @@ from fallbackd.config.fields import BY_VALUE, Say, convert, guess, join, read, s
 from fallbackd.config.schema import BackendTable, CredentialTable, Variable
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
-from fallbackd.core.redact import redact
+from fallbackd.core.redact import redact, redact_command
 
 _ID = re.compile(r"[A-Za-z0-9][\w./@:+-]{0,127}", re.ASCII)
 _LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}|::1", re.I)
@@ -190,6 +190,14 @@ def _drop_secrets(given: dict[str, Any], path: str, say: Say) -> None:
         for name in [name for name in headers if name.lower() in _SECRET_HEADERS]:
             del headers[name]
             say(join(join(path, "headers"), name), f"{BY_VALUE}; it is left out.")
+    command = given.get("command") or []
+    for at, (word, shown) in enumerate(zip(command, redact_command(command), strict=True)):
+        if word != shown:
+            say(
+                f"{join(path, 'command')}[{at}]",
+                "looks like a secret, which every user of this machine can read in the list of"
+                " processes; better set a variable for the daemon and name it in allow_env.",
+            )
     for name, value in (given.get("env") or {}).items():
         if redact(value) != value:
             say(

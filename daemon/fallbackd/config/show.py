@@ -12,6 +12,7 @@ from fallbackd.config.load import Loaded
 from fallbackd.config.schema import BackendTable, ReasonTable
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry, Role
+from fallbackd.core.redact import redact_command
 
 HIDDEN = "(set)"
 """Stands for values of variables and headers: they may be secrets."""
@@ -73,6 +74,8 @@ def _backend(backend: Backend, loaded: Loaded) -> dict[str, Any]:
         value = getattr(source, name, None)
         if value not in (None, "", ()) and name != "credentials":
             shown[name] = msgspec.to_builtins(value)
+    if "command" in shown:
+        shown["command"] = redact_command(shown["command"])
     for name in ("env", "headers"):
         hidden = dict.fromkeys(shown.pop(name, {}), HIDDEN)
         if hidden:

@@ -1,6 +1,7 @@
 """What may be shown of a program's output: without secrets, control characters or bulk."""
 
 import re
+from collections.abc import Sequence
 
 MAX_EVIDENCE_CHARS = 400
 
@@ -61,6 +62,25 @@ def redact(text: str) -> str:
     for pattern, put in _SECRETS:
         text = pattern.sub(put, text)
     return text
+
+
+def redact_command(words: Sequence[str]) -> list[str]:
+    """The same for each word of a command, also where only the option before it tells."""
+    found: list[str] = []
+    option = ""
+    for word in words:
+        is_number = word.rpartition("=")[2].isdecimal()  # `--max-tokens=200000`
+        shown = word if is_number else redact(word)
+        if (
+            not is_number
+            and option
+            and shown == word
+            and redact(f"{option}={word}") != f"{option}={word}"
+        ):
+            shown = "[redacted]"
+        found.append(shown)
+        option = word if word.startswith("-") and "=" not in word else ""
+    return found
 
 
 def excerpt(text: str, *, max_chars: int = MAX_EVIDENCE_CHARS) -> str:
