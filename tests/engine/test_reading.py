@@ -103,11 +103,11 @@ async def test_a_piece_is_no_longer_than_asked_for_and_never_half_a_character(
 
 
 async def test_a_log_without_an_attempt_is_empty_until_the_delegation_ends(tmp_path: Path) -> None:
-    body = "cat >/dev/null; echo 'try again in 20 s' >&2; exit 75"
+    body = "cat >/dev/null; echo 'rate limit, try again in 200 seconds' >&2; exit 75"
     config = settings(agent("a", script(tmp_path, "a", body)))
     async with engine_in(tmp_path, config) as engine:
-        await engine.mark("a", reason="rate_limit", ttl_s=20.0, note=None)
-        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        assert (await work(engine, backend="a", mode="interactive")).state == "refused"
+        begun = await engine.delegate(NewWork(prompt="x", backend="a", mode="batch"))
         assert (begun.state, begun.attempts) == ("waiting", ())
         part = await read(engine, begun)
         assert (part.attempt, part.log_path, part.text) == (None, None, "")

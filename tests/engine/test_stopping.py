@@ -241,3 +241,63 @@ async def test_a_program_that_is_killed_has_crashed(tmp_path: Path) -> None:
         done = await work(engine, backend="a")
         assert tried(done) == [("a", Reason.CRASH.value), ("b", None)]
         assert done.attempts[0].exit_code == -9
+
+
+def _pids(place: Path, name: str) -> list[int]:
+    path = place / f"{name}.pids"
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+INNER = 'cat >/dev/null; echo $$ >> "$PLACE/inner.pids"; exec sleep 1000'
+
+
+async def test_nested_work_is_gone_before_its_parent_hops(tmp_path: Path) -> None:
+    """While the second one looks, nothing of the first one's nested work is there."""
+    limited = """
+        cat >/dev/null
+        while [ ! -e "$PLACE/go" ]; do sleep 0.02; done
+        echo 'Error: 429 Too Many Requests' >&2; exit 1
+        """
+    looks = """
+        cat >/dev/null
+        kill -0 $(cat "$PLACE/inner.pids") 2>/dev/null && echo still there
+        echo looked
+        """
+    outer = agent("outer", script(tmp_path, "outer", limited))
+    inner = agent("inner", script(tmp_path, "inner", INNER))
+    works = agent("works", script(tmp_path, "works", looks))
+    place = tmp_path / "work"
+    place.mkdir()
+    config = settings(outer, inner, works, chain=("works",))
+    async with engine_in(tmp_path, config) as engine:
+        begun = await engine.delegate(NewWork(prompt="x", backend="outer", cwd=str(place)))
+        child = await engine.delegate(
+            NewWork(
+                prompt="y",
+                backend="inner",
+                cwd=str(place),
+                parent=f"{begun.delegation}.1",
+                failover=False,
+            )
+        )
+        await until(lambda: _pids(tmp_path, "inner"))
+        (tmp_path / "go").touch()
+        done = await ended(engine, begun)
+        assert done.served_by == "works"
+        assert await engine.text(done) == "looked"
+        assert (await ended(engine, child)).state == "cancelled"
+
+
+async def test_cancel_returns_when_nested_work_is_gone_too(tmp_path: Path) -> None:
+    outer = agent("outer", script(tmp_path, "outer", HANGS))
+    inner = agent("inner", script(tmp_path, "inner", INNER))
+    async with engine_in(tmp_path, settings(outer, inner)) as engine:
+        begun = await engine.delegate(NewWork(prompt="x", backend="outer", cwd=str(tmp_path)))
+        await read_pid(tmp_path / "outer.pid")
+        child = await engine.delegate(
+            NewWork(prompt="y", backend="inner", cwd=str(tmp_path), parent=begun.delegation)
+        )
+        await until(lambda: _pids(tmp_path, "inner"))
+        assert (await engine.cancel(begun.delegation)).state == "cancelled"
+        assert not any(is_alive(pid) for pid in _pids(tmp_path, "inner"))
+        assert (await engine.delegation(child.delegation)).state == "cancelled"

@@ -7,6 +7,7 @@ import msgspec
 from fallbackd.core import views
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Policy
+from fallbackd.core.scopes import is_scope_of
 from fallbackd.core.state import Snapshot
 from fallbackd_client.wire.shapes import HealthEntry
 
@@ -24,8 +25,12 @@ def health_entry(snapshot: Snapshot, policy: Policy, backend: str, *, now: float
     return msgspec.convert(shown, HealthEntry)
 
 
-def scope_entry(snapshot: Snapshot, scope: str, *, now: float) -> HealthEntry | None:
-    """The health of one scope by itself; None where nothing is on record for it."""
-    if ScopeId(scope) not in snapshot.health:
+def scope_entry(
+    snapshot: Snapshot, policy: Policy, scope: str, *, now: float
+) -> HealthEntry | None:
+    """The health of one scope by itself; None where it is neither on record nor configured."""
+    name = ScopeId(scope)
+    is_configured = any(is_scope_of(one, name) for one in policy.backends.values())
+    if not is_configured and name not in snapshot.health:
         return None
     return msgspec.convert(views.scope_entry(ScopeId(scope), snapshot, now=now), HealthEntry)

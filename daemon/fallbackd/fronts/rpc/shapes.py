@@ -1,5 +1,6 @@
 """Records of the core as the shapes of the wire. The wire is a promise, the core is not."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -150,19 +151,38 @@ def session(one: state.Session) -> wire.SessionView:
     )
 
 
-def session_usage(one: state.Session) -> tuple[wire.UsageRow, ...]:
-    return tuple(
-        wire.UsageRow(
-            backend=backend,
-            period="total",
-            since_at=one.created_at,
-            session=one.session,
-            input_tokens=used.input_tokens,
-            output_tokens=used.output_tokens,
-            cost_usd=used.cost_usd,
-        )
-        for backend, used in one.usage
+def session_usage(
+    one: state.Session, made: Iterable[state.Delegation]
+) -> tuple[wire.UsageRow, ...]:
+    """
+    Args:
+        made: The delegations of the session, whose attempts are counted.
+    """
+    ends = Counter(
+        (each.backend, each.state)
+        for delegation in made
+        for each in delegation.attempts
+        if each.ended_at is not None
     )
+    used = dict(one.usage)
+    rows = []
+    for backend in dict.fromkeys((*used, *(each for each, _ in ends))):
+        spent = used.get(backend, exchange.Usage())
+        rows.append(
+            wire.UsageRow(
+                backend=backend,
+                period="total",
+                since_at=one.created_at,
+                session=one.session,
+                attempts=sum(count for (each, _), count in ends.items() if each == backend),
+                successes=ends[backend, "succeeded"],
+                failures=ends[backend, "failed"],
+                input_tokens=spent.input_tokens,
+                output_tokens=spent.output_tokens,
+                cost_usd=spent.cost_usd,
+            )
+        )
+    return tuple(rows)
 
 
 def lease(one: Resolution, *, asked: bool) -> Lease | UnsetType | None:

@@ -47,9 +47,10 @@ def _one(engine: "Engine", target: str) -> dict[str, HealthEntry]:
     name = target.removeprefix("backend:")
     if find_backend(engine.settings.policy, BackendId(name)) is not None:
         return {name: health_entry(snapshot, engine.settings.policy, name, now=now)}
-    entry = scope_entry(snapshot, target, now=now) or scope_entry(
-        snapshot, f"backend:{target}", now=now
-    )
+    policy = engine.settings.policy
+    entry = scope_entry(snapshot, policy, target, now=now)
+    if entry is None:
+        entry = scope_entry(snapshot, policy, f"backend:{target}", now=now)
     if entry is None:
         raise Unknown(_unknown(target, engine.settings.policy.backends))
     return {target: entry}

@@ -7,6 +7,7 @@ from fallbackd.core.state import Delegation
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.health_view import health_entries
 from fallbackd.fronts.rpc.host import Session
+from fallbackd.fronts.rpc.methods.usage import MAX_DELEGATIONS
 from fallbackd_client.wire.methods.status import METHOD as METHOD
 from fallbackd_client.wire.methods.status import (
     DaemonStatus,
@@ -35,7 +36,11 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         sessions=tuple(shapes.session(each) for each in recent),
         delegations=_counts(tuple(snapshot.active.values()), ended, of_session=params.session),
         session=None if one is None else shapes.session(one),
-        usage=shapes.session_usage(one) if one is not None and params.verbose else None,
+        usage=None
+        if one is None or not params.verbose
+        else shapes.session_usage(
+            one, await engine.delegations(session=one.session, limit=MAX_DELEGATIONS)
+        ),
     )
 
 

@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
+from fallbackd.core.scopes import backend_scope, find_backend
 from fallbackd.core.state import Meter
+from fallbackd.engine.requests import Unknown
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.methods.usage import METHOD as METHOD
@@ -15,11 +18,18 @@ if TYPE_CHECKING:
     from fallbackd.engine.loop import Engine
 
 HOUR_S = 3600.0
+MAX_DELEGATIONS = 1000
+"""Of a session, the latest ones."""
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    if params.backend is not None and not _is_known(engine, BackendId(params.backend)):
+        known = ", ".join(engine.settings.policy.backends)
+        raise Unknown(f"There is no backend {params.backend!r}. Known backends: {known}.")
     if params.session is not None:
-        rows: Iterable[UsageRow] = shapes.session_usage(await engine.session(params.session))
+        one = await engine.session(params.session)
+        made = await engine.delegations(session=params.session, limit=MAX_DELEGATIONS)
+        rows: Iterable[UsageRow] = shapes.session_usage(one, made)
     else:
         rows = _of_backends(
             engine.settings.policy,
@@ -29,6 +39,15 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         )
     return Result(
         usage=tuple(one for one in rows if params.backend in (None, one.backend)),
+    )
+
+
+def _is_known(engine: "Engine", name: BackendId) -> bool:
+    """Configured, or on record from when it was."""
+    return (
+        find_backend(engine.settings.policy, name) is not None
+        or name in engine.snapshot().meters
+        or backend_scope(name) in engine.snapshot().health
     )
 
 
@@ -47,12 +66,17 @@ def _of_backends(
             period="hour",
             since_at=begin_at,
             attempts=sum(each[1] for each in recent),
+            successes=sum(good for minute, good, _ in one.ends if (minute + 1) * 60.0 > begin_at),
+            failures=sum(bad for minute, _, bad in one.ends if (minute + 1) * 60.0 > begin_at),
             cap=None if cap is None else float(cap),
             unit=None if cap is None else ("tokens" if is_tokens else "requests"),
         )
         yield UsageRow(
             backend=one.backend,
             period="total",
+            attempts=one.attempts,
+            successes=one.successes,
+            failures=one.failures,
             input_tokens=one.totals.input_tokens,
             output_tokens=one.totals.output_tokens,
             cost_usd=one.totals.cost_usd,

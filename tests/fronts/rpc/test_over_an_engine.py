@@ -1,0 +1,124 @@
+"""Methods over a real engine: what is asked of it comes back in the shape that was promised."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.agents import THROTTLED, backend_script, chain, ok
+from tests.support.daemon import InProcess, in_process
+
+from fallbackd_client.errors import RpcError
+
+
+async def refused(daemon: InProcess, method: str, **params: Any) -> int:
+    with pytest.raises(RpcError) as error:
+        await daemon.client.call(method, params)
+    return error.value.code
+
+
+def two(tmp_path: Path) -> str:
+    first = backend_script(tmp_path / "bin", "first", THROTTLED, more='quota = "plan2"')
+    return first + backend_script(tmp_path / "bin", "second", ok("done")) + chain("first", "second")
+
+
+async def test_usage_counts_attempts_by_how_they_ended(tmp_path: Path) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        call = daemon.client.call
+        params = {"prompt": "x", "backend": "first", "session": "s", "wait": "finished"}
+        assert (await call("delegate", params))["served_by"] == "second"
+        assert (await call("delegate", {**params, "session": "t"}))["served_by"] == "second"
+        rows = {
+            (one["backend"], one["period"]): (one["attempts"], one["successes"], one["failures"])
+            for one in (await call("usage"))["usage"]
+        }
+        assert rows == {
+            ("first", "hour"): (1, 0, 1),
+            ("first", "total"): (1, 0, 1),
+            ("second", "hour"): (2, 2, 0),
+            ("second", "total"): (2, 2, 0),
+        }
+        of_session = [
+            (one["backend"], one["attempts"], one["successes"], one["failures"])
+            for one in (await call("usage", {"session": "s"}))["usage"]
+        ]
+        assert sorted(of_session) == [("first", 1, 0, 1), ("second", 1, 1, 0)]
+        status = await call("status", {"session": "s", "verbose": True})
+        assert len(status["usage"]) == 2
+
+
+async def test_usage_of_one_backend_and_of_one_that_nobody_knows(tmp_path: Path) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        assert await daemon.client.call("usage", {"backend": "first"}) == {"usage": []}
+        assert await refused(daemon, "usage", backend="nobody") == -32001
+        assert await refused(daemon, "usage", session="nobody") == -32001
+
+
+@pytest.mark.parametrize("scope", ["quota:plan2", "backend:first", "model:first/any"])
+async def test_a_configured_scope_without_a_record_is_healthy(tmp_path: Path, scope: str) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        for action in ("get", "resume"):
+            found = await daemon.client.call("health", {"action": action, "target": scope})
+            ((_, entry),) = found["health"].items()
+            assert (entry["state"], entry["until_at"]) == ("healthy", None)
+        for action in ("get", "resume"):
+            assert await refused(daemon, "health", action=action, target="quota:other") == -32001
+
+
+async def test_a_cleared_backend_without_its_program_is_named_nowhere(tmp_path: Path) -> None:
+    gone = '[backends.gone]\nkind = "generic-cli"\ncommand = ["/nowhere/agent"]\n'
+    there = backend_script(tmp_path / "bin", "there", ok("done"))
+    async with in_process(tmp_path, gone + there + chain("gone", "there")) as daemon:
+        call = daemon.client.call
+        assert (await call("health", {"action": "clear", "target": "gone"}))["cleared"] == ["gone"]
+        found = (await call("health"))["health"]["gone"]
+        assert (found["state"], found["reason"]) == ("broken", "not_installed")
+        assert (await call("resolve", {"backend": "gone"}))["backend"] == "there"
+
+
+async def test_a_program_that_goes_away_is_seen_by_resolve_and_suggest(tmp_path: Path) -> None:
+    config = backend_script(tmp_path / "bin", "first", ok("a"), more="suggestible = true")
+    config += backend_script(tmp_path / "bin", "second", ok("b"), more="suggestible = true")
+    async with in_process(tmp_path, config + chain("first", "second")) as daemon:
+        call = daemon.client.call
+        assert (await call("resolve", {"backend": "first"}))["backend"] == "first"
+        (tmp_path / "bin" / "first").unlink()
+        assert (await call("resolve", {"backend": "first"}))["backend"] == "second"
+        (tmp_path / "bin" / "second").unlink()
+        found = await call("suggest", {"goal": "g"})
+        assert found["suggestion"] not in ("first", "second")
+        assert {"first", "second"} <= set(found["unhealthy"])
+
+
+async def test_an_attempt_is_named_by_its_number_or_its_id(tmp_path: Path) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        call = daemon.client.call
+        done = await call("delegate", {"prompt": "x", "backend": "first", "wait": "finished"})
+        name = done["delegation"]
+        for attempt in (2, "2", f"{name}.2"):
+            part = await call("delegation.log", {"delegation": name, "attempt": attempt})
+            assert (part["attempt"], part["text"]) == (f"{name}.2", "done\n")
+        part = await call("delegation.log", {"delegation": name, "max_bytes": 3})
+        assert (part["text"], part["next_offset"]) == ("don", 3)
+
+
+async def test_the_end_of_a_session_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        params = {"prompt": "x", "backend": "second", "session": "s", "wait": "finished"}
+        await daemon.client.call("delegate", params)
+        assert (await daemon.client.call("session.end", {"session": "s"}))["ended"]
+        assert await refused(daemon, "session.end", session="s") == -32001
+
+
+async def test_decisions_say_the_attempt_what_was_kept_and_what_followed(tmp_path: Path) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        call = daemon.client.call
+        done = await call("delegate", {"prompt": "x", "backend": "first", "wait": "finished"})
+        name = done["delegation"]
+        steps = (await call("explain", {"delegation": name}))["decisions"]
+        assert {one["attempt"] for one in steps} >= {f"{name}.1", f"{name}.2"}
+        effects = [each for one in steps for each in one["effects"]]
+        assert f"start {name}.1 on first" in effects
+        assert f"start {name}.2 on second" in effects
+        changes = [each for one in steps for each in one["changes"]]
+        assert any("is marked rate_limited" in each for each in changes)
+        assert f"{name} is succeeded, on second" in changes
