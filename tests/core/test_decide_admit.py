@@ -13,6 +13,7 @@ from tests.support.playbook import (
     policy_of,
     started,
     starts,
+    stops,
     succeeded,
 )
 
@@ -458,3 +459,98 @@ def test_every_decision_is_in_the_story() -> None:
     play.when(succeeded("d1.2"))
     told = [one.outcome for one in play.memory.stories]
     assert [one.split(" ")[0] for one in told] == ["starts", "leaves", "starts", "succeeded"]
+
+
+# --- work from inside an attempt ends with it -------------------------------------------------
+
+
+def cancel(name: str) -> CancelRequested:
+    return CancelRequested(delegation=DelegationId(name))
+
+
+def nested() -> Playbook:
+    """`p` runs on a, and from inside it `k` on c; both write in one place."""
+    play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"), started("p.1"))
+    play.when(delegate("k", backend="c", cwd="/w/x", parent="p", chain=(entry("c"),)))
+    return play.then(starts("p.1", "a"), starts("k.1", "c"))
+
+
+def test_nobody_is_hopped_to_before_nested_work_is_gone() -> None:
+    play = nested().when(failed("p.1", fail(Reason.AUTH))).then(stops("k.1"))
+    assert play.delegation("p").state == "waiting"
+    play.when(failed("k.1", fail(Reason.CRASH)))
+    play.then(answers("k"), starts("p.2", "b"))
+    assert play.delegation("k").state == "cancelled"
+    assert "the attempt of p that asked for it has ended" in (play.delegation("k").message or "")
+    assert play.delegation("p").hops[0].reason == "auth"
+
+
+def test_a_retry_waits_for_nested_work_too() -> None:
+    play = nested().when(failed("p.1", fail(Reason.OVERLOADED))).then(stops("k.1"))
+    play.at(30).then()
+    play.when(failed("k.1", fail(Reason.CRASH)))
+    play.then(answers("k"), starts("p.2", "a"))
+
+
+def test_no_hop_without_proof_that_nested_work_is_gone() -> None:
+    play = nested().when(failed("p.1", fail(Reason.AUTH)))
+    play.when(failed("k.1", fail(Reason.CRASH), gone=False))
+    play.then(stops("k.1"), answers("k"), answers("p"))
+    assert play.delegation("p").state == "failed"
+    assert "k.1 on c could not be stopped" in (play.delegation("p").message or "")
+
+
+def test_the_answer_waits_for_nested_work() -> None:
+    play = nested().when(succeeded("p.1")).then(stops("k.1"))
+    assert play.delegation("p").served_by is None
+    assert play.session("s-p").running == "p"
+    play.when(cancel("p")).then()
+    play.when(failed("k.1", fail(Reason.CRASH))).then(answers("k"), answers("p"))
+    assert play.delegation("p").state == "succeeded"
+    assert play.delegation("p").served_by == "a"
+    assert play.session("s-p").running is None
+
+
+def test_an_answer_says_what_nested_work_may_still_run() -> None:
+    play = nested().when(succeeded("p.1"), failed("k.1", fail(Reason.CRASH), gone=False))
+    assert play.delegation("p").state == "succeeded"
+    assert "k.1 on c could not be stopped" in play.delegation("p").warnings[0]
+
+
+def test_cancelling_stops_all_that_was_begun_inside() -> None:
+    play = nested()
+    play.when(delegate("g", backend="b", cwd="/w/x/y", parent="k", chain=(entry("b"),)))
+    play.when(delegate("r", backend="b", parent="p", permissions="read", chain=(entry("b"),)))
+    play.then(starts("g.1", "b"), starts("r.1", "b"))
+    play.when(cancel("p")).then(stops("p.1"), stops("k.1"), stops("r.1"), stops("g.1"))
+    play.when(failed("p.1", fail(Reason.CRASH)), failed("r.1", fail(Reason.CRASH)))
+    play.then(answers("r"))
+    play.when(failed("k.1", fail(Reason.CRASH))).then()
+    play.when(failed("g.1", fail(Reason.CRASH))).then(answers("g"), answers("k"), answers("p"))
+    assert {play.delegation(name).state for name in "pkgr"} == {"cancelled"}
+
+
+def test_nested_work_that_waits_is_cancelled_with_its_parent() -> None:
+    play = Playbook(AB).when(delegate("p", backend="a"), started("p.1"))
+    play.when(delegate("k", backend="c", parent="p", chain=(entry("c"),)))
+    play.when(failed("k.1", fail(Reason.RATE_LIMIT, wait_s=20)))
+    assert play.delegation("k").state == "waiting"
+    play.then(starts("p.1", "a"), starts("k.1", "c"))
+    play.when(failed("p.1", fail(Reason.AUTH, at=0))).then(answers("k"), starts("p.2", "b"))
+
+
+def test_what_comes_from_an_attempt_that_has_ended_is_not_started() -> None:
+    play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"), started("p.1"), cancel("p"))
+    assert rejected(play.when(delegate("k", backend="c", cwd="/w", parent="p"))) == "busy"
+    play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"), started("p.1"))
+    play.when(failed("p.1", fail(Reason.AUTH)), started("p.2"))
+    late = delegate("k", backend="c", cwd="/w", parent="p", parent_attempt=AttemptId("p.1"))
+    assert rejected(play.when(late)) == "busy"
+
+
+def test_a_restart_closes_nested_work_and_its_parent() -> None:
+    play = nested().restart()
+    for name in ("p", "k"):
+        seen = play.memory.snapshot(cancel(name))
+        play.memory.apply(decide(seen, Started(), AB, now=play.wall))
+    assert play.peek().active == {}

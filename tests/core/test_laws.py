@@ -53,8 +53,8 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, Outage, from_disk
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend
+from fallbackd.core.resolution import reactive_hops
 from fallbackd.core.state import Decision, Delegation
-from fallbackd.core.walk import reactive_hops
 
 NAMES = ("a", "b", "c", "d")
 POLICY = policy_of(
@@ -109,7 +109,10 @@ class World(Playbook):
             elif new.source != "provider" and new.until_at is not None:
                 assert old.until_at is not None, (event, old, new)
                 is_withdrawn = isinstance(event, AttemptEnded) and new.since_at < old.since_at
-                assert new.until_at >= old.until_at or is_withdrawn, (event, old, new)
+                is_longer = new.until_at >= old.until_at
+                # An attempt may answer first, and fail then.
+                is_fair = is_longer or is_withdrawn or self._is_good_news(event, old)
+                assert is_fair, (event, old, new)
 
     def _is_on(self, outage: Outage) -> bool:
         return outage.until_at is None or outage.until_at > self.wall
@@ -118,7 +121,7 @@ class World(Playbook):
         match event:
             case Reported(outcome="success"):
                 return (event.started_at or self.wall) >= old.since_at
-            case AttemptAnswered(attempt=name) | Woke(attempt=AttemptId(name)):
+            case AttemptAnswered(attempt=name) | Woke(attempt=str(name)):
                 return self._started_at(name) >= old.since_at
             case AttemptEnded(attempt=name):
                 delegation = self.delegation(name.rpartition(".")[0])
@@ -155,6 +158,8 @@ class Laws(RuleBasedStateMachine):
         self.world = World()
         self.number = 0
         self.leases: list[AttemptId] = []
+        self.asked_by: dict[str, AttemptId] = {}
+        """The attempt from inside which a nested delegation was asked for."""
         self.seen: list[AttemptId] = []
 
     # --- what happens ----------------------------------------------------------------------
@@ -185,6 +190,7 @@ class Laws(RuleBasedStateMachine):
         name = f"d{self.number}"
         active = sorted(self.world.peek().active)
         inside = None if parent is None or not active else active[parent % len(active)]
+        above = None if inside is None else self.world.delegation(inside)
         event = delegate(
             name,
             session=f"s{session}",
@@ -196,6 +202,9 @@ class Laws(RuleBasedStateMachine):
         self.world.when(event)
         if self.world.decision.rejection is None:
             self.world.accepted.add(name)
+            if above is not None:
+                assert above.running is not None
+                self.asked_by[name] = above.running.attempt
             if repeated:
                 self.world.when(structs.replace(event, delegation=DelegationId(f"{name}again")))
                 answer = self.world.decision.answer
@@ -427,6 +436,28 @@ class Laws(RuleBasedStateMachine):
                     other
                 )
 
+    @invariant()
+    def what_was_begun_inside_an_attempt_is_over_before_anything_follows_it(self) -> None:
+        active = self.world.peek().active
+        for name, asked_by in self.asked_by.items():
+            if DelegationId(name) not in active:
+                continue
+            one = self.world.delegation(name)
+            assert one.parent is not None
+            above = self.world.delegation(one.parent)
+            assert not above.is_ended
+            if above.running is None or above.cancelling:
+                assert one.cancelling
+                assert one.running is None or one.running.state == "stopping"
+            else:
+                assert above.running.attempt == asked_by
+
+    @invariant()
+    def nothing_starts_beside_what_could_not_be_stopped_below(self) -> None:
+        for one in self.world.peek().active.values():
+            if one.unstopped and one.running is not None:
+                assert one.running.attempt in self.asked_by.values()
+
     def _family(self, one: Delegation) -> set[str]:
         found: set[str] = set()
         while one.parent is not None:
@@ -467,7 +498,8 @@ class Laws(RuleBasedStateMachine):
         wakes = {key[0] for key, at in self.world._wakes.items() if at >= self.world.now - 1e-3}
         for one in self.world.peek().active.values():
             if one.state == "waiting":
-                assert one.delegation in wakes
+                below = [each for each in self.world.peek().active.values() if each.parent]
+                assert one.delegation in wakes or one.delegation in {e.parent for e in below}
             elif one.state == "queued":
                 assert self.world.attempts
 

@@ -144,8 +144,12 @@ def _shifted(delegation: Delegation, by_s: float) -> Delegation:
         )
         for one in delegation.marks
     )
+    outcome = delegation.outcome
+    if outcome is not None:
+        outcome = structs.replace(outcome, retry_at=moved(outcome.retry_at))
     return structs.replace(
         delegation,
+        outcome=outcome,
         attempts=attempts,
         waiting=waiting,
         marks=marks,

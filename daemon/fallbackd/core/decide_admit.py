@@ -4,13 +4,16 @@ from msgspec import structs
 
 from fallbackd.core.chain import candidates_for, find_role
 from fallbackd.core.draft import Draft
-from fallbackd.core.effects import StopAttempt, WakeAt
+from fallbackd.core.effects import WakeAt
+from fallbackd.core.ends import close, end
 from fallbackd.core.events import CancelRequested, DelegateRequested, Started
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.ids import BackendId
+from fallbackd.core.resolution import tried_key
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Decision, Delegation, Rejection, RejectionKind, Session
-from fallbackd.core.walk import end, tried_key, walk
+from fallbackd.core.state import Decision, Delegation, Outcome, Rejection, RejectionKind, Session
+from fallbackd.core.stopping import stop_below, stopping
+from fallbackd.core.walk import BY_CALLER, walk
 
 
 def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
@@ -58,6 +61,14 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
             delegation=holding,
         )
     parent = None if event.parent is None else snapshot.active.get(event.parent)
+    if parent is not None and not _is_inside(event, parent):
+        return _reject(
+            draft,
+            "busy",
+            f"the attempt of {parent.delegation} from which this comes has ended or is being "
+            "stopped; nothing new is started for it",
+            delegation=parent.delegation,
+        )
     nesting = 0 if parent is None else parent.nesting + 1
     if nesting > policy.defaults.max_nesting:
         return _reject(
@@ -140,6 +151,14 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     return draft.finish()
 
 
+def _is_inside(event: DelegateRequested, parent: Delegation) -> bool:
+    """Whether the attempt that asks is the one that runs. A later one is not its heir."""
+    running = parent.running
+    if running is None or running.state == "stopping" or parent.cancelling:
+        return False
+    return event.parent_attempt in (None, running.attempt)
+
+
 def _no_candidates(event: DelegateRequested) -> str:
     if event.role is not None:
         return f'no backend for role {event.role!r}: set [roles.{event.role}] chain or [chains] "*"'
@@ -217,42 +236,18 @@ def is_nested(inner: str, outer: str) -> bool:
 
 def cancel_requested(draft: Draft, event: CancelRequested) -> Decision:
     delegation = draft.snapshot.delegation
-    if delegation is None or delegation.is_ended:
+    if delegation is None or delegation.is_ended or delegation.outcome is not None:
         return draft.finish()
     session = session_of(draft, delegation)
     delegation = structs.replace(delegation, cancelling=True)
     running = delegation.running
     draft.tell(delegation, "cancel requested", outcome="stops the work")
     if running is None:
-        end(draft, delegation, session, state="cancelled", message="cancelled by the caller")
+        end(draft, delegation, session, state="cancelled", message=BY_CALLER)
         return draft.finish()
-    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, "cancelled by the caller"))
+    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, BY_CALLER))
+    stop_below(draft, delegation)
     return draft.finish()
-
-
-def stopping(draft: Draft, delegation: Delegation, reason: Reason, evidence: str) -> Delegation:
-    """Order the end of the running attempt. What it ends with is kept in the attempt."""
-    running = delegation.running
-    assert running is not None
-    if running.state == "stopping":
-        return delegation
-    failure = make_failure(
-        reason,
-        now=draft.now,
-        confidence="structured",
-        signature=f"fallbackd/{reason.value}",
-        evidence=evidence,
-    )
-    draft.effects.append(
-        StopAttempt(attempt=running.attempt, grace_s=draft.policy.defaults.stop_grace_s)
-    )
-    return structs.replace(
-        delegation,
-        attempts=(
-            *delegation.attempts[:-1],
-            structs.replace(running, state="stopping", ending=failure),
-        ),
-    )
 
 
 def session_of(draft: Draft, delegation: Delegation) -> Session:
@@ -309,11 +304,5 @@ def lost(draft: Draft, event: Started) -> None:
             reason=failure.reason.value,
             detail=failure.detail,
         )
-    end(
-        draft,
-        delegation,
-        session,
-        state="failed",
-        failure=failure,
-        message=message,
-    )
+    outcome = Outcome(state="failed", failure=failure, message=message)
+    close(draft, delegation, session, outcome)  # what it began is lost like itself

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.decide_admit import session_of, stopping
+from fallbackd.core.decide_admit import session_of
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import StopAttempt, WakeAt
 from fallbackd.core.events import (
@@ -15,9 +15,11 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend
+from fallbackd.core.resolution import request_of
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session
-from fallbackd.core.walk import request_of, walk
+from fallbackd.core.stopping import stopping
+from fallbackd.core.walk import walk
 from fallbackd.core.watch import Limits, Passed, Watch, expiry
 
 AGENT_STALL_S = 450.0

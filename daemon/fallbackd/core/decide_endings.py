@@ -7,6 +7,7 @@ from fallbackd.core.decide_admit import session_of
 from fallbackd.core.decide_attempts import current_of, has_alternative
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
+from fallbackd.core.ends import end, end_by_deadline
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import LOW_CONFIDENCE, Failure, Reason
@@ -14,7 +15,8 @@ from fallbackd.core.meter import add_cost
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.scopes import find_backend, model_of
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
-from fallbackd.core.walk import end, end_by_deadline, walk
+from fallbackd.core.stopping import stop_below
+from fallbackd.core.walk import BY_CALLER, walk
 
 
 def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
@@ -72,6 +74,7 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         )
     draft.put_delegation(delegation)
     draft.wake_waiting()  # a place on the host is free
+    stop_below(draft, delegation)
     if failure is None:
         _succeeded(draft, delegation, session, attempt)
         return
@@ -88,7 +91,7 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
             delegation,
             session,
             state="cancelled",
-            message="cancelled by the caller",
+            message=delegation.message or BY_CALLER,
             failure=failure,
         )
         return
@@ -141,9 +144,7 @@ def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: 
         draft.count_time(
             attempt.backend, actual_s=draft.now - attempt.started_at, estimate_s=float(estimate_s)
         )
-    delegation = structs.replace(
-        delegation, served_by=attempt.backend, active=attempt.backend, tier_served=attempt.tier
-    )
+    delegation = structs.replace(delegation, active=attempt.backend)
     end(draft, delegation, session, state="succeeded")
 
 

@@ -29,6 +29,8 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     on_partial: Literal["continue", "ask", "fail"] | None = None
     permissions: Literal["read", "workspace", "full"] = "workspace"
     parent: DelegationId | None = None
+    parent_attempt: AttemptId | None = None
+    """The attempt from inside which it comes; None: the one that runs."""
     prompt_tokens: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
     log_dir: str = ""

@@ -134,6 +134,15 @@ class Waiting(Struct, frozen=True, kw_only=True):
     is_stated: bool = False
 
 
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How a delegation ends as soon as what was delegated from inside it is gone."""
+
+    state: DelegationState
+    failure: Failure | None = None
+    message: str | None = None
+    retry_at: float | None = None
+
+
 class Delegation(Struct, frozen=True, kw_only=True):
     delegation: DelegationId
     session: SessionId
@@ -179,6 +188,9 @@ class Delegation(Struct, frozen=True, kw_only=True):
     nesting: int = 0
     inherited_tried: tuple[str, ...] = ()
     cancelling: bool = False
+    outcome: Outcome | None = None
+    unstopped: tuple[str, ...] = ()
+    """What was delegated from inside it and could not be proven stopped, in words."""
     marks: tuple[MadeMark, ...] = ()
     waited: tuple[str, ...] = ()
     """Candidates whose stated time was waited for once."""

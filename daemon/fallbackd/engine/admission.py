@@ -7,7 +7,7 @@ import stat
 import msgspec
 
 from fallbackd.core.events import DelegateRequested
-from fallbackd.core.ids import BackendId, DelegationId, SessionId
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Rejection, Snapshot
@@ -40,6 +40,7 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
     cwd = real_cwd(work.cwd or policy.defaults.default_cwd, policy, world)
     _require_allowed_env(work, policy)
     mode = work.mode or ("interactive" if work.wait == "settled" else "batch")
+    parent = _parent(work, seen)
     return DelegateRequested(
         delegation=delegation,
         session=session,
@@ -56,7 +57,8 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
         failover=work.failover,
         on_partial=work.on_partial,
         permissions=work.permissions,
-        parent=_parent(work, seen),
+        parent=parent,
+        parent_attempt=_parent_attempt(work, parent, seen),
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
         metadata=work.metadata,
         log_dir=str(world.runs_root / delegation),
@@ -112,6 +114,16 @@ def _parent(work: NewWork, seen: Snapshot) -> DelegationId | None:
         if DelegationId(name) in seen.active:
             return DelegationId(name)
     return None
+
+
+def _parent_attempt(work: NewWork, parent: DelegationId | None, seen: Snapshot) -> AttemptId | None:
+    """The attempt from inside which this comes: the one it names, else the one that runs now."""
+    if parent is None or work.parent is None:
+        return None
+    if work.parent != parent:
+        return AttemptId(work.parent)
+    running = seen.active[parent].running
+    return None if running is None else running.attempt
 
 
 def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:

@@ -1,0 +1,212 @@
+"""The start of an attempt, with the hop, the notice and the lease that belong to it."""
+
+from msgspec import structs
+
+from fallbackd.core import health as machine
+from fallbackd.core.chain import Choice
+from fallbackd.core.draft import Draft
+from fallbackd.core.effects import StartAttempt, WakeAt
+from fallbackd.core.failures import Reason
+from fallbackd.core.ids import attempt_id
+from fallbackd.core.resolution import reactive_hops
+from fallbackd.core.scopes import backend_scope
+from fallbackd.core.state import Attempt, Delegation, Hop, Session
+
+_REASON_WORDS = frozenset(reason.value for reason in Reason)
+
+
+def start(
+    draft: Draft,
+    delegation: Delegation,
+    session: Session,
+    choice: Choice,
+    *,
+    event: str,
+    retry_of: str | None = None,
+) -> None:
+    """Start an attempt on a choice, with the hop and the lease that belong to it."""
+    now = draft.now
+    number = len(delegation.attempts) + 1
+    attempt = Attempt(
+        attempt=attempt_id(delegation.delegation, number),
+        backend=choice.backend.id,
+        model=choice.model,
+        credential=choice.credential,
+        tier=choice.entry.tier,
+        effort=choice.entry.effort,
+        trial=bool(choice.trial_scopes),
+        trial_scopes=choice.trial_scopes,
+        started_at=now,
+        log_path=_log_path(delegation, number),
+        retry_of=delegation.attempts[-1].attempt if retry_of is not None else None,
+        patience_until_at=_patience(draft, delegation) if retry_of is not None else None,
+    )
+    for scope in choice.trial_scopes:
+        draft.put_health(machine.lease(draft.health[scope], attempt.attempt, now=now))
+    own = machine.Health(scope=backend_scope(choice.backend.id))
+    record = draft.health.get(own.scope, own)
+    draft.put_health(structs.replace(record, last_attempt_at=now))
+    hop = None if retry_of is not None else _hop(draft, delegation, session, choice)
+    if hop is not None:
+        delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
+        session = _fallen(draft, delegation, session, hop)
+    before = delegation.attempts
+    delegation = structs.replace(
+        delegation,
+        state="running",
+        active=choice.backend.id,
+        attempts=(*delegation.attempts, attempt),
+        waiting=None,
+        phase=None,
+        last_activity_at=now,
+    )
+    draft.count_start(choice.backend.id)
+    draft.tell(
+        delegation,
+        event,
+        outcome=f"starts {attempt.attempt} on {choice.backend.id}"
+        + (" as a trial" if attempt.trial else "")
+        + (" once more" if retry_of is not None else ""),
+        verdicts=delegation.verdicts,
+        max_fallback_depth=delegation.max_hops,
+        hops=reactive_hops(delegation),
+    )
+    draft.put_delegation(delegation)
+    draft.put_session(session)
+    draft.effects.append(
+        StartAttempt(
+            attempt=attempt.attempt,
+            delegation=delegation.delegation,
+            backend=choice.backend.id,
+            model=choice.model,
+            effort=choice.entry.effort,
+            handoff=handoff(before),
+        )
+    )
+    if delegation.deadline_at is not None:
+        draft.effects.append(
+            WakeAt(at=delegation.deadline_at, delegation=delegation.delegation, purpose="deadline")
+        )
+
+
+def _log_path(delegation: Delegation, number: int) -> str | None:
+    folder = delegation.log_dir
+    return f"{folder}/{number}/output.log" if folder else None
+
+
+def _patience(draft: Draft, delegation: Delegation) -> float | None:
+    """
+    A retry of ours inherits the patience with the failure that it follows, so that ours and the
+    program's own retries together are not waited for twice. A wait that the provider asked for
+    starts anew.
+    """
+    if delegation.waiting is not None and delegation.waiting.is_stated:
+        return None
+    last = delegation.attempts[-1]
+    if last.patience_until_at is not None:
+        return last.patience_until_at
+    ended_at = last.ended_at or draft.now
+    return ended_at + draft.policy.patience_s(delegation.mode)
+
+
+def _hop(draft: Draft, delegation: Delegation, session: Session, choice: Choice) -> Hop | None:
+    now = draft.now
+    tier = choice.entry.tier
+    if delegation.attempts:
+        last = delegation.attempts[-1]
+        failure = last.failure
+        model_swap = last.backend == choice.backend.id
+        return Hop(
+            at=now,
+            from_backend=last.backend,
+            to_backend=choice.backend.id,
+            trigger="reactive",
+            reason="unknown" if failure is None else failure.reason.value,
+            evidence="" if failure is None else failure.evidence,
+            tier_from=last.tier,
+            tier_to=tier,
+            from_model=last.model if model_swap else None,
+            to_model=choice.model if model_swap else None,
+        )
+    first = delegation.candidates[0]
+    if (first.backend, first.model) == (choice.entry.backend, choice.entry.model):
+        return None
+    why = delegation.verdicts[0] if delegation.verdicts else None
+    reason: str | None = "session_affinity"
+    evidence = "the session stays on the backend that answered it"
+    if why is not None and why.verdict not in ("healthy", "unproven"):
+        reason = why.reason if why.reason in _REASON_WORDS else why.verdict
+        evidence = why.detail or ""
+    return Hop(
+        at=now,
+        from_backend=delegation.requested,
+        to_backend=choice.backend.id,
+        trigger="preemptive",
+        reason=reason or "unknown",
+        evidence=evidence,
+        tier_from=first.tier,
+        tier_to=tier,
+        from_model=first.model if first.backend == choice.backend.id else None,
+        to_model=choice.model if first.backend == choice.backend.id else None,
+    )
+
+
+def _fallen(draft: Draft, delegation: Delegation, session: Session, hop: Hop) -> Session:
+    """Record a hop in its session, and say it once per pair."""
+    draft.note(
+        "delegation.hopped",
+        delegation,
+        backend=hop.to_backend,
+        route=(hop.from_backend, hop.to_backend),
+        trigger=hop.trigger,
+        reason=hop.reason,
+        evidence=hop.evidence,
+    )
+    deeper = 1 if hop.trigger == "reactive" else 0
+    if hop.to_backend == session.original:
+        return structs.replace(
+            session, current=hop.to_backend, depth=0, hops=(*session.hops, hop)[-50:]
+        )
+    pair = f"{session.original}>{hop.to_backend}"
+    notices = session.notices_sent
+    if pair not in notices:
+        notices = (*notices, pair)
+        draft.note(
+            "session.notice",
+            delegation,
+            backend=hop.to_backend,
+            notice="fallback",
+            route=(session.original, hop.to_backend),
+            from_model=hop.from_model,
+            to_model=hop.to_model,
+            reason=hop.reason,
+            text=f"switched from {session.original} to {hop.to_backend} ({hop.reason})",
+        )
+    return structs.replace(
+        session,
+        current=hop.to_backend,
+        current_model=hop.to_model,
+        depth=session.depth + deeper,
+        last_fallback_at=draft.now if hop.trigger == "reactive" else session.last_fallback_at,
+        hops=(*session.hops, hop)[-50:],
+        notices_sent=notices,
+        recovered_announced=False,
+    )
+
+
+def handoff(attempts: tuple[Attempt, ...]) -> str | None:
+    """What the next backend has to know of work that was begun. None: nothing was done."""
+    begun = [one for one in attempts if one.effects != "none"]
+    if not begun:
+        return None
+    lines = ["Note: another agent has already worked on this and may have changed files."]
+    for one in begun:
+        ended = "ended" if one.failure is None else f"ended with {one.failure.reason.value}"
+        lines.append(f"It was {one.backend}, and it {ended}.")
+    changed = tuple(dict.fromkeys(name for one in begun for name in one.changed_files))
+    if changed:
+        shown = ", ".join(changed[:20])
+        more = len(changed) - 20
+        lines.append(f"Changed files: {shown}" + (f" and {more} more" if more > 0 else "") + ".")
+    lines.append("Look at what is there before you go on. The task was:")
+    return "\n".join(lines) + "\n\n"
