@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support import agents
-from tests.support.usermanager import HANG_S, UserManager, user_manager
+from tests.support.usermanager import HANG_S, CannotRun, UserManager, user_manager
 
 CALLERS = 4
 KILLS = 5
@@ -34,6 +35,12 @@ def is_up_anew(manager: UserManager, former: int) -> bool:
     return manager.main_pid() not in (0, former) and (
         manager.show(SERVICE, "ActiveState") == "active"
     )
+
+
+def test_a_machine_that_cannot_run_one_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(CannotRun, match="run these tests as root"), user_manager():
+        raise AssertionError("it runs")
 
 
 def test_the_first_caller_starts_it_and_the_socket_stays_the_managers() -> None:

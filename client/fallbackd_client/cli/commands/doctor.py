@@ -50,6 +50,8 @@ def run(args: argparse.Namespace, client: Client) -> int:
 def examine(machine: Machine, client: Client) -> list[Finding]:
     """All findings, the worst first."""
     answer = ask_daemon(client)  # first: it may be started by that, and then there is more to see
+    if isinstance(answer, dict):
+        machine.follow(answer.get("daemon") or {})
     service, found = ask_manager(machine)
     found += look_at_service(machine, service)
     found += look_at_socket(machine) + look_at_state(machine) + look_at_config(machine)

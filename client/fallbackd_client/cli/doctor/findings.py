@@ -96,6 +96,14 @@ class Machine:
             given = os.path.join(self.home, default)
         return os.path.join(given, "fallbackd")
 
+    def follow(self, daemon: dict[str, Json]) -> None:
+        """Look where the daemon that answers has its things: it may have been told other places."""
+        state_dir, config = daemon.get("state_dir"), daemon.get("config_path")
+        if isinstance(state_dir, str) and os.path.isabs(state_dir):
+            self.state_dir = state_dir
+        if isinstance(config, str) and os.path.isabs(config):
+            self.config = config
+
     @property
     def user(self) -> str:
         return user_name(self.uid)

@@ -16,6 +16,14 @@ def test_places_follow_the_environment(tmp_path: Path) -> None:
     assert Machine({**environ, "FALLBACKD_CONFIG": "/x.toml"}).config == "/x.toml"
 
 
+def test_a_daemon_that_answers_says_where_its_things_are() -> None:
+    machine = Machine({"HOME": "/h"})
+    machine.follow({"state_dir": "/s", "config_path": None})
+    assert (machine.state_dir, machine.config) == ("/s", "/h/.config/fallbackd/config.toml")
+    machine.follow({"state_dir": "s", "config_path": "/c.toml"})
+    assert (machine.state_dir, machine.config) == ("/s", "/c.toml")
+
+
 def test_a_command_that_is_not_there_has_a_status_of_its_own(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert home.machine().run("nosuch").status == 127
