@@ -168,25 +168,18 @@ async def test_a_prompt_just_below_the_limit_goes_through_whole(tmp_path: Path) 
         assert counted["text"] == prompt
 
 
-async def test_a_nul_in_the_prompt_is_no_surprise(tmp_path: Path) -> None:
-    command = json.dumps([str(program(tmp_path / "bin", "argv", 'echo "$1"')), "{prompt}"])
-    argv = f'[backends.argv]\nkind = "generic-cli"\ncommand = {command}\nprompt_in_argv = true\n'
-    async with running(tmp_path, echo(tmp_path) + argv) as daemon:
-        call = {"prompt": "a\0b", "backend": "echo", "wait": "finished"}
-        whole = await daemon.client.call("delegate", call)
-        assert whole["text"] == "a\0b"
-        done = await daemon.client.call("delegate", {**call, "backend": "argv"})
-        assert (done["state"], done["failure"]["reason"]) == ("failed", "format_error")
-        assert "NUL" in done["failure"]["evidence"]
-        health = await daemon.client.call("health")
-        assert health["health"]["argv"]["state"] == "healthy"
+async def test_a_nul_in_the_prompt_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    async with running(tmp_path, echo(tmp_path)) as daemon:
+        error = await refused(daemon, "delegate", prompt="a\0b", backend="echo")
+        assert error.code == -32602
+        assert "NUL" in error.message
         ran = await run_client(
             daemon.socket,
-            *("delegate", "-", "--backend", "argv"),
+            *("delegate", "-", "--backend", "echo"),
             stdin=b"a\0b",
             cwd=str(daemon.work_dir),
         )
-        assert ran.code == 1
+        assert ran.code == 2
         assert "NUL" in ran.err
 
 
