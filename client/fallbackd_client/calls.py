@@ -34,6 +34,7 @@ READ_ONLY = frozenset(
         "rpc.discover",
         "session.get",
         "session.list",
+        "signatures.list",
         "status",
         "suggest",
         "usage",

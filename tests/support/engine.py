@@ -1,6 +1,7 @@
 """An engine that does what a test says, for tests of what stands in front of it."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.rules import Rule
 from fallbackd.core.state import (
     Decision,
     Delegation,
@@ -22,6 +24,7 @@ from fallbackd.core.state import (
     Snapshot,
 )
 from fallbackd.engine.attempts import Progress
+from fallbackd.engine.corrections import Known, Sample
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem
@@ -147,6 +150,21 @@ class ScriptedEngine:
         self.calls.append(("report", told))
         self._raise("report")
         return ReportAnswer(failure=None, next=None)
+
+    def signatures(self, kind: str | None) -> tuple[Known, ...]:
+        self.calls.append(("signatures", kind))
+        rule = Rule(id="acme-limit", reason=Reason.RATE_LIMIT, pattern="ACME", statuses=(429,))
+        return (Known(kind=kind, source="yours", rule=rule),)
+
+    def signature_kinds(self) -> tuple[str, ...]:
+        return ("codex", "openai-http")
+
+    async def mark_wrong(
+        self, delegation: str, *, attempt: str | int | None, reason: str | None, note: str | None
+    ) -> tuple[str, Sample]:
+        self.calls.append(("mark_wrong", (delegation, attempt, reason, note)))
+        self._raise("mark_wrong")
+        return f"{delegation}.1", Sample(path=Path("/s/d1.1.json"), signature="[[signatures]]\n")
 
     def classify(self, evidence: Evidence, **more: Any) -> Failure | None:
         self.calls.append(("classify", evidence))

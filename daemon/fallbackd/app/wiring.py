@@ -10,7 +10,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from fallbackd.app.places import Places
-from fallbackd.backends import KINDS
+from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
@@ -103,6 +103,7 @@ def build(
     world = World(
         transports=Transports(command=processes, http=http, served=served),
         kinds=KINDS,
+        signatures=SIGNATURES,
         find_program=machine.find_program,
         read_text=machine.read_text,
         changed_at=machine.changed_at,

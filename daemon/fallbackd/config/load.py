@@ -60,6 +60,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
     def rules_for(self, kind: str) -> tuple[Rule, ...]:
         """The user's signatures that hold for a kind, in the order of the file."""
+        kind = profiles.KIND_ALIASES.get(kind, kind)
         return tuple(one.rule for one in self.signatures if one.kind in (None, kind))
 
 

@@ -28,6 +28,11 @@ LATER_KINDS = frozenset(
 )
 """Known words of the contract that this version cannot start yet."""
 
+JUDGED_KINDS = frozenset(
+    {"aider", "azure-http", "copilot", "crush", "goose", "hermes", "kimi", "ollama-http", "qwen"}
+)
+"""Kinds that only signatures may name: their output can be judged."""
+
 HTTP_KINDS = frozenset({"hermes-api"})
 
 PLAIN_KINDS = frozenset({"hermes-api", "numasec"})

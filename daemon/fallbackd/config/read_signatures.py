@@ -51,8 +51,8 @@ def _signature(raw: object, number: int, path: str, say: Say) -> Signature | Non
     kind = given.get("kind")
     if kind is not None:
         kind = profiles.KIND_ALIASES.get(kind, kind)
-        if kind not in profiles.KIND_NAMES and kind not in profiles.LATER_KINDS:
-            near = guess(kind, profiles.KIND_NAMES)
+        if kind not in (*profiles.KIND_NAMES, *profiles.LATER_KINDS, *profiles.JUDGED_KINDS):
+            near = guess(kind, (*profiles.KIND_NAMES, *profiles.JUDGED_KINDS))
             say(join(path, "kind"), f"{show(kind)} is no kind; the signature is left out.{near}")
             return None
     stream = given.get("stream")

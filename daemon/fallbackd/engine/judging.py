@@ -8,6 +8,7 @@ from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import max_wait_s
+from fallbackd.core.rules import Rule
 from fallbackd.engine.world import Settings
 
 
@@ -19,16 +20,25 @@ def judge(
     *,
     now: float,
     timezone: str | None = None,
+    kind_name: str | None = None,
+    signatures: tuple[Rule, ...] | None = None,
 ) -> Failure | None:
-    """Classify with the rules of the user, then of the vendor, then the common ones."""
+    """
+    Classify with the rules of the user, then of the vendor, then the common ones.
+
+    Args:
+        kind_name: Of a kind that can be judged and not started, with its `signatures`.
+    """
     policy = settings.policy
     reasons = dict(policy.reasons)
     if backend is not None and (found := policy.backends.get(backend)) is not None:
         reasons.update(found.reasons)
-    name = "generic" if kind is None else kind.name
+    name = (kind_name or "generic") if kind is None else kind.name
+    if signatures is None:
+        signatures = () if kind is None else kind.rules
     return classify(
         evidence,
-        settings.rules_for(name) + (() if kind is None else kind.rules),
+        settings.rules_for(name) + signatures,
         now=now,
         timezone=timezone,
         max_wait_s=lambda reason: max_wait_s(reasons, reason),

@@ -36,6 +36,7 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
+from fallbackd.engine import corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.judging import judge
 from fallbackd.engine.performer import Held, Performer
@@ -327,8 +328,31 @@ class Engine(Performer):
             found = find_backend(self.settings.policy, name)
             kind = None if found is None else found.kind
         now = self.clock.now() if now_at is None else now_at
-        known = None if kind is None else self.world.kinds.get(kind)
-        return judge(evidence, self.settings, known, name, now=now, timezone=timezone)
+        return judge(
+            evidence,
+            self.settings,
+            None if kind is None else self.world.kinds.get(kind),
+            name,
+            now=now,
+            timezone=timezone,
+            kind_name=kind,
+            signatures=self.world.signatures.get(kind or ""),
+        )
+
+    def signatures(self, kind: str | None) -> tuple[corrections.Known, ...]:
+        """In the order in which they are tried; None: of every kind."""
+        return corrections.known(self.settings, self.world.signatures, kind)
+
+    def signature_kinds(self) -> tuple[str, ...]:
+        return tuple(sorted(self.world.signatures))
+
+    async def mark_wrong(
+        self, delegation: str, *, attempt: str | int | None, reason: str | None, note: str | None
+    ) -> tuple[str, corrections.Sample]:
+        """See `corrections.note_wrong`."""
+        return await corrections.note_wrong(
+            self, delegation, attempt=attempt, reason=reason, note=note
+        )
 
     # --- health, sessions, configuration -----------------------------------------------------
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.methods import (
+    classification_wrong,
     classify,
     config_check,
     config_get,
@@ -28,12 +29,14 @@ from fallbackd_client.wire.methods import (
     session_end,
     session_get,
     session_list,
+    signatures_list,
     status,
     suggest,
     usage,
 )
 
 METHODS: tuple[Method[Any, Any], ...] = (  # each of its own types, so `Any` for all together
+    classification_wrong.METHOD,
     classify.METHOD,
     config_check.METHOD,
     config_get.METHOD,
@@ -58,6 +61,7 @@ METHODS: tuple[Method[Any, Any], ...] = (  # each of its own types, so `Any` for
     session_end.METHOD,
     session_get.METHOD,
     session_list.METHOD,
+    signatures_list.METHOD,
     status.METHOD,
     suggest.METHOD,
     usage.METHOD,

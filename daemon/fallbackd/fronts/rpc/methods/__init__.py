@@ -4,6 +4,7 @@ from typing import Any
 
 from fallbackd.fronts.rpc.handler import Handler
 from fallbackd.fronts.rpc.methods import (
+    classification_wrong,
     classify,
     config_check,
     config_get,
@@ -28,12 +29,14 @@ from fallbackd.fronts.rpc.methods import (
     session_end,
     session_get,
     session_list,
+    signatures_list,
     status,
     suggest,
     usage,
 )
 
 HANDLERS: tuple[Handler[Any, Any], ...] = (  # each of its own types, so `Any` for all together
+    Handler(classification_wrong.METHOD, classification_wrong.handle),
     Handler(classify.METHOD, classify.handle),
     Handler(config_check.METHOD, config_check.handle),
     Handler(config_get.METHOD, config_get.handle),
@@ -58,6 +61,7 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (  # each of its own types, so `Any` f
     Handler(session_end.METHOD, session_end.handle),
     Handler(session_get.METHOD, session_get.handle),
     Handler(session_list.METHOD, session_list.handle),
+    Handler(signatures_list.METHOD, signatures_list.handle),
     Handler(status.METHOD, status.handle),
     Handler(suggest.METHOD, suggest.handle),
     Handler(usage.METHOD, usage.handle),
