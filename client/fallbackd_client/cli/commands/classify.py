@@ -7,7 +7,7 @@ import argparse
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.evidence import add_evidence_arguments, evidence, failure_view
 from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.render import Style, one_line, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +23,19 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", metavar="K", help="profile or API kind: codex, openai-http, …")
     parser.add_argument("--backend", metavar="B", help="a configured backend")
     parser.add_argument("--timezone", metavar="Z", help="for times without a zone")
+    parser.add_argument(
+        "--signatures",
+        action="store_true",
+        help="list by what failures are known (of one --kind, or of all), and read nothing",
+    )
     parser.add_argument("--now", type=float, metavar="T", help="read times from here (Unix)")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
+    if args.signatures:
+        asked = {} if args.kind is None else {"kind": args.kind}
+        show(args, client.call("signatures.list", asked), signatures_view)
+        return exits.OK
     given = {
         "evidence": evidence(args, args.file),
         "kind": args.kind,
@@ -37,6 +46,30 @@ def run(args: argparse.Namespace, client: Client) -> int:
     params = {name: value for name, value in given.items() if value is not None}
     show(args, client.call("classify", params), _view)
     return exits.OK
+
+
+def signatures_view(found: dict[str, Json], style: Style) -> str:
+    """A line for each signature, in the order in which they are tried, and what it looks for."""
+    rows = []
+    for one in found.get("signatures") or []:
+        looks_for = [f"/{one['pattern']}/"] if one.get("pattern") else []
+        looks_for += [
+            f"{name} {' '.join(str(word) for word in one[name])}"
+            for name in ("codes", "statuses", "exits")
+            if one.get(name)
+        ]
+        rows.append(
+            [
+                one_line(one.get("kind") or "any"),
+                one_line(one.get("id", "?")),
+                one_line(one.get("reason", "?")),
+                one_line(one.get("source", "")),
+                one_line("  ".join(looks_for)),
+            ]
+        )
+    kinds = ", ".join(one_line(kind) for kind in found.get("kinds") or [])
+    listed = table(["kind", "signature", "reason", "from", "looks for"], rows, style)
+    return f"{listed}\n\nkinds: {kinds}" if kinds else listed
 
 
 def _view(found: Json, style: Style) -> str:

@@ -6,7 +6,7 @@ import argparse
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style, clock, one_line
+from fallbackd_client.cli.render import Style, clock, one_line, safe
 from fallbackd_client.cli.views import candidates_table, now
 
 TYPE_CHECKING = False
@@ -17,11 +17,36 @@ if TYPE_CHECKING:
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("delegation", metavar="DELEGATION")
+    parser.add_argument(
+        "--wrong",
+        action="store_true",
+        help="the failure was misunderstood: keep a private sample, print a signature to paste",
+    )
+    parser.add_argument("--attempt", metavar="A", help="with --wrong: which one (the last)")
+    parser.add_argument("--reason", metavar="R", help="with --wrong: the right reason")
+    parser.add_argument("--note", metavar="TEXT", help="with --wrong: kept with the sample")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
+    if args.wrong:
+        attempt = args.attempt
+        given = {
+            "delegation": args.delegation,
+            "attempt": int(attempt) if attempt and attempt.isdecimal() else attempt,
+            "reason": args.reason,
+            "note": args.note,
+        }
+        params = {name: value for name, value in given.items() if value is not None}
+        show(args, client.call("classification.wrong", params), wrong_view)
+        return exits.OK
     show(args, client.call("explain", {"delegation": args.delegation}), explain_view)
     return exits.OK
+
+
+def wrong_view(found: dict[str, Json], style: Style) -> str:
+    kept = f"# {one_line(found.get('attempt', '?'))}: kept in {one_line(found['sample_path'])}"
+    hint = "# Private and redacted. To be understood next time, add to the configuration:"
+    return "\n".join([style.paint(kept, "dim"), hint, "", safe(found["signature_toml"]).rstrip()])
 
 
 def explain_view(found: dict[str, Json], style: Style) -> str:

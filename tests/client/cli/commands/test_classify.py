@@ -70,3 +70,47 @@ def test_a_file_that_is_not_there_is_usage(run_cli: RunCli) -> None:
 
 def test_a_header_without_a_value_is_usage(run_cli: RunCli) -> None:
     assert run_cli(["classify", "--header", "x"], {"classify": None}).code == 2
+
+
+SIGNATURES = {
+    "signatures": [
+        {
+            "id": "mine",
+            "reason": "billing",
+            "source": "yours",
+            "kind": None,
+            "pattern": "no\x1b money",
+            "codes": [],
+        },
+        {
+            "id": "codex-429",
+            "reason": "rate_limit",
+            "source": "vendor",
+            "kind": "codex",
+            "codes": ["slow_down", "throttled"],
+            "statuses": [429],
+            "exits": [75],
+        },
+    ],
+    "kinds": ["codex", "openai-http"],
+}
+
+
+def test_signatures_are_listed_without_reading_anything(run_cli: RunCli) -> None:
+    ran = run_cli(["classify", "--signatures"], {"signatures.list": SIGNATURES})
+    assert ran.code == 0
+    assert ran.params("signatures.list") == {}
+    lines = [" ".join(line.split()) for line in ran.out.splitlines()]
+    assert any(line.startswith("any mine billing yours /no") for line in lines)
+    assert "codex codex-429 rate_limit vendor codes slow_down throttled statuses 429 exits 75" in (
+        lines
+    )
+    assert lines[-1] == "kinds: codex, openai-http"
+    assert "\x1b" not in ran.out
+
+
+def test_signatures_of_one_kind_are_asked_for(run_cli: RunCli) -> None:
+    argv = ["classify", "--signatures", "--kind", "codex", "--json"]
+    ran = run_cli(argv, {"signatures.list": SIGNATURES})
+    assert ran.params("signatures.list") == {"kind": "codex"}
+    assert json.loads(ran.out) == SIGNATURES

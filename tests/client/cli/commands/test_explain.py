@@ -1,4 +1,5 @@
 import json
+import tomllib
 
 from tests.client.conftest import RunCli
 
@@ -55,3 +56,31 @@ def test_nothing_on_record_is_said(run_cli: RunCli) -> None:
 
 def test_with_json_it_is_the_document(run_cli: RunCli) -> None:
     assert json.loads(run_cli(["explain", "d1", "--json"], {"explain": STORY}).out) == STORY
+
+
+WRONG = {
+    "delegation": "d1",
+    "attempt": "d1.2",
+    "sample_path": "/state/samples/d1.2.json",
+    "signature_toml": "[[signatures]]\nid = 'mine-d1.2'\npattern = 'no\\d+'\nreason = 'billing'\n",
+}
+
+
+def test_a_wrong_verdict_is_noted_and_a_signature_to_paste_is_printed(run_cli: RunCli) -> None:
+    argv = ["explain", "d1", "--wrong", "--attempt", "2", "--reason", "billing", "--note", "money"]
+    ran = run_cli(argv, {"classification.wrong": WRONG})
+    assert ran.code == 0
+    assert ran.params("classification.wrong") == {
+        "delegation": "d1",
+        "attempt": 2,
+        "reason": "billing",
+        "note": "money",
+    }
+    assert "/state/samples/d1.2.json" in ran.out
+    pasted = tomllib.loads(ran.out)
+    assert pasted["signatures"] == [{"id": "mine-d1.2", "pattern": "no\\d+", "reason": "billing"}]
+
+
+def test_without_more_words_the_last_attempt_is_meant(run_cli: RunCli) -> None:
+    ran = run_cli(["explain", "d1", "--wrong"], {"classification.wrong": WRONG})
+    assert ran.params("classification.wrong") == {"delegation": "d1"}
