@@ -24,7 +24,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         if args.session is None:
             raise UsageError("sessions --end takes the SESSION to forget")
         found = client.call("session.end", {"session": args.session})
-        show(args, found, lambda end, _: "forgotten" if end.get("ended") else "was not known")
+        show(args, found, lambda _, __: "forgotten")
     elif args.session is not None:
         show(args, client.call("session.get", {"session": args.session}), session_view)
     else:
