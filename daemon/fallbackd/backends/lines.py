@@ -84,8 +84,11 @@ class Excerpt:
         self._tail.append(line)
         self._tail_size += len(line) + 1
         if self._tail_size > 2 * TAIL_BYTES:
-            while self._tail_size > TAIL_BYTES and len(self._tail) > 1:
-                self._tail_size -= len(self._tail.pop(0)) + 1
+            dropped = 0
+            while self._tail_size > TAIL_BYTES and dropped < len(self._tail) - 1:
+                self._tail_size -= len(self._tail[dropped]) + 1
+                dropped += 1
+            del self._tail[:dropped]
 
     @property
     def text(self) -> str:

@@ -68,8 +68,15 @@ def text_hit(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
 
 @lru_cache(maxsize=8)
 def _lines(text: str, stream: str) -> tuple[Line, ...]:
+    if len(text) > MAX_HEAD_CHARS + MAX_TAIL_CHARS:
+        # Of a long output, as of many lines, its beginning and its end count.
+        text = f"{text[:MAX_HEAD_CHARS]}\n\n{text[-MAX_TAIL_CHARS:].partition(NEWLINE)[2]}"
     plain = strip_escapes(text).replace("’", "'").replace("\r\n", "\n").replace("\r", "\n")
     return candidate_lines(plain, mixed=stream == "unknown")
+
+
+NEWLINE = "\n"
+MAX_HEAD_CHARS, MAX_TAIL_CHARS = 16_384, 65_536
 
 
 def _vendor_line(
@@ -152,7 +159,7 @@ def _common_line(evidence: Evidence) -> Hit | None:
         return None
     for at in range(len(lines) - 1, -1, -1):
         line = lines[at]
-        if line.is_quiet or is_of_another(line.text) or is_json(line.text):
+        if line.is_quiet or is_json(line.text):
             continue  # whole JSON has been read as a structure
         opens = _opens(line) and not listed.match(line.text)
         if line.is_deep and not is_errors:
@@ -161,16 +168,14 @@ def _common_line(evidence: Evidence) -> Hit | None:
         if opens or short:
             text = _block(lines, at)
             said = _said_in(text)
-            if is_of_another(said.text):
-                continue
             rule = _fits_all(said, COMMON_RULES)
+            about = said.text
         else:
             text, said = line.text, Said(text=line.text, words=_type_names(line.text))
             rule = _says(line.text, COMMON_RULES)
             is_crash = rule is not None and rule.reason is Reason.CRASH
-            if is_crash and is_of_another(_block(lines, at)):
-                continue
-        if rule is None:
+            about = _block(lines, at) if is_crash else line.text
+        if rule is None or is_of_another(line.text) or is_of_another(about):
             continue
         hit = Hit(rule=rule, text=text, confidence="text", said=said)
         is_vague = rule.reason is Reason.CRASH or rule.id in GENERAL_FAULTS
@@ -198,16 +203,24 @@ def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:
 def _says(line: str, rules: Iterable[Rule]) -> Rule | None:
     """For a line that may be prose: it has to begin with what a rule knows, and to be a report."""
     names = _type_names(line)
-    lead = _LEAD.match(line)
+    lead = _LEAD.match(line[:400])
+    is_prose = _PROSE.search(_first_sentence(line)) is not None
+    may_lead = not is_prose and (
+        lead is not None or not line.isascii() or _ADDRESSED.match(line) is not None
+    )
     for rule in rules:
         if rule.codes and any(w in rule.codes for w in names):
             return rule
         if not rule.pattern or rule.statuses:
             continue
-        found = compiled(rule).search(line)
+        is_anchored = rule.pattern.startswith("^")
+        if is_prose and not is_anchored:
+            continue
+        pattern = compiled(rule)
+        found = pattern.search(line) if may_lead else pattern.match(line)
         if found is None:
             continue
-        if found.start() == 0 and rule.pattern.startswith("^"):
+        if found.start() == 0 and is_anchored:
             return rule
         begins = (
             found.start() == 0
