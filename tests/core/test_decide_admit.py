@@ -554,3 +554,15 @@ def test_a_restart_closes_nested_work_and_its_parent() -> None:
         seen = play.memory.snapshot(cancel(name))
         play.memory.apply(decide(seen, Started(), AB, now=play.wall))
     assert play.peek().active == {}
+
+
+def test_affinity_is_for_the_one_that_answered() -> None:
+    chains: dict[str, list[str]] = {"*": ["a", "b", "c"]}
+    play = Playbook(policy_of("a", "b", "c", chains=chains))
+    play.when(delegate("d1", session="s"), failed("d1.1", fail(Reason.RATE_LIMIT)))
+    play.when(failed("d1.2", fail(Reason.TASK_FAILED)))
+    play.then(starts("d1.1", "a"), starts("d1.2", "b"), answers("d1"))
+    play.at(901).when(delegate("d2", session="s")).then(starts("d2.1", "a"))
+    play.when(failed("d2.1", fail(Reason.RATE_LIMIT, at=901)), succeeded("d2.2"))
+    play.then(starts("d2.2", "b"), answers("d2"))
+    play.at(2000).when(delegate("d3", session="s")).then(starts("d3.1", "b"))

@@ -162,7 +162,7 @@ def test_reports_of_what_was_left_are_counted_and_ignored() -> None:
 
 @pytest.mark.parametrize(
     ("at", "attempt", "ignored"),
-    [(1, None, True), (2.9, None, True), (3, None, False), (4, None, False), (1, "m1", False)],
+    [(1, None, True), (2.9, None, True), (3, None, False), (4, None, False), (1, "m1", True)],
 )
 def test_nameless_reports_right_after_a_fallback_are_echoes(
     at: float, attempt: str | None, ignored: bool
@@ -217,7 +217,38 @@ def test_resolve_in_a_session_follows_where_it_went() -> None:
     play = Playbook(ABC)
     resolved(play, session=S, role="r")
     report(play, session=S)
+    report(play, "success", session=S, backend=BackendId("b"))
     play.at(901)
     assert resolved(play, session=S, role="r").backend == "b"
     assert resolved(play, session=S, backend=BackendId("a")).backend == "a"
     assert play.session("s").depth == 0
+
+
+def test_resolve_prefers_nobody_who_has_not_answered() -> None:
+    play = Playbook(ABC)
+    resolved(play, session=S, role="r")
+    report(play, session=S)
+    assert resolved(play.at(901), session=S, role="r").backend == "a"
+
+
+def test_a_report_counts_at_once_only_where_it_names_the_attempt_of_now() -> None:
+    play = Playbook(ABC).when(delegate("d1", session="s", backend="a"))
+    play.when(failed("d1.1", fail(Reason.AUTH)))
+    of_b = {"session": S, "backend": BackendId("b")}
+    for name in ("d1.1", "d9.9", "anything"):
+        assert report(play.at(1), attempt=AttemptId(name), **of_b).ignored
+    assert report(play, **of_b).ignored
+    assert play.session("s").ignored_reports == 4
+    assert not report(play, attempt=AttemptId("d1.2"), **of_b).ignored
+    assert play.health("b").outage is not None
+
+
+def test_a_held_lease_counts_also_right_after_a_fallback() -> None:
+    play = Playbook(ABC)
+    out(play, "b", fail(Reason.RATE_LIMIT))
+    out(play, "c", fail(Reason.AUTH))
+    play.at(400)
+    report(play, session=S)
+    assert resolved(play, backend=BackendId("b"), lease=LEASE).lease_id == LEASE
+    found = report(play.at(401), session=S, backend=BackendId("b"), attempt=LEASE)
+    assert not found.ignored

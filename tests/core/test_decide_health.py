@@ -307,3 +307,26 @@ def test_a_clear_before_the_windows_end_is_announced() -> None:
     play = Playbook(AB).when(marked(), HealthCleared(target="a"))
     assert [one.fields["to"] for one in play.noted("health.moved")] == ["broken", "healthy"]
     assert structs.replace(play.health("a"), generation=0).outage is None
+
+
+def test_work_of_another_chain_is_no_fall_to_recover_from() -> None:
+    policy = policy_of("a", "c", "d", roles={"r": ["c", "d"]})
+    play = Playbook(policy).when(delegate("d1", session="s", backend="a"), succeeded("d1.1"))
+    play.when(delegate("d2", session="s", role="r"), succeeded("d2.1"))
+    assert (play.session("s").original, play.session("s").current) == ("a", "c")
+    play.when(Ticked(fallen_sessions=(play.session("s"),)))
+    assert play.noted("session.notice") == []
+
+
+def test_a_fall_within_another_chain_names_the_first_of_that_chain() -> None:
+    policy = policy_of("a", "c", "d", roles={"r": ["c", "d"]})
+    play = Playbook(policy).when(delegate("d1", session="s", backend="a"), succeeded("d1.1"))
+    play.when(delegate("d2", session="s", role="r"))
+    play.when(failed("d2.1", fail(Reason.RATE_LIMIT)), succeeded("d2.2"))
+    play.at(1000).when(Ticked(fallen_sessions=(play.session("s"),)))
+    told = [
+        (n.fields["notice"], n.fields["from"], n.fields["to"])
+        for n in play.notes
+        if n.kind == "session.notice"
+    ]
+    assert told == [("fallback", "c", "d"), ("recovered", "d", "c")]

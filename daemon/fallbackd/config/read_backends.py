@@ -119,7 +119,8 @@ def _backend(
     backend = msgspec.structs.replace(
         own,
         kind=kind,
-        credentials=tuple(one.label for one in credentials if one.label),
+        # Only the one in use: a mark on another would be about a call that nobody made.
+        credentials=tuple(one.label for one in credentials[:1] if one.label),
         plain_output=_is_plain(kind, options),
         **of_backend,
     )

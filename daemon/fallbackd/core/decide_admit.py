@@ -190,13 +190,16 @@ def _session_for(
             original=first,
             current=first,
             current_model=None,
+            answered_by=None,
             depth=0,
             notices_sent=(),
             hops=(),
             recovered_announced=False,
         )
     elif event.backend is not None and session.current != session.original:
-        session = structs.replace(session, current=first, current_model=None, depth=0)
+        session = structs.replace(
+            session, current=first, current_model=None, answered_by=None, depth=0
+        )
     return structs.replace(session, running=event.delegation, role=event.role or session.role)
 
 

@@ -57,10 +57,9 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
         session=session,
     )
     preferred = None
-    is_away = session is not None and session.current != session.original
-    if is_away and session is not None and event.backend is None:
+    if session is not None and event.backend is None:
         idle_s = draft.now - session.last_used_at
-        preferred = session.current if idle_s < policy.defaults.idle_s else None
+        preferred = session.answered_by if idle_s < policy.defaults.idle_s else None
     request = Request(
         prompt_tokens=event.prompt_tokens,
         preferred=preferred,
@@ -128,7 +127,9 @@ def _resolved_session(
             last_used_at=now,
         )
     if event.backend is not None and event.backend == session.original == chosen.id:
-        session = structs.replace(session, current=chosen.id, current_model=None, depth=0)
+        session = structs.replace(
+            session, current=chosen.id, current_model=None, answered_by=None, depth=0
+        )
     return structs.replace(session, role=event.role or session.role, last_used_at=now)
 
 
@@ -182,6 +183,7 @@ def _served(draft: Draft, session: Session, backend: Backend) -> Session:
     return structs.replace(
         session,
         current=backend.id,
+        answered_by=backend.id,
         depth=0 if returned else session.depth,
         notices_sent=() if returned else session.notices_sent,
         last_used_at=draft.now,
@@ -246,8 +248,10 @@ def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
         return True
     if event.model is not None and session.current_model not in (None, event.model):
         return True
-    if event.attempt is not None:
-        return False
+    if event.lease is not None or (event.attempt is not None and is_lease(event.attempt)):
+        return False  # one that is held: a late one has been turned away before
+    if event.attempt is not None and session.attempt is not None:
+        return event.attempt != session.attempt
     last_at = session.last_fallback_at
     return last_at is not None and 0 <= draft.now - last_at < draft.policy.defaults.dedup_window_s
 
@@ -284,6 +288,7 @@ def _moved(
         session,
         current=taken.id,
         current_model=choice.entry.model,
+        attempt=None,
         depth=0 if returned else session.depth + 1,
         last_fallback_at=draft.now,
         hops=(*session.hops, hop)[-50:],

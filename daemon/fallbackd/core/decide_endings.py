@@ -135,8 +135,9 @@ def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: 
         session,
         current=attempt.backend,
         current_model=attempt.model,
+        answered_by=attempt.backend,
         depth=0 if returned else session.depth,
-        notices_sent=() if returned else session.notices_sent,
+        notices_sent=() if returned else _still_away(session, attempt.backend),
         usage=_periods(session, attempt, delegation.usage),
     )
     estimate_s = delegation.metadata.get("estimate_s")
@@ -146,6 +147,11 @@ def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: 
         )
     delegation = structs.replace(delegation, active=attempt.backend)
     end(draft, delegation, session, state="succeeded")
+
+
+def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
+    """The marks of notices without those of falls from the backend that is back."""
+    return tuple(pair for pair in session.notices_sent if pair.rpartition(">")[0] != answered_by)
 
 
 def _periods(session: Session, attempt: Attempt, usage: Usage) -> tuple[tuple[str, Usage], ...]:

@@ -245,8 +245,13 @@ def ticked(draft: Draft, event: Ticked) -> None:
 
 
 def _tell_recovery(draft: Draft, session: Session) -> None:
-    """Say once that the original of a session is healthy again; never while a turn runs."""
-    backend = find_backend(draft.policy, session.original)
+    """
+    Say once that the one is healthy again from which a session has fallen to where it is now,
+    where that was told; never while a turn runs.
+    """
+    told = [pair.rpartition(">") for pair in session.notices_sent]
+    original = next((left for left, _, to in reversed(told) if to == session.current), None)
+    backend = None if original is None else find_backend(draft.policy, BackendId(original))
     if backend is None or session.recovered_announced or session.running is not None:
         return
     if own_health(backend, draft.health, now=draft.now)[0].state != "healthy":
@@ -254,13 +259,13 @@ def _tell_recovery(draft: Draft, session: Session) -> None:
     draft.note(
         "session.notice",
         session=session.session,
-        backend=session.original,
+        backend=backend.id,
         notice="recovered",
-        route=(session.current, session.original),
+        route=(session.current, backend.id),
         from_model=session.current_model,
         to_model=None,
         reason="recovered",
-        text=f"{session.original} is available again",
+        text=f"{backend.id} is available again",
     )
     draft.put_more_session(structs.replace(session, recovered_announced=True))
 

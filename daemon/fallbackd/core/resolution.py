@@ -60,7 +60,7 @@ def _affinity(draft: Draft, delegation: Delegation, session: Session) -> Backend
     if role is not None and role.idle_s is not None:
         idle_s = role.idle_s
     if role is not None and role.return_policy == "new_session":
-        return session.current
-    if session.current == session.original or draft.now - session.last_used_at >= idle_s:
+        return session.answered_by
+    if draft.now - session.last_used_at >= idle_s:
         return None
-    return session.current
+    return session.answered_by

@@ -72,7 +72,7 @@ def start(
         hops=reactive_hops(delegation),
     )
     draft.put_delegation(delegation)
-    draft.put_session(session)
+    draft.put_session(structs.replace(session, attempt=attempt.attempt))
     draft.effects.append(
         StartAttempt(
             attempt=attempt.attempt,
@@ -163,30 +163,33 @@ def _fallen(draft: Draft, delegation: Delegation, session: Session, hop: Hop) ->
         evidence=hop.evidence,
     )
     deeper = 1 if hop.trigger == "reactive" else 0
-    if hop.to_backend == session.original:
+    # Another chain than the one of the session's first choice has a first choice of its own.
+    wanted = delegation.requested
+    returned = hop.to_backend == session.original
+    if returned and hop.to_backend == wanted:
         return structs.replace(
             session, current=hop.to_backend, depth=0, hops=(*session.hops, hop)[-50:]
         )
-    pair = f"{session.original}>{hop.to_backend}"
+    pair = f"{wanted}>{hop.to_backend}"
     notices = session.notices_sent
-    if pair not in notices:
+    if hop.to_backend != wanted and pair not in notices:
         notices = (*notices, pair)
         draft.note(
             "session.notice",
             delegation,
             backend=hop.to_backend,
             notice="fallback",
-            route=(session.original, hop.to_backend),
+            route=(wanted, hop.to_backend),
             from_model=hop.from_model,
             to_model=hop.to_model,
             reason=hop.reason,
-            text=f"switched from {session.original} to {hop.to_backend} ({hop.reason})",
+            text=f"switched from {wanted} to {hop.to_backend} ({hop.reason})",
         )
     return structs.replace(
         session,
         current=hop.to_backend,
         current_model=hop.to_model,
-        depth=session.depth + deeper,
+        depth=0 if returned else session.depth + deeper,
         last_fallback_at=draft.now if hop.trigger == "reactive" else session.last_fallback_at,
         hops=(*session.hops, hop)[-50:],
         notices_sent=notices,

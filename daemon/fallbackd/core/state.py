@@ -219,6 +219,10 @@ class Session(Struct, frozen=True, kw_only=True):
     original: BackendId
     current: BackendId
     current_model: str | None = None
+    answered_by: BackendId | None = None
+    """The backend that last answered here: the one whose caches are warm."""
+    attempt: AttemptId | None = None
+    """The last attempt here, while nothing has taken its place."""
     depth: int = 0
     running: DelegationId | None = None
     """The lock: a state, not a mutex. Held by the delegation until its one answer."""
