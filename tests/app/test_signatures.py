@@ -1,0 +1,90 @@
+"""Signatures through a daemon: listed, extended by a user, and corrected after a wrong verdict."""
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.support.daemon import running
+
+from fallbackd_client.errors import RpcError
+
+CLIS = ("codex", "opencode", "gemini", "claude", "numasec", "copilot", "aider", "goose", "qwen")
+CLIS += ("kimi", "crush", "hermes")
+APIS = ("openai-http", "anthropic-http", "google-http", "bedrock-http", "azure-http")
+APIS += ("openrouter-http", "ollama-http")
+
+CONFIG = """\
+[backends.own]
+kind = "generic-cli"
+command = ["/bin/sh", "-c", "echo 'quack 4711: sk-secret1234567890 no more ducks' >&2; exit 3"]
+
+[chains]
+own = []
+
+[[signatures]]
+id = "house-duck"
+kind = "copilot"
+pattern = 'out of ducks'
+reason = "usage_limit"
+"""
+
+
+async def test_every_kind_lists_its_signatures_and_the_users_come_first(tmp_path: Path) -> None:
+    async with running(tmp_path, CONFIG) as daemon:
+        found = await daemon.client.call("signatures.list", {"kind": "copilot"})
+        sources = [one["source"] for one in found["signatures"]]
+        assert found["signatures"][0]["id"] == "house-duck"
+        assert sources == sorted(sources, key=["yours", "vendor", "common"].index)
+        for kind in (*CLIS, *APIS, "generic"):
+            assert kind in found["kinds"]
+            listed = await daemon.client.call("signatures.list", {"kind": kind})
+            assert listed["signatures"][-1]["source"] == "common"
+
+
+async def test_a_users_signature_holds_for_a_kind_that_is_only_read(tmp_path: Path) -> None:
+    async with running(tmp_path, CONFIG) as daemon:
+        evidence = {"text": "we are out of ducks today", "stream": "stderr", "exit_code": 1}
+        found = await daemon.client.call("classify", {"kind": "copilot", "evidence": evidence})
+        assert (found["reason"], found["signature"]) == ("usage_limit", "house-duck")
+        found = await daemon.client.call("classify", {"kind": "aider", "evidence": evidence})
+        assert found["signature"] != "house-duck"
+
+
+async def test_a_wrong_verdict_keeps_a_private_sample_and_its_signature_works(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, CONFIG) as daemon:
+        call = daemon.client.call
+        ended = await call("delegate", {"prompt": "x", "backend": "own", "wait": "finished"})
+        name = ended["delegation"]
+        params = {"delegation": name, "reason": "billing", "note": "key sk-secret1234567890"}
+        found = await call("classification.wrong", params)
+        sample = Path(found["sample_path"])
+        assert stat.S_IMODE(sample.stat().st_mode) == 0o600
+        assert stat.S_IMODE(sample.parent.stat().st_mode) == 0o700
+        kept = json.loads(sample.read_text())
+        assert (kept["right_reason"], kept["verdict"]["reason"]) == ("billing", "unknown")
+        assert "no more ducks" in kept["output"]
+        assert "secret" not in sample.read_text()
+        pasted = found["signature_toml"]
+        assert tomllib.loads(pasted)["signatures"][0]["reason"] == "billing"
+
+        daemon.config_path.write_text(f"{CONFIG}\n{pasted}")
+        await call("config.reload", {})
+        evidence = {"text": "quack 12: and so on", "stream": "stderr", "exit_code": 3}
+        found = await call("classify", {"backend": "own", "evidence": evidence})
+        assert found["reason"] == "billing"
+
+
+async def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, CONFIG) as daemon:
+        with pytest.raises(RpcError, match="no delegation"):
+            await daemon.client.call("classification.wrong", {"delegation": "nothing"})
+        ended = await daemon.client.call(
+            "delegate", {"prompt": "x", "backend": "own", "wait": "finished"}
+        )
+        params = {"delegation": ended["delegation"], "reason": "hungry"}
+        with pytest.raises(RpcError, match="no reason"):
+            await daemon.client.call("classification.wrong", params)
