@@ -102,6 +102,21 @@ async def test_a_piece_is_no_longer_than_asked_for_and_never_half_a_character(
         assert (last.text, last.ended) == ("h", True)
 
 
+async def test_a_log_that_ends_amid_a_character_is_read_to_its_end(tmp_path: Path) -> None:
+    body = r"cat >/dev/null; printf 'ab\360\237'"
+    async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
+        done = await work(engine, backend="a")
+        offset, texts = 0, []
+        for _ in range(4):
+            part = await read(engine, done, offset, 1)
+            texts.append(part.text)
+            if part.ended:
+                break
+            offset = part.next_offset
+        assert "".join(texts) == "ab\N{REPLACEMENT CHARACTER}"
+        assert part.ended
+
+
 async def test_a_log_without_an_attempt_is_empty_until_the_delegation_ends(tmp_path: Path) -> None:
     body = "cat >/dev/null; echo 'rate limit, try again in 200 seconds' >&2; exit 75"
     config = settings(agent("a", script(tmp_path, "a", body)))

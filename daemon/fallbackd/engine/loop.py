@@ -39,13 +39,11 @@ from fallbackd.core.state import (
 from fallbackd.engine import corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.judging import judge
+from fallbackd.engine.logs import find_attempt, no_log, read_part
 from fallbackd.engine.performer import Held, Performer
 from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
 from fallbackd.engine.world import Settings
 from fallbackd.ports.store import StoreUnwritable
-
-MAX_CHARACTER_BYTES = 4
-"""In UTF-8."""
 
 
 class Engine(Performer):
@@ -193,40 +191,12 @@ class Engine(Performer):
         self, delegation: str, *, attempt: str | int | None, offset: int, max_bytes: int
     ) -> LogPart:
         found = await self.delegation(delegation)
-        if not found.attempts and attempt is None:
-            return LogPart(
-                attempt=None,
-                log_path=None,
-                text="",
-                offset=offset,
-                next_offset=offset,
-                size_bytes=0,
-                ended=found.is_ended,
-            )
-        if attempt is None:
-            wanted = found.attempts[-1]
-        else:
-            name = f"{delegation}.{attempt}" if str(attempt).isdigit() else str(attempt)
-            match = found.attempt(AttemptId(name))
-            if match is None:
-                raise Unknown(f"{delegation} has no attempt {attempt!r}")
-            wanted = match
+        if attempt is None and not found.attempts:
+            return no_log(found, offset=offset)
+        wanted = found.attempts[-1] if attempt is None else find_attempt(found, attempt)
         directory = self.runs.attempt_path(wanted.attempt)
-        enough = max(MAX_CHARACTER_BYTES, max_bytes)  # fewer might not hold a whole one
-        data, following, size = await anyio.to_thread.run_sync(
-            lambda: self.world.read_log(str(directory), offset=offset, max_bytes=enough)
-        )
-        is_last = following >= size and len(data) <= max_bytes
-        kept = data if is_last and wanted.ended_at is not None else _at_most(data, max_bytes)
-        following -= len(data) - len(kept)
-        return LogPart(
-            attempt=wanted.attempt,
-            log_path=str(directory / "output.log"),
-            text=kept.decode("utf-8", "replace"),
-            offset=offset,
-            next_offset=following,
-            size_bytes=size,
-            ended=wanted.ended_at is not None and following >= size,
+        return await read_part(
+            self.world.read_log, wanted, directory, offset=offset, max_bytes=max_bytes
         )
 
     async def story(self, delegation: str) -> Sequence[PutStory]:
@@ -291,6 +261,9 @@ class Engine(Performer):
                 lease=None if lease is None else AttemptId(lease),
                 started_at=started_at,
                 failure=failure,
+                has_route=failure is None
+                or failure.reason is not Reason.NETWORK
+                or self.world.has_route(),
                 usage=usage or Usage(),
                 luck=self.world.luck(),
             )
@@ -446,23 +419,3 @@ def _accepted(decision: Decision, delegation: DelegationId) -> Delegation:
         if isinstance(change, PutDelegation) and change.delegation.delegation == delegation:
             return change.delegation
     raise Invalid("the request was neither taken nor refused")
-
-
-def _at_most(data: bytes, max_bytes: int) -> bytes:
-    """Whole characters of at most `max_bytes`; one that is longer than that by itself."""
-    for size in range(min(max_bytes, len(data)), len(data) + 1):
-        if kept := _whole(data[:size]):
-            return kept
-    return b""
-
-
-def _whole(data: bytes) -> bytes:
-    """Without the beginning of a character that has not come whole."""
-    for back in range(1, min(MAX_CHARACTER_BYTES, len(data)) + 1):
-        byte = data[-back]
-        if byte < 0x80:
-            return data
-        if byte >= 0xC0:
-            needs = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return data if back >= needs else data[:-back]
-    return data

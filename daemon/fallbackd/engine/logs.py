@@ -1,0 +1,84 @@
+"""Pieces of an attempt's log, cut at whole characters."""
+
+from pathlib import Path
+
+import anyio.to_thread
+
+from fallbackd.core.ids import AttemptId
+from fallbackd.core.state import Attempt, Delegation
+from fallbackd.engine.requests import LogPart, Unknown
+from fallbackd.engine.world import LogReader
+
+MAX_CHARACTER_BYTES = 4
+"""In UTF-8."""
+
+
+def no_log(delegation: Delegation, *, offset: int) -> LogPart:
+    """Of a delegation that has made no attempt: nothing, for now or for ever."""
+    return LogPart(
+        attempt=None,
+        log_path=None,
+        text="",
+        offset=offset,
+        next_offset=offset,
+        size_bytes=0,
+        ended=delegation.is_ended,
+    )
+
+
+def find_attempt(delegation: Delegation, attempt: str | int) -> Attempt:
+    """
+    An attempt by its id or its number.
+
+    Raises:
+        Unknown: There is none such.
+    """
+    name = f"{delegation.delegation}.{attempt}" if str(attempt).isdigit() else str(attempt)
+    found = delegation.attempt(AttemptId(name))
+    if found is None:
+        raise Unknown(f"{delegation.delegation} has no attempt {attempt!r}")
+    return found
+
+
+async def read_part(
+    read_log: LogReader, attempt: Attempt, directory: Path, *, offset: int, max_bytes: int
+) -> LogPart:
+    """At most `max_bytes`, but for a character that is longer than that by itself."""
+    enough = max(MAX_CHARACTER_BYTES, max_bytes)
+    data, following, size = await anyio.to_thread.run_sync(
+        lambda: read_log(str(directory), offset=offset, max_bytes=enough)
+    )
+    is_whole = attempt.ended_at is not None and following >= size
+    kept = _at_most(data, max_bytes)
+    if is_whole and (len(data) <= max_bytes or not kept):
+        kept = data  # what is half a character now stays half
+    following -= len(data) - len(kept)
+    return LogPart(
+        attempt=attempt.attempt,
+        log_path=str(directory / "output.log"),
+        text=kept.decode("utf-8", "replace"),
+        offset=offset,
+        next_offset=following,
+        size_bytes=size,
+        ended=attempt.ended_at is not None and following >= size,
+    )
+
+
+def _at_most(data: bytes, max_bytes: int) -> bytes:
+    """Whole characters of at most `max_bytes`; one that is longer than that by itself."""
+    for size in range(min(max_bytes, len(data)), len(data) + 1):
+        if kept := _whole(data[:size]):
+            return kept
+    return b""
+
+
+def _whole(data: bytes) -> bytes:
+    """Without the beginning of a character that has not come whole."""
+    for back in range(1, min(MAX_CHARACTER_BYTES, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            return data
+        if byte >= 0xC0:
+            needs = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data if back >= needs else data[:-back]
+    return data
