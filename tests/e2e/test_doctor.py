@@ -75,8 +75,8 @@ def test_a_service_that_has_failed_says_why_and_comes_back_by_its_commands() -> 
         manager.systemctl("enable", "--now", SOCKET)
         manager.run("systemctl", "--user", "start", SERVICE)
         found = errors(manager)
-        assert found[-1]["mend"] == f"chmod 700 {state}"
-        for finding in reversed(found):
+        assert found[0]["mend"] == f"chmod 700 {state}"
+        for finding in found:
             mend(manager, finding)
         assert manager.client("ping").returncode == 0
         assert [one["check"] for one in examined(manager, status=0)] == ["service"]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
-CHECKS = ("daemon", "service", "socket", "state", "configuration", "programs")
+CHECKS = ("configuration", "state", "socket", "programs", "service", "daemon")
+"""Causes before what comes of them, so that the commands may be run in the order they come in."""
 _COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "dim"}
 _RANKS = {ERROR: 0, WARNING: 1, NOTE: 2}
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 
 def examine(machine: Machine, client: Client) -> list[Finding]:
-    """All findings, the worst first."""
+    """All findings, the worst first, and causes before what comes of them."""
     answer = ask_daemon(client)  # first: it may be started by that, and then there is more to see
     if isinstance(answer, dict):
         machine.follow(answer.get("daemon") or {})

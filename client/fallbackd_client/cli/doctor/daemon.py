@@ -50,6 +50,9 @@ def look_at_silence(machine: Machine, service: Service, error: ClientError) -> l
     start = _START_SERVICE if service.is_installed else "fallbackd"
     cause = error.cause if isinstance(error, NoDaemon) else "protocol"
     holder = lock_holder(machine, os.path.join(machine.state_dir, "lock"))
+    if cause == "timeout" and service.is_installed and not service.is_active:
+        what = f"somebody waits at {machine.socket}, and the daemon does not come up"
+        return [Finding("daemon", ERROR, what, "journalctl --user -u fallbackd.service -n 30")]
     if cause == "timeout":
         what = f"the daemon at {machine.socket} does not answer: it hangs"
         pid = service.pid or holder

@@ -57,6 +57,9 @@ def look_at_state(machine: Machine) -> list[Finding]:
     except OSError as error:
         what = f"the state directory {directory} cannot be read: {error.strerror}"
         return [*found, Finding("state", ERROR, what, command("chmod", "700", directory))]
+    if found and names and "lock" not in names:
+        what = f"{directory} is open to others and holds other files, so no daemon takes it"
+        return [Finding("state", ERROR, what, command("chmod", "700", directory))]
     foreign = [name for name in names if _owner(directory, name) not in (None, machine.uid)]
     if foreign:
         what = f"in {directory} the daemon cannot use what belongs to others: {', '.join(foreign)}"

@@ -56,6 +56,10 @@ class Service:
         return self.value(SERVICE, "LoadState") == "loaded"
 
     @property
+    def is_active(self) -> bool:
+        return self.value(SERVICE, "ActiveState") in ("active", "reloading", "deactivating")
+
+    @property
     def pid(self) -> int:
         """0: it does not run."""
         text = self.value(SERVICE, "MainPID")

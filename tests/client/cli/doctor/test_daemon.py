@@ -17,7 +17,9 @@ from fallbackd_client.cli.doctor.service import Service
 from fallbackd_client.errors import NoDaemon
 
 HAND = Service()
-UNITS = {"fallbackd.service": {"LoadState": "loaded", "MainPID": "7"}}
+UNITS = {
+    "fallbackd.service": {"LoadState": "loaded", "ActiveState": "active", "MainPID": "7"},
+}
 RESTART = "systemctl --user restart fallbackd.service"
 
 
@@ -141,6 +143,13 @@ def test_a_daemon_that_holds_the_state_and_listens_elsewhere_is_named(tmp_path: 
 def test_a_daemon_that_hangs_is_restarted(tmp_path: Path) -> None:
     ((level, _, mend),) = silence(Home(tmp_path), Service(UNITS), "timeout")
     assert (level, mend) == ("error", RESTART)
+
+
+def test_a_daemon_that_does_not_come_up_is_told_from_one_that_hangs(tmp_path: Path) -> None:
+    units = {"fallbackd.service": {"LoadState": "loaded", "ActiveState": "activating"}}
+    ((level, what, mend),) = silence(Home(tmp_path), Service(units), "timeout")
+    assert (level, mend) == ("error", "journalctl --user -u fallbackd.service -n 30")
+    assert "does not come up" in what
 
 
 def test_a_file_is_checked_by_the_daemons_own_program_where_none_runs(tmp_path: Path) -> None:

@@ -96,6 +96,17 @@ def test_a_state_directory_that_cannot_be_written_is_mended(tmp_path: Path) -> N
     assert told(look_at_state(home.machine())) == []
 
 
+def test_a_state_directory_that_was_no_daemons_and_is_open_is_refused(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.private(home.state, 0o755)
+    home.write(home.state / "other", "")
+    ((level, _, mend),) = told(look_at_state(home.machine()))
+    assert (level, mend) == ("error", f"chmod 700 {home.state}")
+    home.write(home.state / "lock", "")
+    ((level, _, mend),) = told(look_at_state(home.machine()))
+    assert (level, mend) == ("warning", f"chmod 700 {home.state}")
+
+
 def test_a_damaged_database_that_was_set_aside_is_told(tmp_path: Path) -> None:
     home = Home(tmp_path)
     aside = home.write(home.state / "fallbackd.db.corrupt-17", "x")
