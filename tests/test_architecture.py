@@ -1,4 +1,4 @@
-"""The house keeps its own rules: pure parts stay pure, registries are complete, files have tests."""
+"""The house keeps its own rules: pure parts stay pure, registries are complete."""
 
 import ast
 from pathlib import Path

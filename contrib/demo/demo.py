@@ -105,9 +105,7 @@ def tell(root: Path, environment: dict[str, str]) -> int:
     say("out of use for a while, for everybody on this machine:")
     client(root, environment, "status")
     say("Why gamma? Every decision has been written down:")
-    listed = client(
-        root, environment, "call", "delegation.list", '{"limit": 1}', quiet=True
-    ).stdout
+    listed = client(root, environment, "call", "delegation.list", '{"limit": 1}', quiet=True).stdout
     delegation = between(listed, '"delegation": "', '"')
     client(root, environment, "explain", delegation)
     say("A second prompt makes no attempt on alpha: it goes straight to gamma.")

@@ -79,7 +79,7 @@ class Server:
     async def settle(self, *, limit_s: float) -> None:
         """Let answers that are due reach their callers before everything is closed."""
         with anyio.move_on_after(limit_s):
-            while any(one.is_busy for one in self._open):
+            while any(one.is_busy for one in self._open):  # noqa: ASYNC110 - once, at the end
                 await anyio.sleep(SETTLE_LOOK_S)
 
     def replace(self, listener: socket.socket) -> None:
