@@ -163,3 +163,119 @@ def test_a_span_is_read(text: str, seconds: float | None) -> None:
 def test_no_text_makes_it_raise(text: str) -> None:
     seconds = read_sentence(f"resets at {text}", now=NOW, timezone="UTC")
     assert seconds is None or isinstance(seconds, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("Resets Mon 9am", 169200),
+        ("resets Monday at 9:00 AM (UTC)", 169200),
+        ("resets Oct 3 at 5pm (America/Los_Angeles)", 5493600),
+        ("Opus weekly limit reached ∙ resets Oct 6, 1pm", 5713200),
+        ("5-hour limit reached ∙ resets 3am", 61200),
+        ("Claude AI usage limit reached|1785600000", 21600),
+        ("resets in 3h 12m", 11520),
+        ("Resets in 1 hour and 5 minutes", 3900),
+        ("Try again in about 2 hours", 7200),
+        ("Please try again in ~5 min", 300),
+        ("retry after 30s", 30),
+        ("Retry-After: 120", 120),
+        ("Please retry in 18.3s.", 18.3),
+        ("try again in 1d 2h", 93600),
+        ("available again in 90 minutes", 5400),
+        ("Please wait 58 seconds before trying again", 58),
+        ("Please try again in 57 minutes.", 3420),
+        ("Access resets at 3:05 PM PDT.", 43500),
+        ("resets at 15:00 UTC", 18000),
+        ("resets at 15:00 CEST", 10800),
+        ("resets 15:00 (GMT+2)", 10800),
+        ("resets 15:00 UTC+02:00", 10800),
+        ("resets at 4:20am (Europe/Berlin)", 58800),
+        ("Limits will reset at 8:00 AM.", 79200),
+        ("resets tomorrow at 9am", 82800),
+        ("resets at midnight UTC", 50400),
+        ("try again tomorrow at 09:00", 82800),
+        ("Please try again at 2026-08-01T12:00:00+02:00", 0),
+        ("resets on 2026-08-03", 136800),
+        ("Your plan renews on August 15, 2026", 1173600),
+        ("resets 3 Aug 2026 12:00 UTC", 180000),
+        ("resets on 3rd August at 12:00", 180000),
+        ("try again after Sat, 01 Aug 2026 12:00:00 GMT", 7200),
+        ("Bitte versuchen Sie es in 30 Sekunden erneut.", 30),
+        ("Setzt sich um 15:00 zurück.", 18000),
+        ("Versuche es in 2 Stunden und 5 Minuten erneut", 7500),
+        ("wird am 3. August um 12:00 Uhr zurückgesetzt", 180000),
+        ("veuillez réessayer dans 2 minutes", 120),
+        ("Réessayez dans 3 heures.", 10800),
+        ("réinitialisation à 15h30", 19800),
+        ("réinitialisé dans 1 jour et 4 heures", 100800),
+        ("Inténtelo de nuevo en 20 segundos.", 20),
+        ("Se restablece en 2 horas.", 7200),
+        ("se restablecerá a las 15:00", 18000),
+        ("Vuelve a intentarlo en 3 días", 259200),
+        ("Tente novamente em 1 minuto.", 60),
+        ("Tente novamente em 4 horas.", 14400),
+        ("será redefinido às 15:00", 18000),
+        ("30秒後にもう一度お試しください。", 30),
+        ("3時間後にリセットされます。", 10800),
+        ("2時間30分後に再試行してください", 9000),
+        ("15:00 にリセットされます", 18000),
+        ("请在 30 秒后重试", 30),
+        ("请 5 分钟后再试", 300),
+        ("将于 2026-08-01 12:00:00 重置", 7200),
+        ("3小时20分钟后重置", 12000),
+        ("额度将于 15:00 恢复", 18000),
+        ("请在两小时后重试", 7200),
+        ("2天后恢复", 172800),
+        ("حاول مرة أخرى بعد 3 ساعات.", 10800),
+        ("أعد المحاولة بعد ٣٠ ثانية", 30),
+        ("حاول مرة أخرى بعد 5 دقائق", 300),
+        ("Повторите попытку через 5 минут", 300),
+        ("free quota used (30/5h). Resets in 2h 3m", 7380),
+        ("Rate limit resets at 1785582000", 3600),
+        ("resetsAt: 1785582000000", 3600),
+    ],
+)
+def test_a_time_is_read_in_whatever_form_and_language(text: str, seconds: float) -> None:
+    assert read_sentence(text, now=NOW, timezone="UTC") == pytest.approx(seconds, abs=61.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "If you created the deployment within the last 5 minutes, please wait a moment "
+        "and try again.",
+        "Retrying in 5 seconds… (attempt 3/10)",
+        "Attempt 2 failed. Retrying after 5000ms...",
+        "timeout value=20.0, time taken=20.26 seconds",
+        "Request timed out after 30s",
+        "Limit 40000 tokens per min, please slow down",
+        "if you just verified, it can take up to 15 minutes for access to propagate. "
+        "Please try again later.",
+        "retrying in 7s - attempt #3",
+        "You can retry your request, or contact us within 24 hours",
+        "No response after 180s. Reconnecting in 3s",
+        "Wait time exceeded 60 seconds",
+        "used 120 requests in the last 5 hours",
+    ],
+)
+def test_a_number_that_is_no_end_of_a_limit_states_none(text: str) -> None:
+    assert read_sentence(text, now=NOW, timezone="UTC") is None
+
+
+@pytest.mark.parametrize(
+    ("now", "text", "seconds"),
+    [
+        # Clocks go back an hour in the night to 2026-10-25, and forward in that to 2026-03-29.
+        (1792872000.0, "resets 9am (Europe/Berlin)", 12 * 3600),
+        (1792872000.0, "resets tomorrow at 9am (Europe/Berlin)", 12 * 3600),
+        (1774699200.0, "resets 9am (Europe/Berlin)", 19 * 3600),
+        # A date without a year is the next one, over the end of a year too.
+        (1798711200.0, "resets Jan 2, 10am (UTC)", 2 * 86400),
+    ],
+)
+def test_days_of_other_lengths_and_years_are_counted_right(
+    now: float, text: str, seconds: float
+) -> None:
+    found = read_sentence(text, now=now, timezone="UTC")
+    assert found == pytest.approx(seconds, abs=1.0)

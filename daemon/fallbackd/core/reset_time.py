@@ -8,10 +8,11 @@ Headers and JSON fields first, then sentences. What a program says about its own
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from datetime import timezone as fixed_zone
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
+
+from fallbackd.core.reset_words import plain_digits, to_english
+from fallbackd.core.reset_zones import PATTERN, zone_of
 
 MAX_BELIEVABLE_S = 400 * 86400.0
 """A stated time further away than a year is a misread number."""
@@ -232,9 +233,7 @@ def _span_seconds(text: str) -> float:
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _CLOCK = r"(?P<h>\d{1,2})(?::(?P<m>\d\d))?(?::\d\d)?\s*(?P<ap>[ap]\.?m\.?)?"
-_ZONE = (
-    r"(?:\s*\(?(?P<zone>UTC|GMT|Z|[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_+-]+){1,2}|[+-]\d\d:?\d\d)\b\)?)?"
-)
+_ZONE = PATTERN
 # Sentences are read with every run of white space made one space.
 _BEFORE = (
     r"(?:resets?|resetting|again|available|regain access|retry|renews?|refresh(?:es)?|ends?"
@@ -256,10 +255,26 @@ _ISO = re.compile(
 )
 _ISO_AT = re.compile(r"(?P<d>\d{4}-\d\d-\d\d) at (?P<t>\d\d:(?:\d\d)?) ?(?P<z>UTC)?", re.I)
 _NAMED_DATE = re.compile(
-    rf"\b(?P<mon>{_MONTH})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<year>\d{{4}}))?"
+    rf"\b(?P<mon>{_MONTH})\s+(?P<day>\d{{1,2}})(?!\d)(?:st|nd|rd|th)?(?:,?\s+(?P<year>\d{{4}}))?"
     rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
     re.I,
 )
+_DAY_FIRST = re.compile(
+    rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?P<mon>{_MONTH})(?:,?\s+(?P<year>\d{{4}}))?"
+    rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
+    re.I,
+)
+_WEEKDAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+_WEEKDAY_AT = re.compile(
+    rf"\b(?P<day>(?:{'|'.join(_WEEKDAYS)}))[a-z]{{0,6}}\.?,?\s+(?:at\s+)?{_CLOCK}{_ZONE}", re.I
+)
+_TOMORROW_AT = re.compile(rf"\btomorrow,? (?:at )?{_CLOCK}{_ZONE}", re.I)
+_MIDNIGHT = re.compile(rf"\b(?:at |until )midnight{_ZONE}", re.I)
+_DAY_ONLY = re.compile(r"\b(?:on|until|by) (?P<day>\d{4}-\d\d-\d\d)(?![T\d]| \d| at)", re.I)
+_HTTP_DATE = re.compile(
+    r"[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|[+-]\d{4})"
+)
+_EPOCH = re.compile(r"(?P<bar>\|)?(?<![\d.])(?P<s>1[6-9]\d{8})(?P<ms>\d{3})?(?![\d.])")
 _CLOCK_AT = re.compile(rf"{_BEFORE}{_CLOCK}{_ZONE}(?!\s*[\w-]*(?:%|tokens|requests))", re.I)
 _KEYED = re.compile(
     r"[\"']?(?P<key>resets_?in_?seconds|resets_?at|retry_?delay|quota_?reset_?delay"
@@ -271,12 +286,14 @@ _KEYED = re.compile(
 
 def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
     """Seconds from now that a message states, or None."""
-    text = _OWN_BACKOFF.sub(" ", text[:MAX_SENTENCE_CHARS])
+    text = _OWN_BACKOFF.sub(" ", plain_digits(text[:MAX_SENTENCE_CHARS]))
     seconds = _read_flat(" ".join(text.split()), now=now, timezone=timezone)
     if seconds is None and "\n" in text:
         # Some terminals break lines inside words ("try a\ngain at").
         joined = " ".join(text.replace("\n", "").split())
         seconds = _read_flat(joined, now=now, timezone=timezone)
+    if seconds is None and (english := to_english(" ".join(text.split()))) is not None:
+        seconds = _read_flat(english, now=now, timezone=timezone)
     return seconds
 
 
@@ -284,6 +301,11 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
     if (seconds := _keyed(flat, now)) is not None:
         return seconds
     zone = zone_of(timezone)
+    if match := _HTTP_DATE.search(flat):
+        return parsedate_to_datetime(match[0]).timestamp() - now
+    for match in _EPOCH.finditer(flat):
+        if match["bar"] or _speaks_of_reset(flat[: match.start()]):
+            return int(match["s"]) - now
     if match := _ISO_AT.search(flat):
         hour, minute = match["t"][:2], match["t"][3:] or "00"
         stated = f"{match['d']}T{hour}:{minute}:00{'Z' if match['z'] else ''}"
@@ -293,7 +315,11 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
         moment = _iso(match[0], zone)
         if moment is not None and _speaks_of_reset(flat[: match.start()]):
             return moment - now
-    for match in _NAMED_DATE.finditer(flat):
+    if (match := _DAY_ONLY.search(flat)) and _speaks_of_reset(flat[: match.start()]):
+        moment = _iso(f"{match['day']}T00:00:00", zone)
+        if moment is not None:
+            return moment - now
+    for match in (*_NAMED_DATE.finditer(flat), *_DAY_FIRST.finditer(flat)):
         if _speaks_of_reset(flat[: match.start()]):
             seconds = _named_date(match, now=now, zone=zone)
             if seconds is not None:
@@ -301,6 +327,17 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
     spans = [m for m in _IN_SPAN.finditer(flat) if _speaks_of_reset(flat[: m.end()])]
     if spans:
         return max(_span_seconds(m[0]) for m in spans)
+    for match in _TOMORROW_AT.finditer(flat):
+        if (found := _hour_minute(match)) is not None:
+            return _on_day(found, match, days=1, now=now, zone=zone)
+    for match in _WEEKDAY_AT.finditer(flat):
+        if _speaks_of_reset(flat[: match.start()]) and (found := _hour_minute(match)) is not None:
+            today = _local(now, zone_of(match["zone"]) or zone).weekday()
+            days = (_WEEKDAYS.index(match["day"].lower()) - today) % 7
+            seconds = _on_day(found, match, days=days, now=now, zone=zone)
+            return seconds if seconds > -60.0 else seconds + 7 * 86400.0
+    if (match := _MIDNIGHT.search(flat)) and _speaks_of_reset(flat[: match.end()]):
+        return _on_day((0, 0), match, days=1, now=now, zone=zone)
     clocks = [
         s for m in _CLOCK_AT.finditer(flat) if (s := _clock(m, now=now, zone=zone)) is not None
     ]
@@ -334,22 +371,6 @@ def _speaks_of_reset(before: str) -> bool:
             re.I,
         )
     )
-
-
-def zone_of(name: str | None) -> tzinfo | None:
-    """None: the machine's zone. An unknown name counts as none."""
-    if not name:
-        return None
-    if name.upper() in ("UTC", "GMT", "Z"):
-        return UTC
-    if match := re.fullmatch(r"([+-])(\d\d):?(\d\d)", name):
-        sign = -1 if match[1] == "-" else 1
-        from_utc = timedelta(hours=int(match[2]), minutes=int(match[3])) * sign
-        return fixed_zone(from_utc)
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        return None
 
 
 def _local(now: float, zone: tzinfo | None) -> datetime:
@@ -391,6 +412,20 @@ def _clock(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | 
     seconds = then.timestamp() - now
     # A minute ago is now: messages state whole minutes.
     return max(0.0, seconds) if seconds > -60.0 else (then + timedelta(days=1)).timestamp() - now
+
+
+def _on_day(
+    clock: tuple[int, int],
+    match: re.Match[str],
+    *,
+    days: int,
+    now: float,
+    zone: tzinfo | None,
+) -> float:
+    """Seconds until that time of day, some days from today as the zone counts them."""
+    here = _local(now, zone_of(match["zone"]) or zone) + timedelta(days=days)
+    then = here.replace(hour=clock[0], minute=clock[1], second=0, microsecond=0)
+    return then.timestamp() - now
 
 
 def _named_date(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | None:
