@@ -56,21 +56,54 @@ def _check_config(path: str) -> int:
     return 0
 
 
+EPILOG = """\
+files:
+  ~/.config/fallbackd/config.toml               configuration; none is needed ($XDG_CONFIG_HOME)
+  ~/.local/state/fallbackd                      records, prompts, logs ($XDG_STATE_HOME)
+  $XDG_RUNTIME_DIR/fallbackd/control.sock       the socket; else control.sock in the state directory
+
+environment:
+  FALLBACKD_CONFIG, FALLBACKD_SOCKET            as --config, --socket
+  PATH                                          where agent CLIs are found
+  NOTIFY_SOCKET, LISTEN_FDS, WATCHDOG_USEC      of systemd; a socket that it hands over always wins
+
+a configuration that makes a backend of its own and a chain:
+  [backends.mine]
+  kind = "generic-cli"
+  command = ["my-agent", "--batch"]             # a list; the prompt comes on standard input
+  [chains]
+  codex = ["opencode", "mine"]
+
+exit status:
+  0   after it was stopped: running work ends first; a second signal stops it
+  1   when it failed
+  2   for wrong usage
+  78  for a socket or state directory that cannot be used or that another daemon uses,
+      and from --check-config for a file that cannot be used
+
+`fallbackd-client --help` says how to talk to it; `fallbackd-client doctor` what is wrong around it.
+"""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fallbackd",
-        description="Delegates prompts to agent CLIs and HTTP APIs, and falls back along a chain."
-        " Runs in the foreground until SIGTERM or SIGINT; SIGHUP reads the configuration again.",
-        epilog="Exit status: 0 after it was stopped, 1 when it failed, 2 for wrong usage,"
-        " 78 for a socket or state directory that cannot be used or that another daemon uses,"
-        " and from --check-config for a file that cannot be used.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Delegates prompts to agent CLIs and HTTP APIs, and falls back along a chain.\n"
+        "Runs in the foreground until SIGTERM or SIGINT; SIGHUP reads the configuration again.",
+        epilog=EPILOG,
     )
     parser.add_argument("--config", metavar="FILE", help="configuration file (TOML)")
     parser.add_argument("--socket", metavar="PATH", help="where to listen")
     parser.add_argument("--state-dir", metavar="DIR", help="where records and logs are kept")
-    parser.add_argument("--log-format", choices=("console", "json"), default="console")
     parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+        "--log-format", choices=("console", "json"), default="console", help="default: console"
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="default: info",
     )
     parser.add_argument(
         "--check-config", action="store_true", help="say what is wrong with the file, and exit"
