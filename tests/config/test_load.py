@@ -5,7 +5,7 @@ from fallbackd.core.classify import classify
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import with_implicit
+from fallbackd.core.policy import implicit_backend
 
 
 def loaded(text: str | None) -> Loaded:
@@ -237,8 +237,9 @@ def test_deep_nesting_and_absurd_numbers_are_errors_not_exceptions() -> None:
     assert loaded("\ufeff[defaults]\nsettle_s = 1").policy.defaults.settle_s == 1
 
 
-def test_an_id_that_a_caller_names_becomes_a_backend_only_in_the_form_provider_model() -> None:
-    policy = loaded(None).policy
-    assert BackendId("openai/gpt-5") in with_implicit(policy, "openai/gpt-5").backends
+def test_only_ids_of_the_form_provider_model_stand_for_a_backend() -> None:
+    made = implicit_backend("openai/gpt-5")
+    assert made is not None
+    assert (made.model, made.provider, made.kind) == ("openai/gpt-5", "openai", "opencode")
     for id in ("codex", "nobody", "/x", "a/", "a//b", "a b/c", "../../x", "a/\n", "x" * 301):
-        assert with_implicit(policy, id) is policy
+        assert implicit_backend(id) is None

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct, field
 
 from fallbackd.core.failures import FLAGS, Reason
@@ -225,6 +224,8 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 HOPPING = frozenset(reason for reason, flags in FLAGS.items() if flags.hop)
 
+OPENCODE = BackendId("opencode")
+"""Whose limits a `provider/model` id shares."""
 _IMPLICIT = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(?:/[\w.:@+-]{1,200})+", re.ASCII)
 
 
@@ -254,13 +255,3 @@ def implicit_backend(id: str, *, like: Backend | None = None) -> Backend | None:
         backoff_max_s=like.backoff_max_s if like else None,
         allow_env=like.allow_env if like else (),
     )
-
-
-def with_implicit(policy: Policy, id: str) -> Policy:
-    """The policy in which `id`, as a caller names it, is a backend; else unchanged."""
-    if id in policy.backends:
-        return policy
-    made = implicit_backend(id, like=policy.backends.get(BackendId("opencode")))
-    if made is None:
-        return policy
-    return msgspec.structs.replace(policy, backends={**policy.backends, made.id: made})

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import HEALTHY, Health, View, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.policy import Backend, Entry, Policy
+from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, implicit_backend
 
 
 def backend_scope(backend: str) -> ScopeId:
@@ -129,34 +129,19 @@ def own_health(
 
 
 def find_backend(policy: Policy, backend: BackendId) -> Backend | None:
-    """A configured backend, or the one that a `provider/model` id stands for."""
+    """
+    A configured backend, or the one that a `provider/model` id stands for where some chain or
+    role names it: an opencode installation serves it.
+    """
     found = policy.backends.get(backend)
-    if found is not None:
+    if found is not None or "/" not in backend or backend not in named_ids(policy):
         return found
-    return implicit_backend(policy, backend)
+    return implicit_backend(backend, like=policy.backends.get(OPENCODE))
 
 
-def implicit_backend(policy: Policy, backend: BackendId) -> Backend | None:
-    """
-    A `provider/model` id that some chain or role names needs no backend of its own: an opencode
-    installation serves it.
-    """
-    if not is_model_id(backend) or backend not in named_ids(policy):
-        return None
-    return make_implicit(backend)
-
-
-def make_implicit(backend: BackendId) -> Backend:
-    return Backend(id=backend, kind="opencode", implicit=True, model=backend, suggestible=False)
-
-
-def is_model_id(backend: str) -> bool:
-    provider, slash, model = backend.partition("/")
-    return bool(slash and provider and model) and " " not in backend
-
-
-def named_ids(policy: Policy) -> set[BackendId]:
-    found = {entry.backend for chain in policy.chains.values() for entry in chain}
+def named_ids(policy: Policy) -> set[str]:
+    """What chains and roles speak of."""
+    found: set[str] = {entry.backend for chain in policy.chains.values() for entry in chain}
     found.update(entry.backend for role in policy.roles.values() for entry in role.chain)
-    found.update(BackendId(name) for name in policy.chains if is_model_id(name))
+    found.update(policy.chains)
     return found
