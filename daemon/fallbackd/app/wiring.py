@@ -20,7 +20,7 @@ from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
-from fallbackd.transports.machine import Machine, fingerprint
+from fallbackd.transports.machine import Machine, fingerprint, has_default_route
 from fallbackd.transports.process import ProcessTransport, end_leftover
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
@@ -114,6 +114,7 @@ def build(
         runs_root=Path(places.runs),
         luck=random.random,
         mint=lambda: mint(clock.now()),
+        has_route=has_default_route,
         end_leftover=end_leftover,
     )
     return Built(

@@ -6,8 +6,9 @@ from fallbackd.core import health as machine
 from fallbackd.core.chain import Choice, Request, Resolved, candidate_key, candidates_for, find_role
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
-from fallbackd.core.failures import Failure
+from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, is_lease
+from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Hop, Rejection, Session, Verdict
@@ -210,6 +211,7 @@ def _reported_failure(
         if session is not None:
             draft.put_session(session)
         return draft.finish(answer=ReportAnswer())
+    failure = own_trouble(draft, backend, failure, has_route=event.has_route) or failure
     draft.mark(
         failure,
         backend,
@@ -231,7 +233,14 @@ def _reported_failure(
     )
     tried = frozenset({candidate_key(backend.id, None), candidate_key(backend.id, event.model)})
     larger_than = backend.context_tokens if failure.shrink_input else None
-    resolved = draft.resolve(candidates, Request(tried=tried, larger_than=larger_than))
+    resolved = draft.resolve(
+        candidates,
+        Request(
+            tried=tried,
+            larger_than=larger_than,
+            local_only=failure.reason is Reason.LOCAL_NETWORK,
+        ),
+    )
     following = None
     if resolved.choice is not None:
         following = _resolution(candidates, resolved)

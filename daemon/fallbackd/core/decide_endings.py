@@ -12,6 +12,7 @@ from fallbackd.core.events import AttemptEnded
 from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import LOW_CONFIDENCE, Failure, Reason
 from fallbackd.core.meter import add_cost
+from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.scopes import find_backend, model_of
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
@@ -37,6 +38,9 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
     answered_at = attempt.answered_at
     if answered_at is None and event.answered:
         answered_at = now
+    backend = find_backend(draft.policy, attempt.backend)
+    if failure is not None:
+        failure = own_trouble(draft, backend, failure, has_route=event.has_route) or failure
     delegation = current.updated(
         state=state,
         ended_at=now,
@@ -64,7 +68,6 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         reason=None if failure is None else failure.reason.value,
         detail=None if failure is None else failure.detail,
     )
-    backend = find_backend(draft.policy, attempt.backend)
     if backend is not None and (failure is None or event.answered):
         draft.succeed(
             backend,

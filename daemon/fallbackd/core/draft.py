@@ -205,6 +205,8 @@ class Draft:
             self.put_health(after)
         if changed:
             self.wake_waiting()
+        used = self.meters.get(backend.id) or Meter(backend=backend.id)
+        self.put_meter(structs.replace(used, answered_at=self.now))
 
     def release(self, attempt: Attempt) -> None:
         """Give the trial lease of an attempt back."""

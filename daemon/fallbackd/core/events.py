@@ -71,6 +71,8 @@ class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
     usage: Usage = Usage()
     gone: bool = True
     answered: bool = False
+    has_route: bool = True
+    """Whether the machine has a default route. Looked at where the network failed."""
     luck: float = 0.5
 
 
@@ -112,6 +114,7 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     """The lease of the `resolve` that this call was made with."""
     started_at: float | None = None
     failure: Failure | None = None
+    has_route: bool = True
     usage: Usage = Usage()
     luck: float = 0.5
 

@@ -105,7 +105,8 @@ def shift(meter: Meter, by_s: float) -> Meter:
     minutes = round(by_s / 60)
     starts = tuple((minute + minutes, count, tokens) for minute, count, tokens in meter.starts)
     ends = tuple((minute + minutes, good, bad) for minute, good, bad in meter.ends)
-    return structs.replace(meter, starts=starts, ends=ends)
+    answered_at = None if meter.answered_at is None else meter.answered_at + by_s
+    return structs.replace(meter, starts=starts, ends=ends, answered_at=answered_at)
 
 
 def _recent(meter: Meter | None, *, now: float) -> list[tuple[int, int, int]]:

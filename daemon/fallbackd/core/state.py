@@ -251,6 +251,8 @@ class Meter(Struct, frozen=True, kw_only=True):
     """Ended ones, with those that were cancelled: more than the next two together."""
     successes: int = 0
     failures: int = 0
+    answered_at: float | None = None
+    """When its provider last answered."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -143,6 +143,8 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
             ),
             gone=gone,
         )
+    if ended.failure is not None:
+        ended = structs.replace(ended, has_route=host.world.has_route())
     await host.handle(structs.replace(ended, luck=host.world.luck()))
 
 

@@ -63,6 +63,8 @@ class World(Struct, frozen=True, kw_only=True):
     """A float in [0, 1)."""
     mint: Callable[[], str]
     """A new id part: unique, sortable by time, letters and digits."""
+    has_route: Callable[[], bool] = lambda: True
+    """Whether this machine has a way out: a default route."""
     end_leftover: EndLeftover = nothing_is_left
 
 

@@ -41,6 +41,45 @@ class Machine:
         return self.home + path[1:] if path.startswith("~/") else path
 
 
+_UP = 0x1
+_REJECT = 0x200
+
+
+def has_default_route(root: str = "/proc/net") -> bool:
+    """
+    Whether a packet to anywhere would leave this machine. True where nobody can tell.
+
+    Source: proc_net(5) and the kernel's route files: `route` has destination, flags and mask in
+    columns 2, 4 and 8; `ipv6_route` has destination, prefix length, flags and device in columns
+    1, 2, 9 and 10, numbers in hex.
+    """
+    tables = 0
+    for name, is_default in (("route", _is_default_v4), ("ipv6_route", _is_default_v6)):
+        try:
+            with open(f"{root}/{name}", encoding="ascii", errors="replace") as file:
+                lines = file.read().splitlines()
+        except OSError:
+            continue  # built without this protocol, or hidden from us
+        tables += 1
+        if any(is_default(line.split()) for line in lines):
+            return True
+    return tables == 0
+
+
+def _is_default_v4(words: list[str]) -> bool:
+    if len(words) < 8 or words[1] != "00000000" or words[7] != "00000000":
+        return False
+    flags = int(words[3], 16)
+    return bool(flags & _UP) and not flags & _REJECT
+
+
+def _is_default_v6(words: list[str]) -> bool:
+    if len(words) < 10 or words[0] != "0" * 32 or words[1] != "00" or words[9] == "lo":
+        return False
+    flags = int(words[8], 16)
+    return bool(flags & _UP) and not flags & _REJECT
+
+
 def fingerprint(directory: str) -> Mapping[str, tuple[int, int]] | None:
     """(mtime in ns, size) of each file below; None where there are too many to look at."""
     found: dict[str, tuple[int, int]] = {}
