@@ -162,7 +162,7 @@ def test_reports_of_what_was_left_are_counted_and_ignored() -> None:
 
 @pytest.mark.parametrize(
     ("at", "attempt", "ignored"),
-    [(1, None, True), (2.9, None, True), (3, None, False), (4, None, False), (1, "m1", True)],
+    [(1, None, True), (2.9, None, True), (3, None, False), (4, None, False), (1, "m1", False)],
 )
 def test_nameless_reports_right_after_a_fallback_are_echoes(
     at: float, attempt: str | None, ignored: bool
@@ -241,6 +241,14 @@ def test_a_report_counts_at_once_only_where_it_names_the_attempt_of_now() -> Non
     assert play.session("s").ignored_reports == 4
     assert not report(play, attempt=AttemptId("d1.2"), **of_b).ignored
     assert play.health("b").outage is not None
+
+
+def test_a_caller_s_own_name_of_an_attempt_counts_once() -> None:
+    play = Playbook(ABC)
+    report(play, session=S, attempt=AttemptId("mine-1"))
+    of_b = {"session": S, "backend": BackendId("b")}
+    assert report(play.at(1), attempt=AttemptId("mine-1"), **of_b).ignored
+    assert not report(play, attempt=AttemptId("mine-2"), **of_b).ignored
 
 
 def test_a_held_lease_counts_also_right_after_a_fallback() -> None:

@@ -211,6 +211,8 @@ def _reported_failure(
         if session is not None:
             draft.put_session(session)
         return draft.finish(answer=ReportAnswer())
+    if session is not None and session.attempt is None and event.attempt is not None:
+        session = structs.replace(session, reported_attempt=event.attempt)
     failure = own_trouble(draft, backend, failure, has_route=event.has_route) or failure
     draft.mark(
         failure,
@@ -261,6 +263,8 @@ def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
         return False  # one that is held: a late one has been turned away before
     if event.attempt is not None and session.attempt is not None:
         return event.attempt != session.attempt
+    if event.attempt is not None and event.attempt != session.reported_attempt:
+        return False  # callers that make the calls themselves name them by themselves
     last_at = session.last_fallback_at
     return last_at is not None and 0 <= draft.now - last_at < draft.policy.defaults.dedup_window_s
 
@@ -297,7 +301,6 @@ def _moved(
         session,
         current=taken.id,
         current_model=choice.entry.model,
-        attempt=None,
         depth=0 if returned else session.depth + 1,
         last_fallback_at=draft.now,
         hops=(*session.hops, hop)[-50:],

@@ -222,7 +222,9 @@ class Session(Struct, frozen=True, kw_only=True):
     answered_by: BackendId | None = None
     """The backend that last answered here: the one whose caches are warm."""
     attempt: AttemptId | None = None
-    """The last attempt here, while nothing has taken its place."""
+    """The last attempt of ours here."""
+    reported_attempt: AttemptId | None = None
+    """What the caller calls the attempt of its own whose failure it reported last."""
     depth: int = 0
     running: DelegationId | None = None
     """The lock: a state, not a mutex. Held by the delegation until its one answer."""
