@@ -18,7 +18,7 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "classify")
-            flags="-h --help --socket --json --stream --exit-code --http-status --header --exception --kind --backend --timezone --now"
+            flags="-h --help --socket --json --stream --exit-code --http-status --header --exception --kind --backend --timezone --signatures --now"
             valued="--socket --stream --exit-code --http-status --header --exception --kind --backend --timezone --now"
             children="" ;;
         "completions")
@@ -46,8 +46,8 @@ _fallbackd_client_table() {
             valued="--socket --since --kinds --session --count"
             children="" ;;
         "explain")
-            flags="-h --help --socket --json"
-            valued="--socket"
+            flags="-h --help --socket --json --wrong --attempt --reason --note"
+            valued="--socket --attempt --reason --note"
             children="" ;;
         "health")
             flags="-h --help --socket --json"
