@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd.core.reset_time import read_sentence, read_span, seconds_until_reset
+from fallbackd.core.reset_time import read_sentence, seconds_until_reset
+from fallbackd.core.reset_values import read_span
 
 NOW = 1785578400.0
 """2026-08-01 10:00:00 UTC, a Saturday."""

@@ -9,8 +9,16 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any
 
+from fallbackd.core.reset_fields import Stated, read_headers, read_json
+from fallbackd.core.reset_values import (
+    SPAN,
+    iso_instant,
+    moment_or_span,
+    number_in,
+    span_seconds,
+)
 from fallbackd.core.reset_words import plain_digits, to_english
 from fallbackd.core.reset_zones import PATTERN, zone_of
 
@@ -19,15 +27,6 @@ MAX_BELIEVABLE_S = 400 * 86400.0
 
 
 MAX_SENTENCE_CHARS = 8_000
-
-
-class Stated(NamedTuple):
-    """`spent` says that the window is known to be used up; False: known not to be; None: unsaid."""
-
-    seconds: float
-    spent: bool | None = None
-    window: bool = False
-    """The end of a quota window, not just advice when to come again."""
 
 
 def seconds_until_reset(
@@ -52,7 +51,7 @@ def seconds_until_reset(
     """
     found = list(read_headers(headers or {}, now=now))
     for body in bodies:
-        found.extend(_read_json(body, now=now, timezone=timezone))
+        found.extend(read_json(body, now=now, timezone=timezone))
     if not found:
         for text in texts:
             seconds = read_sentence(text, now=now, timezone=timezone)
@@ -73,162 +72,7 @@ def _choose(found: list[Stated]) -> float | None:
     return max(chosen) if chosen else None
 
 
-# --- headers -----------------------------------------------------------------------------------
-
-_REMAINING = re.compile(
-    r"(?P<stem>.*ratelimit.*)-(?P<what>remaining|reset|status|limit)(?P<tail>-.*)?"
-)
-
-
-def read_headers(headers: Mapping[str, str], *, now: float) -> list[Stated]:
-    lower = {str(k).lower(): str(v).strip() for k, v in headers.items()}
-    found = [
-        Stated(number / 1000.0)
-        for name in ("retry-after-ms", "x-ms-retry-after-ms")
-        if (number := _number(lower.get(name, ""))) is not None
-    ]
-    if "retry-after" in lower and (seconds := _retry_after(lower["retry-after"], now)) is not None:
-        found.append(Stated(seconds))
-    for name, value in lower.items():
-        stem, spent = _window_of(name, lower)
-        if stem is None:
-            continue
-        seconds = _moment_or_span(value, now=now)
-        if seconds is not None:
-            found.append(Stated(seconds, spent, window=True))
-    return found
-
-
-def _window_of(name: str, headers: Mapping[str, str]) -> tuple[str | None, bool | None]:
-    """The window that a reset header speaks of, and whether its neighbours say it is used up."""
-    if "reset" not in name or not re.search(r"rate-?limit|x-codex|quota", name):
-        return None, None
-    if name.endswith(("-reset-at", "-reset-after-seconds")) and "codex" in name:
-        used = _number(
-            headers.get(re.sub(r"-reset-(?:at|after-seconds)$", "-used-percent", name), "")
-        )
-        return name, None if used is None else used >= 100.0
-    status = headers.get(re.sub(r"-reset(?=-|$)", "-status", name))
-    if status is not None:
-        return name, status == "rejected"
-    left = headers.get(re.sub(r"-reset(?=-|$)", "-remaining", name))
-    number = _number(left or "")
-    return name, None if number is None else number <= 0
-
-
-def _retry_after(value: str, now: float) -> float | None:
-    if (number := _number(value)) is not None:
-        return number
-    try:
-        return parsedate_to_datetime(value).timestamp() - now
-    except (TypeError, ValueError, IndexError, OverflowError):
-        return None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    text = str(value).strip()
-    return float(text) if re.fullmatch(r"-?\d{1,15}(?:\.\d{1,9})?", text) else None
-
-
-def _moment_or_span(value: Any, *, now: float, zone: tzinfo | None = None) -> float | None:
-    """Seconds from now out of an epoch (s or ms), ISO 8601, HTTP date, `1m30s` or plain seconds."""
-    number = _number(value)
-    if number is not None:
-        if number > 1e11:
-            return number / 1000.0 - now
-        return number - now if number > 1e9 else number
-    text = str(value).strip()
-    if (span := read_span(text)) is not None:
-        return span
-    if (moment := _iso(text, zone)) is not None:
-        return moment - now
-    return _retry_after(text, now)
-
-
-# --- JSON --------------------------------------------------------------------------------------
-
-_SPAN_KEYS = {
-    "resets_in_seconds", "reset_in_seconds", "resetsinseconds", "retry_after", "retryafter",
-    "retry_after_seconds", "reset_after_seconds", "resets_in", "retryafterseconds",
-}  # fmt: skip
-_SPAN_MS_KEYS = {"retry_after_ms", "retryafterms", "retrydelayms"}
-_DELAY_KEYS = {"retrydelay", "quotaresetdelay"}
-_MOMENT_KEYS = {
-    "resets_at", "resetsat", "reset_at", "resetat", "quotaresettimestamp", "resettime",
-    "reset_time", "resets", "nextresettime",
-}  # fmt: skip
-_HEADER_KEYS = {"headers", "responseheaders", "response_headers"}
-
-
-def _read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) -> list[Stated]:
-    found: list[Stated] = []
-    if depth > 8:
-        return found
-    if isinstance(value, list):
-        for item in value[:50]:
-            found += _read_json(item, now=now, timezone=timezone, depth=depth + 1)
-    if not isinstance(value, Mapping):
-        return found
-    for key, item in value.items():
-        name = str(key).lower()
-        seconds: float | None = None
-        if name in _HEADER_KEYS and isinstance(item, Mapping):
-            found += read_headers({str(k): str(v) for k, v in item.items()}, now=now)
-            continue
-        if name in _SPAN_KEYS:
-            seconds = _number(item)
-            seconds = read_span(str(item)) if seconds is None else seconds
-        elif name in _SPAN_MS_KEYS:
-            number = _number(item)
-            seconds = None if number is None else number / 1000.0
-        elif name in _DELAY_KEYS:
-            seconds = read_span(str(item)) if isinstance(item, str) else _number(item)
-        elif name in _MOMENT_KEYS:
-            number = _number(item)
-            if number is None or number > 1e9:  # 0 and the like state nothing
-                seconds = _moment_or_span(item, now=now, zone=zone_of(timezone))
-        if seconds is not None:
-            found.append(Stated(seconds, None))
-        elif isinstance(item, Mapping | list):
-            found += _read_json(item, now=now, timezone=timezone, depth=depth + 1)
-    return found
-
-
 # --- sentences ---------------------------------------------------------------------------------
-
-_UNITS = (
-    (r"w(?:ee)?ks?|w", 604800.0),
-    (r"days?|d", 86400.0),
-    (r"hours?|hrs?|h", 3600.0),
-    (r"min(?:ute)?s?|m(?!s)", 60.0),
-    (r"ms|milliseconds?", 0.001),
-    (r"sec(?:ond)?s?|s", 1.0),
-)
-_UNIT = "|".join(unit for unit, _ in _UNITS)
-_AMOUNT = rf"(?<![\d.])(\d{{1,9}}(?:\.\d{{1,9}})?)\s*-?({_UNIT})(?![a-z])"
-_SPAN = re.compile(rf"{_AMOUNT}(?:\s*(?:,|and)?\s*{_AMOUNT}){{0,5}}", re.I)
-_ONE = re.compile(_AMOUNT, re.I)
-
-
-def read_span(text: str) -> float | None:
-    """`18h7m24s`, `2 days 17 hours`, `in 20 seconds` (only the span itself) to seconds."""
-    text = text.strip()
-    return _span_seconds(text) if _SPAN.fullmatch(text) else None
-
-
-def _span_seconds(text: str) -> float:
-    total = 0.0
-    for amount, unit in _ONE.findall(text):
-        for pattern, seconds in _UNITS:
-            if re.fullmatch(pattern, unit, re.I):
-                total += float(amount) * seconds
-                break
-    return total
-
 
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
@@ -247,7 +91,7 @@ _OWN_BACKOFF = re.compile(
     re.I,
 )
 _IN_SPAN = re.compile(
-    rf"(?:{_BEFORE}|\b(?:in|after|for|wait)\s+(?:about |approximately |~)?){_SPAN.pattern}", re.I
+    rf"(?:{_BEFORE}|\b(?:in|after|for|wait)\s+(?:about |approximately |~)?){SPAN.pattern}", re.I
 )
 _ISO = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s*(?:Z|UTC|GMT|[+-]\d\d:?\d\d)?(?![\d:])",
@@ -309,14 +153,14 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
     if match := _ISO_AT.search(flat):
         hour, minute = match["t"][:2], match["t"][3:] or "00"
         stated = f"{match['d']}T{hour}:{minute}:00{'Z' if match['z'] else ''}"
-        if (moment := _iso(stated, zone)) is not None:
+        if (moment := iso_instant(stated, zone)) is not None:
             return moment - now
     if match := _ISO.search(flat):
-        moment = _iso(match[0], zone)
+        moment = iso_instant(match[0], zone)
         if moment is not None and _speaks_of_reset(flat[: match.start()]):
             return moment - now
     if (match := _DAY_ONLY.search(flat)) and _speaks_of_reset(flat[: match.start()]):
-        moment = _iso(f"{match['day']}T00:00:00", zone)
+        moment = iso_instant(f"{match['day']}T00:00:00", zone)
         if moment is not None:
             return moment - now
     for match in (*_NAMED_DATE.finditer(flat), *_DAY_FIRST.finditer(flat)):
@@ -326,7 +170,7 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
                 return seconds
     spans = [m for m in _IN_SPAN.finditer(flat) if _speaks_of_reset(flat[: m.end()])]
     if spans:
-        return max(_span_seconds(m[0]) for m in spans)
+        return max(span_seconds(m[0]) for m in spans)
     for match in _TOMORROW_AT.finditer(flat):
         if (found := _hour_minute(match)) is not None:
             return _on_day(found, match, days=1, now=now, zone=zone)
@@ -351,12 +195,12 @@ def _keyed(flat: str, now: float) -> float | None:
         key = match["key"].lower()
         value: float | None = None
         if key.endswith("-ms"):
-            number = _number(match["value"])
+            number = number_in(match["value"])
             value = None if number is None else number / 1000.0
         else:
-            number = _number(match["value"])
+            number = number_in(match["value"])
             if not (key.endswith("at") and number is not None and number < 1e9):
-                value = _moment_or_span(match["value"], now=now)
+                value = moment_or_span(match["value"], now=now)
         if value is not None and value < MAX_BELIEVABLE_S:
             best = value if best is None else max(best, value)
     return best
@@ -376,18 +220,6 @@ def _speaks_of_reset(before: str) -> bool:
 def _local(now: float, zone: tzinfo | None) -> datetime:
     utc = datetime.fromtimestamp(now, UTC)
     return utc.astimezone(zone)  # astimezone(None) is the machine's zone
-
-
-def _iso(text: str, zone: tzinfo | None) -> float | None:
-    text = re.sub(r"\s*(?:UTC|GMT|Z)$", "+00:00", text.strip(), flags=re.I).replace(" ", "T", 1)
-    text = re.sub(r"(\.\d{6})\d+", r"\1", text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=zone) if zone is not None else moment.astimezone()
-    return moment.timestamp()
 
 
 def _hour_minute(match: re.Match[str]) -> tuple[int, int] | None:
