@@ -19,7 +19,8 @@ ACCESS_RULES: tuple[Rule, ...] = (
         id="region",
         reason=_R.CONTENT_POLICY,
         detail="region",
-        pattern=r"(?:country|region|location|territory)\b[\w, ]{0,40}not (?:supported|available"
+        pattern=r"unavailable in (?:your )?region|in certain regions|not available in your country"
+        r"|(?:country|region|location|territory)\b[\w, ]{0,40}not (?:supported|available"
         r"|allowed)"
         r"|not (?:supported|available) in your (?:country|region|location)",
         codes=("unsupported_country_region_territory",),
@@ -32,6 +33,7 @@ ACCESS_RULES: tuple[Rule, ...] = (
         r"|(?:request|candidate|output|response|prompt) (?:was |is )?blocked|blocked (?:due to|by"
         r"|for) .{0,30}(?:safety|prohibited|content|policy)|PROHIBITED_CONTENT|new_sensitive"
         r"|violat\w{1,40} (?:our |the )?(?:usage|content|safety) polic|flagged (?:as|for|by)"
+        r"|harmful content|limited access to this content|敏感|违规"
         r"|inappropriate content|usage polic|content exists risk|responsible ai"
         r"|(?:response|prompt|output|content|request)s? (?:was |were )?(?:filtered|flagged)"
         r"|due to (?:safety|prohibited)|matched public code|safety reasons|input was flagged"
@@ -99,6 +101,8 @@ ACCESS_RULES: tuple[Rule, ...] = (
         r"|(?:un)?known provider/model"
         r"|model (?:id |identifier )(?:\S{1,200} )?(?:is )?invalid|not a valid model"
         r"|unsupported model"
+        r"|no such deployment|model [`'\"]?[\w./:-]{1,80}[`'\"]? is not supported"
+        r"|model name passed in"
         r"|requested model is not supported|on-demand throughput isn't supported"
         r"|not_?found_?error.{0,200}\bmodel\b|publisher model|entity was not found"
         r"|is not available with the .{0,30}plan|access to the (?:requested "
@@ -123,7 +127,8 @@ ACCESS_RULES: tuple[Rule, ...] = (
     Rule(
         id="auth",
         reason=_R.AUTH,
-        pattern=r"insufficient permissions|missing scopes|bad credentials|credential is only"
+        pattern=r"unable to locate credentials|insufficient permissions|missing scopes"
+        r"|bad credentials|credential is only"
         r"|no authentication information|access denied|authorization (?:is )?required"
         r"|reported as leaked|log ?out and sign ?in|could not be refreshed|subscription key"
         r"|not eligible for|api[ _-]?key is (?:missing|required|blocked)"

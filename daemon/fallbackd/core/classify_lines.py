@@ -250,6 +250,7 @@ def _is_statement(line: str, found: Found, *, is_bare: bool) -> bool:
         return False
     if re.match(r"\w{0,12}\s*(?:[.:·∙•|,;!。，(\[{\-–—]|$)", rest) and not _PROSE.search(line):
         return True
+    rest = re.split(r"[.!?;,](?:\s|$)", rest, maxsplit=1)[0]
     return is_bare and len(rest.split()) <= 6 and not _PROSE.search(line)
 
 
@@ -258,8 +259,10 @@ _SHOWS_STATE = re.compile(
 )
 
 _ADDRESSED = re.compile(
-    r"(?:sorry,? |oops[,!] |unfortunately,? )?(?:there(?:'s| is| was) an? (?:issue|problem|error)"
-    r"|response |conversation |configuration |sending this message "
+    r"(?:(?-i:[A-Z])\w{1,20}: )?(?:sorry,? |oops[,!] |unfortunately,? )?(?:there(?:'s| is"
+    r"| was) an? (?:issue|problem|error)"
+    r"|response |conversation |configuration |sending this message |invalid params"
+    r"|requested |input (?:is|tokens?) |all instances |engine "
     r"|to use \w+ |oauth |you(?:'ve|'re)?\b|your |we(?:'re"
     r"| are) (?:sorry"
     r"|currently|experiencing)|our |please |this (?:model|request|account|organization|api|key"
@@ -273,11 +276,13 @@ _ADDRESSED = re.compile(
 """How a service speaks to the person before it."""
 
 _PROSE = re.compile(
-    r"[`<>{}]|=>|->|::|\b(?:I|I'm|I've|I'll|we|we've|we'll|let me|let's|now|should|would|shall"
+    r"[`<>{}]|=>|->|::|\b(?:I|I'm|I've|I'll|we|we've|we'll|let me|let's|(?<!right )now|should"
+    r"|would|shall"
     r"|because|whenever|instead|handle[sd]?|handlers?|returns?|returned|raises?|raised|throws?"
     r"|retries|retried|fix(?:e[sd]|ing)?|adds?|added|tests?|tested|docs?|document(?:s|ed|ation)"
     r"|comes|came|means|e\.g\.|i\.e\.|functions?|class|middleware|webhook|script|config"
     r"|asked|why|wrote|said|says|answer(?:s|ed)|works|cover(?:s|ed)|pass(?:es|ed)?|still|me|my"
+    r"|comparison|registry|yet"
     r"|refactor\w*|implement\w*|feature flag|commit|branch|dashboard|callers?|variable|parse[sd]?"
     r"|ETA|see also|example)\b|我|表示|如果|代码|测试|\bsrc/"
     r"|\w\.(?:py|ts|tsx|js|go|rs|md|java|rb)\b|\w\(\)",
@@ -365,7 +370,8 @@ def _despite_success(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
 _STATUS = re.compile(
     r"\b(?:HTTP(?:/\d(?:\.\d)?)?[ :]*(?:error |status |code ){0,3}"
     r"|status(?:[ _-]?code)?[\"']?\s{0,3}[:= ]\s{0,3}[\"']?"
-    r"|(?:error|api error|code|failed|responded with|response|exception|unexpected status)"
+    r"|(?:error|api error|code|failed|upstream|cloudflare|responded with|response|exception"
+    r"|unexpected status)"
     r"[: (\"'=\[]{1,4}(?:code: |status |HTTP )?|last status: |\[)"
     r"(?P<a>[1-5]\d\d)\b(?!\s*(?:ms|s\b|MB|tokens|\.\d|,\d|%))"
     r"|^\W{0,4}(?P<b>[45]\d\d)(?=\s+[A-Z{\"\[<a-z]|:|$|\s*status code)"
@@ -397,7 +403,9 @@ _ERROR_OPENING = re.compile(
     r"|[\w-]{1,60} : |(?=[A-Z0-9_]*(?:ERROR|FAIL))[A-Z0-9_]{6,60}: |\w{1,60}: (?:fatal )?error\b"
     r"|unhandled ?(?:promise ?)?(?:rejection|exception|error)|uncaught |panic\b|caused by:|cause: "
     r"|api (?:error|request failed|call failed)\b|request (?:failed|error)|(?:reason|error message"
-    r"|message|details?): |ran into this error|(?:an )?(?:unexpected )?error (?:has )?occurred"
+    r"|message|details?): |ran into this error|(?:an )?(?:unexpected "
+    r"|internal ){0,2}error (?:has )?occurred"
+    r"|unexpected error|socket\.timeout: |messages\.\d+|UND_ERR_|net::ERR_|stream id \d|http2: "
     r"|error (?:when|while|from|code|msg|running|reading|(?!handling|reporting|logging)\w+ing)\b"
     r"|unexpected status"
     r"|(?:execution|model call|completion|generation|prompt|query|turn|session|run|agent|login"

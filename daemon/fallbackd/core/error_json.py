@@ -156,6 +156,13 @@ def _server_event(properties: dict[str, Any]) -> Iterator[Said]:
         yield Said(text=str(status.get("message") or ""), value={"status": "retry"})
 
 
+_ERROR_WORD = re.compile(
+    r"error|exceeded|invalid|denied|unauthori|overloaded|quota|not_found|failed|exhausted"
+    r"|exception",
+    re.I,
+)
+
+
 def _is_error(value: dict[str, Any]) -> bool:
     kind = value.get("type")
     if kind in (
@@ -179,7 +186,8 @@ def _is_error(value: dict[str, Any]) -> bool:
     if isinstance(error, str) and error:
         return kind is None or kind == "result"
     return isinstance(value.get("message"), str) and (
-        _status_of(value) is not None or "error" in str(kind or value.get("code") or "").lower()
+        _status_of(value) is not None
+        or bool(_ERROR_WORD.search(str(kind or value.get("code") or "")))
     )
 
 

@@ -40,7 +40,8 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|exceeded retry limit, last status: 429"
         r"|(?:call|token|request) rate limit|per-minute rate limit|concurrent (?:connections"
         r"|requests)"
-        r"|request concurrency|max RPM|exceeded your current requests|并发数过高|频率限制"
+        r"|requests too quickly|pace your requests|request concurrency|max RPM"
+        r"|exceeded your current requests|并发数过高|频率限制"
         r"|zu viele anfragen|trop de requêtes|demasiadas (?:solicitudes|peticiones)"
         r"|muitas (?:solicitações|requisições)|troppe richieste|слишком много запросов"
         r"|طلبات كثيرة"
@@ -50,7 +51,8 @@ FAULT_RULES: tuple[Rule, ...] = (
             """
             rate_limit_error rate_limit_exceeded rate_limit resource_exhausted
             ratelimiterror throttlingexception too_many_requests too_many_requests_error
-            rate_limited ratelimitexceeded rate_limit_reached_error toomanyrequestserror throttling
+            rate_limited ratelimitexceeded requests_too_quickly rate_limit_reached_error
+            toomanyrequestserror throttling
             freeusagelimiterror
             """
         ),
@@ -70,7 +72,8 @@ FAULT_RULES: tuple[Rule, ...] = (
         pattern=r"timed[ -]?out|time-?out (?:error|exceeded|after|while|waiting|value)|(?:request"
         r"|read|connect\w{0,40}|idle|headers|response|body) time-?out"
         r"|deadline (?:exceeded|expired)|no response from provider|a timeout occurred"
-        r"|context deadline exceeded|provider unresponsive|stale (?:stream|attempts)|超时",
+        r"|due to timeout|stream idle timeout|context deadline exceeded|provider unresponsive"
+        r"|stale (?:stream|attempts)|超时",
         codes=words(
             """
             timeout readtimeout connecttimeout writetimeout pooltimeout timeouterror
@@ -91,6 +94,9 @@ FAULT_RULES: tuple[Rule, ...] = (
         id="network",
         reason=_R.NETWORK,
         pattern=r"connection (?:refused|reset|error|closed|aborted|failed|lost|dropped|terminated)"
+        r"|\bterminated\b(?=\s{0,3}(?:$|at ))|(?:network )?socket disconnected|net::ERR_"
+        r"|other side closed|received from peer|sent GOAWAY|network connection was lost"
+        r"|EOF while reading|ERR_INTERNET_DISCONNECTED"
         r"|\bECONN(?:REFUSED|RESET|ABORTED)|\bENOTFOUND|dial tcp|EPROTO\b|service not known"
         r"|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|EPIPE"
         r"|(?:unable to|failed to|cannot|could not|can't) connect|getaddrinfo|name resolution"
@@ -124,6 +130,11 @@ FAULT_RULES: tuple[Rule, ...] = (
         rf"|^(?:error: )?spawn(?:sync)? \S{{0,200}}?{_PROGRAMS}(?:\.\w{{1,4}})? ENOENT"
         rf"|^.{{0,60}}no such file or directory: '{_PROGRAMS}'"
         r"|^(?:/usr/bin/)?env: .{0,60}no such file or directory"
+        rf"|^(?:error: )?cannot find module '\S{{0,200}}{_PROGRAMS}\S{{0,80}}'"
+        rf"|^{_PROGRAMS}: no such file or directory$|^fork/exec {_PROGRAMS}: no such file"
+        rf"|^the term '{_PROGRAMS}' is not recognized"
+        rf"|^(?:error: )?could not find [`'\"]?{_PROGRAMS}[`'\"]?(?: code)? (?:binary|command|cli)"
+        rf"|^{_PROGRAMS}(?: code| cli)? (?:is )?not (?:found|installed)\b"
         rf"|^(?:error: )?{_PROGRAMS}(?: code)? executable not found",
     ),
     Rule(
@@ -147,7 +158,9 @@ FAULT_RULES: tuple[Rule, ...] = (
         pattern=r"^(?:fatal error: .{0,80}(?:heap|allocation)|panic(?:\(|:|ked)"
         r"|thread '.{0,60}' .{0,20}panicked|segmentation fault"
         r"|traceback \(most recent call last\)|unhandled (?:promise )?rejection"
-        r"|uncaught (?:exception|error)"
+        r"|uncaught \w{0,30}(?:exception|error)|fatal runtime error|terminate called after"
+        r"|fatal python error|memoryerror$|.{0,40}process exited with (?:code 13[4-9]|signal)"
+        r"|.{0,40}crashed unexpectedly|.{0,60}overflowed its stack"
         r"|node:\w{1,40}[:/].{0,100}|illegal instruction|bus error"
         r"|an unexpected critical error occurred|out of memory|killed$|aborted \("
         r"|\w{1,40} has crashed"
@@ -178,7 +191,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|something went wrong"
         r"|malformed response|empty or malformed|failed to parse json|incomplete json"
         r"|is not valid json|json parsing failed|gateway time-?out"
-        r"|invalid json|unexpected EOF",
+        r"|invalid json(?! payload)|produced invalid content|unexpected EOF",
         codes=words(
             """
             server_error api_error internal_server_error internal internalservererror
@@ -195,6 +208,9 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|missing a thought_signature|parsing grammar"
         r"|extra inputs are not permitted|expected `thinking`|must have .{0,40}tool_result"
         r"|long context beta|is missing x-|invalid argument\b|does not support (?:tools|parameters)"
+        r"|unable to submit request|must be defined when|\binvalid_request_error\b"
+        r"|invalid json payload"
+        r"|does not support (?:\w{1,20} )?(?:input|images?)|temperature must be"
         r"|must be a response to a prece|\bbad request\b|tool use concurrency"
         r"|type validation failed|non-empty content|(?:session|conversation) (?:was )?not found"
         r"|no (?:conversation|session) found|roles must alternate|no tool output found"

@@ -33,6 +33,8 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|too many (?:input )?tokens in|reduce the length of the (?:messages|prompt)"
         r"|(?:request|prompt) is ~?\d+ tokens \(limit|max(?:imum)?_?(?:input"
         r"|prompt)_?tokens.{0,20}exceed"
+        r"|maximum prompt length|token count exceeds|exceeded (?:the )?model token limit"
+        r"|too large to process|(?:history|context) is too long|context window exceeds"
         r"|hit a token limit|prompt token count.{0,40}exceeds|conversation (?:is )?too long"
         r"|range of input length should be|requested tokens .{0,30}exceed context"
         r"|(?:longer|larger) than the (?:model's )?context|exceeds the available context"
@@ -50,7 +52,7 @@ LIMIT_RULES: tuple[Rule, ...] = (
         reason=_R.PAYLOAD_TOO_LARGE,
         pattern=r"request entity too large|payload too large|request too large \(max"
         r"|body (?:is )?too large"
-        r"|image (?:exceeds|is too large|dimensions exceed)|request_too_large"
+        r"|image (?:exceeds|(?:is )?too large|dimensions exceed)|request_too_large"
         r"|request exceeds the maximum"
         r" (?:size|allowed number of bytes)",
         codes=("request_too_large", "payload_too_large"),
@@ -106,7 +108,9 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|never purchased credits|can only afford|fewer max_tokens|prompt tokens limit exceeded"
         r"|free allocated quota exceeded|extra usage is required|account (?:is )?(?:in )?arrears"
         r"|arrearage"
-        r"|account is not active|credits? (?:are |is )?(?:depleted|exhausted|used up)"
+        r"|all available credits|account (?:is )?overdue|insufficient account|额度不足"
+        r"|budget has been exceeded|account is not active|credits? (?:are |is )?(?:depleted"
+        r"|exhausted|used up)"
         r"|billing to be enabled|enable billing|in good standing|membership (?:has )?expired"
         r"|(?:free )?trial (?:has |period )?(?:ended|expired)|requires? more credits"
         r"|run out of credits|no (?:\w{1,40} )?credits? (?:left|remaining)|recharge your account"
@@ -120,7 +124,8 @@ LIMIT_RULES: tuple[Rule, ...] = (
             insufficient_quota billing_error billing_hard_limit_reached payment_required
             insufficient_credits insufficient_balance credits_exhausted arrearage
             account_deactivated_for_billing terminal_quota_exhausted billing_not_active
-            exceeded_current_quota_error creditserror
+            exceeded_current_quota_error creditserror budgetexceedederror
+            insufficient_user_quota spend_limit_reached
             """
         ),
     ),
@@ -140,7 +145,11 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|exhausted your (?:daily |hourly )?(?:capacity|quota)|your daily quota"
         r"|free usage exceeded|usage (?:limit|quota) (?:has been )?(?:reached|exceeded)"
         r"|usage limit (?:reached|exceeded|for)|(?:quota|usage)s? reached for"
-        r"|no quota left|have no quota|out of (?:premium|free) requests"
+        r"|(?:daily|weekly|monthly|hourly|\d-hour) (?:\w{1,20} ){0,2}(?:limit|quota)\b.{0,40}"
+        r"(?:reached|exceeded|used|hit)|reached (?:the|your) (?:\w{1,20} ){0,2}request limit"
+        r"|used (?:up )?all (?:of )?(?:your|the) (?:\w{1,20} ){0,3}(?:requests|quota|messages)"
+        r"|quota (?:is |has been )?used up|no quota left|have no quota|out of (?:premium"
+        r"|free) requests"
         r"|(?:hit|reached|at) your limit\b|limit reached ∙|quota will be refreshed|usage cap"
         r"|quota will reset after|free-models-per-day|(?:requests?|tokens?)[_ ]per[_ ]day"
         r"|\b(?:TPD|RPD)\b"
@@ -176,7 +185,8 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|high (?:demand|load|traffic)|(?:server|service|engine|system"
         r"|model) (?:is )?(?:currently )?(?:too )?busy"
         r"|no healthy upstream|request queue is full|server is busy|temporarily at capacity"
-        r"|peak load|tier capacity|no available (?:channel|capacity|workers)"
+        r"|heavy traffic|engine not available|(?:is|are) (?:a bit |all )?busy\b|peak load"
+        r"|tier capacity|no available (?:channel|capacity|workers)"
         r"|unable to process your request\b|reset reason: overflow|pending requests exceeded"
         r"|サーバーが混雑|überlastet|surchargé|sobrecargad[oa]"
         r"|服务器繁忙|系统繁忙|当前.{0,8}过载",
