@@ -25,6 +25,7 @@ TABLES: dict[str, list[dict[str, Any]]] = {
     for path in sorted((Path(__file__).parent / "data" / "messages").glob("*.json"))
 }
 HARMLESS = [one["text"] for one in TABLES["harmless"]]
+KINDS = ("generic", "claude", "codex", "opencode", "gemini")
 BY_VENDOR = [
     (vendor, number)
     for vendor, table in TABLES.items()
@@ -58,14 +59,14 @@ def test_a_message_of_a_vendor_means_what_its_table_says(vendor: str, number: in
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-@pytest.mark.parametrize("kind", ["generic", "claude", "codex", "opencode", "gemini"])
-def test_a_harmless_text_raises_no_alarm(text: str, kind: str) -> None:
-    assert judge(text, kind) is None
+def test_a_harmless_text_raises_no_alarm(text: str) -> None:
+    for kind in KINDS:
+        assert judge(text, kind) is None, kind
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_harmless_text_of_a_program_that_ended_well_raises_no_alarm(text: str) -> None:
-    for kind in ("generic", "claude", "codex", "opencode", "gemini"):
+    for kind in KINDS:
         for stream in ("unknown", "stdout", "stderr"):
             assert judge(text, kind, stream=stream, exit_code=0) is None
 
@@ -152,3 +153,16 @@ def test_every_signature_has_a_name_of_its_own() -> None:
     for kind in TABLES:
         names = [rule.id for rule in (*signatures_of(kind), *COMMON_RULES)]
         assert len(names) == len(set(names))
+
+
+def test_a_traceback_is_a_crash_of_who_printed_it_on_its_own_stderr() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/opt/x.py", line 1, in <module>\n'
+    trace += "KeyError: 'rate_limit'"
+    assert reason_of(judge(trace, stream="stderr", exit_code=1)) == "crash"
+    assert judge(trace) is None
+
+
+def test_a_long_output_is_read_to_its_end() -> None:
+    text = "all is well\n" * 100_000 + "HTTP 429 Too Many Requests"
+    assert reason_of(judge(text, stream="stderr", exit_code=1)) == "rate_limit"
+    assert reason_of(judge(text)) == "rate_limit"

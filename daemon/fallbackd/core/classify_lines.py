@@ -174,7 +174,9 @@ def _common_line(evidence: Evidence) -> Hit | None:
             text, said = line.text, Said(text=line.text, words=_type_names(line.text))
             rule = _says(line.text, COMMON_RULES)
             is_crash = rule is not None and rule.reason is Reason.CRASH
-            about = _block(lines, at) if is_crash else line.text
+            # What a program prints on its own stderr and dies of is its own crash.
+            is_own = is_errors and bool(evidence.exit_code)
+            about = _whole_trace(lines, at) if is_crash and not is_own else line.text
         if rule is None or is_of_another(line.text) or is_of_another(about):
             continue
         hit = Hit(rule=rule, text=text, confidence="text", said=said)
@@ -183,6 +185,14 @@ def _common_line(evidence: Evidence) -> Hit | None:
             return hit
         weak = weak or hit
     return weak
+
+
+def _whole_trace(lines: tuple[Line, ...], at: int) -> str:
+    """A traceback, or the exception at its end if that one is of a program's own code."""
+    block = _block(lines, at)
+    following = lines[at + block.count("\n") + 1 : at + MAX_BLOCK_LINES * 3]
+    end = next((one.text for one in following if _TYPE_NAME.match(one.text)), "")
+    return end if is_of_another(end) else block
 
 
 def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:

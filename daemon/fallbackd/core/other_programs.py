@@ -13,6 +13,10 @@ _OTHERS = re.compile(
     r"|27017)\b"
     r"|\bAssertionError\b|/tests?/|\btest_\w+\.py|\.test\.[jt]sx?\b|\.spec\.[jt]s\b"
     r"|\bdatabase\b|\b(?:postgres|mysql|redis|mongo|kafka|rabbitmq|elasticsearch)\w{0,20}\b"
+    r"|when calling the (?!Invoke|Converse|Retrieve)\w{1,60} operation|\b(?:mock|stub|fixture)s?\b"
+    # Words of an agent about its own work.
+    r"|\bso I\b|(?-i:\bI)(?:'ve| have)? (?:\w{2,20}ed|saw|will|made|found)\b|\blet (?:me|us)\b"
+    r"|\bthis (?:class|function|method|test|module)\b"
     r"|pull rate limit|toomanyrequests: ",
     re.I,
 )
@@ -32,6 +36,9 @@ _OTHER_PROGRAMS = re.compile(
     r"|nginx|systemctl|remote|hint|FAIL|FAILED|PASS|ok|not ok|E|W|tar|unzip|ping|nslookup|dig|host"
     r"|nc|telnet|openssl|composer|bundle|gem|brew|conda|poetry|uv)(?: \w+)?(?:: |!| ERR!| error )"
     r"|tool [\w-]{1,40} (?:failed|error)|(?:shell|bash) command failed"
+    # Exceptions of a program's own code say nothing of a provider.
+    r"|(?:\w{1,40}\.){0,4}(?:ModuleNotFound|Key|Name|Attribute|Import|Index|Syntax|Indentation"
+    r"|ZeroDivision|Recursion|Lookup|Arithmetic|Assertion)Error\b"
     r"|npm (?:ERR!|error|warn)|verbose stack|\d+ (?:verbose|silly|error|warn|info) "
     r"|Error response from daemon|Error from server|The connection to the server"
     r"|fatal: (?:unable to access|could not read|repository|not a git|authentication failed for)"
