@@ -88,3 +88,16 @@ async def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:
         params = {"delegation": ended["delegation"], "reason": "hungry"}
         with pytest.raises(RpcError, match="no reason"):
             await daemon.client.call("classification.wrong", params)
+
+
+async def test_the_story_shows_by_which_signature_a_failure_was_understood(tmp_path: Path) -> None:
+    config = CONFIG.replace("quack 4711: sk-secret1234567890 no more ducks", "Error: HTTP 429")
+    async with running(tmp_path, config) as daemon:
+        ended = await daemon.client.call(
+            "delegate", {"prompt": "x", "backend": "own", "wait": "finished"}
+        )
+        story = await daemon.client.call("explain", {"delegation": ended["delegation"]})
+        shown = [one["evidence"] for one in story["decisions"] if one["evidence"]]
+        assert shown[0]["signature"] == ended["attempts"][0]["failure"]["signature"] != ""
+        assert (shown[0]["reason"], shown[0]["confidence"]) == ("rate_limit", "text")
+        assert "429" in shown[0]["text"]

@@ -101,7 +101,10 @@ def params_of(
 
 
 def reason_of(answer: Answer) -> str:
-    return BENIGN if answer is None else SAME.get(answer["reason"], answer["reason"])
+    if answer is None:
+        return BENIGN
+    reason: str = answer["reason"]
+    return SAME.get(reason, reason)
 
 
 def add(score: Score, item: Item, answer: Answer, *, now: float) -> None:

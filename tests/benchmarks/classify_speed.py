@@ -7,7 +7,7 @@ chunks of 64 KiB at most, and is read once.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio.to_thread
@@ -16,7 +16,7 @@ from tests.benchmarks.table import Row
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
 from fallbackd.core.classify import classify
-from fallbackd.core.exchange import Chunk, Evidence, ProcessExit, Reply
+from fallbackd.core.exchange import Chunk, Evidence, ProcessExit, Reply, StreamName
 
 ROUNDS = 7
 CHUNK_BYTES = 65_536
@@ -56,12 +56,12 @@ def prose(lines: int) -> bytes:
     return "".join(f"{parts[n % 4]}\n" for n in range(lines)).encode()
 
 
-def _jsonl(events: list[dict[str, object]], lines: int) -> bytes:
+def _jsonl(events: Sequence[Mapping[str, object]], lines: int) -> bytes:
     encoded = [json.dumps(event).encode() + b"\n" for event in events]
     return b"".join(encoded[n % len(encoded)] for n in range(lines))
 
 
-OUTPUTS: dict[str, tuple[str, str, Callable[[int], bytes]]] = {
+OUTPUTS: dict[str, tuple[str, StreamName, Callable[[int], bytes]]] = {
     "claude, events": ("claude", "stdout", claude),
     "codex, events": ("codex", "stdout", codex),
     "any program, text on stdout": ("generic-cli", "stdout", prose),
@@ -144,7 +144,7 @@ def read_lines(path: Path) -> None:
             pass
 
 
-def watch(path: Path, kind: str, stream: str) -> None:
+def watch(path: Path, kind: str, stream: StreamName) -> None:
     parser = KINDS[kind].parser(Options())
     with path.open("rb") as file:
         while data := file.read(CHUNK_BYTES):

@@ -90,7 +90,7 @@ _AGENT_SPEAKS = re.compile(r"^\s*(?:[⏺●✦⚕]\s+(?!API Error)|codex$|assist
 _SHOWN = re.compile(
     r"^\s*(?:[-+*] |[-+][^\s-]|\d{1,2}[.)] |> |#{1,6} |\|.*\|\s*$|//|/\*|<!--"
     r"|(?!\"[\w.-]+\"\s*:|'[\w.-]+'(?:\s*:| is not recognized))[\"'`“”«„‘][^\"{]"
-    r"|\[[ x]\] |☐|☑|✅|💡|🔧|🛡|📝|\d+ [+-] ?|[0-9a-f]{7,12} \w"
+    r"|\[[ x]\] |☐|☑|✅|💡|🔧|🛡|📝|\d+ [+-](?! ?[{\[]) ?|[0-9a-f]{7,12} \w"
     r"|(?!status|code|error|exit)[\w.-]+: ?(?:\d[\d_.]*|true|false|null)\s*$"
     r"|\S+\.(?:py|[jt]sx?|go|rs|java|rb|c|cpp|h|md|json|ya?ml|toml|sh|txt|php|cs|kt|sql):\d+)"
 )
