@@ -101,7 +101,7 @@ ACCESS_RULES: tuple[Rule, ...] = (
         r"|(?:un)?known provider/model"
         r"|model (?:id |identifier )(?:\S{1,200} )?(?:is )?invalid|not a valid model"
         r"|unsupported model"
-        r"|no such deployment|model [`'\"]?[\w./:-]{1,80}[`'\"]? is not supported"
+        r"|no such deployment|no model named|model [`'\"]?[\w./:-]{1,80}[`'\"]? is not supported"
         r"|model name passed in"
         r"|requested model is not supported|on-demand throughput isn't supported"
         r"|not_?found_?error.{0,200}\bmodel\b|publisher model|entity was not found"

@@ -269,7 +269,7 @@ _SHOWS_STATE = re.compile(
 )
 
 _ADDRESSED = re.compile(
-    r"(?:(?-i:[A-Z])\w{1,20}: )?(?:sorry,? |oops[,!] |unfortunately,? )?(?:there(?:'s| is"
+    r"(?:[\w.-]{1,20}: )?(?:sorry,? |oops[,!] |unfortunately,? )?(?:there(?:'s| is"
     r"| was) an? (?:issue|problem|error)"
     r"|response |conversation |configuration |sending this message |invalid params"
     r"|requested |input (?:is|tokens?) |all instances |engine "
@@ -415,7 +415,8 @@ _ERROR_OPENING = re.compile(
     r"|api (?:error|request failed|call failed)\b|request (?:failed|error)|(?:reason|error message"
     r"|message|details?): |ran into this error|(?:an )?(?:unexpected "
     r"|internal ){0,2}error (?:has )?occurred"
-    r"|unexpected error|socket\.timeout: |messages\.\d+|UND_ERR_|net::ERR_|stream id \d|http2: "
+    r"|unexpected error|reqwest::|socket\.timeout: |messages\.\d+|UND_ERR_|net::ERR_|stream id \d"
+    r"|http2: "
     r"|error (?:when|while|from|code|msg|running|reading|(?!handling|reporting|logging)\w+ing)\b"
     r"|unexpected status"
     r"|(?:execution|model call|completion|generation|prompt|query|turn|session|run|agent|login"
@@ -424,7 +425,7 @@ _ERROR_OPENING = re.compile(
     r"|failed(?: after \d+ (?:attempts|retries))?[:.] |failed (?:to|with|while|after) "
     r"|(?:[\w./-]{1,40} ){1,7}failed(?: (?:with|while|after)\b|[:.] | \(|$)"
     r"|stream (?:disconnected|error)|reconnecting\.\.\.|attempt \d+ failed|internal error"
-    r"|provider (?:api )?(?:returned|error)|upstream |retrying (?:after|in|\d)|retry \d"
+    r"|provider (?:api )?(?:returned|error)|upstream |retrying(?: (?:after|in|\d)|:)|retry \d"
     r"|falling back from|unsuccessful |server error|bad request|received (?:error|fatal)"
     r"|dial tcp|(?:get|post) \\?\"https?://|\[errno|(?-i:(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{1,60}): "
     r"|(?:fehler|erreur|errore|erro|エラー|错误|خطأ|ошибка) ?[::]"

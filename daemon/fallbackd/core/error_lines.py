@@ -33,8 +33,8 @@ class Line(Struct, frozen=True):
     """Indented as code is."""
 
 
-_BOX = re.compile(r"^[\s│┃╭╰╮╯─■●•×✕✖✗❌⚠⎿›└├⚕✘🚫⛔❗☠\ufe0f‼!！]+")
-_BULLET = re.compile(r"[■●•×✕✖✗❌⚠⎿›✘🚫⛔❗☠]")
+_BOX = re.compile(r"^[\s│┃╭╰╮╯─■●•×✕✖✗⨯❌⚠⎿›└├⚕✘🚫⛔❗☠\ufe0f‼!！]+")
+_BULLET = re.compile(r"[■●•×✕✖✗⨯❌⚠⎿›✘🚫⛔❗☠]")
 _PREFIXES = (
     # 2026-02-03T04:05:06.789Z, [2026-02-03 04:05:06,789], 2026/02/03 04:05:06
     re.compile(
@@ -46,6 +46,12 @@ _PREFIXES = (
     re.compile(r"[A-Za-z]{3} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,60} [\w./-]{1,60}(?:\[\d+\])?: "),
     re.compile(r"[\w.-]{1,40}-\d{1,3} +\| +"),  # of containers that run together
     re.compile(r"\[(?:stderr|stdout)\]\s*", re.I),
+    # - name - ERROR -, | ERROR | module:function:12 -
+    re.compile(
+        r"[-|]?\s?[\w.]{1,60}\s?[-|]\s(?=(?:ERROR|CRITICAL|FATAL|WARN|INFO|DEBUG)\w{0,3}\s)"
+    ),
+    re.compile(r"[-|] (?=\S)"),
+    re.compile(r"[\w.]{1,60}:[\w<>]{1,40}:\d{1,6} - "),
 )
 _LEVEL = re.compile(
     r"(?:level=(?P<a>\w+)\s+(?:msg=\"?)?"

@@ -72,7 +72,8 @@ FAULT_RULES: tuple[Rule, ...] = (
         pattern=r"timed[ -]?out|time-?out (?:error|exceeded|after|while|waiting|value)|(?:request"
         r"|read|connect\w{0,40}|idle|headers|response|body) time-?out"
         r"|deadline (?:exceeded|expired)|no response from provider|a timeout occurred"
-        r"|due to timeout|stream idle timeout|context deadline exceeded|provider unresponsive"
+        r"|stream stalled|no data for \d|due to timeout|stream idle timeout"
+        r"|context deadline exceeded|provider unresponsive"
         r"|stale (?:stream|attempts)|超时",
         codes=words(
             """
@@ -159,7 +160,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|thread '.{0,60}' .{0,20}panicked|segmentation fault"
         r"|traceback \(most recent call last\)|unhandled (?:promise )?rejection"
         r"|uncaught \w{0,30}(?:exception|error)|fatal runtime error|terminate called after"
-        r"|fatal python error|memoryerror$|.{0,40}process exited with (?:code 13[4-9]|signal)"
+        r"|fatal python error|memoryerror$|.{0,60}exited with (?:code 13[4-9]|signal)"
         r"|.{0,40}crashed unexpectedly|.{0,60}overflowed its stack"
         r"|node:\w{1,40}[:/].{0,100}|illegal instruction|bus error"
         r"|an unexpected critical error occurred|out of memory|killed$|aborted \("
@@ -168,7 +169,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|oh no: bun has crashed|signal: (?:killed|aborted|segmentation))"
         r"|maximum call stack|(?:runner|server) process has terminated|requires more system memory"
         r"|javascript heap out of memory|segmentation fault at|oom kill"
-        r"|unhandled 'error' event",
+        r"|unhandled 'error' event|fatal: out of memory",
     ),
     Rule(
         id="no-leave",
@@ -213,7 +214,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|does not support (?:\w{1,20} )?(?:input|images?)|temperature must be"
         r"|must be a response to a prece|\bbad request\b|tool use concurrency"
         r"|type validation failed|non-empty content|(?:session|conversation) (?:was )?not found"
-        r"|no (?:conversation|session) found|roles must alternate|no tool output found"
+        r"|no (?:conversation|session) found|must alternate|no tool output found"
         r"|without its required|function call turn comes|unexpected `?tool_use"
         r"|must be non-empty|provider not provided|field required|unprocessable entity"
         r"|is not supported in this model|unsupported (?:content|media)",

@@ -146,7 +146,7 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|free usage exceeded|usage (?:limit|quota) (?:has been )?(?:reached|exceeded)"
         r"|usage limit (?:reached|exceeded|for)|(?:quota|usage)s? reached for"
         r"|(?:daily|weekly|monthly|hourly|\d-hour) (?:\w{1,20} ){0,2}(?:limit|quota)\b.{0,40}"
-        r"(?:reached|exceeded|used|hit)|reached (?:the|your) (?:\w{1,20} ){0,2}request limit"
+        r"(?:reached|exceeded|used up|hit)|reached (?:the|your) (?:\w{1,20} ){0,2}request limit"
         r"|used (?:up )?all (?:of )?(?:your|the) (?:\w{1,20} ){0,3}(?:requests|quota|messages)"
         r"|(?:your|the) (?:\w{1,20} ){0,3}quota (?:is |has been )?used up|no quota left"
         r"|have no quota|out of (?:premium"

@@ -6,7 +6,8 @@ _OTHERS = re.compile(
     # Services beside the model: their trouble is a tool's.
     r"api\.github\.com|raw\.githubusercontent"
     r"|(?<!docs\.)\bgithub\.com[:/](?!\S{0,200}(?:copilot|issues?/new))"
-    r"|docker\.(?:io|com)|ghcr\.io|registry\.npmjs|npmjs\.org|pypi\.org|pythonhosted|crates\.io"
+    r"|docker\.(?:io|com)|ghcr\.io|registry\.(?:npmjs|yarnpkg)|npmjs\.org|pypi\.org|pythonhosted"
+    r"|crates\.io"
     r"|maven|rubygems|gitlab\.|bitbucket\.|debian\.org|ubuntu\.com|sentry\.io|datadog"
     r"|proxy\.golang|hub\.docker|(?:localhost|127\.0\.0\.1|0\.0\.0\.0|::1)\]?[:\s]+(?:port )?"
     r"(?:5432|3306|6379|27017|9200|5672|9092|1433|2181|8500|22|25|587)\b|\bport (?:5432|3306|6379"
