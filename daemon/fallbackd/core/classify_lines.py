@@ -16,9 +16,23 @@ from fallbackd.core.error_json import Said, is_json, read_embedded
 from fallbackd.core.error_lines import MAX_BLOCK_CHARS, MAX_BLOCK_LINES, Line, candidate_lines
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Confidence, Reason
+from fallbackd.core.line_shapes import (
+    ADDRESSED,
+    LEAD,
+    PROSE,
+    TYPE_INSIDE,
+    TYPE_NAME,
+    first_sentence,
+    is_report,
+    is_statement,
+    opens_error,
+    opens_like_error,
+    status_in,
+    type_names,
+)
 from fallbackd.core.other_programs import is_of_another
 from fallbackd.core.redact import strip_escapes
-from fallbackd.core.rules import Found, Rule, compiled
+from fallbackd.core.rules import Rule, compiled
 
 
 class Hit(Struct, frozen=True, kw_only=True):
@@ -110,7 +124,7 @@ def _vendor_line(
             continue
         for rule in heard:
             found = compiled(rule).search(line)
-            if found and (rule.anywhere or found.start() == 0 or _opens(lines[at])):
+            if found and (rule.anywhere or found.start() == 0 or opens_error(lines[at])):
                 return Hit(rule=rule, text=_block(lines, at), confidence="text")
     return weak
 
@@ -121,7 +135,7 @@ def _block(lines: tuple[Line, ...], at: int) -> str:
     size = len(parts[0])
     for line in lines[at + 1 : at + MAX_BLOCK_LINES]:
         size += len(line.text)
-        if line.begins or size > MAX_BLOCK_CHARS or _opens_like_error(line.text):
+        if line.begins or size > MAX_BLOCK_CHARS or opens_like_error(line.text):
             break
         parts.append(line.text)
     return "\n".join(parts)
@@ -131,8 +145,8 @@ def _said_in(text: str) -> Said:
     """What a line states, with the words and the status of JSON that is quoted in it."""
     flat = " ".join(text.split())
     inner = read_embedded(flat) if "{" in flat else None
-    words = tuple(m[1].lower() for m in _TYPE_INSIDE.finditer(flat[:600]))
-    status = _status_in(flat)
+    words = tuple(m[1].lower() for m in TYPE_INSIDE.finditer(flat[:600]))
+    status = status_in(flat)
     if inner is not None:
         words, status = (*words, *inner.words), status or inner.status
     return Said(
@@ -161,7 +175,7 @@ def _common_line(evidence: Evidence) -> Hit | None:
         line = lines[at]
         if line.is_quiet or is_json(line.text):
             continue  # whole JSON has been read as a structure
-        opens = _opens(line) and not listed.match(line.text)
+        opens = opens_error(line) and not listed.match(line.text)
         if line.is_deep and not is_errors:
             continue
         short = is_errors and _is_short(line.text)
@@ -171,7 +185,7 @@ def _common_line(evidence: Evidence) -> Hit | None:
             rule = _fits_all(said, COMMON_RULES)
             about = said.text
         else:
-            text, said = line.text, Said(text=line.text, words=_type_names(line.text))
+            text, said = line.text, Said(text=line.text, words=type_names(line.text))
             rule = _says(line.text, COMMON_RULES)
             is_crash = rule is not None and rule.reason is Reason.CRASH
             # What a program prints on its own stderr and dies of is its own crash.
@@ -191,7 +205,7 @@ def _whole_trace(lines: tuple[Line, ...], at: int) -> str:
     """A traceback, or the exception at its end if that one is of a program's own code."""
     block = _block(lines, at)
     following = lines[at + block.count("\n") + 1 : at + MAX_BLOCK_LINES * 3]
-    end = next((one.text for one in following if _TYPE_NAME.match(one.text)), "")
+    end = next((one.text for one in following if TYPE_NAME.match(one.text)), "")
     return end if is_of_another(end) else block
 
 
@@ -212,11 +226,11 @@ def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:
 
 def _says(line: str, rules: Iterable[Rule]) -> Rule | None:
     """For a line that may be prose: it has to begin with what a rule knows, and to be a report."""
-    names = _type_names(line)
-    lead = _LEAD.match(line[:400])
-    is_prose = _PROSE.search(_first_sentence(line)) is not None
+    names = type_names(line)
+    lead = LEAD.match(line[:400])
+    is_prose = PROSE.search(first_sentence(line)) is not None
     may_lead = not is_prose and (
-        lead is not None or not line.isascii() or _ADDRESSED.match(line) is not None
+        lead is not None or not line.isascii() or ADDRESSED.match(line) is not None
     )
     for rule in rules:
         if rule.codes and any(w in rule.codes for w in names):
@@ -238,86 +252,11 @@ def _says(line: str, rules: Iterable[Rule]) -> Rule | None:
             # Other scripts have other words for "your".
             or (found.start() <= 16 and not found[0].isascii())
         )
-        if begins and _is_statement(line, found, is_bare=found.start() == 0):
+        if begins and is_statement(line, found, is_bare=found.start() == 0):
             return rule
-        if _is_report(line, found.start()):
+        if is_report(line, found.start()):
             return rule
     return None
-
-
-_LEAD = re.compile(
-    r"(?:sorry, |oops[,!] )?(?:you(?:'re|'ve| are| have)?|the|your|our|this)\s(?:\w+ ){0,3}"
-    r"|(?-i:[A-Z])[\w.-]+ (?:\w+ ){0,2}",
-    re.I,
-)
-"""Words before the statement itself: `Our servers are currently overloaded.`"""
-
-
-def _is_statement(line: str, found: Found, *, is_bare: bool) -> bool:
-    """The line says this and little else: `Too many requests`, not `Timeouts are now set to …`."""
-    rest, line = line[found.end() :], _first_sentence(line)
-    if _SHOWS_STATE.match(rest):
-        return False
-    if re.match(r"\w{0,12}\s*(?:[.:·∙•|,;!。，(\[{\-–—]|$)", rest) and not _PROSE.search(line):
-        return True
-    rest = re.split(r"[.!?;,](?:\s|$)", rest, maxsplit=1)[0]
-    return is_bare and len(rest.split()) <= 6 and not _PROSE.search(line)
-
-
-_SHOWS_STATE = re.compile(
-    r"\W{0,3}(?:remaining|left|status|info|headers?|handling|policy|window|of \d|checks?)\b", re.I
-)
-
-_ADDRESSED = re.compile(
-    r"(?:[\w.-]{1,20}: )?(?:sorry,? |oops[,!] |unfortunately,? )?(?:there(?:'s| is"
-    r"| was) an? (?:issue|problem|error)"
-    r"|response |conversation |configuration |sending this message |invalid params"
-    r"|requested |input (?:is|tokens?) |all instances |engine "
-    r"|to use \w+ |oauth |you(?:'ve|'re)?\b|your |we(?:'re"
-    r"| are) (?:sorry"
-    r"|currently|experiencing)|our |please |this (?:model|request|account|organization|api|key"
-    r"|feature)|the (?:model|request|requested|response|output|content|message|resource|api|server"
-    r"|service|ai|provider|engine|upstream"
-    r"|usage|prompt|input|account|organization|conversation|selected|current)\b|unable to |cannot "
-    r"|could not |couldn't |failed to |no (?:api|valid|auth|credentials|available|endpoints|such)"
-    r"|requests? (?:to|was|rate|too|timed|limit|failed))",
-    re.I,
-)
-"""How a service speaks to the person before it."""
-
-_PROSE = re.compile(
-    r"[`<>{}]|=>|->|::|\b(?:I|I'm|I've|I'll|we|we've|we'll|let me|let's|(?<!right )now|should"
-    r"|would|shall"
-    r"|because|whenever|instead|handle[sd]?|handlers?|returns?|returned|raises?|raised|throws?"
-    r"|retries|retried|fix(?:e[sd]|ing)?|adds?|added|tests?|tested|docs?|document(?:s|ed|ation)"
-    r"|comes|came|means|e\.g\.|i\.e\.|functions?|class|middleware|webhook|script|config"
-    r"|asked|why|wrote|said|says|answer(?:s|ed)|works|cover(?:s|ed)|pass(?:es|ed)?|still|me|my"
-    r"|comparison|registry|yet"
-    r"|refactor\w*|implement\w*|feature flag|commit|branch|dashboard|callers?|variable|parse[sd]?"
-    r"|ETA|see also|example)\b|我|表示|如果|代码|测试|\bsrc/"
-    r"|\w\.(?:py|ts|tsx|js|go|rs|md|java|rb)\b|\w\(\)",
-)
-
-
-_PATH = re.compile(r"(?<!\S)[~/][\w./-]{3,}")
-
-
-def _first_sentence(line: str) -> str:
-    first = re.split(r"(?<=[.!?])\s", line[:250], maxsplit=1)[0]
-    return _PATH.sub(" ", first)
-
-
-def _is_report(line: str, at: int) -> bool:
-    """The first sentence is short, speaks to a person, and tells nothing of code."""
-    first = _first_sentence(line)
-    return (
-        at <= min(len(first), 80)
-        and len(first) <= 240
-        and not first.endswith(":")  # what a heading announces is shown, not said
-        and _ADDRESSED.match(line) is not None
-        and _PROSE.search(first) is None
-        and not re.match(r"[^\"“]*[\"“]", first[:at])
-    )
 
 
 _LISTED = re.compile(r"[1-5]\d\d(?=\s|:|$)")
@@ -332,19 +271,6 @@ def _listed_statuses(text: str) -> re.Pattern[str]:
     if len(found) > 2:
         return _EVERY
     return _LISTED if len(found) > 1 else _NEVER
-
-
-_TYPE_NAME = re.compile(
-    r"(?:(?:\w{1,40} )?(?:[Ee]rror|[Ee]xception|[Cc]ause): )?(?:\w{1,60}\.){0,6}"
-    r"(\w{1,80}(?:Error|Exception|Timeout|Exceeded)|Timeout)\b(?=\s*[:(\[]|$)"
-)
-_TYPE_INSIDE = re.compile(r"\b([A-Z]\w{1,60}(?:Error|Exception|Timeout))(?=[:(\]] ?| -|$)")
-
-
-def _type_names(line: str) -> tuple[str, ...]:
-    """Names of exceptions at the beginning of a line."""
-    found = _TYPE_NAME.match(line)
-    return (found[1].lower(),) if found else ()
 
 
 def _is_short(line: str) -> bool:
@@ -366,7 +292,7 @@ def _notice(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
         if rule.streams and evidence.stream not in rule.streams:
             continue
         found = compiled(rule).match(first)
-        if found and (rule in rules or _is_statement(first, found, is_bare=True)):
+        if found and (rule in rules or is_statement(first, found, is_bare=True)):
             return Hit(rule=rule, text=text, confidence="text")
     return None
 
@@ -375,80 +301,6 @@ def _despite_success(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
     if not evidence.text or evidence.exit_code != 0:
         return None
     return _vendor_line(evidence, rules, only_despite_success=True)
-
-
-_STATUS = re.compile(
-    r"\b(?:HTTP(?:/\d(?:\.\d)?)?[ :]*(?:error |status |code ){0,3}"
-    r"|status(?:[ _-]?code)?[\"']?\s{0,3}[:= ]\s{0,3}[\"']?"
-    r"|(?:error|api error|code|failed|upstream|cloudflare|responded with|response|exception"
-    r"|unexpected status)"
-    r"[: (\"'=\[]{1,4}(?:code: |status |HTTP )?|last status: |\[)"
-    r"(?P<a>[1-5]\d\d)\b(?!\s*(?:ms|s\b|MB|tokens|\.\d|,\d|%))"
-    r"|^\W{0,4}(?P<b>[45]\d\d)(?=\s+[A-Z{\"\[<a-z]|:|$|\s*status code)"
-    r"|\b(?P<c>[45]\d\d) (?:Too Many Requests|Unauthorized|Forbidden|Bad Gateway|Bad Request"
-    r"|Service Unavailable|Internal Server Error|Gateway Time-?out|Payment Required|Not Found)",
-    re.I,
-)
-MAX_OPENING_CHARS = 300
-_STATUS_LINE = re.compile(
-    r"(?:HTTP[/ ]?[\d.]*[ :]*[45]\d\d\b|HTTP (?:response )?error"
-    r"|status(?:[ _-]?code)?[:= ]+[45]\d\d\b"
-    r"|\[?[45]\d\d\]?:?\s+"
-    r"(?:[A-Z_]{6,}\b|[A-Z][\w']+(?:\s+[A-Z]\w+){0,6}\s*(?:[.:]?$|: )|\{|\"|<|[A-Z][\w']+.*[.!]$"
-    r"|Insufficient|status code|No |The |You|This |Too |Invalid|Model|Request|Rate))",
-    re.I,
-)
-_ERROR_OPENING = re.compile(
-    r"\[?(?:fatal|error|err|critical)\]?\s*[:\]!]|\[?(?:fatal|error|critical)\]?\s+(?=[\[({]"
-    r"|\w+ error)"
-    r"|(?:fatal )?error(?! (?:handling|budget|reporting|logging|messages|codes|rates?)\b)[: (\]]"
-    r"|error$"
-    r"|[\w.]{0,120}(?:error|exception)(?:\s*[\[(][^\])]{0,80}[\])])?\s*(?:[:(]|$)"
-    r"|(?-i:[\w.]{0,120}Timeout)\s*[:(]"
-    r"|(?:Object )?\{(?!.{0,60}\"type\":\s*\"(?:item\.|user|assistant|tool|message)).{0,200}?"
-    r"\b(?:error|retryMessage|api_error_status)\b\"?\s*:\s*(?!null|false|\"\")[\"{\d]"
-    # `OAuth error: …`, `sub-agent error: …`; side calls of a program are not its failure.
-    r"|\[?(?:[\w/.'-]{1,40} ){1,4}(?:error|exception)(?: \d{3})?\]? ?[:(]|\S{1,80} {1,20}(?:error"
-    r"|fatal) +\S"
-    r"|[\w-]{1,60} : |(?=[A-Z0-9_]*(?:ERROR|FAIL))[A-Z0-9_]{6,60}: |\w{1,60}: (?:fatal )?error\b"
-    r"|unhandled ?(?:promise ?)?(?:rejection|exception|error)|uncaught |panic\b|caused by:|cause: "
-    r"|api (?:error|request failed|call failed)\b|request (?:failed|error)|(?:reason|error message"
-    r"|message|details?): |ran into this error|(?:an )?(?:unexpected "
-    r"|internal ){0,2}error (?:has )?occurred"
-    r"|unexpected error|reqwest::|socket\.timeout: |messages\.\d+|UND_ERR_|net::ERR_|stream id \d"
-    r"|http2: "
-    r"|error (?:when|while|from|code|msg|running|reading|(?!handling|reporting|logging)\w+ing)\b"
-    r"|unexpected status"
-    r"|(?:execution|model call|completion|generation|prompt|query|turn|session|run|agent|login"
-    r"|authentication|connection|handshake|stream|summar\w+|compaction) failed"
-    r"|exceeded retry limit|agent terminated|llm (?:provider|request|call)"
-    r"|failed(?: after \d+ (?:attempts|retries))?[:.] |failed (?:to|with|while|after) "
-    r"|(?:[\w./-]{1,40} ){1,7}failed(?: (?:with|while|after)\b|[:.] | \(|$)"
-    r"|stream (?:disconnected|error)|reconnecting\.\.\.|attempt \d+ failed|internal error"
-    r"|provider (?:api )?(?:returned|error)|upstream |retrying(?: (?:after|in|\d)|:)|retry \d"
-    r"|falling back from|unsuccessful |server error|bad request|received (?:error|fatal)"
-    r"|dial tcp|(?:get|post) \\?\"https?://|\[errno|(?-i:(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{1,60}): "
-    r"|(?:fehler|erreur|errore|erro|エラー|错误|خطأ|ошибка) ?[::]"
-    r"|[✕✖✗❌⚠×]|\[api error|last error",
-    re.I,
-)
-
-
-def _opens_like_error(line: str) -> bool:
-    return bool(_ERROR_OPENING.match(line[:MAX_OPENING_CHARS]))
-
-
-def _opens(line: Line) -> bool:
-    text = line.text
-    return line.has_level or _opens_like_error(text) or bool(_STATUS_LINE.match(text))
-
-
-def _status_in(line: str) -> int | None:
-    found = _STATUS.search(line)
-    if found is None:
-        return None
-    status = int(found["a"] or found["b"] or found["c"])
-    return status if status >= 400 else None
 
 
 def _end_of_match(rule: Rule, line: str) -> int:
