@@ -301,7 +301,7 @@ RULES = (
     Rule(
         id="claude-not-built",
         reason=Reason.NOT_INSTALLED,
-        pattern=r"Error: claude native binary not installed",
+        pattern=r"claude native binary not installed",
         streams=_PRINTS,
     ),
 )

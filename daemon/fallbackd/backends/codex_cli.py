@@ -193,7 +193,7 @@ RULES = (
     Rule(
         id="codex-quota",
         reason=Reason.BILLING,
-        pattern=r"Quota exceeded\. Check your plan and billing",
+        pattern=r"Quota exceeded\. Check your plan",
     ),
     Rule(
         id="codex-capacity",

@@ -296,7 +296,7 @@ RULES = (
         reason=Reason.NOT_CONFIGURED,
         pattern=r"Please set an Auth method|you must specify the GEMINI_API_KEY"
         r"|Invalid auth method selected"
-        r"|requires setting the GOOGLE_CLOUD_PROJECT",
+        r"|setting the GOOGLE_CLOUD_PROJECT",
         exits=(41,),
     ),
     Rule(

@@ -252,7 +252,7 @@ RULES = (
     Rule(
         id="opencode-server-error",
         reason=Reason.SERVER_ERROR,
-        pattern=r"^Unexpected server error\. Check server logs",
+        pattern=r"^Unexpected server error\. Check server",
     ),
 )
 

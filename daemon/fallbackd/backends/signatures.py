@@ -181,7 +181,7 @@ _OPENAI = (
         id="openai-money",
         reason=Reason.BILLING,
         codes=("insufficient_quota", "billing_hard_limit_reached", "billing_not_active"),
-        pattern=r"^You exceeded your current quota, please check your plan",
+        pattern=r"^You exceeded your current quota",
     ),
     Rule(
         id="openai-verified",
