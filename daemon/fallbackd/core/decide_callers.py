@@ -10,6 +10,8 @@ from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, is_lease
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.recovery import prefer, role_counting
+from fallbackd.core.role_rules import rules_for
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Hop, Rejection, Session, Verdict
 
@@ -61,11 +63,24 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
     if session is not None and event.backend is None:
         idle_s = draft.now - session.last_used_at
         preferred = session.answered_by if idle_s < policy.defaults.idle_s else None
+    role = None if event.role is None else find_role(policy, event.role)
+    rules = rules_for(
+        policy,
+        role,
+        session,
+        candidates,
+        allow_metered=event.allow_metered,
+        differs_from=event.differs_from,
+    )
     request = Request(
         prompt_tokens=event.prompt_tokens,
         preferred=preferred,
-        last_resort=event.lease is not None,
+        last_resort=event.lease is not None and rules.on_outage == "fallback",
+        limits=rules.limits,
     )
+    counting = role_counting(policy, event.role)
+    if counting is not None and event.backend is None:
+        request = prefer(draft, counting, candidates, session, request)
     resolved = draft.resolve(candidates, request)
     found = _resolution(candidates, resolved)
     choice = resolved.choice
@@ -234,6 +249,9 @@ def _reported_failure(
         draft.policy, backend=None if role else backend.id, role=role, chain=None, session=session
     )
     tried = frozenset({candidate_key(backend.id, None), candidate_key(backend.id, event.model)})
+    rules = rules_for(
+        draft.policy, known, session, candidates, allow_metered=False, differs_from=None
+    )
     larger_than = backend.context_tokens if failure.shrink_input else None
     resolved = draft.resolve(
         candidates,
@@ -241,6 +259,7 @@ def _reported_failure(
             tried=tried,
             larger_than=larger_than,
             local_only=failure.reason is Reason.LOCAL_NETWORK,
+            limits=rules.limits,
         ),
     )
     following = None

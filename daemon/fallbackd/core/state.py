@@ -213,7 +213,6 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """Whether a candidate that bills by use may follow one that does not."""
     differs_from: tuple[str, ...] = ()
     """Families of which nobody may serve it; `?` for one that nobody knows."""
-    return_policy: str = ""
     question_timeout_s: float | None = None
     questions: tuple[Question, ...] = ()
     """Those that were asked, in order. At most the last one is open."""

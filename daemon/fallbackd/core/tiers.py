@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from fallbackd.core.families import differs, family_of
 from fallbackd.core.failures import Reason
+from fallbackd.core.families import differs, family_of
 from fallbackd.core.health import Health, view
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy

@@ -16,8 +16,10 @@ from msgspec import structs
 from fallbackd.core.decide import decide
 from fallbackd.core.effects import (
     Answer,
+    AskPerson,
     Effect,
     Export,
+    GoOn,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -26,7 +28,7 @@ from fallbackd.core.effects import (
 from fallbackd.core.events import CancelRequested, ClockStepped, Event, Started, Woke
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
+from fallbackd.core.state import Decision, Delegation, Journaled, Keys, Snapshot
 from fallbackd.engine.attempts import LiveAttempt, Prepared, Progress, run_attempt
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.readiness import Readiness
@@ -44,6 +46,11 @@ LEFTOVER_BOUND_S = 10.0
 _UNLOGGED = frozenset({"event", "evidence", "text", "seq", "delegation", "session", "backend"})
 
 Listener = Callable[[Journaled | Progress], None]
+
+
+def _hears(delegation: Delegation) -> bool:
+    """Whether a change elsewhere may put it further; a question is not answered by one."""
+    return delegation.state in ("waiting", "queued") or delegation.cancelling
 
 
 class Held:
@@ -86,6 +93,8 @@ class Performer:
             self._tasks = tasks
             tasks.start_soon(self._wakes.run)
             await self.readiness.look(self.settings.policy.backends)
+            for name in list(self._held):  # the deadline of a question runs again
+                await self.handle(Woke(delegation=name, luck=self.world.luck()))
             ready()
             await anyio.sleep_forever()
 
@@ -95,7 +104,7 @@ class Performer:
 
         What that run left running is stopped first: it must not go on beside new work.
         """
-        lost = list(self.store.peek().active.values())
+        lost = [one for one in self.store.peek().active.values() if not self._still_asks(one)]
         unstopped: list[AttemptId] = []
         async with anyio.create_task_group() as tasks:
             for delegation in lost:
@@ -109,6 +118,18 @@ class Performer:
             log.warning(
                 "delegation.lost", delegation=delegation.delegation, session=delegation.session
             )
+
+    def _still_asks(self, delegation: Delegation) -> bool:
+        """Hold a delegation whose question is still open. False: it cannot go on from here."""
+        if delegation.question is None:
+            return False
+        prompt = self.runs.read_prompt(delegation.delegation)
+        if prompt is None:
+            return False
+        self._held[delegation.delegation] = held = Held(NewWork(prompt=prompt))
+        held.settled.set()
+        held.finished.set()
+        return True
 
     async def _end_leftover(self, attempt: AttemptId, unstopped: list[AttemptId]) -> None:
         try:
@@ -208,6 +229,11 @@ class Performer:
                     found.stop(effect.grace_s)
             case Answer():
                 self._answer(effect.delegation)
+            case AskPerson():
+                self._let_go(effect.delegation)
+            case GoOn():
+                if (asked := self._held.get(effect.delegation)) is not None:
+                    asked.finished = anyio.Event()
             case WakeAt():
                 if effect.delegation in self._held:
                     self._wakes.set(effect)
@@ -251,8 +277,17 @@ class Performer:
     async def _wake_waiting(self) -> None:
         for name in list(self.store.peek().active):
             delegation = self.store.peek().active.get(name)
-            if delegation is not None and delegation.state in ("waiting", "queued"):
+            is_idle = delegation is not None and delegation.running is None
+            if delegation is not None and is_idle and _hears(delegation):
                 await self.handle(Woke(delegation=name, luck=self.world.luck()))
+
+    def _let_go(self, delegation: DelegationId) -> None:
+        """Whoever waits for the end gets the question instead."""
+        held = self._held.get(delegation)
+        if held is not None:
+            held.settled.set()
+            held.finished.set()
+        self._tell_freed()
 
     def _answer(self, delegation: DelegationId) -> None:
         held = self._held.pop(delegation, None)

@@ -39,6 +39,13 @@ class Runs:
     def prompt_path(self, delegation: DelegationId) -> Path:
         return self.path(delegation) / "prompt"
 
+    def read_prompt(self, delegation: DelegationId) -> str | None:
+        """What was asked; None where it cannot be read any more."""
+        try:
+            return self.prompt_path(delegation).read_bytes().decode("utf-8", "surrogatepass")
+        except (OSError, UnicodeDecodeError):
+            return None
+
     def attempt_path(self, attempt: AttemptId) -> Path:
         return self.path(delegation_of(attempt)) / str(attempt_number(attempt))
 
