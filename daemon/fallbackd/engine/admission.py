@@ -74,6 +74,8 @@ def admit(
         allow_metered=work.allow_metered,
         differs_from=differs_from,
         log_dir=str(world.runs_root / delegation),
+        boot=world.boot_id,
+        env_names=tuple(sorted(work.env)),
     )
 
 

@@ -12,6 +12,7 @@ from fallbackd.core.events import (
     QuestionAnswered,
     Reported,
     ResolveRequested,
+    Resumed,
     SessionCompacted,
     SessionEnded,
     Woke,
@@ -33,7 +34,7 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
             | AttemptEnded()
         ):
             return _of_delegation(delegation_of(event.attempt), seen)
-        case Woke() | CancelRequested() | QuestionAnswered():
+        case Woke() | CancelRequested() | Resumed() | QuestionAnswered():
             return _of_delegation(event.delegation, seen)
         case ResolveRequested() | Reported():
             return Keys(session=event.session)

@@ -39,15 +39,15 @@ class Runs:
     def prompt_path(self, delegation: DelegationId) -> Path:
         return self.path(delegation) / "prompt"
 
+    def attempt_path(self, attempt: AttemptId) -> Path:
+        return self.path(delegation_of(attempt)) / str(attempt_number(attempt))
+
     def read_prompt(self, delegation: DelegationId) -> str | None:
-        """What was asked; None where it cannot be read any more."""
+        """What was asked; None: it cannot be read any more."""
         try:
             return self.prompt_path(delegation).read_bytes().decode("utf-8", "surrogatepass")
         except (OSError, UnicodeDecodeError):
             return None
-
-    def attempt_path(self, attempt: AttemptId) -> Path:
-        return self.path(delegation_of(attempt)) / str(attempt_number(attempt))
 
     def prepare(self, attempt: AttemptId) -> Path:
         directory = self.attempt_path(attempt)
