@@ -8,9 +8,18 @@ from collections.abc import Mapping
 
 from fallbackd.backends.spec import Options
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 
-KIND_NAMES = ("claude", "codex", "gemini", "generic-cli", "hermes-api", "numasec", "opencode")
+KIND_NAMES = (
+    "claude",
+    "codex",
+    "gemini",
+    "generic-cli",
+    "hermes-api",
+    "in-session",
+    "numasec",
+    "opencode",
+)
 """Kinds that `kind = "…"` may name."""
 
 KIND_ALIASES: Mapping[str, str] = {"generic": "generic-cli", "openai-http": "hermes-api"}
@@ -21,7 +30,6 @@ LATER_KINDS = frozenset(
         "anthropic-http",
         "bedrock-http",
         "google-http",
-        "in-session",
         "opencode-server",
         "openrouter-http",
     }
@@ -61,6 +69,7 @@ _BACKENDS = (
         kind="codex",
         name="Codex CLI",
         family="gpt",
+        cost="subscription",
         context_tokens=200_000,
         shown_cap=50,
         scores={
@@ -76,6 +85,7 @@ _BACKENDS = (
         kind="gemini",
         name="Gemini CLI",
         family="gemini",
+        cost="subscription",
         context_tokens=1_000_000,
         shown_cap=1_000_000,
         cap_unit="tokens",
@@ -104,11 +114,21 @@ _BACKENDS = (
         name="Hermes API server",
         provider="127.0.0.1:8088",
         loopback=True,
+        cost="local",
         shown_cap=200,
         plain_output=True,
     ),
     # Behind the others, so that it wins no tie against them.
-    Backend(id=CLAUDE, kind="claude", name="Claude Code", family="claude", context_tokens=200_000),
+    Backend(
+        id=CLAUDE,
+        kind="claude",
+        name="Claude Code",
+        family="claude",
+        cost="subscription",
+        context_tokens=200_000,
+    ),
+    # Nothing is started: the caller does the work. Only where a chain or a caller names it.
+    Backend(id=IN_SESSION, kind=IN_SESSION_KIND, name="In the session", suggestible=False),
 )
 
 BACKENDS: Mapping[BackendId, Backend] = {backend.id: backend for backend in _BACKENDS}

@@ -26,7 +26,6 @@ _OF_BACKEND = frozenset(Backend.__struct_fields__) - {"id", "kind", "credentials
 _OF_OPTIONS = frozenset(Options.__struct_fields__)
 _LATER = {
     "api_mode": "the way to speak to the API is fixed by the kind",
-    "fallback_model": "a missing model is not swapped",
     "credential_strategy": "the first credential is the one that is used",
 }
 
@@ -54,9 +53,8 @@ def read_backends(raw: object, say: Say) -> Backends:
     left_out: set[str] = set()
     for key, value in table(raw, "backends", say).items():
         path = join("backends", key)
-        if not _ID.fullmatch(key) or key == profiles.IN_SESSION:
-            why = "no name for a backend" if key != profiles.IN_SESSION else "reserved"
-            say(path, f"{show(key)} is {why}; the table is left out.")
+        if not _ID.fullmatch(key):
+            say(path, f"{show(key)} is no name for a backend; the table is left out.")
             left_out.add(key)
             continue
         made = _backend(BackendId(key), value, path, say)
@@ -102,7 +100,7 @@ def _backend(
         if name in given:
             say(join(path, name), f"has no effect yet: {why}.")
     if given.get("fallback_model", "") == given.get("model", own.model):
-        say(join(path, "fallback_model"), "is the model of the backend itself.")
+        say(join(path, "fallback_model"), "is the model of the backend itself: it helps nobody.")
     _drop_secrets(given, path, say)
     _drop_bad_url(given, path, say)
 

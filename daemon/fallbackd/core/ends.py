@@ -12,6 +12,7 @@ from fallbackd.core.resolution import request_of
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Delegation, DelegationState, HandedBack, Outcome, Session
 from fallbackd.core.stopping import below
+from fallbackd.core.views import fallback_from
 
 ABOUT_THE_TASK = frozenset(
     {
@@ -95,7 +96,7 @@ def close(draft: Draft, delegation: Delegation, session: Session, outcome: Outco
         backend=ended.served_by or ended.active,
         state=state,
         served_by=ended.served_by,
-        fallback_from=ended.requested if ended.hops else None,
+        fallback_from=fallback_from(ended),
         reason=None if ended.failure is None else ended.failure.reason.value,
         detail=None if ended.failure is None else ended.failure.detail,
         retry_at=outcome.retry_at,
