@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.config import profiles
 from fallbackd.config.fields import Say, convert, guess, join, read, show, table
@@ -115,7 +115,8 @@ def read_roles(
         back = given.pop("return_to_better", None)
         if back is not None:
             given |= _return(back, join(path, "return_to_better"), say)
-        roles[name] = Role(name=name, **given)
+        role = Role(name=name, **given)
+        roles[name] = structs.replace(role, on_outage=role.outage_policy)
     return roles
 
 

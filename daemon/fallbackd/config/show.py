@@ -102,7 +102,7 @@ def _role(role: Role) -> dict[str, Any]:
         "enabled": role.enabled,
         "max_fallback_depth": role.max_fallback_depth,
         "idle_s": role.idle_s,
-        "on_outage": role.outage_policy,
+        "on_outage": role.on_outage,
         "must_differ_from": list(role.must_differ_from) or None,
         "allow_metered": role.allow_metered,
         "fallback_model": role.fallback_model,
