@@ -1,5 +1,7 @@
 """The way back up a chain, for roles that count answers."""
 
+from itertools import pairwise
+
 import pytest
 from tests.support.playbook import Playbook, delegate, fail, failed, policy_of, succeeded
 
@@ -111,7 +113,7 @@ def test_a_better_one_that_refuses_is_asked_less_and_less_often() -> None:
         if any(one.backend == "primary" for one in talk.play.delegation(f"d{n}").attempts)
     ]
     # 5 answers, then 10, 20, 40, and never more than 64.
-    assert [right - left for left, right in zip(looks, looks[1:], strict=False)] == [10, 20, 40, 64]
+    assert [right - left for left, right in pairwise(looks)] == [10, 20, 40, 64]
     assert talk.play.session("s").needed == 64
     assert not [
         one for one in talk.play.noted("session.notice") if one.fields["notice"] == "recovered"
