@@ -65,6 +65,11 @@ class Talk:
     def times(self, count: int) -> list[str | None]:
         return [self.say() for _ in range(count)]
 
+    def recovered(self) -> list[str]:
+        """Whom it was told to be used again, each time."""
+        found = self.play.noted("session.notice")
+        return [one.fields["to"] for one in found if one.fields["notice"] == "recovered"]
+
     def moves(self) -> list[tuple[str, str]]:
         found = self.play.noted("delegation.hopped")
         return [
@@ -115,9 +120,7 @@ def test_a_better_one_that_refuses_is_asked_less_and_less_often() -> None:
     # 5 answers, then 10, 20, 40, and never more than 64.
     assert [right - left for left, right in pairwise(looks)] == [10, 20, 40, 64]
     assert talk.play.session("s").needed == 64
-    assert not [
-        one for one in talk.play.noted("session.notice") if one.fields["notice"] == "recovered"
-    ]
+    assert talk.recovered() == []
 
 
 def test_a_fall_back_soon_after_a_move_doubles_what_it_takes() -> None:
@@ -165,14 +168,9 @@ def test_nobody_better_is_used_before_the_time_that_it_stated() -> None:
 def test_the_return_is_told_once_when_it_has_answered_and_not_by_the_clock() -> None:
     talk = Talk(role(), at="p0")
     talk.play.when(Ticked(fallen_sessions=(talk.play.session("s"),)))
-    told = lambda: [  # noqa: E731
-        one.fields["to"]
-        for one in talk.play.noted("session.notice")
-        if one.fields["notice"] == "recovered"
-    ]
-    assert told() == []
+    assert talk.recovered() == []
     talk.times(9)
-    assert told() == ["primary"]
+    assert talk.recovered() == ["primary"]
 
 
 def test_a_resumed_service_is_not_a_reason_to_move_by_itself() -> None:
