@@ -15,15 +15,17 @@ from tests.support.playbook import (
     succeeded,
 )
 
+from fallbackd.core.decide_callers import Resolution
 from fallbackd.core.events import (
     CancelRequested,
     HealthMarked,
     QuestionAnswered,
+    ResolveRequested,
     Resumed,
     Ticked,
 )
 from fallbackd.core.failures import Reason
-from fallbackd.core.ids import BackendId, DelegationId
+from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role, RoleKind
 from fallbackd.core.questions import AnsweredBy, Question, delegation_asking
 from fallbackd.core.state import HandedBack
@@ -463,3 +465,27 @@ def test_the_clock_moves_the_deadline_of_a_question_with_it() -> None:
     play = adversary(question_timeout_s=60).when(delegate("d1", role="judge"))
     play.step_clock(5000)
     assert question(play).deadline_at == T0 + 5060
+
+
+# --- callers that talk to providers themselves -------------------------------------------------
+
+
+def test_who_asks_is_not_sent_past_a_service_that_is_out() -> None:
+    play = adversary().when(ResolveRequested(role="judge"))
+    found = play.decision.answer
+    assert isinstance(found, Resolution)
+    assert found.backend is None
+
+
+def test_who_asks_is_told_whom_consent_and_family_forbid() -> None:
+    play = purse().when(ResolveRequested(backend=BackendId("plan")))
+    found = play.decision.answer
+    assert isinstance(found, Resolution)
+    assert (found.backend, [one.verdict for one in found.candidates]) == (
+        None, ["rate_limited", "consent"])  # fmt: skip
+    play.when(ResolveRequested(backend=BackendId("plan"), allow_metered=True))
+    assert isinstance(play.decision.answer, Resolution)
+    assert play.decision.answer.backend == "paid"
+    play = court().when(ResolveRequested(role="judge", session=SessionId("s")))
+    assert isinstance(play.decision.answer, Resolution)
+    assert play.decision.answer.backend == "codex"

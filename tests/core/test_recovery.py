@@ -5,9 +5,16 @@ from itertools import pairwise
 import pytest
 from tests.support.playbook import Playbook, delegate, fail, failed, policy_of, succeeded
 
-from fallbackd.core.events import HealthMarked, HealthResumed, Ticked
+from fallbackd.core.decide_callers import Resolution
+from fallbackd.core.events import (
+    HealthMarked,
+    HealthResumed,
+    Reported,
+    ResolveRequested,
+    Ticked,
+)
 from fallbackd.core.failures import Reason
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.policy import Entry, Role
 from fallbackd.core.state import Delegation
 
@@ -184,3 +191,42 @@ def test_explain_shows_why_a_session_stays_and_what_it_takes_to_move() -> None:
     talk.say()
     told = [one for one in talk.play.memory.stories if one.delegation == "d2"]
     assert {"stays_with": "p0", "answers": 1, "answers_needed": 5}.items() <= told[0].policy.items()
+
+
+def test_a_caller_that_makes_the_calls_itself_goes_back_up_as_well() -> None:
+    play = Playbook(policy_of(*NAMES, roles={"build": role()}))
+    play.when(HealthMarked(target="primary", reason="rate_limit", ttl_s=10))
+
+    def asked() -> str | None:
+        play.when(ResolveRequested(session=SessionId("s"), role="build"))
+        found = play.decision.answer
+        assert isinstance(found, Resolution)
+        return found.backend
+
+    def told(name: str, reason: Reason | None = None) -> None:
+        failure = None if reason is None else fail(reason, at=play.now)
+        play.when(
+            Reported(
+                outcome="success" if failure is None else "failure",
+                backend=BackendId(name),
+                session=SessionId("s"),
+                failure=failure,
+            )
+        )
+
+    assert asked() == "p0"
+    told("p0")
+    play.when(HealthMarked(target="primary", ttl_s=0))
+    for _ in range(4):
+        assert asked() == "p0"
+        told("p0")
+    assert asked() == "primary"
+    told("primary", Reason.STALLED)
+    assert play.session("s").needed == 10
+    play.at(10_000).when(HealthMarked(target="primary", ttl_s=0))
+    for _ in range(10):
+        assert asked() == "p0"
+        told("p0")
+    assert asked() == "primary"
+    told("primary")
+    assert play.session("s").current == "primary"

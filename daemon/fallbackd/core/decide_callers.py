@@ -9,8 +9,9 @@ from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, is_lease
 from fallbackd.core.offline import own_trouble
+from fallbackd.core.outages import guard
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.recovery import prefer, role_counting
+from fallbackd.core.recovery import answered_by, missed_by, prefer, role_counting
 from fallbackd.core.role_rules import rules_for
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Hop, Rejection, Session, Verdict
@@ -81,7 +82,7 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
     counting = role_counting(policy, event.role)
     if counting is not None and event.backend is None:
         request = prefer(draft, counting, candidates, session, request)
-    resolved = draft.resolve(candidates, request)
+    resolved, _ = guard(draft, rules, candidates, request, draft.resolve(candidates, request))
     found = _resolution(candidates, resolved)
     choice = resolved.choice
     if choice is not None and choice.trial_scopes and event.lease is not None:
@@ -101,6 +102,9 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
             lease_generation=generation,
             lease_expires_at=draft.now + LEASE_S,
         )
+    if counting is not None and session is not None and choice is not None:
+        rises = request.preferred == choice.backend.id != session.answered_by
+        session = structs.replace(session, current=choice.backend.id) if rises else session
     if event.session is not None and choice is not None and candidates:
         draft.put_session(_resolved_session(draft, event, session, candidates[0], choice.backend))
     return draft.finish(answer=found)
@@ -175,7 +179,7 @@ def reported(draft: Draft, event: Reported) -> Decision:
             draft.succeed(backend, model=model, credential=event.credential, started_at=started_at)
             draft.count_usage(backend.id, event.usage)
             if session is not None:
-                draft.put_session(_served(draft, session, backend))
+                draft.put_session(_served(draft, session, backend, model))
             return draft.finish(answer=ReportAnswer())
         case "failure":
             return _reported_failure(draft, event, backend, model, session)
@@ -194,12 +198,17 @@ def _give_back(draft: Draft, lease: AttemptId) -> bool:
     return was_held
 
 
-def _served(draft: Draft, session: Session, backend: Backend) -> Session:
+def _served(draft: Draft, session: Session, backend: Backend, model: str | None) -> Session:
     returned = backend.id == session.original
+    role = role_counting(draft.policy, session.role)
+    if role is not None:
+        chain = candidates_for(draft.policy, backend=None, role=role.name, chain=None)
+        session = answered_by(draft, role, chain, session, backend=backend.id, model=model)
     return structs.replace(
         session,
         current=backend.id,
         answered_by=backend.id,
+        answered_model=model,
         depth=0 if returned else session.depth,
         notices_sent=() if returned else session.notices_sent,
         last_used_at=draft.now,
@@ -253,15 +262,17 @@ def _reported_failure(
         draft.policy, known, session, candidates, allow_metered=False, differs_from=None
     )
     larger_than = backend.context_tokens if failure.shrink_input else None
-    resolved = draft.resolve(
-        candidates,
-        Request(
-            tried=tried,
-            larger_than=larger_than,
-            local_only=failure.reason is Reason.LOCAL_NETWORK,
-            limits=rules.limits,
-        ),
+    request = Request(
+        tried=tried,
+        larger_than=larger_than,
+        local_only=failure.reason is Reason.LOCAL_NETWORK,
+        limits=rules.limits,
     )
+    counting = role_counting(draft.policy, role)
+    if counting is not None and session is not None:
+        session = missed_by(draft, counting, candidates, session, backend=backend.id, model=model)
+        request = prefer(draft, counting, candidates, session, request)
+    resolved, _ = guard(draft, rules, candidates, request, draft.resolve(candidates, request))
     following = None
     if resolved.choice is not None:
         following = _resolution(candidates, resolved)

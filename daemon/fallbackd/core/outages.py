@@ -6,6 +6,8 @@ What needs a repair is out at once, anything else after three failures without a
 one trial comes when the window is over, and five minutes after the last failure at the earliest.
 """
 
+from typing import Protocol
+
 from msgspec import Struct, structs
 
 from fallbackd.core.chain import Request, Resolved
@@ -15,7 +17,7 @@ from fallbackd.core.families import family_of
 from fallbackd.core.health import Health, count_at
 from fallbackd.core.policy import Entry
 from fallbackd.core.scopes import find_backend, model_of, scopes_of
-from fallbackd.core.state import Delegation, Verdict
+from fallbackd.core.state import Verdict
 
 OUT_AFTER = 3
 """Failures in a row."""
@@ -41,9 +43,22 @@ class Out(Struct, frozen=True, kw_only=True):
     """When one trial is made there."""
 
 
+class Ruled(Protocol):
+    """Whose rules hold: a delegation, or a request that asks who would be used."""
+
+    @property
+    def on_outage(self) -> str: ...
+
+    @property
+    def creative(self) -> bool: ...
+
+    @property
+    def role(self) -> str | None: ...
+
+
 def guard(
     draft: Draft,
-    delegation: Delegation,
+    ruled: Ruled,
     candidates: tuple[Entry, ...],
     request: Request,
     resolved: Resolved,
@@ -55,7 +70,7 @@ def guard(
         The resolution, its choice perhaps the trial of a service that was out; and with a service
         that is out, no choice and what is out.
     """
-    if delegation.on_outage == "fallback":
+    if ruled.on_outage == "fallback":
         return resolved, None
     has_choice = resolved.choice is not None
     for number, verdict in enumerate(resolved.verdicts):
@@ -69,13 +84,13 @@ def guard(
                 )
         if is_chosen:
             break
-    if not has_choice or not delegation.creative or _writes_alike(draft, candidates, resolved):
+    if not has_choice or not ruled.creative or _writes_alike(draft, candidates, resolved):
         return resolved, None
     first = resolved.verdicts[0]
     found = Out(
         verdict=first,
         text=f"{first.backend} cannot be used now ({first.reason or first.verdict}), and nobody "
-        f"else writes in the place of {delegation.role or 'a creative role'}",
+        f"else writes in the place of {ruled.role or 'a creative role'}",
     )
     return structs.replace(resolved, choice=None), found
 

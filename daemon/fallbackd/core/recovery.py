@@ -112,24 +112,47 @@ def counted(draft: Draft, delegation: Delegation, session: Session, attempt: Att
     role = role_counting(draft.policy, delegation.role)
     if role is None:
         return session
-    policy, candidates = draft.policy, delegation.candidates
+    looked_up = any(one.trigger == "recovery" for one in delegation.hops)
+    return answered_by(
+        draft,
+        role,
+        delegation.candidates,
+        session,
+        backend=attempt.backend,
+        model=attempt.model,
+        missed=looked_up and delegation.hops[-1].trigger != "recovery",
+    )
+
+
+def answered_by(
+    draft: Draft,
+    role: Role,
+    candidates: tuple[Entry, ...],
+    session: Session,
+    *,
+    backend: BackendId,
+    model: str | None,
+    missed: bool = False,
+) -> Session:
+    """
+    Args:
+        missed: Somebody better was tried before, and did not answer.
+    """
+    policy = draft.policy
     before = place_of(policy, candidates, session.answered_by, session.answered_model)
-    here = place_of(policy, candidates, attempt.backend, attempt.model)
+    here = place_of(policy, candidates, backend, model)
     if here is None or before is None:
         return structs.replace(session, answers=1, needed=0, rose_at=None)
     needed = answers_needed(role, session)
-    looked_up = [one for one in delegation.hops if one.trigger == "recovery"]
-    missed = bool(looked_up) and delegation.hops[-1].trigger != "recovery"
     if missed or here > before:
         is_soon = missed or (
             session.rose_at is not None
             and (session.answers < needed or draft.now - session.rose_at < SOON_S)
         )
-        doubled = min(max(MAX_NEEDED, role.return_n), needed * 2)
         return structs.replace(
             session,
             answers=1,
-            needed=doubled if is_soon else session.needed,
+            needed=_doubled(role, needed) if is_soon else session.needed,
             rose_at=draft.now if here < before else None,
         )
     if here < before:
@@ -137,6 +160,29 @@ def counted(draft: Draft, delegation: Delegation, session: Session, attempt: Att
     answers = session.answers + 1
     is_safe = session.rose_at is not None and answers >= needed
     return structs.replace(session, answers=answers, needed=0 if is_safe else session.needed)
+
+
+def missed_by(
+    draft: Draft,
+    role: Role,
+    candidates: tuple[Entry, ...],
+    session: Session,
+    *,
+    backend: BackendId,
+    model: str | None,
+) -> Session:
+    """The session after a caller has tried somebody better in vain: the next look comes later."""
+    policy = draft.policy
+    needed = answers_needed(role, session)
+    before = place_of(policy, candidates, session.answered_by, session.answered_model)
+    here = place_of(policy, candidates, backend, model)
+    if here is None or before is None or here >= before or session.answers < needed:
+        return session
+    return structs.replace(session, answers=0, needed=_doubled(role, needed))
+
+
+def _doubled(role: Role, needed: int) -> int:
+    return min(max(MAX_NEEDED, role.return_n), needed * 2)
 
 
 def tell_return(draft: Draft, delegation: Delegation, session: Session, attempt: Attempt) -> bool:

@@ -10,6 +10,7 @@ from fallbackd.core.tiers import Limits
 
 
 class RoleRules(Struct, frozen=True, kw_only=True):
+    role: str | None = None
     creative: bool = False
     on_outage: OnOutage = "fallback"
     allow_metered: bool = True
@@ -44,6 +45,7 @@ def rules_for(
         elif differs_from is None:
             families[(session and session.author_family) or UNKNOWN] = None
     return RoleRules(
+        role=None if role is None else role.name,
         creative=role is not None and role.kind == "creative",
         on_outage="fallback" if role is None else role.outage_policy,
         allow_metered=allow_metered or pays_already or (role is not None and role.allow_metered),
