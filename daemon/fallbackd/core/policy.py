@@ -291,4 +291,5 @@ def implicit_backend(id: str, *, like: Backend | None = None) -> Backend | None:
         backoff_base_s=like.backoff_base_s if like else None,
         backoff_max_s=like.backoff_max_s if like else None,
         allow_env=like.allow_env if like else (),
+        cost=like.cost if like else None,
     )

@@ -12,7 +12,11 @@ from fallbackd.core.tiers import ONCE, Limits
 
 
 def reactive_hops(delegation: Delegation) -> int:
-    return sum(1 for hop in delegation.hops if hop.trigger == "reactive" and hop.tier_to != "model")
+    """Moves that count: a stand-in for a model stays where it is, and the caller starts nothing."""
+    free = ("model", "in_session")
+    return sum(
+        1 for hop in delegation.hops if hop.trigger == "reactive" and hop.tier_to not in free
+    )
 
 
 def free_of_hops(draft: Draft, delegation: Delegation) -> tuple[Entry, ...]:

@@ -41,7 +41,9 @@ from fallbackd.ports.store import Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
 
-_UNLOGGED = frozenset({"event", "evidence", "text", "seq", "delegation", "session", "backend"})
+_UNLOGGED = frozenset(
+    {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
+)
 
 Listener = Callable[[Journaled | Progress], None]
 
