@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.support.playbook import (
     T0,
     Playbook,
@@ -15,6 +16,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
+from fallbackd.core.decide import decide
 from fallbackd.core.decide_callers import Resolution
 from fallbackd.core.events import (
     CancelRequested,
@@ -162,6 +164,17 @@ def test_the_first_answer_counts() -> None:
     assert play.decision.rejection.kind == "answered"
     assert play.decision.changes == ()
     assert play.delegation("d1").state == "cancelled"
+
+
+@pytest.mark.parametrize(("choice", "is_taken"), [("use:gemini", False), ("stop", True)])
+def test_a_daemon_that_drains_takes_no_answer_that_starts_something(
+    choice: str, is_taken: bool
+) -> None:
+    play = adversary().when(delegate("d1", role="judge"))
+    event = choose(choice)
+    seen = structs.replace(play.memory.snapshot(event), draining=True)
+    decision = decide(seen, event, play.policy, now=play.wall)
+    assert (decision.rejection is None) == is_taken
 
 
 def test_only_what_is_offered_can_be_chosen() -> None:

@@ -43,6 +43,13 @@ def question_answered(draft: Draft, event: QuestionAnswered) -> Decision:
             f"choose one of {', '.join(choices)}",
             event,
         )
+    if draft.snapshot.draining and (event.choice == "wait" or event.choice.startswith(USE)):
+        return _reject(
+            "draining",
+            f"the daemon is draining and starts nothing; {question.question} stays open for the "
+            "next one",
+            event,
+        )
     answered = structs.replace(
         question,
         answered_at=draft.now,
