@@ -21,7 +21,7 @@ from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
-from fallbackd.transports.process import ProcessTransport, end_leftover
+from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
 from fallbackd.transports.served import ServedTransport
@@ -115,14 +115,13 @@ def build(
         luck=random.random,
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
-        end_leftover=end_leftover,
     )
     return Built(
         engine=Engine(store, clock, settings, world),
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),
-        end_leftovers=served.end_leftovers,
+        end_leftovers=served.take_up,
     )
 
 
