@@ -15,9 +15,9 @@ from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.lib.clock import SystemClock
-from fallbackd.lib.procenv import find_variable
+from fallbackd.lib.procenv import find_variable, read_variables
 from fallbackd.ports.store import Store
-from fallbackd.ports.transport import Transport
+from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
@@ -42,8 +42,8 @@ class Built(Struct):
     home: str
     attempt_of: Callable[[int], str | None]
     """From inside which attempt a process was started, by its server or its environment."""
-    end_leftovers: Callable[[], Awaitable[None]]
-    """End the helper servers that a dead daemon has left."""
+    take_up_servers: Callable[[], Awaitable[None]]
+    """Find the helper servers that a daemon before this one has left."""
 
 
 async def open_records(places: Places) -> tuple[Store, SystemClock]:
@@ -98,8 +98,22 @@ def build(
         limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes),
     )
     http = HttpTransport(clock=clock, environ=environ)
-    served = ServedTransport(processes, tasks=tasks, directory=places.servers, clock=clock)
+    served = ServedTransport(
+        processes, tasks=tasks, directory=places.servers, clock=clock, environ=environ
+    )
     machine = Machine(environ)
+
+    def begun_by(directory: str) -> Transport:
+        """By the record that each leaves before it begins; processes have a runner for that."""
+        if os.path.exists(os.path.join(directory, "served.json")):
+            return served
+        if os.path.exists(os.path.join(directory, "http.json")):
+            return http
+        return processes
+
+    async def attach(*, attempt: str, directory: str) -> Running | None:
+        return await begun_by(directory).attach(attempt=attempt, directory=directory)
+
     world = World(
         transports=Transports(command=processes, http=http, served=served),
         kinds=KINDS,
@@ -115,13 +129,16 @@ def build(
         luck=random.random,
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
+        attach=attach,
+        boot_id=clock.boot_id(),
+        variables_of=read_variables,
     )
     return Built(
         engine=Engine(store, clock, settings, world),
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),
-        end_leftovers=served.take_up,
+        take_up_servers=served.take_up,
     )
 
 

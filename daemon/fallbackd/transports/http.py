@@ -52,14 +52,17 @@ class OutputLog:
     Args:
         directory: Exists. The files are made with the first chunk.
         max_bytes: What is kept; a marker says that more came.
+        size_bytes: What is in it already, from an earlier daemon.
     """
 
-    def __init__(self, directory: str, *, max_bytes: int = MAX_LOG_BYTES) -> None:
+    def __init__(
+        self, directory: str, *, max_bytes: int = MAX_LOG_BYTES, size_bytes: int = 0
+    ) -> None:
         self._directory = Path(directory)
         self._max_bytes = max_bytes
         self._files: tuple[BinaryIO, BinaryIO] | None = None
-        self._full = False
-        self.size_bytes = 0
+        self._full = size_bytes >= max_bytes
+        self.size_bytes = size_bytes
 
     def write(self, chunk: Chunk) -> None:
         if self._full:
@@ -121,6 +124,12 @@ class HttpTransport:
         return HttpRunning(
             call, secrets=secrets, transport=self, directory=directory, clock=self._clock
         )
+
+    async def attach(self, *, attempt: str, directory: str) -> "HttpRunning | None":
+        return None
+
+    async def detach(self) -> None:
+        await self.aclose()
 
     def client(self) -> "httpx2.AsyncClient":
         """
@@ -188,6 +197,10 @@ class HttpRunning:
         if self._exit is None:
             raise RuntimeError(f"{self!r} has not ended: exhaust its chunks first")
         return self._exit
+
+    @property
+    def recorded_bytes(self) -> int:
+        return 0
 
     @property
     def log_bytes(self) -> int:
