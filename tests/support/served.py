@@ -59,7 +59,7 @@ class Place:
         self.start = start
         self.work = root / "work"
         self.work.mkdir(exist_ok=True)
-        self.attempts = 0
+        self.attempts = len(list(root.glob("attempt*")))
 
     def call(self, prompt: str, *, cwd: Path | None = None, **more: Any) -> ServedPrompt:
         server = CommandLine(
@@ -86,6 +86,20 @@ class Place:
     async def ask(self, prompt: str, *, when: When | None = None, **more: Any) -> "Heard":
         heard = Heard(await self.open(self.call(prompt, **more)))
         await heard.listen(when)
+        return heard
+
+    async def attach(self, number: int = 1) -> "Running | None":
+        with anyio.fail_after(LIMIT_S):
+            return await self.transport.attach(
+                attempt=f"d1.{number}", directory=str(self.root / f"attempt{number}")
+            )
+
+    async def taken_up(self, number: int = 1) -> "Heard":
+        """The attempt of an earlier daemon, to its end."""
+        running = await self.attach(number)
+        assert running is not None
+        heard = Heard(running)
+        await heard.listen()
         return heard
 
     def notes(self, word: str) -> list[dict[str, Any]]:
@@ -141,7 +155,15 @@ class Heard:
 
 
 @asynccontextmanager
-async def serving(root: Path, *, start: str = "", **limits: float) -> AsyncIterator[Place]:
+async def serving(
+    root: Path, *, start: str = "", leaves: bool = False, **limits: float
+) -> AsyncIterator[Place]:
+    """
+    A daemon's run of the transport: what an earlier one has left is taken up first.
+
+    Args:
+        leaves: At its end servers and prompts are left to the next one, as by a daemon that dies.
+    """
     processes = ProcessTransport()
     async with anyio.create_task_group() as tasks:
         transport = ServedTransport(
@@ -152,11 +174,22 @@ async def serving(root: Path, *, start: str = "", **limits: float) -> AsyncItera
             limits=Limits(**limits),
         )
         try:
+            await transport.take_up()
             yield Place(transport, root, start)
         finally:
             with anyio.CancelScope(shield=True), anyio.fail_after(LIMIT_S):
-                await transport.aclose()
-    await processes.aclose()
+                await (transport.detach() if leaves else transport.aclose())
+    await (processes.detach() if leaves else processes.aclose())
+
+
+@asynccontextmanager
+async def listening(running: Running) -> AsyncIterator["Heard"]:
+    """To what is under way, until the end of the block; that leaves it under way."""
+    heard = Heard(running)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(heard.listen)
+        yield heard
+        tasks.cancel_scope.cancel()
 
 
 def stop_at(kind: type[Observation], *, grace_s: float = 20.0) -> When:

@@ -1,12 +1,21 @@
 """Prompts to a helper server: how they go, end and are stopped."""
 
 import os
-import sys
 from pathlib import Path
 
 import anyio
 import pytest
-from tests.support.served import LIMIT_S, Heard, Place, Ticks, lives, serving, stop_at, until
+from tests.support.served import (
+    LIMIT_S,
+    Heard,
+    Place,
+    Ticks,
+    listening,
+    lives,
+    serving,
+    stop_at,
+    until,
+)
 
 from fallbackd.core.exchange import (
     CommandLine,
@@ -279,16 +288,14 @@ async def test_stop_while_the_server_starts_ends_the_prompt_at_once(tmp_path: Pa
     assert not lives(place.notes("start")[0]["pid"])
 
 
-async def test_caller_that_leaves_aborts_its_prompt(tmp_path: Path) -> None:
+async def test_caller_that_leaves_early_leaves_its_prompt_under_way(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
-        heard = Heard(await place.open(place.call("tool")))
-        with anyio.fail_after(LIMIT_S):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(heard.listen)
+        async with listening(await place.open(place.call("tool"))) as heard:
+            with anyio.fail_after(LIMIT_S):
                 await heard.arrived.wait()
-                tasks.cancel_scope.cancel()
-        await until(lambda: not lives(heard.tool_pid))
-        assert len(place.notes("abort")) == 1
+        assert lives(heard.tool_pid)
+        assert place.notes("abort") == []
+    assert not lives(heard.tool_pid)
 
 
 async def test_unused_server_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
@@ -323,25 +330,6 @@ async def test_cancelled_daemon_ends_its_servers(tmp_path: Path) -> None:
             tasks.cancel_scope.cancel()
     assert not lives(place.notes("start")[0]["pid"])
     await processes.aclose()
-
-
-async def test_leftover_of_a_daemon_before_is_ended(tmp_path: Path) -> None:
-    directory = tmp_path / "servers" / "old" / "0"
-    directory.mkdir(parents=True)
-    before = ProcessTransport()
-    command = CommandLine(
-        argv=(sys.executable, "-c", "import time; time.sleep(600)"), cwd=str(tmp_path)
-    )
-    running = await before.open(command, attempt="server:k", directory=str(directory), env={})
-    assert running.pid is not None
-    assert lives(running.pid)
-    await until((directory / "attempt.json").exists)
-    async with serving(tmp_path) as place:
-        with anyio.fail_after(LIMIT_S):
-            await place.transport.end_leftovers()
-        assert not lives(running.pid)
-        assert not (tmp_path / "servers" / "old").exists()
-    await before.aclose()
 
 
 async def test_password_and_prompt_are_in_no_repr_and_the_password_in_no_argv(

@@ -55,6 +55,6 @@ def _parent_of(pid: int) -> int:
 def read_environment(pid: int) -> dict[str, str]:
     """All that a process was started with; nothing of one that is gone."""
     try:
-        return _environ(pid)
+        return {name: value for name, value in _environ(pid).items() if name}
     except (OSError, ValueError):
         return {}

@@ -176,7 +176,9 @@ class ServedTransport:
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, directory, True))
                 continue
             server = self._keep(found.key, found, directory)
-            if not found.key or not found.environment:
+            if found.has_ended:
+                server.retire()
+            elif not found.key or not found.environment:
                 server.stop("it could not be taken up again")
             elif found.key in self._servers:
                 server.retire()

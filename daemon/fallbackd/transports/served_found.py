@@ -21,7 +21,8 @@ class Found(Struct, frozen=True, kw_only=True):
     """Empty: it is of a daemon that did not write it down."""
     running: Running
     environment: Mapping[str, str]
-    """Of the process. Empty: it is gone, or cannot be told from another one."""
+    """Of the process. Empty: it is gone, or may not be looked at."""
+    has_ended: bool
 
     def __repr__(self) -> str:
         return f"Found({self.key!r}, pid={self.running.pid})"
@@ -50,6 +51,7 @@ async def find_server(directory: Path, processes: Transport) -> Found | None:
         key="" if record is None else record.key,
         running=running,
         environment={} if identity is None else _environment(identity),
+        has_ended=identity is None or not _lives(identity),
     )
 
 
@@ -68,11 +70,16 @@ def identify(directory: Path) -> ServerIdentity | None:
 
 
 def _environment(identity: ServerIdentity) -> Mapping[str, str]:
-    if identity.boot_id != tree.boot_id():
-        return {}
     found = read_environment(identity.pid)
-    now = tree.process(identity.pid)  # after the look, which was at this process then
-    return found if now is not None and now.start == identity.start else {}
+    # Looked at afterwards: then it was this process whose environment was read.
+    return found if _lives(identity) else {}
+
+
+def _lives(identity: ServerIdentity) -> bool:
+    if identity.boot_id != tree.boot_id():
+        return False
+    now = tree.process(identity.pid)
+    return now is not None and now.start == identity.start and not now.is_dead
 
 
 def _shared(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -36,9 +36,6 @@ T = TypeVar("T")
 
 MIN_ABORT_S = 2.0
 """What an abort gets even where `stop` grants less: it takes 0.05 s (measured)."""
-SETTLE_S = 5.0
-"""For a server to begin what it has accepted, or to write down the end of what it has done; the
-latter takes up to 30 ms (measured)."""
 
 HANDED_ON = frozenset(
     {
@@ -233,6 +230,7 @@ class RunningPrompt:
 
     async def _catch_up(self, session: ServedSession) -> AsyncIterator[Chunk]:
         """What happened while nobody listened, by the state of the server."""
+        was_idle, self._is_idle = self._is_idle, False  # what is heard from now on counts
         snapshot = await self._unless_stopped(lambda: self._look(session))
         if snapshot is None or session.server.is_over:
             return  # the end of the server, or the stop, is the end of the prompt
@@ -247,23 +245,25 @@ class RunningPrompt:
         for event in asked_before:  # told, but perhaps not answered
             async for chunk in self._answer(session, event):
                 yield chunk
-        if snapshot.is_busy:
-            self._is_idle = False
-        elif snapshot.is_settled:
+        if snapshot.is_busy or self._is_idle:
+            return
+        if snapshot.is_settled:
             error = (snapshot.last_answer or {}).get("error")
             if isinstance(error, dict) and error.get("name") != "MessageAbortedError":
                 self._failed = True
-            if not self._is_idle:
-                self._is_idle = True
+            self._is_idle = True
+            if not was_idle:
                 yield self._line("session.idle")
-        elif not self._is_idle:
+        elif was_idle:
+            self._is_idle = True
+        else:
             note = "it ended while nobody listened, and its server does not know how"
             gone = (await self._stopped()).gone
             self._end(ProcessExit(at=self._clock.now(), gone=gone, note=note))
 
     async def _look(self, session: ServedSession) -> Snapshot | None:
         """Of a turn that goes on, or whose end is written down; None: no answer."""
-        until = anyio.current_time() + SETTLE_S
+        until = anyio.current_time() + session.server.limits.settle_s
         snapshot = None
         while not session.server.is_over:
             try:

@@ -55,6 +55,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     idle_s: float = 300.0
     stray_s: float = 60.0
     """How long a server that was taken up waits for somebody to take up the prompts on it."""
+    settle_s: float = 5.0
+    """For it to begin what it has accepted, or to write down the end of what it has done; the
+    latter takes up to 30 ms (measured)."""
 
 
 class Server:
@@ -78,7 +81,7 @@ class Server:
         self._source = source
         self._processes = processes
         self.directory = directory
-        self._limits = limits
+        self.limits = limits
         self._on_over = on_over
         if isinstance(source, Found):
             self._password = source.environment.get(PASSWORD_VARIABLE, "")
@@ -213,10 +216,10 @@ class Server:
 
     async def _serve(self, over: anyio.Event) -> None:
         with self._start_scope:
-            self._start_scope.deadline = anyio.current_time() + self._limits.start_s
+            self._start_scope.deadline = anyio.current_time() + self.limits.start_s
             await self._become_ready()
         if not self.is_ready:
-            self.stop(f"did not listen within {self._limits.start_s:g} s")
+            self.stop(f"did not listen within {self.limits.start_s:g} s")
         self._expire_if_unused()
         if self.unclaimed and self._tasks is not None:
             self._tasks.start_soon(self._end_strays)
@@ -315,13 +318,13 @@ class Server:
 
     async def _expire(self, uses: int) -> None:
         if not self.is_retired or self.unclaimed:
-            await anyio.sleep(self._limits.idle_s)
+            await anyio.sleep(self.limits.idle_s)
         if self._uses == uses:
             self.stop("nobody used it")
 
     async def _end_strays(self) -> None:
         """Prompts that nobody asks for any more end with the server, as soon as others allow."""
-        await anyio.sleep(self._limits.stray_s)
+        await anyio.sleep(self.limits.stray_s)
         if self.unclaimed:
             self.unclaimed.clear()
             self.retire()

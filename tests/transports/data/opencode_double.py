@@ -216,6 +216,7 @@ def route(method: str, path: str, cwd: str, body: dict):
                 status(name, "idle")
             return 200, True
         case "GET", ["session", name, "children"]:
+            note("looked", session=name)
             born = [s["info"] for s in sessions.values() if "info" in s]
             return 200, [each for each in born if each["parentID"] == name]
         case "DELETE", ["session", name]:
@@ -265,6 +266,9 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 await events(writer)
                 return
             cwd = parse_qs(url.query).get("directory", [""])[0]
+            if b'"swallow"' in raw:
+                note("swallowed")
+                await asyncio.Event().wait()
             code, value = route(method, url.path, cwd, json.loads(raw) if raw else {})
             data = b"" if value is None else json.dumps(value).encode()
             start = f"HTTP/1.1 {code} X\r\nContent-Length: {len(data)}\r\n\r\n"

@@ -1,0 +1,380 @@
+"""Prompts on helper servers that outlive the daemon: what the next one makes of them."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from tests.support.served import LIMIT_S, Heard, Place, listening, lives, serving, until
+
+from fallbackd.core.exchange import CommandLine, Evidence, NoAnswer, ProcessExit
+from fallbackd.transports.process import ProcessTransport
+from fallbackd.transports.recording import read_chunks
+from fallbackd.transports.served_record import PromptRecord, read_prompt, write_prompt
+
+
+class Script:
+    """Tells the double what to do next, also while no daemon is there."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "script"
+        self._notes = root / "notes"
+        if not self.path.exists():
+            os.mkfifo(self.path)
+
+    def prompt(self) -> str:
+        return f"obey {self.path}"
+
+    async def say(self, *lines: str) -> None:
+        """Returns when the last one is done."""
+        done = self._done()
+        handle = os.open(self.path, os.O_RDWR)  # does not wait for a reader
+        try:
+            for line in lines:
+                os.write(handle, f"{line}\n".encode())
+            await until(lambda: self._done() == done + len(lines))
+        finally:
+            os.close(handle)
+
+    def _done(self) -> int:
+        return self._notes.read_text().count('"obeyed"') if self._notes.exists() else 0
+
+
+def log_of(root: Path) -> list[dict[str, Any]]:
+    """The recorded events, by the index: what it does not tell of is not there."""
+    chunks = list(read_chunks(str(root / "attempt1")))
+    size = (root / "attempt1" / "output.log").stat().st_size
+    assert sum(len(each.data) for each in chunks) == size
+    return [json.loads(each.data) for each in chunks]
+
+
+async def leave(tmp_path: Path, *lines: str, shown: str, **more: Any) -> Script:
+    """A daemon that has shown the event `shown` of a prompt, and is gone."""
+    script = Script(tmp_path)
+    async with (
+        serving(tmp_path, leaves=True) as place,
+        listening(await place.open(place.call(script.prompt(), **more))) as heard,
+    ):
+        await script.say(*lines)
+        await until(lambda: bool(heard.events(shown)))
+    return script
+
+
+async def test_prompt_goes_on_and_is_followed_to_its_end(tmp_path: Path) -> None:
+    script = await leave(tmp_path, "begin", "delta who", shown="message.part.delta")
+    before = log_of(tmp_path)
+    async with serving(tmp_path) as place:
+        running = await place.attach()
+        assert running is not None
+        assert running.recorded_bytes == (tmp_path / "attempt1" / "output.log").stat().st_size
+        async with listening(running) as heard:
+            await until(lambda: bool(place.notes("looked")))
+            await script.say("delta le", "text whole", "end")
+            with anyio.fail_after(LIMIT_S):
+                await heard.ended.wait()
+    assert heard.text == "whole"
+    assert isinstance(heard.exit, ProcessExit)
+    assert (heard.exit.code, heard.exit.gone) == (0, True)
+    assert [json.loads(each.data) for each in heard.chunks] == log_of(tmp_path)
+    assert log_of(tmp_path)[: len(before)] == before
+    assert [each["properties"]["delta"] for each in heard.events("message.part.delta")] == [
+        "who",
+        "le",
+    ]
+    assert len(heard.events("fallbackd.session")) == len(heard.events("fallbackd.final")) == 1
+    assert [each["text"] for each in place.notes("prompt")] == [script.prompt()]
+    assert len(place.notes("start")) == 1
+
+
+async def test_sizes_tell_where_the_past_ends(tmp_path: Path) -> None:
+    script = await leave(tmp_path, "begin", "delta who", shown="message.part.delta")
+    async with serving(tmp_path) as place:
+        running = await place.attach()
+        assert running is not None
+        assert running.log_bytes == 0
+        await script.say("text whole", "end")
+        with anyio.fail_after(LIMIT_S):
+            sizes = [running.log_bytes - len(each.data) async for each in running.chunks()]
+        assert sizes[0] == 0
+        assert running.recorded_bytes in sizes
+        assert running.log_bytes == (tmp_path / "attempt1" / "output.log").stat().st_size
+
+
+async def test_what_ended_while_no_daemon_ran_is_judged_by_what_the_server_has(
+    tmp_path: Path,
+) -> None:
+    script = await leave(tmp_path, "begin", shown="message.part.updated")
+    await script.say("delta whole", "text whole", "child", "end")
+    async with serving(tmp_path) as place:
+        heard = await place.taken_up()
+    assert heard.text == "whole"
+    assert isinstance(heard.exit, ProcessExit)
+    assert heard.exit.code == 0
+    texts = [
+        each["properties"]["part"].get("text")
+        for each in heard.events("message.part.updated")
+        if each["properties"]["part"]["id"] == "prt_o"
+    ]
+    assert texts == ["", "whole"]
+    assert len(heard.events("session.created")) == 1
+    assert len(heard.events("session.idle")) == 1
+
+
+async def test_failure_while_no_daemon_ran_is_one(tmp_path: Path) -> None:
+    script = await leave(tmp_path, "begin", shown="message.part.updated")
+    await script.say("fail")
+    async with serving(tmp_path) as place:
+        heard = await place.taken_up()
+    assert isinstance(heard.exit, ProcessExit)
+    assert heard.exit.code == 1
+    outcome = heard.reader.outcome(heard.exit)
+    assert isinstance(outcome, Evidence)
+    assert outcome.http_status == 401
+
+
+async def test_end_that_the_server_cannot_tell_is_unknown_and_no_success(tmp_path: Path) -> None:
+    script = await leave(tmp_path, "begin", shown="message.part.updated")
+    await script.say("text looks whole", "quiet")
+    async with serving(tmp_path, settle_s=0.3) as place:
+        heard = await place.taken_up()
+    assert isinstance(heard.exit, ProcessExit)
+    assert (heard.exit.code, heard.exit.signal) == (None, None)
+    assert heard.exit.gone
+    assert "does not know how" in heard.exit.note
+    assert isinstance(heard.reader.outcome(heard.exit), Evidence)
+
+
+async def test_answer_that_nobody_kept_is_given_again_without_the_server(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        first = await place.ask("say once")
+    assert first.text == "once"
+    async with serving(tmp_path) as place:
+        again = await place.taken_up()
+        assert len(place.notes("start")) == 1
+    assert again.text == "once"
+    assert again.exit == first.exit
+    assert [each.data for each in again.chunks] == [each.data for each in first.chunks]
+    assert [each.at for each in again.chunks] == pytest.approx([each.at for each in first.chunks])
+
+
+async def test_permission_that_was_asked_for_meanwhile_is_answered(tmp_path: Path) -> None:
+    script = await leave(tmp_path, "begin", shown="message.part.updated", permissions="full")
+    await script.say("ask")
+    async with serving(tmp_path) as place:
+        running = await place.attach()
+        assert running is not None
+        async with listening(running) as heard:
+            await until(lambda: bool(place.notes("permission")))
+            await script.say("text done", "end")
+            with anyio.fail_after(LIMIT_S):
+                await heard.ended.wait()
+    assert heard.text == "done"
+    assert [each["reply"] for each in place.notes("permission")] == ["once"]
+    assert len(heard.events("permission.asked")) == 1
+
+
+async def test_tool_of_a_prompt_that_was_taken_up_is_known_and_ended_by_a_stop(
+    tmp_path: Path,
+) -> None:
+    await leave(tmp_path, "begin", "tool", shown="message.part.updated")
+    async with serving(tmp_path) as place:
+        running = await place.attach()
+        assert running is not None
+        async with listening(running) as heard:
+            with anyio.fail_after(LIMIT_S):
+                await heard.arrived.wait()
+            assert lives(heard.tool_pid)
+            assert place.transport.attempt_of(heard.tool_pid) == "d1.1"
+            running.stop(grace_s=20.0)
+            with anyio.fail_after(LIMIT_S):
+                await heard.ended.wait()
+        assert isinstance(heard.exit, NoAnswer)
+        assert heard.exit.stopped
+        assert heard.exit.gone
+        assert not lives(heard.tool_pid)
+        assert (await place.ask("say still here")).text == "still here"
+        assert len(place.notes("start")) == 1
+
+
+async def test_warm_server_is_used_again_and_ends_when_nobody_does(tmp_path: Path) -> None:
+    async with serving(tmp_path, leaves=True) as place:
+        await place.ask("say one")
+    (started,) = place.notes("start")
+    assert lives(started["pid"])
+    async with serving(tmp_path, leaves=True) as place:
+        assert (await place.ask("say two")).text == "two"
+        assert len(place.notes("start")) == 1
+    async with serving(tmp_path, idle_s=0.05) as place:
+        await until(lambda: not lives(started["pid"]))
+        await until(lambda: list((tmp_path / "servers").iterdir()) == [])
+
+
+async def test_server_of_another_environment_gets_no_new_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, leaves=True) as place:
+        await place.ask("say one")
+    (started,) = place.notes("start")
+    monkeypatch.setenv("A_KEY_OF_SOME_PROVIDER", "another one")
+    async with serving(tmp_path) as place:
+        assert (await place.ask("say two")).text == "two"
+        assert len(place.notes("start")) == 2
+        await until(lambda: not lives(started["pid"]))
+
+
+async def test_server_ends_with_a_prompt_that_nobody_asks_for_any_more(tmp_path: Path) -> None:
+    await leave(tmp_path, "begin", "tool", shown="message.part.updated")
+    (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
+    async with serving(tmp_path, stray_s=0.05):
+        await until(lambda: not lives(started["pid"]))
+    assert list((tmp_path / "servers").iterdir()) == []
+
+
+async def test_server_that_ended_with_its_prompt_is_no_success(tmp_path: Path) -> None:
+    script = await leave(tmp_path, "begin", "tool", shown="message.part.updated")
+    await script.say("text looks whole")
+    (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
+    os.kill(started["pid"], signal.SIGKILL)
+    async with serving(tmp_path) as place:
+        heard = await place.taken_up()
+    assert isinstance(heard.exit, ProcessExit)
+    assert (heard.exit.code, heard.exit.signal) == (None, 9)
+    assert heard.exit.gone
+    assert not lives(heard.tool_pid)
+    assert isinstance(heard.reader.outcome(heard.exit), Evidence)
+
+
+async def test_server_of_which_nothing_is_left_is_an_unknown_end(tmp_path: Path) -> None:
+    await leave(tmp_path, "begin", shown="message.part.updated")
+    (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
+    os.kill(started["pid"], signal.SIGKILL)
+    await until(lambda: bool(list((tmp_path / "servers").glob("*/*/exit.json"))))
+    shutil.rmtree(tmp_path / "servers")
+    async with serving(tmp_path) as place:
+        heard = await place.taken_up()
+    assert isinstance(heard.exit, ProcessExit)
+    assert (heard.exit.code, heard.exit.signal, heard.exit.gone) == (None, None, True)
+    assert heard.events("message.part.updated")
+
+
+async def test_other_boot_of_the_machine_is_told(tmp_path: Path) -> None:
+    await leave(tmp_path, "begin", shown="message.part.updated")
+    record = recorded(tmp_path)
+    assert record.identity is not None
+    identity = msgspec.structs.replace(record.identity, boot_id="another")
+    rewrite(tmp_path, server="gone", identity=identity)
+    async with serving(tmp_path) as place:
+        heard = await place.taken_up()
+    assert isinstance(heard.exit, ProcessExit)
+    assert heard.exit.rebooted
+
+
+def recorded(root: Path) -> PromptRecord:
+    record = read_prompt(str(root / "attempt1"))
+    assert record is not None
+    return record
+
+
+def rewrite(root: Path, **changes: Any) -> None:
+    changed = msgspec.structs.replace(recorded(root), **changes)
+    write_prompt(str(root / "attempt1"), changed)
+
+
+async def test_prompt_whose_posting_is_in_doubt_and_that_arrived_is_followed(
+    tmp_path: Path,
+) -> None:
+    script = await leave(tmp_path, "begin", shown="message.part.updated")
+    rewrite(tmp_path, phase="posting")
+    await script.say("text whole", "end")
+    async with serving(tmp_path) as place:
+        assert (await place.taken_up()).text == "whole"
+        assert len(place.notes("prompt")) == 1
+
+
+async def test_prompt_that_did_not_arrive_cannot_any_more_and_is_started_anew(
+    tmp_path: Path,
+) -> None:
+    async with (
+        serving(tmp_path, leaves=True) as place,
+        listening(await place.open(place.call("swallow"))),
+    ):
+        await until(lambda: bool(place.notes("swallowed")))
+    session = recorded(tmp_path).session
+    assert recorded(tmp_path).phase == "posting"
+    async with serving(tmp_path) as place:
+        assert await place.attach() is None
+        assert [each["session"] for each in place.notes("delete")] == [session]
+        assert not (tmp_path / "attempt1").exists()
+
+
+async def test_attempt_without_a_record_is_a_process_or_nothing(tmp_path: Path) -> None:
+    run = CommandLine(argv=("sh", "-c", "echo done; sleep 600"), cwd=str(tmp_path))
+    async with (
+        serving(tmp_path, start="broken", leaves=True) as place,
+        listening(await place.open(place.call("say x", otherwise=run))) as heard,
+    ):
+        await until(lambda: bool(heard.chunks))
+    (tmp_path / "attempt2").mkdir()
+    async with serving(tmp_path) as place:
+        running = await place.attach()
+        assert running is not None
+        assert running.pid is not None
+        assert lives(running.pid)
+        again = Heard(running)
+        running.stop(grace_s=1.0)
+        await again.listen()
+        assert [each.data for each in again.chunks] == [b"done\n"]
+        assert await place.attach(2) is None
+
+
+async def test_half_written_event_is_no_event(tmp_path: Path) -> None:
+    script = await leave(tmp_path, "begin", "delta who", shown="message.part.delta")
+    with (tmp_path / "attempt1" / "output.log").open("ab") as log:
+        log.write(b'{"type":"message.part.upd')
+    with (tmp_path / "attempt1" / "output.idx").open("ab") as index:
+        index.write(b"1000.0 v 2")
+    await script.say("text whole", "end")
+    async with serving(tmp_path) as place:
+        assert (await place.taken_up()).text == "whole"
+    assert log_of(tmp_path)[-1]["type"] == "fallbackd.final"
+
+
+async def test_password_is_in_no_file(tmp_path: Path) -> None:
+    await leave(tmp_path, "begin", shown="message.part.updated")
+    (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
+    environment = Path(f"/proc/{started['pid']}/environ").read_bytes().split(b"\0")
+    password = next(
+        each.partition(b"=")[2]
+        for each in environment
+        if each.startswith(b"OPENCODE_SERVER_PASSWORD=")
+    )
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert any(each.name == "served.json" for each in files)
+    assert not [each for each in files if password in each.read_bytes()]
+    private = [each for each in files if each.name in ("served.json", "server.json", "d1.1")]
+    assert {each.stat().st_mode & 0o777 for each in private} == {0o600}
+    async with serving(tmp_path):
+        pass
+    assert not lives(started["pid"])
+
+
+async def test_server_of_a_daemon_that_kept_no_record_is_ended(tmp_path: Path) -> None:
+    directory = tmp_path / "servers" / "old" / "0"
+    directory.mkdir(parents=True)
+    before = ProcessTransport()
+    command = CommandLine(
+        argv=(sys.executable, "-c", "import time; time.sleep(600)"), cwd=str(tmp_path)
+    )
+    running = await before.open(command, attempt="server:k", directory=str(directory), env={})
+    assert running.pid is not None
+    await before.detach()
+    assert lives(running.pid)
+    async with serving(tmp_path):
+        await until(lambda: not lives(running.pid or 0))
+        await until(lambda: not (tmp_path / "servers" / "old").exists())
