@@ -255,6 +255,8 @@ async def test_server_of_which_nothing_is_left_is_an_unknown_end(tmp_path: Path)
     (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
     os.kill(started["pid"], signal.SIGKILL)
     await until(lambda: bool(list((tmp_path / "servers").glob("*/*/exit.json"))))
+    (runner,) = {runner_of(each) for each in (tmp_path / "servers").glob("*/*/attempt.json")}
+    await until(lambda: not lives(runner))
     shutil.rmtree(tmp_path / "servers")
     async with serving(tmp_path) as place:
         heard = await place.taken_up()
@@ -273,6 +275,12 @@ async def test_other_boot_of_the_machine_is_told(tmp_path: Path) -> None:
         heard = await place.taken_up()
     assert isinstance(heard.exit, ProcessExit)
     assert heard.exit.rebooted
+
+
+def runner_of(path: Path) -> int:
+    """The pid of the runner that wrote it."""
+    pid: int = json.loads(path.read_bytes())["runner"]
+    return pid
 
 
 def recorded(root: Path) -> PromptRecord:
