@@ -97,22 +97,19 @@ async def test_prompts_on_the_private_server_outlive_the_daemon(tmp_path: Path) 
         check(s, await finished(s, "r4"), begun)
         assert len(s.provider.calls("opencode")) == 2
 
-        # All of them on one server, which ends with the work of the last daemon.
-        assert [each.pid for each in matching(servers_of(s))] == [server.pid]
-        await s.daemon.stop()
-        assert matching(servers_of(s)) == []
-
-
-async def test_a_tool_is_stopped_by_the_daemon_that_took_it_up(tmp_path: Path) -> None:
-    async with scene(tmp_path) as s:
-        s.provider.behave("opencode", "tool", command="sleep 307.25")
-        begun = await begin(s, "r1")
-        await appear(runs("sleep", "307.25"))
+        # A tool is ended by the daemon that took it up.
+        s.provider.behave("opencode", "tool", command=f"cat {fifo}")
+        begun = await begin(s, "r5")
+        await appear(runs("cat", str(fifo)))
         await s.daemon.kill()
         await s.daemon.start()
         assert (await s.cancel(begun))["state"] == "cancelled", s.daemon.log()
-        assert matching(runs("sleep", "307.25")) == []
-        assert matching(servers_of(s)), "the server has other prompts to serve"
+        assert matching(runs("cat", str(fifo))) == []
+
+        # All of them on one server, which ends with the last daemon.
+        assert [each.pid for each in matching(servers_of(s))] == [server.pid]
+        await s.daemon.stop()
+        assert matching(servers_of(s)) == []
 
 
 async def release(fifo: Path) -> None:

@@ -103,11 +103,16 @@ class Place:
         return heard
 
     def notes(self, word: str) -> list[dict[str, Any]]:
-        try:
-            lines = (self.root / "notes").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [each for each in map(json.loads, lines) if each["word"] == word]
+        return notes(self.root, word)
+
+
+def notes(root: Path, word: str) -> list[dict[str, Any]]:
+    """What the double has written down."""
+    try:
+        lines = (root / "notes").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [each for each in map(json.loads, lines) if each["word"] == word]
 
 
 class Heard:

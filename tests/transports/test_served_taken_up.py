@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from tests.support.served import LIMIT_S, Heard, Place, listening, lives, serving, until
+from tests.support.served import LIMIT_S, Heard, listening, lives, notes, serving, until
 
-from fallbackd.core.exchange import CommandLine, Evidence, NoAnswer, ProcessExit
+from fallbackd.core.exchange import CommandLine, Evidence, NoAnswer, NotStarted, ProcessExit
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_chunks
 from fallbackd.transports.served_record import PromptRecord, read_prompt, write_prompt
@@ -230,7 +230,7 @@ async def test_server_of_another_environment_gets_no_new_prompt(
 
 async def test_server_ends_with_a_prompt_that_nobody_asks_for_any_more(tmp_path: Path) -> None:
     await leave(tmp_path, "begin", "tool", shown="message.part.updated")
-    (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
+    (started,) = notes(tmp_path, "start")
     async with serving(tmp_path, stray_s=0.05):
         await until(lambda: not lives(started["pid"]))
     assert list((tmp_path / "servers").iterdir()) == []
@@ -239,7 +239,7 @@ async def test_server_ends_with_a_prompt_that_nobody_asks_for_any_more(tmp_path:
 async def test_server_that_ended_with_its_prompt_is_no_success(tmp_path: Path) -> None:
     script = await leave(tmp_path, "begin", "tool", shown="message.part.updated")
     await script.say("text looks whole")
-    (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
+    (started,) = notes(tmp_path, "start")
     os.kill(started["pid"], signal.SIGKILL)
     async with serving(tmp_path) as place:
         heard = await place.taken_up()
@@ -252,7 +252,7 @@ async def test_server_that_ended_with_its_prompt_is_no_success(tmp_path: Path) -
 
 async def test_server_of_which_nothing_is_left_is_an_unknown_end(tmp_path: Path) -> None:
     await leave(tmp_path, "begin", shown="message.part.updated")
-    (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
+    (started,) = notes(tmp_path, "start")
     os.kill(started["pid"], signal.SIGKILL)
     await until(lambda: bool(list((tmp_path / "servers").glob("*/*/exit.json"))))
     (runner,) = {runner_of(each) for each in (tmp_path / "servers").glob("*/*/attempt.json")}
@@ -321,6 +321,35 @@ async def test_prompt_that_did_not_arrive_cannot_any_more_and_is_started_anew(
         assert not (tmp_path / "attempt1").exists()
 
 
+async def test_prompt_that_cannot_be_written_down_is_not_posted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        running = await place.open(place.call("say one"))
+        (tmp_path / "attempt1").rmdir()
+        heard = Heard(running)
+        await heard.listen()
+        assert isinstance(heard.exit, NotStarted)
+        assert (heard.exit.error, heard.exit.path) == ("ENOENT", str(tmp_path / "attempt1"))
+        assert place.notes("prompt") == []
+
+
+async def test_stop_before_the_server_is_found_to_serve_ends_it(tmp_path: Path) -> None:
+    await leave(tmp_path, "begin", "tool", shown="message.part.updated")
+    (started,) = notes(tmp_path, "start")
+    os.kill(started["pid"], signal.SIGSTOP)
+    async with serving(tmp_path) as place:
+        running = await place.attach()
+        assert running is not None
+        running.stop(grace_s=0.1)
+        heard = Heard(running)
+        with anyio.fail_after(LIMIT_S):
+            await heard.listen()
+        assert isinstance(heard.exit, NoAnswer)
+        assert heard.exit.stopped
+        assert heard.exit.gone
+        assert not lives(started["pid"])
+        assert not lives(heard.tool_pid)
+
+
 async def test_attempt_without_a_record_is_a_process_or_nothing(tmp_path: Path) -> None:
     run = CommandLine(argv=("sh", "-c", "echo done; sleep 600"), cwd=str(tmp_path))
     async with (
@@ -355,7 +384,7 @@ async def test_half_written_event_is_no_event(tmp_path: Path) -> None:
 
 async def test_password_is_in_no_file(tmp_path: Path) -> None:
     await leave(tmp_path, "begin", shown="message.part.updated")
-    (started,) = Place(None, tmp_path, "").notes("start")  # type: ignore[arg-type]
+    (started,) = notes(tmp_path, "start")
     environment = Path(f"/proc/{started['pid']}/environ").read_bytes().split(b"\0")
     password = next(
         each.partition(b"=")[2]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import anyio
 from msgspec import Struct
 
 from fallbackd.lib.procenv import read_environment
@@ -13,6 +14,8 @@ from fallbackd.transports.runner.attempt import ATTEMPT_FILE
 from fallbackd.transports.served_record import ServerIdentity, read_server
 
 OWN_VARIABLES = frozenset({"OPENCODE_SERVER_PASSWORD", "TMPDIR", "PWD"})
+ENDING_S = 1.0
+_LOOK_S = 0.02
 _OWN_PREFIX = "FALLBACKD_"
 
 
@@ -47,10 +50,17 @@ async def find_server(directory: Path, processes: Transport) -> Found | None:
         return None
     record = read_server(directory)
     identity = identify(directory)
+    environment: Mapping[str, str] = {}
+    with anyio.move_on_after(ENDING_S):
+        # One that is about to be gone has no environment any more.
+        while identity is not None and _lives(identity):
+            if environment := _environment(identity):
+                break
+            await anyio.sleep(_LOOK_S)
     return Found(
         key="" if record is None else record.key,
         running=running,
-        environment={} if identity is None else _environment(identity),
+        environment=environment,
         has_ended=identity is None or not _lives(identity),
     )
 

@@ -8,6 +8,7 @@ A prompt that begins.
 ```
 """
 
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fallbackd.core.exchange import Chunk, Exit, NoAnswer, NotStarted, ServedPrompt
@@ -152,8 +153,8 @@ class NewPrompt(RunningPrompt):
             note_prompt(server.directory, self.attempt)
             write_prompt(self._directory, record)
         except OSError as error:
-            text = f"{self._directory} takes no record of the prompt: {error.strerror}"
-            # The engine knows its own directory.
-            return NotStarted(error="ENOSPC", text=text, path=self._directory, at=self._clock.now())
+            text = f"it takes no record of the prompt: {error.strerror}"
+            name = errno.errorcode.get(error.errno or 0, "EIO")
+            return NotStarted(error=name, text=text, path=self._directory, at=self._clock.now())
         self._record = record
         return None

@@ -340,8 +340,9 @@ class Server:
         cwd: str | None = None,
         limit_s: float = CALL_LIMIT_S,
     ) -> Any:
-        """See `ServerClient.call`. Only while it serves, or has served."""
-        assert self._client is not None
+        """See `ServerClient.call`."""
+        if self._client is None:
+            raise CallFailed(0, None, f"{method} {path}: the server does not listen yet")
         return await self._client.call(method, path, body=body, cwd=cwd, limit_s=limit_s)
 
     async def _follow_events(self, client: ServerClient, connected: anyio.Event) -> None:
