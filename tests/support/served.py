@@ -1,6 +1,7 @@
 """Prompts to a helper server in tests: a double of `opencode serve`, started as a real process."""
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -214,3 +215,42 @@ async def until(is_so: Callable[[], bool]) -> None:
     with anyio.fail_after(LIMIT_S):
         while not is_so():
             await anyio.sleep(0.01)
+
+
+class Script:
+    """Tells the double what to do next, also while no daemon is there."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "script"
+        self._notes = root / "notes"
+        if not self.path.exists():
+            os.mkfifo(self.path)
+
+    def prompt(self) -> str:
+        return f"obey {self.path}"
+
+    async def say(self, *lines: str) -> None:
+        """Returns when the last one is done."""
+        done = self._done()
+        handle = os.open(self.path, os.O_RDWR)  # does not wait for a reader
+        try:
+            for line in lines:
+                os.write(handle, f"{line}\n".encode())
+            await until(lambda: self._done() == done + len(lines))
+        finally:
+            os.close(handle)
+
+    def _done(self) -> int:
+        return self._notes.read_text().count('"obeyed"') if self._notes.exists() else 0
+
+
+async def leave(tmp_path: Path, *lines: str, shown: str, **more: Any) -> Script:
+    """A daemon that has shown the event `shown` of a prompt, and is gone."""
+    script = Script(tmp_path)
+    async with (
+        serving(tmp_path, leaves=True) as place,
+        listening(await place.open(place.call(script.prompt(), **more))) as heard,
+    ):
+        await script.say(*lines)
+        await until(lambda: bool(heard.events(shown)))
+    return script

@@ -4,46 +4,17 @@ import json
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
-from tests.support.served import LIMIT_S, Heard, listening, lives, notes, serving, until
+from tests.support.served import LIMIT_S, Heard, leave, listening, lives, notes, serving, until
 
 from fallbackd.core.exchange import CommandLine, Evidence, NoAnswer, NotStarted, ProcessExit
-from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_chunks
 from fallbackd.transports.served_record import PromptRecord, read_prompt, write_prompt
-
-
-class Script:
-    """Tells the double what to do next, also while no daemon is there."""
-
-    def __init__(self, root: Path) -> None:
-        self.path = root / "script"
-        self._notes = root / "notes"
-        if not self.path.exists():
-            os.mkfifo(self.path)
-
-    def prompt(self) -> str:
-        return f"obey {self.path}"
-
-    async def say(self, *lines: str) -> None:
-        """Returns when the last one is done."""
-        done = self._done()
-        handle = os.open(self.path, os.O_RDWR)  # does not wait for a reader
-        try:
-            for line in lines:
-                os.write(handle, f"{line}\n".encode())
-            await until(lambda: self._done() == done + len(lines))
-        finally:
-            os.close(handle)
-
-    def _done(self) -> int:
-        return self._notes.read_text().count('"obeyed"') if self._notes.exists() else 0
 
 
 def log_of(root: Path) -> list[dict[str, Any]]:
@@ -52,18 +23,6 @@ def log_of(root: Path) -> list[dict[str, Any]]:
     size = (root / "attempt1" / "output.log").stat().st_size
     assert sum(len(each.data) for each in chunks) == size
     return [json.loads(each.data) for each in chunks]
-
-
-async def leave(tmp_path: Path, *lines: str, shown: str, **more: Any) -> Script:
-    """A daemon that has shown the event `shown` of a prompt, and is gone."""
-    script = Script(tmp_path)
-    async with (
-        serving(tmp_path, leaves=True) as place,
-        listening(await place.open(place.call(script.prompt(), **more))) as heard,
-    ):
-        await script.say(*lines)
-        await until(lambda: bool(heard.events(shown)))
-    return script
 
 
 async def test_prompt_goes_on_and_is_followed_to_its_end(tmp_path: Path) -> None:
@@ -200,40 +159,6 @@ async def test_tool_of_a_prompt_that_was_taken_up_is_known_and_ended_by_a_stop(
         assert not lives(heard.tool_pid)
         assert (await place.ask("say still here")).text == "still here"
         assert len(place.notes("start")) == 1
-
-
-async def test_warm_server_is_used_again_and_ends_when_nobody_does(tmp_path: Path) -> None:
-    async with serving(tmp_path, leaves=True) as place:
-        await place.ask("say one")
-    (started,) = place.notes("start")
-    assert lives(started["pid"])
-    async with serving(tmp_path, leaves=True) as place:
-        assert (await place.ask("say two")).text == "two"
-        assert len(place.notes("start")) == 1
-    async with serving(tmp_path, idle_s=0.05) as place:
-        await until(lambda: not lives(started["pid"]))
-        await until(lambda: list((tmp_path / "servers").iterdir()) == [])
-
-
-async def test_server_of_another_environment_gets_no_new_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with serving(tmp_path, leaves=True) as place:
-        await place.ask("say one")
-    (started,) = place.notes("start")
-    monkeypatch.setenv("A_KEY_OF_SOME_PROVIDER", "another one")
-    async with serving(tmp_path) as place:
-        assert (await place.ask("say two")).text == "two"
-        assert len(place.notes("start")) == 2
-        await until(lambda: not lives(started["pid"]))
-
-
-async def test_server_ends_with_a_prompt_that_nobody_asks_for_any_more(tmp_path: Path) -> None:
-    await leave(tmp_path, "begin", "tool", shown="message.part.updated")
-    (started,) = notes(tmp_path, "start")
-    async with serving(tmp_path, stray_s=0.05):
-        await until(lambda: not lives(started["pid"]))
-    assert list((tmp_path / "servers").iterdir()) == []
 
 
 async def test_server_that_ended_with_its_prompt_is_no_success(tmp_path: Path) -> None:
@@ -380,38 +305,3 @@ async def test_half_written_event_is_no_event(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
         assert (await place.taken_up()).text == "whole"
     assert log_of(tmp_path)[-1]["type"] == "fallbackd.final"
-
-
-async def test_password_is_in_no_file(tmp_path: Path) -> None:
-    await leave(tmp_path, "begin", shown="message.part.updated")
-    (started,) = notes(tmp_path, "start")
-    environment = Path(f"/proc/{started['pid']}/environ").read_bytes().split(b"\0")
-    password = next(
-        each.partition(b"=")[2]
-        for each in environment
-        if each.startswith(b"OPENCODE_SERVER_PASSWORD=")
-    )
-    files = [each for each in tmp_path.rglob("*") if each.is_file()]
-    assert any(each.name == "served.json" for each in files)
-    assert not [each for each in files if password in each.read_bytes()]
-    private = [each for each in files if each.name in ("served.json", "server.json", "d1.1")]
-    assert {each.stat().st_mode & 0o777 for each in private} == {0o600}
-    async with serving(tmp_path):
-        pass
-    assert not lives(started["pid"])
-
-
-async def test_server_of_a_daemon_that_kept_no_record_is_ended(tmp_path: Path) -> None:
-    directory = tmp_path / "servers" / "old" / "0"
-    directory.mkdir(parents=True)
-    before = ProcessTransport()
-    command = CommandLine(
-        argv=(sys.executable, "-c", "import time; time.sleep(600)"), cwd=str(tmp_path)
-    )
-    running = await before.open(command, attempt="server:k", directory=str(directory), env={})
-    assert running.pid is not None
-    await before.detach()
-    assert lives(running.pid)
-    async with serving(tmp_path):
-        await until(lambda: not lives(running.pid or 0))
-        await until(lambda: not (tmp_path / "servers" / "old").exists())

@@ -232,8 +232,11 @@ class RunningPrompt:
         """What happened while nobody listened, by the state of the server."""
         was_idle, self._is_idle = self._is_idle, False  # what is heard from now on counts
         snapshot = await self._unless_stopped(lambda: self._look(session))
-        if snapshot is None or session.server.is_over:
-            return  # the end of the server, or the stop, is the end of the prompt
+        if snapshot is None:
+            self._is_idle = self._is_idle or was_idle
+            self._had_gap = not self._is_idle  # to be looked at again, after what was heard
+            self._news.set()
+            return
         self._has_caught_up = True
         for child in snapshot.children:
             session.server.listeners.add(str(child["id"]), self)
@@ -262,22 +265,19 @@ class RunningPrompt:
             self._end(ProcessExit(at=self._clock.now(), gone=gone, note=note))
 
     async def _look(self, session: ServedSession) -> Snapshot | None:
-        """Of a turn that goes on, or whose end is written down; None: no answer."""
+        """Of a turn that goes on, or whose end is written down; None: no answer for now."""
         until = anyio.current_time() + session.server.limits.settle_s
-        snapshot = None
         while not session.server.is_over:
+            is_late = anyio.current_time() > until
             try:
                 snapshot = await session.look()
             except CallFailed:
-                snapshot = None
-            is_late = anyio.current_time() > until
-            if snapshot is None and is_late:
-                session.server.stop("it does not answer")
-                await session.server.ended()
-            elif snapshot is not None and (snapshot.is_busy or snapshot.is_settled or is_late):
-                return snapshot
+                if is_late:
+                    return None
             else:
-                await anyio.sleep(LOOK_S)
+                if snapshot.is_busy or snapshot.is_settled or is_late:
+                    return snapshot
+            await anyio.sleep(LOOK_S)
         return None
 
     async def _final(self, session: ServedSession) -> Event | None:
