@@ -298,6 +298,23 @@ async def test_caller_that_leaves_early_leaves_its_prompt_under_way(tmp_path: Pa
     assert not lives(heard.tool_pid)
 
 
+async def test_caller_that_comes_back_gets_its_prompt_stopped_and_not_posted_again(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as place:
+        running = await place.open(place.call("tool"))
+        async with listening(running) as heard:
+            with anyio.fail_after(LIMIT_S):
+                await heard.arrived.wait()
+        running.stop(grace_s=20.0)
+        await Heard(running).listen()
+        assert isinstance(running.exit, NoAnswer)
+        assert running.exit.stopped
+        assert running.exit.gone
+        assert not lives(heard.tool_pid)
+        assert len(place.notes("prompt")) == 1
+
+
 async def test_unused_server_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, idle_s=0.05) as place:
         await place.ask("say x")

@@ -69,6 +69,10 @@ class NewPrompt(RunningPrompt):
             self._instead.stop(grace_s=grace_s)
 
     async def _course(self) -> AsyncIterator[Chunk]:
+        if self._server is not None:  # left before its end: never posted twice
+            async for chunk in self._rest():
+                yield chunk
+            return
         server = self._lease()
         if server is None:
             self._exit = NoAnswer(
@@ -117,15 +121,23 @@ class NewPrompt(RunningPrompt):
         if not isinstance(server.exit, NotStarted):
             self._instead = await self._otherwise()
         if self._instead is not None:
-            async for chunk in self._instead.chunks():  # recorded by its runner
+            async for chunk in self._rest():
                 yield chunk
-            self._exit = self._instead.exit
             return
         if server.tail:
             chunk = Chunk("stderr", server.tail, self._clock.now())
             self._log.write(chunk)
             yield chunk
         self._exit = without_server(server, was_posted=False, at=self._clock.now())
+
+    async def _rest(self) -> AsyncIterator[Chunk]:
+        """Of what runs without a server; what runs on one is stopped."""
+        if self._instead is None:
+            self._end(await self._stopped())
+            return
+        async for chunk in self._instead.chunks():  # recorded by its runner
+            yield chunk
+        self._exit = self._instead.exit
 
     async def _begin(self, server: Server) -> ServedSession:
         """Create the session. No tool can run before this, so what runs now is not ours."""
