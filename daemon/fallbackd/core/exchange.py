@@ -14,6 +14,24 @@ Permissions = Literal["read", "workspace", "full"]
 Mode = Literal["interactive", "batch"]
 
 
+class CredentialRef(Struct, frozen=True, kw_only=True):
+    """Where a secret is to be found; never the secret. Resolved at the edge, just before its use."""
+
+    label: str
+    """Its name for people, in health and in the story."""
+    source: Literal["env", "file", "command", "systemd"]
+    name: str = ""
+    """The variable, the path of the file, or the name of the systemd credential."""
+    argv: tuple[str, ...] = ()
+    """The command that prints it, without a shell."""
+    into: str | None = None
+    """For programs: the variable that is set to it in the program, and nowhere else."""
+
+
+CREDENTIAL = "{credential}"
+"""Stands for the secret of the chosen credential in the templates of `secret_headers`."""
+
+
 class Work(Struct, frozen=True, kw_only=True):
     """One prompt, as a kind needs it to build its call. Never stored, logged or shown."""
 
@@ -26,6 +44,8 @@ class Work(Struct, frozen=True, kw_only=True):
     """Private directory of this attempt, for settings that are passed per run."""
     model: str | None = None
     effort: str | None = None
+    credential: CredentialRef | None = None
+    """The one that the core chose for this attempt; None: the backend's own login."""
     session: str = ""
     permissions: Permissions = "workspace"
     mode: Mode = "batch"
@@ -55,6 +75,8 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     env: Mapping[str, str] = field(default_factory=dict)
     """Set on top of the scrubbed environment of the daemon."""
     unset: tuple[str, ...] = ()
+    credential: CredentialRef | None = None
+    """Set as its variable `into` by the transport, on top of `env`."""
     scratch_files: tuple[ScratchFile, ...] = ()
     own_tmp: bool = False
     """`TMPDIR` is a directory of the attempt, removed when it is over."""
@@ -69,7 +91,10 @@ class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):
     headers: Mapping[str, str] = field(default_factory=dict)
     secret_headers: Mapping[str, str] = field(default_factory=dict)
     """Header name → name of the environment variable that holds its value; `Bearer {}` as
-    template is `"Authorization": "Bearer {HERMES_API_KEY}"`. Resolved by the transport."""
+    template is `"Authorization": "Bearer {HERMES_API_KEY}"`. Resolved by the transport.
+    `{credential}` is the secret of `credential`."""
+    credential: CredentialRef | None = None
+    """Whose secret `{credential}` stands for."""
     body: bytes = b""
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 180.0
@@ -136,7 +161,12 @@ class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
 
 
 class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):
-    """The operating system refused: `error` is its symbolic name (ENOENT, EACCES, E2BIG, …)."""
+    """
+    The operating system refused: `error` is its symbolic name (ENOENT, EACCES, E2BIG, …).
+
+    `NO_SECRET` and `OLD_SECRET` are ours: the secret of the call's credential is not there, or is
+    over by its own date. `text` says where, never what was found.
+    """
 
     error: str
     text: str
