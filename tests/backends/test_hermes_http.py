@@ -10,6 +10,7 @@ from fallbackd.backends.spec import Options
 from fallbackd.core.classify import classify
 from fallbackd.core.exchange import (
     Chunk,
+    CredentialRef,
     Evidence,
     Exit,
     HttpRequest,
@@ -69,8 +70,10 @@ def test_a_key_is_named_and_never_held() -> None:
     found = start(inherited={"API_SERVER_KEY": "secret-value"})
     assert found.secret_headers == {"Authorization": "Bearer {API_SERVER_KEY}"}
     assert b"secret-value" not in msgspec.json.encode(found)
-    named = start(Options(credential_env="MY_KEY"))
-    assert named.secret_headers == {"Authorization": "Bearer {MY_KEY}"}
+    ref = CredentialRef(label="work", source="env", name="MY_KEY")
+    chosen = start(inherited={"API_SERVER_KEY": "secret-value"}, credential=ref)
+    assert chosen.secret_headers == {"Authorization": "Bearer {credential}"}
+    assert chosen.credential == ref
 
 
 def test_an_answer_in_pieces_is_a_reply_with_its_usage() -> None:

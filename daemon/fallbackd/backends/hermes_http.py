@@ -36,7 +36,9 @@ MAX_ERROR_BYTES = 256 * 1024
 def start(work: Work, options: Options) -> Call:
     base = (options.base_url or DEFAULT_URL).rstrip("/")
     path = "/chat/completions" if base.endswith("/v1") else "/v1/chat/completions"
-    key = options.credential_env or next((k for k in KEYS if work.inherited.get(k)), None)
+    key = next((k for k in KEYS if work.inherited.get(k)), None)
+    if work.credential is not None:
+        key = "credential"
     body = {
         "model": work.model or options.model or DEFAULT_MODEL,
         "messages": [{"role": "user", "content": work.prompt}],
@@ -47,6 +49,7 @@ def start(work: Work, options: Options) -> Call:
         url=base + path,
         headers={"content-type": "application/json", **options.headers},
         secret_headers={"Authorization": f"Bearer {{{key}}}"} if key else {},
+        credential=work.credential,
         body=msgspec.json.encode(body),
         read_timeout_s=READ_TIMEOUT_S,
     )
