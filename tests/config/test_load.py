@@ -115,17 +115,6 @@ def test_a_new_backend_has_exactly_what_its_table_says() -> None:
     assert list(found.policy.backends)[-1] == "acme"
 
 
-def test_only_the_credential_that_makes_the_calls_can_be_marked() -> None:
-    found = loaded("""
-        [backends.hermes-api]
-        credentials = [{ label = "work", env = "KEY_A" }, { label = "home", env = "KEY_B" }]
-    """)
-    assert found.policy.backends[BackendId("hermes-api")].credentials == ("work",)
-    assert found.options[BackendId("hermes-api")].credential_env == "KEY_A"
-    assert len(found.credentials[BackendId("hermes-api")]) == 2
-    assert 'only the first, "work", is used yet' in str(found.warnings[0])
-
-
 def test_an_http_backend_knows_its_host_and_names_its_key() -> None:
     found = loaded("""
         [backends.hermes-api]
@@ -142,7 +131,8 @@ def test_an_http_backend_knows_its_host_and_names_its_key() -> None:
         False,
         ("work",),
     )
-    assert found.options[BackendId("hermes-api")].credential_env == "HERMES_API_KEY"
+    (key,) = found.options[BackendId("hermes-api")].credentials
+    assert (key.label, key.source, key.name) == ("work", "env", "HERMES_API_KEY")
     local = found.policy.backends[BackendId("local")]
     assert (local.kind, local.provider, local.loopback, local.plain_output) == (
         "openai-http",

@@ -293,9 +293,8 @@ def test_a_secret_by_value_is_refused_and_never_repeated(text: str, paths: list[
     found = load(text, path="config.toml")
     assert [problem.path for problem in found.warnings] == paths
     assert found.warnings[0].message == f"{SECRET}; it is left out."
-    assert found.credentials == {}
     backend = found.options[BackendId("hermes-api")]
-    assert (backend.headers, backend.base_url, backend.credential_env) == ({}, None, None)
+    assert (backend.headers, backend.base_url, backend.credentials) == ({}, None, ())
 
 
 def test_the_neighbours_of_a_bad_field_are_in_force() -> None:

@@ -168,7 +168,7 @@ def request_to(
     """A GET of nothing with everything that does not depend on what is asked."""
     parts = urlsplit(options.base_url or endpoint.base_url)
     host = parts.hostname or ""
-    reference = credential or _reference(endpoint, inherited, options, host)
+    reference = credential or _default_key(endpoint, inherited, host)
     headers = {"user-agent": "fallbackd"}
     secrets: dict[str, str] = {}
     if mode == "messages":
@@ -192,15 +192,13 @@ def request_to(
     )
 
 
-def _reference(
-    endpoint: Endpoint, inherited: Mapping[str, str], options: Options, host: str
+def _default_key(
+    endpoint: Endpoint, inherited: Mapping[str, str], host: str
 ) -> CredentialRef | None:
-    if options.credential_env is not None:
-        names: tuple[str, ...] = (options.credential_env,)
-    else:
-        # A public host answers nobody without a key: a missing one is said before the call.
-        names = KEYS_BY_HOST.get(host, ())
-        names = names or tuple(name for name in endpoint.keys if inherited.get(name, "").strip())
+    """The variable that everybody uses for this host, where no credential is configured."""
+    # A public host answers nobody without a key: a missing one is said before the call.
+    names = KEYS_BY_HOST.get(host, ())
+    names = names or tuple(name for name in endpoint.keys if inherited.get(name, "").strip())
     if not names:
         return None
     name = next((name for name in names if inherited.get(name, "").strip()), names[0])

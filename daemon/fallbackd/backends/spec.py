@@ -10,7 +10,16 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import Call, Chunk, Exit, HttpRequest, Observation, Outcome, Work
+from fallbackd.core.exchange import (
+    Call,
+    Chunk,
+    CredentialRef,
+    Exit,
+    HttpRequest,
+    Observation,
+    Outcome,
+    Work,
+)
 
 
 class Parser(Protocol):
@@ -45,8 +54,8 @@ class Options(Struct, frozen=True, kw_only=True):
     serve: bool = True
     """opencode: use a shared `opencode serve` instead of `opencode run`."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    credential_env: str | None = None
-    """Name of the variable that holds the key of an HTTP backend."""
+    credentials: tuple[CredentialRef, ...] = ()
+    """What `Backend.credentials` labels, in the same order: references, never secrets."""
     api_mode: str | None = None
     """Dialect of an HTTP API; None: chosen by kind and URL."""
     max_output_tokens: int | None = None

@@ -24,6 +24,8 @@ class CredentialRef(Struct, frozen=True, kw_only=True):
     """The variable, the path of the file, or the name of the systemd credential."""
     argv: tuple[str, ...] = ()
     """The command that prints it, without a shell."""
+    field: str | None = None
+    """Where it is in a JSON document: names with dots between them (`tokens.access_token`)."""
     into: str | None = None
     """For programs: the variable that is set to it in the program, and nowhere else."""
 

@@ -141,6 +141,9 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     effort: str | None = None
 
 
+CredentialStrategy = Literal["fill_first", "round_robin", "least_used", "random"]
+
+
 class Backend(Struct, frozen=True, kw_only=True):
     """What decisions know about one configured backend."""
 
@@ -158,6 +161,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     quota: str | None = None
     credentials: tuple[str, ...] = ()
     """Labels. Values are never here."""
+    credential_strategy: CredentialStrategy = "fill_first"
     context_tokens: int | None = None
     hourly_cap: int | None = None
     """Enforced where it is configured."""

@@ -80,6 +80,7 @@ def start(
             backend=choice.backend.id,
             model=choice.model,
             effort=choice.entry.effort,
+            credential=choice.credential,
             handoff=handoff(before),
         )
     )

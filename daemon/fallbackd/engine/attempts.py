@@ -47,6 +47,12 @@ from fallbackd.core.redact import redact
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Delegation
 from fallbackd.core.watch import EffectsWord, Watch, see, shift
+from fallbackd.engine.credentials import (
+    SECRET_ERRORS,
+    carrying,
+    credential_of,
+    without_secret,
+)
 from fallbackd.engine.judging import judge, no_ones_fault, unexplained
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.world import Settings, Transports, World
@@ -184,6 +190,10 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
         what = f"{host.runs.root} cannot be written"
         failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
         return AttemptEnded(attempt=order.attempt, failure=failure)
+    credential = credential_of(options, order.credential)
+    if credential is None and order.credential is not None:
+        what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
+        return _not_started(host, order, what)
     work = Work(
         prompt=prompt,
         prompt_path=str(prompt_path),
@@ -191,6 +201,7 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
         scratch=str(directory),
         model=order.model,
         effort=order.effort,
+        credential=credential,
         session=delegation.session,
         permissions=delegation.permissions,
         mode=delegation.mode,
@@ -202,6 +213,7 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
         call = kind.start(work, options)
     except ValueError as error:
         return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
+    call = carrying(call, credential, options)
     before = None
     if backend.plain_output and delegation.permissions != "read":
         before = await anyio.to_thread.run_sync(world.fingerprint, cwd)
@@ -407,6 +419,8 @@ class _Reader:
             name = self._prepared.delegation.delegation
             if not await anyio.to_thread.run_sync(host.runs.keep_answer, name, outcome.text):
                 log.warning("answer.held", delegation=name, problem="it cannot be written yet")
+        elif isinstance(exit, NotStarted) and exit.error in SECRET_ERRORS:
+            failure = without_secret(exit, now=host.clock.now())
         elif isinstance(exit, NotStarted) and exit.path == self._cwd:
             what = f"{self._cwd} cannot be worked in any more"
             failure = no_ones_fault("no_cwd", what, exit.text, now=host.clock.now())

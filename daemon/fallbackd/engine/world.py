@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import Exit
+from fallbackd.core.exchange import CredentialRef, Exit
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
+from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Transport
 
 
@@ -35,6 +36,16 @@ class EndLeftover(Protocol):
 async def nothing_is_left(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
     """Where no attempt outlives the daemon."""
     return None
+
+
+class NoLook:
+    """Where nobody looks at credentials before they are used."""
+
+    async def read(self, ref: CredentialRef) -> str:
+        raise NotImplementedError("secrets are read by the transports")
+
+    async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
+        return SecretSeen()
 
 
 class Transports(Struct, frozen=True, kw_only=True):
@@ -66,6 +77,7 @@ class World(Struct, frozen=True, kw_only=True):
     has_route: Callable[[], bool] = lambda: True
     """Whether this machine has a way out: a default route."""
     end_leftover: EndLeftover = nothing_is_left
+    secrets: Secrets = field(default_factory=NoLook)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

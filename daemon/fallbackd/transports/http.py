@@ -17,15 +17,20 @@ from typing import TYPE_CHECKING, BinaryIO
 import anyio
 
 from fallbackd.core.exchange import (
+    CREDENTIAL,
     Call,
     Chunk,
     Exit,
     HttpRequest,
     HttpResponse,
     NoAnswer,
+    NotStarted,
     StreamName,
 )
 from fallbackd.ports.clock import Clock
+from fallbackd.ports.secrets import SecretProblem, Secrets
+from fallbackd.transports.secrets import Secrets as RealSecrets
+from fallbackd.transports.secrets import no_secret
 
 if TYPE_CHECKING:
     import httpx2
@@ -99,11 +104,19 @@ class HttpTransport:
 
     Args:
         environ: Where `secret_headers` find their variables, at the moment of sending.
+        secrets: Where the credentials of requests are found; None: by `environ`.
     """
 
-    def __init__(self, *, clock: Clock, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        environ: Mapping[str, str] = os.environ,
+        secrets: Secrets | None = None,
+    ) -> None:
         self._clock = clock
         self._environ = environ
+        self._secrets = RealSecrets(environ=environ, now=clock.now) if secrets is None else secrets
         self._client: httpx2.AsyncClient | None = None
 
     async def open(
@@ -117,10 +130,33 @@ class HttpTransport:
         """
         if not isinstance(call, HttpRequest):
             raise TypeError(f"attempt {attempt}: {type(call).__name__} is not an HTTP request")
-        secrets = resolve_secrets(call.secret_headers, self._environ)
+        problem: NotStarted | None = None
+        found: dict[str, str] = {}
+        try:
+            found = await self._secrets_of(call)
+        except SecretProblem as error:
+            problem = no_secret(error, at=self._clock.now())
         return HttpRunning(
-            call, secrets=secrets, transport=self, directory=directory, clock=self._clock
+            call,
+            secrets=found,
+            problem=problem,
+            transport=self,
+            directory=directory,
+            clock=self._clock,
         )
+
+    async def _secrets_of(self, call: HttpRequest) -> dict[str, str]:
+        """The secret headers with their values. One credential, read once, just before its use."""
+        templates = dict(call.secret_headers)
+        by_credential = {name: text for name, text in templates.items() if CREDENTIAL in text}
+        for name in by_credential:
+            del templates[name]
+        found = resolve_secrets(templates, self._environ)
+        if by_credential and call.credential is not None:
+            secret = await self._secrets.read(call.credential)
+            for name, text in by_credential.items():
+                found[name] = text.replace(CREDENTIAL, secret)
+        return found
 
     def client(self) -> "httpx2.AsyncClient":
         """
@@ -163,6 +199,7 @@ class HttpRunning:
         call: HttpRequest,
         *,
         secrets: dict[str, str],
+        problem: NotStarted | None,
         transport: HttpTransport,
         directory: str,
         clock: Clock,
@@ -174,7 +211,7 @@ class HttpRunning:
         self._recording = OutputLog(directory)
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
-        self._exit: Exit | None = None
+        self._exit: Exit | None = problem
 
     def __repr__(self) -> str:
         return f"HttpRunning({self._call!r})"
@@ -201,6 +238,8 @@ class HttpRunning:
 
     async def chunks(self) -> AsyncIterator[Chunk]:
         """See `ports.transport.Running`. Leaving early drops the connection too."""
+        if self._exit is not None:
+            return  # it had no secret to carry
         response: httpx2.Response | None = None
         try:
             answer = await self._send()
