@@ -203,6 +203,10 @@ class HttpResponse(Struct, frozen=True, kw_only=True, tag="response"):
     """The body ended before its announced end, or was longer than `max_bytes`."""
 
 
+DAEMON_LOST = "DaemonLost"
+"""`NoAnswer.exception` where the daemon that made the request ended before the response did."""
+
+
 class NoAnswer(Struct, frozen=True, kw_only=True, tag="no_answer"):
     """No HTTP response: `exception` is the type name that the HTTP library raised."""
 

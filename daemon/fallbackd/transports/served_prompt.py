@@ -29,7 +29,7 @@ from fallbackd.core.exchange import (
 )
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running
-from fallbackd.transports.http import OutputLog
+from fallbackd.transports.output_log import OutputLog
 from fallbackd.transports.served_client import CallFailed
 from fallbackd.transports.served_server import Server
 from fallbackd.transports.served_tools import ToolWatch, end_tools, find_tools, watch_tools
