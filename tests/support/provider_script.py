@@ -1,16 +1,32 @@
 """What the scripted provider can be told to do, and how it does that to one model call."""
 
 import asyncio
+import json
+from typing import Literal
 
 from msgspec import Struct
-from tests.support import provider_answers, provider_frames, provider_refusals
+from tests.support import (
+    provider_answers,
+    provider_frames,
+    provider_misbehaviour,
+    provider_refusals,
+)
 from tests.support.provider_http import Peer, Request
 from tests.support.provider_refusals import Dialect
 
 ANSWERS = ("ok", "slow", "tool")
 INSTEAD = ("hang", "reset", "empty", "garbage")
 MIDWAY = ("hang_mid", "reset_mid", "truncated", "error_mid", "rate_limit_mid")
-NAMES = (*ANSWERS, *INSTEAD, *MIDWAY, *provider_refusals.NAMES)
+ENDINGS: dict[str, Literal["length", "filter"]] = {"cut_short": "length", "filtered": "filter"}
+"""Whole answers whose own sign says that they are none."""
+NAMES = (
+    *ANSWERS,
+    *INSTEAD,
+    *MIDWAY,
+    *ENDINGS,
+    *provider_misbehaviour.NAMES,
+    *provider_refusals.NAMES,
+)
 
 
 class Behaviour(Struct, frozen=True, kw_only=True):
@@ -55,7 +71,15 @@ async def perform(
     if name == "tool" and not provider_answers.has_tool_result(request.body):
         tool = provider_answers.shell_call(dialect, request.body, behaviour.command)
     text = request.wanted_json or behaviour.text
-    answer = provider_frames.Answer(model=request.model, text=text, tool=tool)
+    answer = provider_frames.Answer(
+        model=request.model, text=text, tool=tool, ending=ENDINGS.get(name, "stop")
+    )
+    if name in provider_misbehaviour.NAMES:
+        whole = json.dumps(provider_answers.whole(dialect, answer))
+        stream = provider_answers.stream(dialect, answer)
+        return await provider_misbehaviour.misbehave(
+            peer, name, dialect, request.model, whole, stream
+        )
     if not request.streams:
         return await _perform_whole(peer, dialect, name, answer, behaviour)
     stream = provider_answers.stream(dialect, answer)
