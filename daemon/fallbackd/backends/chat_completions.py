@@ -3,10 +3,14 @@
 from typing import Any
 
 from fallbackd.backends.http_answers import HttpParser, first_choice, states_error
-from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.exchange import Observation, Usage
+from fallbackd.backends.lines import count, fields, tool_key, words
+from fallbackd.core.exchange import Observation, ToolEnded, ToolStarted, Usage
 
 ENDS_WITH = (b"\ndata: [DONE]", b"\ndata:[DONE]")
+
+_TOOLS = "hermes.tool"
+"""Begin of the names of events by which an agent behind this API tells of its own tools."""
+_ENDED = frozenset({"completed", "done", "finished", "failed", "error"})
 
 
 def body(
@@ -38,6 +42,8 @@ def body(
 
 class ChatParser(HttpParser):
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
+        if name.startswith(_TOOLS):
+            return self._tool(name, event)
         choice = first_choice(event)
         if states_error(event) or choice.get("error"):
             return self.fails(event if event.get("error") or not choice else choice)
@@ -79,6 +85,16 @@ class ChatParser(HttpParser):
         self.finish_word = words(choice.get("finish_reason"))
         self.answered = self.has_ended = True
         self._used(value)
+
+    def _tool(self, name: str, event: dict[str, Any]) -> list[Observation]:
+        """What its tools have done, nobody sees: effects are possible as soon as one runs."""
+        tool = words(event.get("tool")) or words(event.get("name")) or "tool"
+        call = words(event.get("toolCallId")) or words(event.get("tool_call_id"))
+        if words(event.get("status")) in _ENDED or name.endswith(("completed", "result")):
+            return [ToolEnded(call=call)]
+        self.answered = True
+        key = tool_key(tool, call or event.get("label"))
+        return [ToolStarted(key=key, name=tool, effects="possible", call=call)]
 
     def _used(self, value: dict[str, Any]) -> Usage:
         used = fields(value.get("usage"))

@@ -11,17 +11,13 @@ from typing import Any
 import msgspec
 
 from fallbackd.backends import http_calls
-from fallbackd.backends.chat_completions import ChatParser
 from fallbackd.backends.http_answers import RULES, HttpParser
 from fallbackd.backends.http_calls import Endpoint
-from fallbackd.backends.lines import tool_key, words
 from fallbackd.backends.spec import BackendKind, Options, Parser
 from fallbackd.core.exchange import (
     CREDENTIAL,
     HttpRequest,
     Observation,
-    ToolEnded,
-    ToolStarted,
     Work,
 )
 
@@ -32,7 +28,6 @@ SOURCE = "fallbackd"
 """Who asks, for the agent's own log."""
 
 _ANSWER_KEYS = ("response", "reply", "answer", "message", "text", "content", "output", "result")
-_ENDED = frozenset({"completed", "done", "finished", "failed", "error"})
 
 
 def start(work: Work, options: Options) -> HttpRequest:
@@ -54,28 +49,7 @@ def models(work: Work, options: Options) -> HttpRequest:
 
 def parser(options: Options) -> Parser:
     mode = http_calls.mode_of(ENDPOINT, options)
-    match mode:
-        case "hermes_chat":
-            return OldParser()
-        case "chat_completions":
-            return HermesParser()
-        case _:
-            return http_calls.parser_of(mode)
-
-
-class HermesParser(ChatParser):
-    """What its tools have done, nobody sees: effects are possible as soon as one runs."""
-
-    def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
-        if not name.startswith("hermes.tool"):
-            return super().read_event(name, event)
-        tool = words(event.get("tool")) or words(event.get("name")) or "tool"
-        call = words(event.get("toolCallId")) or words(event.get("tool_call_id"))
-        if words(event.get("status")) in _ENDED or name.endswith(("completed", "result")):
-            return [ToolEnded(call=call)]
-        key = tool_key(tool, call or event.get("label"))
-        self.answered = True
-        return [ToolStarted(key=key, name=tool, effects="possible", call=call)]
+    return OldParser() if mode == "hermes_chat" else http_calls.parser_of(mode)
 
 
 class OldParser(HttpParser):
