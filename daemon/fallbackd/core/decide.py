@@ -59,7 +59,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
         Changes (all or none are kept), effects (performed after that), and for some events an
         immediate answer or a rejection.
     """
-    draft = Draft(snapshot, policy, now=now)
+    draft = Draft(snapshot, policy, now=now, luck=getattr(event, "luck", 0.5))
     match event:
         case DelegateRequested():
             return decide_admit.delegate_requested(draft, event)

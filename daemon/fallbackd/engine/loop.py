@@ -7,7 +7,7 @@ import anyio
 import anyio.to_thread
 from msgspec import structs
 
-from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.callers import ReportAnswer, Resolution
 from fallbackd.core.events import (
     CancelRequested,
     ConfigReloaded,

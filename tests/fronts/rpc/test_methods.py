@@ -7,7 +7,7 @@ import pytest
 from tests.support.engine import NOW, delegation
 from tests.support.front import Front, front
 
-from fallbackd.core.decide_callers import Resolution
+from fallbackd.core.callers import Resolution
 from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health import Health, Outage

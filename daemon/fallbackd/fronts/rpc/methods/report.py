@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fallbackd.core.decide_callers import Resolution
+from fallbackd.core.callers import Resolution
 from fallbackd.core.exchange import Usage
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.health_view import health_entry
