@@ -10,6 +10,7 @@ from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.rotation import other_credential
+from fallbackd.core.scopes import model_of
 from fallbackd.core.state import Verdict
 
 LEASE_S = 600.0
@@ -31,6 +32,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     lease_id: str | None = None
     lease_generation: int | None = None
     lease_expires_at: float | None = None
+    lease_owner: str | None = None
 
 
 class ReportAnswer(Struct, frozen=True, kw_only=True):
@@ -61,7 +63,11 @@ def leased(
         draft.put_health(held)
         generation = held.generation
     return structs.replace(
-        found, lease_id=lease, lease_generation=generation, lease_expires_at=expires_at
+        found,
+        lease_id=lease,
+        lease_generation=generation,
+        lease_expires_at=expires_at,
+        lease_owner=owner,
     )
 
 
@@ -94,23 +100,37 @@ def resolution_of(candidates: tuple[Entry, ...], resolved: Resolved) -> Resoluti
 
 
 def on_same_backend(
-    draft: Draft, event: Reported, backend: Backend, failure: Failure, *, once_more: bool
+    draft: Draft,
+    event: Reported,
+    backend: Backend,
+    failure: Failure,
+    candidates: tuple[Entry, ...],
+    *,
+    once_more: bool,
 ) -> Resolution | None:
     """Going on with the same backend: once more alike, or with another credential."""
     entry = Entry(backend=backend.id, model=event.model)
+    position = next(
+        (
+            at
+            for at, one in enumerate(candidates)
+            if one.backend == backend.id and model_of(one, backend) == model_of(entry, backend)
+        ),
+        None,
+    )
+    if position is not None:
+        entry = candidates[position]
     if once_more:
         resolved = draft.resolve((entry,), Request(credential=event.credential))
-        return None if resolved.choice is None else resolution_of((entry,), resolved)
-    if not failure.rotate_credential or event.credential is None:
+    elif failure.rotate_credential and event.credential is not None:
+        resolved = other_credential(
+            draft, backend, entry, without=frozenset({event.credential}), tokens=None
+        )
+    else:
         return None
-    other = other_credential(
-        draft, backend, entry, without=frozenset({event.credential}), tokens=None
-    )
-    if other is None or other[1].state != "healthy":
+    choice = resolved.choice
+    if choice is None or resolved.verdicts[0].state != "healthy":
         return None
-    choice, verdict = other
     draft.count_credential(backend.id, counted_credential(choice))
-    resolved = Resolved(choice=choice, verdicts=(verdict,))
-    return leased(
-        draft, resolution_of((entry,), resolved), choice, event.next_lease, owner=event.owner
-    )
+    found = structs.replace(resolution_of((entry,), resolved), position=position)
+    return leased(draft, found, choice, event.next_lease, owner=event.owner)

@@ -201,12 +201,17 @@ def _reported_failure(
             started_at=event.started_at,
             luck=event.luck,
         )
-    here = on_same_backend(draft, event, backend, failure, once_more=once_more)
+    role = None if session is None else session.role
+    candidates = candidates_for(
+        draft.policy, backend=None if role else backend.id, role=role, chain=None, session=session
+    )
+    here = on_same_backend(draft, event, backend, failure, candidates, once_more=once_more)
     if here is not None:
         if session is not None:
             draft.put_session(structs.replace(session, last_used_at=draft.now))
-        return draft.finish(answer=ReportAnswer(failure=failure, next=here))
-    role = None if session is None else session.role
+        return draft.finish(
+            answer=ReportAnswer(failure=failure, next=here, candidates=here.candidates)
+        )
     known = None if role is None else find_role(draft.policy, role)
     wanted = None if known is None else known.fallback_on
     may_hop = failure.hop and (wanted is None or failure.reason in wanted)
@@ -214,9 +219,6 @@ def _reported_failure(
         if session is not None:
             draft.put_session(structs.replace(session, last_used_at=draft.now))
         return draft.finish(answer=ReportAnswer(failure=failure))
-    candidates = candidates_for(
-        draft.policy, backend=None if role else backend.id, role=role, chain=None, session=session
-    )
     tried = frozenset({candidate_key(backend.id, None), candidate_key(backend.id, event.model)})
     larger_than = backend.context_tokens if failure.shrink_input else None
     resolved = draft.resolve(

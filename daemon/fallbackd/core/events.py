@@ -160,6 +160,18 @@ class ReadinessSeen(Struct, frozen=True, kw_only=True, tag="readiness_seen"):
     """The login or the program changed since the mark: evidence of repair."""
 
 
+class CredentialSeen(Struct, frozen=True, kw_only=True, tag="credential_seen"):
+    """What a look at the source of a credential found, without using it."""
+
+    backend: BackendId
+    credential: str
+    reason: Reason | None = None
+    """Why it cannot be used; None: it is there."""
+    detail: str | None = None
+    changed: bool = False
+    """It is another one than the one that failed."""
+
+
 class SessionEnded(Struct, frozen=True, kw_only=True, tag="session_ended"):
     session: SessionId
 
@@ -213,6 +225,7 @@ Event = (
     | HealthPaused
     | HealthResumed
     | ReadinessSeen
+    | CredentialSeen
     | SessionEnded
     | SessionCompacted
     | ConfigReloaded

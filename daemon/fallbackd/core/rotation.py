@@ -9,7 +9,7 @@ Another credential of the same backend takes over: an attempt, not a hop.
 
 from msgspec import structs
 
-from fallbackd.core.chain import Choice, Request
+from fallbackd.core.chain import Choice, Request, Resolved
 from fallbackd.core.credentials import THROTTLE_MEMORY_S, usable
 from fallbackd.core.draft import Draft
 from fallbackd.core.failures import Failure, Reason
@@ -17,7 +17,7 @@ from fallbackd.core.health import HEALTHY, Health, view
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.resolution import entry_of, reactive_hops, request_of
 from fallbackd.core.scopes import failed_scope, find_backend
-from fallbackd.core.state import Delegation, Session, Verdict
+from fallbackd.core.state import Delegation, Session
 
 
 def first_throttle(
@@ -53,15 +53,11 @@ def first_throttle(
 
 def other_credential(
     draft: Draft, backend: Backend, entry: Entry, *, without: frozenset[str], tokens: int | None
-) -> tuple[Choice, Verdict] | None:
-    """The same candidate with another credential; None: there is none to go on with."""
+) -> Resolved:
+    """The same candidate with another credential, if there is one to go on with."""
     if len(backend.credentials) < 2:
-        return None
-    request = Request(prompt_tokens=tokens, without=without)
-    resolved = draft.resolve((entry,), request)
-    if resolved.choice is None:
-        return None
-    return resolved.choice, resolved.verdicts[0]
+        return Resolved(choice=None, verdicts=())
+    return draft.resolve((entry,), Request(prompt_tokens=tokens, without=without))
 
 
 def rotated(
@@ -88,16 +84,16 @@ def rotated(
     )
     entry = entry_of(delegation, last, backend)
     found = other_credential(draft, backend, entry, without=failed, tokens=delegation.prompt_tokens)
-    if found is None:
+    if found.choice is None:
         return None
-    choice, verdict = found
+    (verdict,) = found.verdicts
     if verdict.state != "healthy" and _is_better_elsewhere(draft, delegation, session):
         return None
     verdicts = tuple(
         verdict if (one.backend, one.model) == (verdict.backend, verdict.model) else one
         for one in delegation.verdicts
     )
-    return choice, structs.replace(delegation, verdicts=verdicts)
+    return found.choice, structs.replace(delegation, verdicts=verdicts)
 
 
 def _is_better_elsewhere(draft: Draft, delegation: Delegation, session: Session) -> bool:
