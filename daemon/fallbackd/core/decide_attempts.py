@@ -96,6 +96,7 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
         backend=attempt.backend,
         attempt=attempt.attempt,
         model=attempt.model,
+        credential=attempt.credential,
         trial=attempt.trial,
         log_path=attempt.log_path,
     )

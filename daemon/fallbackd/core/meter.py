@@ -15,6 +15,14 @@ def started(meter: Meter | None, backend: BackendId, *, now: float) -> Meter:
     return _add(meter or Meter(backend=backend), attempts=1, tokens=0, now=now)
 
 
+def chose(meter: Meter | None, backend: BackendId, credential: str) -> Meter:
+    """Count a call that a credential was chosen for."""
+    base = meter or Meter(backend=backend)
+    counts = dict(base.credential_uses)
+    counts[credential] = counts.get(credential, 0) + 1
+    return structs.replace(base, credential_uses=tuple(counts.items()), last_credential=credential)
+
+
 def used(meter: Meter | None, backend: BackendId, usage: Usage, *, now: float) -> Meter:
     base = meter or Meter(backend=backend)
     totals = Usage(

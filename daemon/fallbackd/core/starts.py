@@ -23,8 +23,14 @@ def start(
     *,
     event: str,
     retry_of: str | None = None,
+    rotates: bool = False,
 ) -> None:
-    """Start an attempt on a choice, with the hop and the lease that belong to it."""
+    """
+    Start an attempt on a choice, with the hop and the lease that belong to it.
+
+    Args:
+        rotates: Another credential of the same candidate: no hop.
+    """
     now = draft.now
     number = len(delegation.attempts) + 1
     attempt = Attempt(
@@ -46,7 +52,7 @@ def start(
     own = machine.Health(scope=backend_scope(choice.backend.id))
     record = draft.health.get(own.scope, own)
     draft.put_health(structs.replace(record, last_attempt_at=now))
-    hop = None if retry_of is not None else _hop(draft, delegation, session, choice)
+    hop = None if retry_of is not None or rotates else _hop(draft, delegation, session, choice)
     if hop is not None:
         delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
         session = _fallen(draft, delegation, session, hop)
@@ -61,12 +67,14 @@ def start(
         last_activity_at=now,
     )
     draft.count_start(choice.backend.id)
+    draft.count_credential(choice.backend.id, choice.credential)
     draft.tell(
         delegation,
         event,
         outcome=f"starts {attempt.attempt} on {choice.backend.id}"
         + (" as a trial" if attempt.trial else "")
-        + (" once more" if retry_of is not None else ""),
+        + (" once more" if retry_of is not None else "")
+        + (f" with credential {choice.credential}" if rotates else ""),
         verdicts=delegation.verdicts,
         max_fallback_depth=delegation.max_hops,
         hops=reactive_hops(delegation),

@@ -12,6 +12,7 @@ from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import close, end, end_by_deadline, end_exhausted, hold
 from fallbackd.core.failures import Failure
 from fallbackd.core.resolution import reactive_hops, request_of
+from fallbackd.core.rotation import rotated
 from fallbackd.core.starts import start
 from fallbackd.core.state import Delegation, Session, Waiting
 from fallbackd.core.stopping import below
@@ -51,6 +52,13 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         if _retry(draft, delegation, session, waiting):
             return
     started = bool(delegation.attempts)
+    if started and (other := rotated(draft, delegation, session)) is not None:
+        choice, delegation = other
+        if _is_full(draft, delegation):
+            _queue(draft, delegation, None)
+            return
+        start(draft, delegation, session, choice, event=event, rotates=True)
+        return
     if started and (not delegation.failover or reactive_hops(delegation) >= delegation.max_hops):
         why = "the caller wants no fallback"
         if delegation.failover:
@@ -168,7 +176,8 @@ def _wake(delegation: Delegation, at: float) -> WakeAt:
 def _retry(draft: Draft, delegation: Delegation, session: Session, waiting: Waiting) -> bool:
     """Start the candidate again whose wait is over; False: it cannot be used any more."""
     assert waiting.retry is not None
-    resolved = draft.resolve((waiting.retry,), Request(prompt_tokens=delegation.prompt_tokens))
+    request = Request(prompt_tokens=delegation.prompt_tokens, credential=waiting.credential)
+    resolved = draft.resolve((waiting.retry,), request)
     if resolved.choice is None:
         return False
     start(draft, delegation, session, resolved.choice, event="waited", retry_of=waiting.retry_of)

@@ -62,6 +62,7 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
         metadata=work.metadata,
         log_dir=str(world.runs_root / delegation),
+        luck=world.luck(),
     )
 
 

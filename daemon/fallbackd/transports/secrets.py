@@ -129,12 +129,14 @@ class Secrets:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError as error:
             raise SecretProblem(f"{_where(ref)}: {error.strerror or error}") from None
-        with os.fdopen(handle, "rb") as file:
+        try:
             self._require_private(ref, os.fstat(handle))
-            try:
+            with os.fdopen(handle, "rb", closefd=False) as file:
                 data = file.read(MAX_SECRET_BYTES + 1)
-            except OSError as error:
-                raise SecretProblem(f"{_where(ref)}: {error.strerror or error}") from None
+        except OSError as error:
+            raise SecretProblem(f"{_where(ref)}: {error.strerror or error}") from None
+        finally:
+            os.close(handle)
         return _text(data, _where(ref))
 
     def _require_private(self, ref: CredentialRef, seen: os.stat_result) -> None:
