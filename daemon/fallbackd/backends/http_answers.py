@@ -83,7 +83,6 @@ RULES = (
         r"|HTTP_REQUEST\b",
         streams=("exception",),
     ),
-    Rule(id="http-lost", reason=Reason.CRASH, detail="daemon_lost", codes=("daemonlost",)),
 )
 """Before those of the vendor and the common ones."""
 

@@ -175,6 +175,8 @@ class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
     stopped: bool = False
     """We asked it to stop before it ended."""
     note: str = ""
+    rebooted: bool = False
+    """The machine was started anew before anybody recorded how it ended."""
 
 
 class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):

@@ -63,6 +63,8 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
         metadata=work.metadata,
         log_dir=str(world.runs_root / delegation),
         luck=world.luck(),
+        boot=world.boot_id,
+        env_names=tuple(sorted(work.env)),
     )
 
 

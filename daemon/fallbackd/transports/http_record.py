@@ -83,7 +83,7 @@ class RecordedRunning:
     def __init__(self, directory: str, *, now: float) -> None:
         self._chunks = list(recorded(directory))
         self.recorded_bytes = sum(len(one.data) for one in self._chunks)
-        self.log_bytes = self.recorded_bytes
+        self.log_bytes = 0
         self.exit: Exit = _exit_of(directory, self.recorded_bytes) or lost(at=now)
 
     @property
@@ -95,6 +95,7 @@ class RecordedRunning:
 
     async def chunks(self) -> AsyncIterator[Chunk]:
         for chunk in self._chunks:
+            self.log_bytes += len(chunk.data)
             yield chunk
 
 
