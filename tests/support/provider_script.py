@@ -15,7 +15,7 @@ from tests.support.provider_http import Peer, Request
 from tests.support.provider_refusals import Dialect
 
 ANSWERS = ("ok", "slow", "tool")
-INSTEAD = ("hang", "reset", "empty", "garbage")
+INSTEAD = ("hang", "reset", "empty", "garbage", "refuse")
 MIDWAY = ("hang_mid", "reset_mid", "truncated", "error_mid", "rate_limit_mid")
 ENDINGS: dict[str, Literal["length", "filter"]] = {"cut_short": "length", "filtered": "filter"}
 """Whole answers whose own sign says that they are none."""
@@ -36,6 +36,9 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     reset_in_s: float = 13872
     command: str = "true"
     text: str = provider_frames.TEXT
+    status: int = 400
+    message: str = "no"
+    """What `refuse` says, in the shape of OpenAI."""
     pause_s: float = 1.5
     """Between two events of `slow`."""
 
@@ -63,6 +66,10 @@ async def perform(
             return False
         case "empty":
             await peer.send(200, "", {"content-type": "text/event-stream"})
+            return True
+        case "refuse":
+            error = provider_refusals.openai_error(behaviour.message, "invalid_request_error")
+            await peer.send(behaviour.status, error)
             return True
         case "garbage":
             await peer.send(200, "<<<this is not JSON>>> {]", {"content-type": "application/json"})
