@@ -105,7 +105,8 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
         return
     limits = limits_of(draft, current.delegation, backend)
     # Silence after the first output may be over before the limits of the first output are.
-    at = attempt.started_at + min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
+    first_s = min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
+    at = attempt.started_at + min(first_s, limits.total_s or first_s)
     if attempt.trial and backend.plain_output:
         at = min(at, attempt.started_at + draft.policy.defaults.trial_grace_s)
     if attempt.patience_until_at is not None:
