@@ -140,6 +140,8 @@ def attempt_answered(draft: Draft, event: AttemptAnswered) -> None:
             credential=attempt.credential,
             started_at=attempt.started_at,
         )
+    if attempt.answered_at is None and len(current.delegation.attempts) > 1:
+        draft.wake_waiting()  # whoever waits to make the same move sees that there is life
 
 
 def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:

@@ -231,9 +231,9 @@ class Draft:
         self.meters[used.backend] = used
         self._metered[used.backend] = None
 
-    def count_start(self, backend: BackendId) -> None:
-        self.meters[backend] = meter.started(self.meters.get(backend), backend, now=self.now)
-        self._metered[backend] = None
+    def count_start(self, backend: BackendId, *, is_first: bool) -> None:
+        used = meter.started(self.meters.get(backend), backend, now=self.now)
+        self.put_meter(meter.demanded(used, backend, is_first=is_first, now=self.now))
 
     def count_credential(self, backend: BackendId, credential: str | None) -> None:
         if credential is not None:
