@@ -287,6 +287,10 @@ def test_what_is_wrong_is_said_with_its_path_value_and_what_is_used(
             '[backends.hermes-api]\nbase_url = "http://me:hunter2hunter2@host/v1"',
             ["backends.hermes-api.base_url"],
         ),
+        (
+            '[backends.hermes-api]\nbase_url = "http://host/v1?api_key=hunter2hunter2hunter2"',
+            ["backends.hermes-api.base_url"],
+        ),
     ],
 )
 def test_a_secret_by_value_is_refused_and_never_repeated(text: str, paths: list[str]) -> None:

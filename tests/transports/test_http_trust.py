@@ -174,13 +174,34 @@ async def test_a_key_that_belongs_into_the_body_is_put_there_when_it_is_sent(
     assert SECRET not in repr(call) + repr(running)
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "socks5://127.0.0.1:9", "no-address"])
 async def test_a_server_on_loopback_is_asked_past_every_proxy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name, address)
     async with provider() as p:
         found = await ask(p, tmp_path)
     assert found.answer == TEXT
+
+
+@pytest.mark.parametrize("address", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9"])
+async def test_a_proxy_that_cannot_be_used_is_a_matter_of_configuration(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", address)
+    async with provider() as p:
+        found = await ask(p, tmp_path, base_url="http://models.example/v1")
+    assert (found.failure.reason, found.failure.detail) == ("not_configured", "proxy")
+
+
+async def test_a_header_that_http_cannot_carry_is_a_matter_of_configuration(
+    tmp_path: Path,
+) -> None:
+    async with provider() as p:
+        found = await ask(p, tmp_path, headers={"X-Team": "größe\n"})
+    assert (found.failure.reason, found.failure.detail) == ("not_configured", "header")
