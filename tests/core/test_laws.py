@@ -493,7 +493,11 @@ class Laws(RuleBasedStateMachine):
             one = self.world.delegation(name)
             assert len(one.attempts) <= one.budget
             assert reactive_hops(one) <= one.max_hops
-            fresh = [(each.backend, each.model) for each in one.attempts if each.retry_of is None]
+            fresh = [
+                (each.backend, each.model, each.credential)
+                for each in one.attempts
+                if each.retry_of is None
+            ]
             assert len(fresh) == len(set(fresh))
 
     @invariant()
