@@ -395,9 +395,10 @@ class Laws(RuleBasedStateMachine):
         lost = list(world.peek().active)
         world.restart()
         world.now += stopped_s
-        world.put_health(
-            *(from_disk(one, now=world.wall) for one in world.memory.mirror.health.values())
-        )
+        active = world.peek().active.values()
+        running = {one.running.attempt for one in active if one.running is not None}
+        records = world.memory.mirror.health.values()
+        world.put_health(*(from_disk(one, now=world.wall, running=running) for one in records))
         for name in lost:
             world.when(Resumed(delegation=name, boot=boot))
 

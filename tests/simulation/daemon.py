@@ -5,16 +5,17 @@ A kill is what SIGKILL is: from that instant nothing of this daemon is written, 
 answered, whatever its tasks still do on their way out.
 """
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
 import anyio
-from tests.simulation.programs import Taken
+from tests.simulation.programs import Launch, NotThere, Taken
 from tests.simulation.stage import Stage
 
-from fallbackd.app.wiring import OFFSET_KEY, keep_clock, say_alive
+from fallbackd.app.wiring import BOOT_KEY, OFFSET_KEY, SET_CLOCK_S, keep_clock, say_alive
 from fallbackd.backends import KINDS
 from fallbackd.core.events import Event
 from fallbackd.core.exchange import Call
@@ -54,6 +55,7 @@ class Daemon:
         self.engine: ObservedEngine
         self.tasks: anyio.abc.TaskGroup
         self._luck = Random(f"{stage.script.seed} disk {life}")
+        self.launches: list[Launch] = []
         self._calls: set[anyio.CancelScope] = set()
 
     # --- life --------------------------------------------------------------------------------
@@ -92,8 +94,10 @@ class Daemon:
         if self.is_dead:
             return
         self.is_dead = True
-        self.stage.lose_time()
+        self.stage.died()
         self.stage.tell("the daemon is killed")
+        for launch in self.launches:
+            launch.moved.set()
         self.close()
 
     def close(self) -> None:
@@ -160,7 +164,6 @@ class ObservedEngine(Engine):
     def __init__(self, daemon: Daemon, store: Any, clock: SystemClock) -> None:
         stage = daemon.stage
         transport = Ports(daemon)
-        programs = stage.programs
         super().__init__(
             store,
             clock,
@@ -179,7 +182,8 @@ class ObservedEngine(Engine):
                 luck=stage.luck,
                 mint=stage.mint,
                 has_route=lambda: stage.has_route,
-                end_leftover=programs.end_leftover,
+                attach=transport.attach,
+                boot_id=stage.boot,
             ),
         )
         self._daemon = daemon
@@ -232,12 +236,18 @@ class Ports:
         self._daemon.require_alive()
         stage = self._daemon.stage
         stage.laws.require(directory.endswith(attempt.replace(".", "/")), "a place of its own")
-        return await stage.programs.open(call, attempt=attempt, env=env)
-
-    async def attach(self, *, attempt: str, directory: str) -> Taken | None:
+        launch = stage.programs.launch(call, attempt=attempt, env=env)
+        self._daemon.launches.append(launch)
+        await launch.moved.wait()
         self._daemon.require_alive()
-        found = self._daemon.stage.programs.in_directory(directory)
-        return None if found is None else Taken(found, recorded_bytes=found.log_bytes)
+        return launch.running
+
+    async def attach(self, *, attempt: str, directory: str) -> Taken | NotThere | None:
+        self._daemon.require_alive()
+        found = await self._daemon.stage.programs.attach(attempt)
+        if found is None and os.path.isdir(directory):
+            os.rename(directory, f"{directory}.void")
+        return found
 
     async def detach(self) -> None:
         """Programs do not end with us."""
@@ -294,10 +304,11 @@ async def _reborn(before: MemoryStore | None, *, now: float) -> MemoryStore:
         return after
     left = before._mirror
     alive_at = float(await before.get_meta("alive_at") or now)
+    running = {one.running.attempt for one in left.active.values() if one.running is not None}
     mirror = Mirror()
     mirror.load(
         health=[
-            from_disk(one, now=now, stopped_s=max(0.0, now - alive_at))
+            from_disk(one, now=now, stopped_s=max(0.0, now - alive_at), running=running)
             for one in left.health.values()
         ],
         meters=left.meters.values(),
@@ -315,14 +326,22 @@ async def _reborn(before: MemoryStore | None, *, now: float) -> MemoryStore:
     return after
 
 
+class Clock(SystemClock):
+    def __init__(self, stage: Stage, *, offset_s: float | None = None) -> None:
+        super().__init__(offset_s=offset_s, wall=stage.wall, elapsed=stage.uptime)
+        self._boot = stage.boot
+
+    def boot_id(self) -> str:
+        return self._boot
+
+
 async def _clock(store: Any, stage: Stage) -> SystemClock:
     """The clock of the daemon's own wiring, on the time of the stage."""
 
-    def made(offset_s: float | None) -> SystemClock:
-        return SystemClock(offset_s=offset_s, wall=stage.wall, elapsed=stage.elapsed)
-
+    clock = Clock(stage)
     before = await store.get_meta(OFFSET_KEY)
-    clock = made(None)
-    if before is not None and abs(float(before) - clock.offset_s) > 60:
-        clock = made(float(before))
-    return clock
+    if before is None or await store.get_meta(BOOT_KEY) != clock.boot_id():
+        return clock
+    if abs(float(before) - clock.offset_s) <= SET_CLOCK_S:
+        return clock
+    return Clock(stage, offset_s=float(before))

@@ -22,6 +22,10 @@ async def do(stage: Stage, callers: Callers, deed: Deed) -> None:
             (await stage.until_up()).commits_left = value
         case "kill_before":
             (await stage.until_up()).decisions_left = value
+        case "reboot":
+            (await stage.until_up()).kill()
+            stage.programs.lose_power()
+            stage.reboot()
         case "stop":
             await _stop(stage, callers, value)
         case "sleep":
@@ -55,11 +59,12 @@ async def do(stage: Stage, callers: Callers, deed: Deed) -> None:
 
 
 async def _stop(stage: Stage, callers: Callers, limit_s: float) -> None:
-    """As a service is stopped and started again."""
+    """As a service is stopped and started again; without a limit its work is left alone."""
     daemon = await stage.until_up()
     daemon.engine.drain()
-    await callers.tell(lambda engine: engine.finish_work(limit_s=limit_s))
-    stage.lose_time()
+    stops = limit_s > 0
+    await callers.tell(lambda engine: engine.finish_work(limit_s=limit_s, stop_rest=stops))
+    stage.died()
     if not daemon.is_dead:
         daemon.close()
 

@@ -1,5 +1,7 @@
 """When the trouble is over: nothing leaks, outages were bounded, everybody is used again."""
 
+from itertools import pairwise
+
 import anyio
 from tests.simulation.callers import Callers
 from tests.simulation.stage import Stage
@@ -86,19 +88,19 @@ def hold_bounds(stage: Stage) -> None:
                 if begin_s < one.at_s < end_s
                 and one.attempt.backend == member.backend.id
                 and one.attempt.credential == label
-                and laws.outcome(one.attempt.attempt) == "failed"
+                and laws.has_shown_trouble(one.attempt.attempt)
             ]
             early = [delegation_of(one.attempt.attempt) for one in starts if one.at_s <= known_s]
             who = f"{member.backend.id} {label or ''}".strip()
             for name in set(early):
                 laws.require(early.count(name) <= 2, f"{name} tried {who} again and again")
             late = [one for one in starts if one.at_s > known_s]
-            for one, following in zip(late, late[1:], strict=False):
+            for one, following in pairwise(late):
                 is_apart = following.at_s - one.at_s >= gap_s - 1
-                is_forgotten = stage.lost_between(one.at_s, following.at_s)
+                is_forgotten = stage.deaths_between(one.at_s, following.at_s) > 0
                 what = f"{who} is out: {following.attempt.attempt} follows {one.attempt.attempt}"
                 laws.require(is_apart or is_forgotten, what)
-            bound = (end_s - known_s) / gap_s + 1 + stage.losses
+            bound = (end_s - known_s) / gap_s + 1 + stage.deaths_between(begin_s, end_s)
             laws.require(len(late) <= bound, f"{len(late)} attempts on {who}, which is out")
 
 

@@ -72,7 +72,7 @@ class Laws:
         self._ended: set[AttemptId] = set()
         self._waiting: list[_Decided] = []
 
-    def require(self, holds: bool, what: str) -> None:  # noqa: FBT001
+    def require(self, holds: bool, what: str) -> None:
         if not holds:
             self.broken.append(f"{self.stage.elapsed():.3f} {what}")
             self.stage.tell(f"BROKEN: {what}")
@@ -224,11 +224,26 @@ class Laws:
             if view(record, now=one.now).unproven:
                 free = not is_leased(record, now=one.now)
                 self.require(free, f"{name} begins a second trial of {scope}")
+                for other in self._trials(scope):
+                    if other != name:
+                        self.require(False, f"{name} tries {scope} beside {other}")
                 self.require(scope in attempt.trial_scopes, f"{name} is no trial of {scope}")
         for scope in attempt.trial_scopes:
             trial = self.health[scope].trial
             is_own = trial is not None and trial.attempt == name
             self.require(is_own, f"{name} has not the lease of {scope}")
+
+    def _trials(self, scope: ScopeId) -> list[AttemptId]:
+        """Attempts that try a scope now, and have not shown yet how that goes."""
+        running = [one.running for one in self.active().values()]
+        return [
+            one.attempt
+            for one in running
+            if one is not None
+            and scope in one.trial_scopes
+            and one.answered_at is None
+            and not one.proven
+        ]
 
     def began(self, program: "Program") -> None:
         """A program was started in the world."""
@@ -307,7 +322,8 @@ class Laws:
             self.require(name in seen.active, f"{name} is lost")
         self.health = dict(seen.health)
 
-    def outcome(self, attempt: AttemptId) -> str:
+    def has_shown_trouble(self, attempt: AttemptId) -> bool:
+        """Whether it told of its backend; those that a caller has ended tell nothing."""
         found = self.delegations[delegation_of(attempt)].attempt(attempt)
         assert found is not None
-        return found.state
+        return found.failure is not None and found.failure.marks_health

@@ -18,7 +18,6 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, delegation_of
 from fallbackd.core.state import Delegation
 
-LAUNCH_S = 0.02
 BLIND = frozenset({Reason.TIMEOUT, Reason.STALLED})
 """What a program is blamed for that could not run for a while."""
 
@@ -35,7 +34,6 @@ class Program:
         self.delegation = delegation
         self.play = play
         self.began_s = stage.elapsed()
-        self.ended_s: float | None = None
         self.blame = play.blame
         self.text = f"answer of {attempt}"
         self.log: list[Chunk] = []
@@ -87,7 +85,7 @@ class Program:
             case "polite":
                 await anyio.sleep(0.05)
                 self._end(ProcessExit(signal=15, stopped=True))
-            case "finishes" if self.play.end_s != FOREVER and self.play.code == 0:
+            case "finishes" if self._can_finish():
                 for _, stream, text in self.play.lines[len(self.log) :]:
                     self._print(stream, text)
                 self._end(ProcessExit(code=0, stopped=True))
@@ -99,6 +97,14 @@ class Program:
                 await anyio.sleep(self._grace_s + 0.1)
                 self._end(ProcessExit(signal=9, stopped=True))
 
+    def _can_finish(self) -> bool:
+        is_whole = self.play.end_s != FOREVER and self.play.code == 0
+        return is_whole and self.member.kind == "codex" and len(self.log) <= len(self.play.lines)
+
+    def lose_power(self) -> None:
+        """The machine is started anew: nobody knows how it ended."""
+        self._over(ProcessExit(note="the machine was started anew", rebooted=True))
+
     def _print(self, stream: str, text: str) -> None:
         data = text.encode()
         self.log.append(Chunk(stream, data, self.stage.wall()))  # type: ignore[arg-type]
@@ -106,10 +112,14 @@ class Program:
         self._tell()
 
     def _end(self, exit: ProcessExit) -> None:
-        self.exit = exit
-        self.ended_s = self.stage.elapsed()
+        if self.exit is not None:
+            return  # it lost its power before
         if self.play.writes:
             self.stage.touch(self.delegation.cwd)
+        self._over(exit)
+
+    def _over(self, exit: ProcessExit) -> None:
+        self.exit = exit
         self.stage.tell(f"{self.attempt} exits {exit.code} {exit.signal} gone={exit.gone}")
         self._tell()
 
@@ -121,11 +131,6 @@ class Program:
         if not self.stopping.is_set():
             self._grace_s = grace_s
             self.stopping.set()
-
-    async def over(self) -> Exit:
-        while self.exit is None:
-            await self.changed.wait()
-        return self.exit
 
 
 class Taken:
@@ -176,32 +181,80 @@ class NotThere:
         """There is nothing."""
 
 
+class Launch:
+    """A program that is about to start. Whoever is first claims its place, or fences it."""
+
+    def __init__(self) -> None:
+        self.is_claimed = False
+        self.is_fenced = False
+        self.running: Taken | NotThere | None = None
+        self.moved = anyio.Event()
+
+
 class Programs:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.known: dict[str, Program] = {}
         self.missing: set[str] = set()
         """Attempts whose program was not there."""
+        self._launches: dict[str, Launch] = {}
+        self._luck = Random(f"{stage.script.seed} launches")
 
     def alive(self) -> list[Program]:
         return [one for one in self.known.values() if one.is_alive]
 
-    async def open(self, call: Call, *, attempt: str, env: dict[str, str]) -> Taken | NotThere:
-        stage = self.stage
+    def launch(self, call: Call, *, attempt: str, env: dict[str, str]) -> Launch:
         assert isinstance(call, CommandLine)
+        self.stage.laws.require(env["FALLBACKD_ATTEMPT"] == attempt, "it is marked as itself")
+        launch = self._launches[attempt] = Launch()
+        self.stage.tasks.start_soon(self._launch, launch, call, attempt)
+        return launch
+
+    async def _launch(self, launch: Launch, call: CommandLine, attempt: str) -> None:
+        stage = self.stage
+        slowness = self._luck.choice((0.0, 0.01, 0.01, 0.6))
+        await anyio.sleep(slowness)
+        if launch.is_fenced:
+            return
+        launch.is_claimed = True
+        await anyio.sleep(slowness)
+        if launch.is_fenced:
+            return
         delegation = stage.record_of(delegation_of(AttemptId(attempt)))
-        stage.laws.require(env["FALLBACKD_ATTEMPT"] == attempt, "it is marked as itself")
-        await anyio.sleep(LAUNCH_S)
         member = stage.member(delegation.attempts[-1].backend)
         if stage.condition(member) == "missing":
             self.missing.add(attempt)
-            return NotThere(call.argv[0], stage.wall())
-        program = Program(stage, attempt, member, delegation, self._play(member, attempt))
-        stage.laws.began(program)
-        self.known[attempt] = program
-        stage.tell(f"{attempt} runs on {member.backend.id}: {stage.condition(member)}")
-        stage.tasks.start_soon(program.live)
-        return Taken(program, recorded_bytes=0)
+            launch.running = NotThere(call.argv[0], stage.wall())
+        else:
+            program = Program(stage, attempt, member, delegation, self._play(member, attempt))
+            stage.laws.began(program)
+            self.known[attempt] = program
+            stage.tell(f"{attempt} runs on {member.backend.id}: {stage.condition(member)}")
+            stage.tasks.start_soon(program.live)
+            launch.running = Taken(program, recorded_bytes=0)
+        launch.moved.set()
+
+    async def attach(self, attempt: str) -> Taken | NotThere | None:
+        """What a new daemon finds of an attempt that a dead one has begun."""
+        launch = self._launches.get(attempt)
+        if launch is None:
+            return None
+        while launch.is_claimed and launch.running is None:
+            await anyio.sleep(0.02)
+        if launch.running is None:
+            launch.is_fenced = True
+            return None
+        program = self.known.get(attempt)
+        if program is None:
+            return launch.running
+        return Taken(program, recorded_bytes=program.log_bytes)
+
+    def lose_power(self) -> None:
+        for launch in self._launches.values():
+            launch.is_fenced = True
+            launch.is_claimed = launch.running is not None
+        for program in self.alive():
+            program.lose_power()
 
     def _play(self, member: Member, attempt: str) -> Play:
         stage = self.stage
@@ -233,18 +286,6 @@ class Programs:
             luck=luck,
         )
 
-    async def end_leftover(self, directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
-        """What a new daemon does with the attempts of a dead one."""
-        found = self.in_directory(directory)
-        if found is None:
-            return None
-        found.stop(grace_s)
-        return await found.over()
-
-    def in_directory(self, directory: str) -> Program | None:
-        delegation, number = directory.rsplit("/", 2)[1:]
-        return self.known.get(f"{delegation}.{number}")
-
     def blame_of(self, attempt: str) -> frozenset[Reason]:
         """What its backend may be marked for."""
         blame: frozenset[Reason] = frozenset()
@@ -252,7 +293,7 @@ class Programs:
             blame = BLAME["missing"]
         elif (found := self.known.get(attempt)) is not None:
             blame = found.blame
-            if self.stage.lost_time_since(found.began_s):
+            if self.stage.slept_since(found.began_s):
                 blame |= BLIND
         name = delegation_of(AttemptId(attempt))
         record = self.stage.record_of(name).attempt(AttemptId(attempt))

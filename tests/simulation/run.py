@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import anyio
@@ -24,7 +25,7 @@ from tests.simulation.programs import Programs
 from tests.simulation.script import write
 from tests.simulation.stage import Stage
 
-AWAY_S = 0.5
+AWAY_S = (0.001, 0.1, 0.5, 30.0)
 """How long it takes until a daemon is started again."""
 EXPECTED_ERRORS = frozenset({"attempt.survived"})
 
@@ -93,7 +94,7 @@ def _errors() -> Iterator[list[str]]:
         if event["event"] not in EXPECTED_ERRORS:
             found.append(f"the daemon logs {event}")
             if event.get("exc_info"):
-                found += traceback.format_exception(sys.exception())
+                found.extend(traceback.format_exception(sys.exception()))
         raise structlog.DropEvent
 
     before = structlog.get_config()
@@ -141,6 +142,7 @@ class Cast:
         self._disk = disk
         self._daemon: Daemon | None = None
         self._is_closing = False
+        self._luck = Random(f"{stage.script.seed} away")
         self._closed = anyio.Event()
 
     async def live(self) -> None:
@@ -149,7 +151,7 @@ class Cast:
             self._daemon = Daemon(self._stage, self.lives)
             await self._daemon.live(self._open)
             self._disk.close()
-            await anyio.sleep(AWAY_S)
+            await anyio.sleep(self._luck.choice(AWAY_S))
         self._closed.set()
 
     async def _open(self, daemon: Daemon) -> Any:

@@ -110,7 +110,7 @@ def write(seed: int) -> Script:
     settings = _settings(luck, members)
     asks = _asks(luck, members, settings, horizon_s, flavour)
     deeds = _deeds(luck, members, horizon_s, flavour)
-    lost = ("kill", "kill_at", "kill_before", "stop", "sleep", "clock")
+    lost = ("kill", "kill_at", "kill_before", "reboot", "stop", "sleep", "clock")
     return Script(
         seed=seed,
         flavour=flavour,
@@ -264,7 +264,7 @@ def _deeds(
         deeds.append(Deed(luck.random() * horizon_s, what, value))
 
     for _ in range(luck.choice((0, 0, 1, 1, 2))):
-        how = luck.choice(("kill", "kill_at", "kill_at", "kill_before"))
+        how = luck.choice(("kill", "kill", "kill_at", "kill_at", "kill_before", "reboot"))
         add(how, luck.randint(1, 6))
     if flavour == "outage":
         return tuple(sorted(deeds, key=lambda deed: deed.at_s))
@@ -274,7 +274,7 @@ def _deeds(
     if what:
         add(what, luck.choice(names) if "session" not in what else luck.choice(SESSIONS))
     if luck.random() < 0.15:
-        add("stop", luck.choice((0.0, 5.0, 100.0)))
+        add("stop", luck.choice((0.0, 0.0, 5.0, 100.0)))
     if luck.random() < 0.15:
         add("sleep", luck.choice((20.0, 600.0, 7200.0)))
     if luck.random() < 0.15:

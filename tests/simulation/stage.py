@@ -43,7 +43,10 @@ class Stage:
         self._minted = 0
         self._slept_s = 0.0
         self._set_s = 0.0
-        self._losses: list[float] = []
+        self._sleeps: list[float] = []
+        self._deaths: list[float] = []
+        self._booted_s = 0.0
+        self.boot = "boot 0.0"
         self._touched: dict[str, int] = {}
         self._members = {member.backend.id: member for member in script.members}
         self._up = anyio.Event()
@@ -60,24 +63,27 @@ class Stage:
     def sleep_machine(self, for_s: float) -> None:
         """Time goes by at once, and nobody was there."""
         self._slept_s += for_s
-        self.lose_time()
+        self._sleeps.append(self.elapsed())
 
     def set_clock(self, by_s: float) -> None:
         self._set_s += by_s
 
-    def lose_time(self) -> None:
-        """From now on programs have been alive through a time in which nobody looked."""
-        self._losses.append(self.elapsed())
+    def slept_since(self, since_s: float) -> bool:
+        """Whether a program that began then has been alive while nothing could run."""
+        return any(at_s >= since_s for at_s in self._sleeps)
 
-    def lost_time_since(self, since_s: float) -> bool:
-        return any(at_s >= since_s for at_s in self._losses)
+    def uptime(self) -> float:
+        return self.elapsed() - self._booted_s
 
-    def lost_between(self, begin_s: float, end_s: float) -> bool:
-        return any(begin_s <= at_s <= end_s for at_s in self._losses)
+    def reboot(self) -> None:
+        self._booted_s = self.elapsed()
+        self.boot = f"boot {self._booted_s}"
 
-    @property
-    def losses(self) -> int:
-        return len(self._losses)
+    def died(self) -> None:
+        self._deaths.append(self.elapsed())
+
+    def deaths_between(self, begin_s: float, end_s: float) -> int:
+        return sum(begin_s <= at_s <= end_s for at_s in self._deaths)
 
     # --- the daemon --------------------------------------------------------------------------
 
