@@ -15,8 +15,8 @@ import anyio.to_thread
 
 ResultT = TypeVar("ResultT")
 
-MAX_TURNS = 2_000_000
-"""Of the loop, in one play: two thousand times what the longest one takes."""
+MAX_TURNS = 60_000
+"""Of the loop, in one play: many times what the longest one takes."""
 _STUCK: list[object] = []
 """Tasks that are never run again, nor thrown away: that would run them."""
 Threads = Callable[[Callable[[], Any]], Awaitable[Any]]

@@ -1,5 +1,6 @@
 """A script played to its end, and the look at what is left."""
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -109,6 +110,7 @@ def _errors() -> Iterator[list[str]]:
 
 async def _play(stage: Stage, cast: "Cast") -> None:
     script = stage.script
+    stage.time = asyncio.get_running_loop().time
     async with anyio.create_task_group() as tasks:
         stage.tasks = tasks
         stage.programs = Programs(stage)

@@ -120,7 +120,7 @@ def write(seed: int) -> Script:
         deeds=deeds,
         outage=outage,
         horizon_s=horizon_s,
-        tick_s=luck.choice((30.0, 300.0, 1800.0)) if horizon_s <= 3600 else 1800.0,
+        tick_s=luck.choice((30.0, 300.0, 300.0, 1800.0)) if horizon_s <= 3600 else 1800.0,
         disk_s=luck.choice((0.0, 0.0, 0.003, 0.2)),
         is_exact=not any(deed.what in lost for deed in deeds),
     )
@@ -131,7 +131,7 @@ def _members(
 ) -> tuple[Member, ...]:
     found = []
     quota = luck.random() < 0.3
-    for number in range(luck.randint(3, 6)):
+    for number in range(luck.randint(3, 5)):
         name = f"b{number}"
         kind: Kind = luck.choice(("text", "jsonl", "codex"))
         command = (f"/sim/{name}", "--json")
@@ -213,7 +213,7 @@ def _asks(
 ) -> tuple[Ask, ...]:
     found = []
     at_s = 0.0
-    count = luck.randint(5, 14)
+    count = luck.randint(3, 9)
     for number in range(count):
         # Some come together.
         if luck.random() < 0.7:
