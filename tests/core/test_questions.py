@@ -16,8 +16,8 @@ from tests.support.playbook import (
     succeeded,
 )
 
+from fallbackd.core.callers import Resolution
 from fallbackd.core.decide import decide
-from fallbackd.core.decide_callers import Resolution
 from fallbackd.core.events import (
     CancelRequested,
     HealthMarked,

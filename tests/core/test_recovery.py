@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from tests.support.playbook import Playbook, delegate, fail, failed, policy_of, succeeded
 
-from fallbackd.core.decide_callers import Resolution
+from fallbackd.core.callers import Resolution
 from fallbackd.core.events import (
     HealthMarked,
     HealthResumed,

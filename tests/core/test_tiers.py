@@ -13,7 +13,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.decide_callers import Resolution
+from fallbackd.core.callers import Resolution
 from fallbackd.core.events import HealthMarked, ResolveRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId

@@ -11,29 +11,24 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 
 KIND_NAMES = (
+    "anthropic-http",
     "claude",
     "codex",
     "gemini",
     "generic-cli",
+    "google-http",
     "hermes-api",
     "in-session",
     "numasec",
+    "openai-http",
     "opencode",
+    "openrouter-http",
 )
 """Kinds that `kind = "…"` may name."""
 
-KIND_ALIASES: Mapping[str, str] = {"generic": "generic-cli", "openai-http": "hermes-api"}
-"""`hermes-api` speaks chat completions, so any server that does may be configured with it."""
+KIND_ALIASES: Mapping[str, str] = {"generic": "generic-cli"}
 
-LATER_KINDS = frozenset(
-    {
-        "anthropic-http",
-        "bedrock-http",
-        "google-http",
-        "opencode-server",
-        "openrouter-http",
-    }
-)
+LATER_KINDS = frozenset({"bedrock-http", "opencode-server"})
 """Known words of the contract that this version cannot start yet."""
 
 JUDGED_KINDS = frozenset(
@@ -41,9 +36,11 @@ JUDGED_KINDS = frozenset(
 )
 """Kinds that only signatures may name: their output can be judged."""
 
-HTTP_KINDS = frozenset({"hermes-api"})
+HTTP_KINDS = frozenset(
+    {"anthropic-http", "google-http", "hermes-api", "openai-http", "openrouter-http"}
+)
 
-PLAIN_KINDS = frozenset({"hermes-api", "numasec"})
+PLAIN_KINDS = frozenset({"numasec"})
 """Their output shows no sign of life before the end; `generic-cli` too, unless it is `jsonl`."""
 
 IN_SESSION = BackendId("in-session")
@@ -116,7 +113,6 @@ _BACKENDS = (
         loopback=True,
         cost="local",
         shown_cap=200,
-        plain_output=True,
     ),
     # Behind the others, so that it wins no tie against them.
     Backend(

@@ -13,6 +13,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import attempt_id
 from fallbackd.core.recovery import answers_needed, is_rise, role_counting
 from fallbackd.core.resolution import reactive_hops
+from fallbackd.core.retry_budget import shown
 from fallbackd.core.scopes import backend_scope
 from fallbackd.core.state import Attempt, Delegation, HandedBack, Hop, Session
 
@@ -27,8 +28,14 @@ def start(
     *,
     event: str,
     retry_of: str | None = None,
+    rotates: bool = False,
 ) -> None:
-    """Start an attempt on a choice, with the hop and the lease that belong to it."""
+    """
+    Start an attempt on a choice, with the hop and the lease that belong to it.
+
+    Args:
+        rotates: Another credential of the same candidate: no hop.
+    """
     now = draft.now
     number = len(delegation.attempts) + 1
     attempt = Attempt(
@@ -50,7 +57,7 @@ def start(
     own = machine.Health(scope=backend_scope(choice.backend.id))
     record = draft.health.get(own.scope, own)
     draft.put_health(structs.replace(record, last_attempt_at=now))
-    hop = None if retry_of is not None else _hop(draft, delegation, session, choice)
+    hop = None if retry_of is not None or rotates else _hop(draft, delegation, session, choice)
     is_swap = hop is not None and hop.tier_to == "model" and hop.from_backend == hop.to_backend
     if hop is not None and is_swap:
         told = f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
@@ -71,17 +78,21 @@ def start(
         phase=None,
         last_activity_at=now,
     )
-    draft.count_start(choice.backend.id)
+    budget: dict[str, Any] = {"retry_budget": shown(draft)} if before else {}
+    draft.count_start(choice.backend.id, is_first=not before)
+    draft.count_credential(choice.backend.id, choice.credential)
     draft.tell(
         delegation,
         event,
         outcome=f"starts {attempt.attempt} on {choice.backend.id}"
         + (" as a trial" if attempt.trial else "")
-        + (" once more" if retry_of is not None else ""),
+        + (" once more" if retry_of is not None else "")
+        + (f" with credential {choice.credential}" if rotates else ""),
         verdicts=delegation.verdicts,
         max_fallback_depth=delegation.max_hops,
         hops=reactive_hops(delegation),
         **_stays(draft, delegation, session),
+        **budget,
     )
     draft.put_delegation(delegation)
     draft.put_session(structs.replace(session, attempt=attempt.attempt))
@@ -92,6 +103,7 @@ def start(
             backend=choice.backend.id,
             model=choice.model,
             effort=choice.entry.effort,
+            credential=choice.credential,
             handoff=handoff(before),
         )
     )

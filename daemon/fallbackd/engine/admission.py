@@ -76,6 +76,7 @@ def admit(
         log_dir=str(world.runs_root / delegation),
         boot=world.boot_id,
         env_names=tuple(sorted(work.env)),
+        luck=world.luck(),
     )
 
 
