@@ -24,6 +24,7 @@ from fallbackd.transports.machine import Machine, fingerprint, has_default_route
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
+from fallbackd.transports.secrets import Secrets
 from fallbackd.transports.served import ServedTransport
 
 ALIVE_KEY = "alive_at"
@@ -91,13 +92,15 @@ def build(
         umask: What agent CLIs run with, which is the user's and not our own.
     """
     defaults: Defaults = settings.policy.defaults
+    secrets_of = Secrets(environ=environ, now=clock.now)
     processes = ProcessTransport(
         environ=environ,
         now=clock.now,
         umask=umask,
+        secrets=secrets_of,
         limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes),
     )
-    http = HttpTransport(clock=clock, environ=environ)
+    http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
     served = ServedTransport(
         processes, tasks=tasks, directory=places.servers, clock=clock, environ=environ
     )
@@ -132,6 +135,7 @@ def build(
         attach=attach,
         boot_id=clock.boot_id(),
         variables_of=read_variables,
+        secrets=secrets_of,
     )
     return Built(
         engine=Engine(store, clock, settings, world),

@@ -22,7 +22,7 @@ import msgspec
 
 from fallbackd.core.exchange import Chunk, Exit, NoAnswer, Permissions, ProcessExit
 from fallbackd.ports.clock import Clock
-from fallbackd.transports.http import OutputLog
+from fallbackd.transports.output_log import OutputLog
 from fallbackd.transports.recording import mend
 from fallbackd.transports.served_client import CallFailed
 from fallbackd.transports.served_endings import without_server
