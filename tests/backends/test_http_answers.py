@@ -174,6 +174,16 @@ def test_a_stream_that_ends_with_done_alone_is_whole() -> None:
     assert failure(read("chat_completions", b"data: [DONE]\n\n")[0]).reason == "server_error"
 
 
+def test_blanks_before_the_answer_show_life_and_change_nothing() -> None:
+    body = b"\n" * 500 + b'{"choices": [{"message": {"content": "pong"}}]}'
+    outcome, seen = read("chat_completions", body, size=100)
+    assert outcome == Reply(text="pong")
+    assert len(seen) == len(range(0, len(body), 100))
+    assert read("chat_completions", b"\r\n" * 90 + chat({"content": "pong"}))[0] == Reply(
+        text="pong"
+    )
+
+
 def test_a_response_without_deltas_is_read_from_its_last_event() -> None:
     part = {"type": "output_text", "text": "pong"}
     items = [

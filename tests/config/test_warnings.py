@@ -246,8 +246,8 @@ CASES: list[tuple[str, list[str]]] = [
     (
         "import = ['a/voice-platform-health.json', 'model-fallback.json', 3]",
         [
-            'import[1]: "model-fallback.json": has no effect yet; only '
-            "voice-platform-health.json is imported.",
+            'import[1]: "model-fallback.json": has no effect; '
+            "voice-platform-health.json, config.yaml of Hermes and JKZ_* are imported.",
             "import[2]: 3: must be the path of a file; it is left out.",
         ],
     ),
@@ -285,6 +285,10 @@ def test_what_is_wrong_is_said_with_its_path_value_and_what_is_used(
         ),
         (
             '[backends.hermes-api]\nbase_url = "http://me:hunter2hunter2@host/v1"',
+            ["backends.hermes-api.base_url"],
+        ),
+        (
+            '[backends.hermes-api]\nbase_url = "http://host/v1?api_key=hunter2hunter2hunter2"',
             ["backends.hermes-api.base_url"],
         ),
     ],

@@ -1,6 +1,7 @@
 """Certificates, keys and cookies of HTTP backends: whom a request trusts, and what goes along."""
 
 import asyncio
+import json
 import os
 import ssl
 from collections.abc import AsyncIterator
@@ -9,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.http_backends import SECRET, Asked, ask
+from tests.support.clock import ManualClock
+from tests.support.http_backends import KEY, SECRET, Asked, ask
 from tests.support.loopback import listening
 from tests.support.provider import provider
 from tests.support.provider_frames import TEXT
 
-from fallbackd.core.exchange import CredentialRef, HttpResponse, NotStarted
+from fallbackd.backends import KINDS
+from fallbackd.backends.spec import Options
+from fallbackd.core.exchange import CredentialRef, HttpResponse, NotStarted, Reply, Work
+from fallbackd.transports.http import HttpTransport
 
 DATA = Path(__file__).parent / "data" / "tls"
 SERVER, CLIENT, LOCKED = (str(DATA / name) for name in ("server.pem", "client.pem", "locked.key"))
@@ -134,3 +139,69 @@ async def test_a_secret_is_in_no_file_of_the_attempt(tmp_path: Path) -> None:
     assert {"http.json", "exit.json", "output.log", "output.idx"} <= kept.keys()
     assert all(SECRET.encode() not in data for data in kept.values())
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
+
+
+async def test_a_key_that_belongs_into_the_body_is_put_there_when_it_is_sent(
+    tmp_path: Path,
+) -> None:
+    bodies: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line.partition(b":")[2])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length:")
+        )
+        bodies.append(await reader.readexactly(length))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\npong")
+
+    kind = KINDS["hermes-api"]
+    async with listening(serve) as port:
+        options = Options(base_url=f"http://127.0.0.1:{port}/api/chat")
+        work = Work(prompt="hi", prompt_path="/p", cwd="/c", scratch="/s", credential=KEY)
+        call = kind.start(work, options)
+        transport = HttpTransport(clock=ManualClock(), environ={"MY_KEY": SECRET})
+        running = await transport.open(call, attempt="d1.1", directory=str(tmp_path), env={})
+        parser = kind.parser(options)
+        async for chunk in running.chunks():
+            parser.feed(chunk)
+        await transport.aclose()
+    assert parser.finish(running.exit) == Reply(text="pong")
+    assert [json.loads(body) for body in bodies] == [
+        {"message": "hi", "source": "fallbackd", "key": SECRET}
+    ]
+    assert SECRET not in repr(call) + repr(running)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "socks5://127.0.0.1:9", "no-address"])
+async def test_a_server_on_loopback_is_asked_past_every_proxy(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, address)
+    async with provider() as p:
+        found = await ask(p, tmp_path)
+    assert found.answer == TEXT
+
+
+@pytest.mark.parametrize("address", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9"])
+async def test_a_proxy_that_cannot_be_used_is_a_matter_of_configuration(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", address)
+    async with provider() as p:
+        found = await ask(p, tmp_path, base_url="http://models.example/v1")
+    assert (found.failure.reason, found.failure.detail) == ("not_configured", "proxy")
+
+
+async def test_a_header_that_http_cannot_carry_is_a_matter_of_configuration(
+    tmp_path: Path,
+) -> None:
+    async with provider() as p:
+        found = await ask(p, tmp_path, headers={"X-Team": "größe\n"})
+    assert (found.failure.reason, found.failure.detail) == ("not_configured", "header")

@@ -70,7 +70,14 @@ RULES = (
         id="http-header",
         reason=Reason.NOT_CONFIGURED,
         detail="header",
-        codes=("localprotocolerror",),
+        codes=("localprotocolerror", "unicodeencodeerror"),
+    ),
+    # A proxy of the environment that is no URL, or a SOCKS one without the package for it.
+    Rule(
+        id="http-proxy",
+        reason=Reason.NOT_CONFIGURED,
+        detail="proxy",
+        codes=("importerror", "valueerror"),
     ),
     Rule(
         id="http-tls-files", reason=Reason.NOT_CONFIGURED, detail="tls_files", codes=("tlsfiles",)
@@ -130,8 +137,9 @@ class HttpParser:
         limit = MAX_ERROR_BYTES if self.is_whole is False else MAX_WHOLE_BYTES
         self._body += chunk.data[: max(0, limit - len(self._body))]
         if self.is_whole is None:
-            begin = bytes(self._body[:64]).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+            begin = bytes(self._body).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
             if not begin:
+                self._body.clear()  # some gateways send blanks until they know more
                 return [Output()]
             self.is_whole = begin in (b"{", b"[", b"<", b'"')
             data = bytes(self._body)

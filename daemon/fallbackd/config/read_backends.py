@@ -216,6 +216,7 @@ def _drop_bad_url(given: dict[str, Any], path: str, say: Say) -> None:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname)
         has_login = parts.username is not None or parts.password is not None
+        has_login = has_login or redact(url) != url
         _ = parts.port
     except ValueError:
         fits = has_login = False

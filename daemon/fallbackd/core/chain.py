@@ -233,6 +233,7 @@ def _look(
     leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
     if leased:
         until_at = until_at or max(_decided_at(one, backend, policy) for one in leased)
+        returns_at = until_at  # at the latest
         return refuse("in_trial")
     verdict: VerdictWord = "healthy"
     if state.state == "cooldown":

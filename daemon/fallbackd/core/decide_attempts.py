@@ -105,7 +105,8 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
         return
     limits = limits_of(draft, current.delegation, backend)
     # Silence after the first output may be over before the limits of the first output are.
-    at = attempt.started_at + min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
+    first_s = min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
+    at = attempt.started_at + min(first_s, limits.total_s or first_s)
     if attempt.trial and backend.plain_output:
         at = min(at, attempt.started_at + draft.policy.defaults.trial_grace_s)
     if attempt.patience_until_at is not None:
@@ -139,6 +140,8 @@ def attempt_answered(draft: Draft, event: AttemptAnswered) -> None:
             credential=attempt.credential,
             started_at=attempt.started_at,
         )
+    if attempt.answered_at is None and len(current.delegation.attempts) > 1:
+        draft.wake_waiting()  # whoever waits to make the same move sees that there is life
 
 
 def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:

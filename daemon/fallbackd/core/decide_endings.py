@@ -15,6 +15,7 @@ from fallbackd.core.meter import add_cost
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.resolution import entry_of
+from fallbackd.core.retry_budget import may_retry
 from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
@@ -84,13 +85,14 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         _succeeded(draft, delegation, session, attempt)
         return
     if not event.gone:
-        is_over = delegation.deadline_at is not None and now >= delegation.deadline_at
-        if not (delegation.cancelling or is_over):
-            delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
+        delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
         _unproven_end(draft, delegation, session, attempt)
         return
+    is_late = delegation.deadline_at is not None and now >= delegation.deadline_at
+    if delegation.cancelling or is_late:
+        # What it had shown before it was stopped is known of its backend all the same.
+        delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
     if delegation.cancelling:
-        draft.release(attempt)
         end(
             draft,
             delegation,
@@ -100,8 +102,7 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
             failure=failure,
         )
         return
-    if delegation.deadline_at is not None and now >= delegation.deadline_at:
-        draft.release(attempt)
+    if is_late:
         end_by_deadline(draft, delegation, session)
         return
     _failed(draft, delegation, session, attempt, failure, backend, luck=event.luck)
@@ -359,7 +360,7 @@ def _retry_at(
             return None  # the program's own retries have used it up: ours would end at its start
     if delegation.deadline_at is not None and at >= delegation.deadline_at:
         return None
-    return at
+    return at if may_retry(draft) else None
 
 
 def backoff_s(draft: Draft, backend: Backend, retry: int, *, luck: float) -> float:

@@ -35,11 +35,11 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
     log_dir: str = ""
     """Where the logs of its attempts go; the log of attempt n is `<log_dir>/<n>/output.log`."""
-    luck: float = 0.5
     boot: str = ""
     """Identity of this boot of the machine."""
     env_names: tuple[str, ...] = ()
     """Variables that the caller set. Their values are nowhere but in the engine."""
+    luck: float = 0.5
 
 
 class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):

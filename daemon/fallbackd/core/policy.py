@@ -114,6 +114,10 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     backoff_base_s: Annotated[float, Meta(ge=0, le=60)] = 2.0
     backoff_max_s: Annotated[float, Meta(ge=0, le=600)] = 60.0
     max_attempts: Annotated[int, Meta(ge=1, le=50)] = 8
+    retry_share: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Attempts beyond the first of each delegation, as a part of the first ones of this host."""
+    retry_floor: Annotated[int, Meta(ge=0, le=10_000)] = 8
+    """As many such attempts are allowed where hardly anything is demanded."""
     max_running: Annotated[int, Meta(ge=1, le=1000)] = 64
     """Running attempts on this host; more wait in the state `queued`."""
     last_resort_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0

@@ -1,5 +1,7 @@
 """The start of an attempt, with the hop, the notice and the lease that belong to it."""
 
+from typing import Any
+
 from msgspec import structs
 
 from fallbackd.core import health as machine
@@ -9,6 +11,7 @@ from fallbackd.core.effects import StartAttempt, WakeAt
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import attempt_id
 from fallbackd.core.resolution import reactive_hops
+from fallbackd.core.retry_budget import shown
 from fallbackd.core.scopes import backend_scope
 from fallbackd.core.state import Attempt, Delegation, Hop, Session
 
@@ -66,7 +69,8 @@ def start(
         phase=None,
         last_activity_at=now,
     )
-    draft.count_start(choice.backend.id)
+    budget: dict[str, Any] = {"retry_budget": shown(draft)} if before else {}
+    draft.count_start(choice.backend.id, is_first=not before)
     draft.count_credential(choice.backend.id, choice.credential)
     draft.tell(
         delegation,
@@ -78,6 +82,7 @@ def start(
         verdicts=delegation.verdicts,
         max_fallback_depth=delegation.max_hops,
         hops=reactive_hops(delegation),
+        **budget,
     )
     draft.put_delegation(delegation)
     draft.put_session(structs.replace(session, attempt=attempt.attempt))

@@ -186,7 +186,7 @@ class Reader:
                 pass
 
     def _lost(self, exit: Exit) -> Failure | None:
-        """An end that is known without a look at what was printed."""
+        """An end that the output tells nothing about: nobody saw it, or there was no beginning."""
         now = self._host.clock.now()
         match exit:
             case ProcessExit(rebooted=True):

@@ -7,6 +7,7 @@ carry what one credential was given into the calls of another.
 """
 
 import os
+import re
 import ssl
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CLOSE_LIMIT_S = 5.0
 """For the farewell of a connection (TLS close); it is dropped after that."""
 
-_DIRECT = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+_LOOPBACK = re.compile(r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?:[:/?#]|$)", re.I)
 
 
 class TlsFiles(Exception):
@@ -31,7 +32,9 @@ class TlsFiles(Exception):
 
 class Clients:
     """
-    Clients by their TLS settings, made with the first request (the import takes 60 ms).
+    Clients by where they go and their TLS settings, made with the first request.
+
+    The import of the library takes 60 ms.
 
     A certificate that was renewed on disk makes a new client; requests under way keep theirs.
     """
@@ -39,15 +42,20 @@ class Clients:
     def __init__(self) -> None:
         self._clients: dict[tuple[object, ...], httpx2.AsyncClient] = {}
 
-    def find(self, tls: Tls | None) -> "httpx2.AsyncClient":
+    def find(self, url: str, tls: Tls | None) -> "httpx2.AsyncClient":
         """
+        Args:
+            url: What shall be asked: on loopback even a proxy that cannot be used does not matter.
+
         Raises:
             TlsFiles: A certificate or key that cannot be read.
             ImportError, ValueError: A proxy in the environment that cannot be used.
         """
         import httpx2
 
-        key = (tls, *_stamps(tls))
+        is_direct = bool(_LOOPBACK.match(url))
+        has_tls = not url.lower().startswith("http://")
+        key = (is_direct, has_tls, tls, *_stamps(tls))
         client = self._clients.get(key)
         if client is None:
             client = self._clients[key] = httpx2.AsyncClient(
@@ -56,8 +64,9 @@ class Clients:
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8),
                 follow_redirects=False,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                verify=True if tls is None else _context(tls),
-                mounts=dict.fromkeys(_DIRECT),
+                # Loading the certificates of the machine takes longer than a call on loopback.
+                verify=_context(tls or Tls()) if has_tls or tls is not None else _no_tls(),
+                trust_env=not is_direct,
             )
         return client
 
@@ -80,6 +89,11 @@ def _stamps(tls: Tls | None) -> tuple[int, ...]:
             except OSError:
                 found.append(0)
     return tuple(found)
+
+
+def _no_tls() -> ssl.SSLContext:
+    """For what never speaks it."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

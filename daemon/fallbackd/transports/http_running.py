@@ -188,7 +188,7 @@ class HttpRunning:
             if self._stopped:
                 self._scope.cancel()
             try:
-                client = self._line.clients.find(call.tls)
+                client = self._line.clients.find(call.url, call.tls)
                 request = client.build_request(
                     call.method,
                     call.url,
