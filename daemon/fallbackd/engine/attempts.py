@@ -50,6 +50,7 @@ from fallbackd.core.watch import EffectsWord, Watch, see, shift
 from fallbackd.engine.judging import judge, no_ones_fault, unexplained
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.world import Settings, Transports, World
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running, Transport
 
@@ -145,7 +146,9 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
         )
     if ended.failure is not None:
         ended = structs.replace(ended, has_route=host.world.has_route())
+    hit("attempt.ended.before")
     await host.handle(structs.replace(ended, luck=host.world.luck()))
+    hit("attempt.ended.after")
 
 
 async def _is_gone(running: Running) -> bool:
@@ -209,15 +212,19 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     transport = _transport(world.transports, call)
     if live.is_stopped:
         return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
+    hit("attempt.open.before")
     running = await transport.open(
         call, attempt=order.attempt, directory=str(directory), env=marks(prepared, order)
     )
+    hit("attempt.open.after")
     live.opened(running)
     await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid))
+    hit("attempt.started")
     broken: Exception | None = None
     async for chunk in running.chunks():
         if broken is not None:
             continue  # to the end: only that proves that it is gone
+        hit("attempt.chunk")
         try:
             await reader.feed(chunk)
         except Exception as error:

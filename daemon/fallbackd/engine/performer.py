@@ -34,6 +34,7 @@ from fallbackd.engine.requests import NewWork
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.wakes import Wakes
 from fallbackd.engine.world import Settings, World
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store, StoreUnwritable
 
@@ -147,6 +148,7 @@ class Performer:
         decision, notes = await self.store.transact(
             keys, lambda seen: self._decide(seen, event, now=now), must_keep=must_keep
         )
+        hit("journal.kept")
         self._publish(notes)
         return decision
 
@@ -170,11 +172,13 @@ class Performer:
                 # What it is about has ended, and cannot be read back from the disk: no news.
                 log.error("event.lost", event_type=type(event).__name__, problem=str(error))
                 return Decision()
+            hit("event.kept")
             for effect in decision.effects:
                 if isinstance(effect, WakeAt):
                     at = effect.at + self._shifted_s - shifted_s  # the clock was set meanwhile
                     effect = structs.replace(effect, at=at)
                 self._perform(effect)
+            hit("event.done")
         return decision
 
     async def look_at_clock(self) -> None:
@@ -199,22 +203,28 @@ class Performer:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case StartAttempt():
+                hit("effect.start_attempt")
                 assert self._tasks is not None
                 live = LiveAttempt(effect, started_at=self.clock.now())
                 self._live[effect.attempt] = live
                 self._tasks.start_soon(self._attempt, live, name=effect.attempt)
             case StopAttempt():
+                hit("effect.stop_attempt")
                 if (found := self._live.get(effect.attempt)) is not None:
                     found.stop(effect.grace_s)
             case Answer():
+                hit("effect.answer")
                 self._answer(effect.delegation)
             case WakeAt():
+                hit("effect.wake_at")
                 if effect.delegation in self._held:
                     self._wakes.set(effect)
             case WakeWaiting():
+                hit("effect.wake_waiting")
                 if self._tasks is not None:  # before the start nobody waits
                     self._tasks.start_soon(self._wake_waiting)
             case Export():
+                hit("effect.export")
                 self.on_export()
             case _:
                 assert_never(effect)

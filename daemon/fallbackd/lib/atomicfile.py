@@ -7,6 +7,8 @@ Source: rename(2) is atomic; fsync(2) says that the directory needs one of its o
 import os
 import secrets
 
+from fallbackd.lib.failpoints import hit
+
 
 def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
     """
@@ -33,7 +35,9 @@ def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+        hit("file.written")
         os.replace(temporary, path)
+        hit("file.replaced")
     except BaseException:
         try:
             os.unlink(temporary)
