@@ -53,6 +53,8 @@ class VoiceExport:
         self.home = home
         self.path: str | None = None
         self._is_due = anyio.Event()
+        self._tidied: str | None = None
+        """The place where nothing is left of an earlier daemon that was killed at it."""
         self._said: tuple[str, str] | None = None
         """The trouble that the log has heard of: each is said once, not at every change."""
 
@@ -71,6 +73,9 @@ class VoiceExport:
             return
         text = render_voice(self._marks())
         place = _expanded(self.path, self.home)
+        if place != self._tidied:
+            await anyio.to_thread.run_sync(atomicfile.clear_drafts, place)
+            self._tidied = place
         try:
             await anyio.to_thread.run_sync(_replace, place, text)
         except OSError as error:

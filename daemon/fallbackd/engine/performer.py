@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import anyio
+import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup
 from msgspec import structs
@@ -29,6 +30,7 @@ from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
 from fallbackd.engine.attempts import LiveAttempt, Prepared, Progress, run_attempt
 from fallbackd.engine.keys import keys_of
+from fallbackd.engine.leftovers import list_directories, tidy
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.requests import NewWork
 from fallbackd.engine.runs import Runs
@@ -82,12 +84,14 @@ class Performer:
 
     async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled. `ready` is called once work can be taken."""
+        before = await anyio.to_thread.run_sync(list_directories, self.runs.root)
         await self._close_lost()
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._wakes.run)
             await self.readiness.look(self.settings.policy.backends)
             ready()
+            await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
             await anyio.sleep_forever()
 
     async def _close_lost(self) -> None:

@@ -1,0 +1,147 @@
+"""
+One daemon with its callers: `die_at` a failpoint or `die_after` a while, `rise`, `settle`, audit.
+
+    async with scene(tmp_path, seed="7", callers=4) as play:
+        await play.die_at("store.commit.before", 3)
+        await play.finish()
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+import anyio.abc
+from tests.support.daemon import HANG_S, Daemon, DaemonDied
+from tests.support.survival import quick_daemon
+from tests.support.survival.load import BACK_S, Caller, Said, configure, voice_file
+from tests.support.survival.points import RUNNER
+
+from fallbackd.lib.failpoints import OPTION, VARIABLE
+from fallbackd_client.aio import AsyncClient
+
+LOOK_S = 0.01
+
+
+class NotReached(AssertionError):
+    """The load does not come by this point: it would show nothing."""
+
+
+class Scene:
+    def __init__(self, tmp_path: Path, *, seed: str, callers: int) -> None:
+        self.place = tmp_path
+        self.said = Said()
+        self.deaths = 0
+        self._imported = tmp_path / "voice-platform-health.json"
+        self.daemon = Daemon(tmp_path, config="", env={}, arguments=(), wrapper=())
+        self.daemon.program = (str(Path(quick_daemon.__file__)),)
+        self._text_of = configure(self.daemon.bin_dir, imported=self._imported)
+        self._seed = seed
+        self._callers = callers
+        self._number = 0
+        self._is_over = False
+        self._writing = anyio.Lock()
+
+    async def _reconfigure(self) -> None:
+        async with self._writing:
+            self._number += 1
+            self._imported.write_text(voice_file(self._number))
+            draft = self.daemon.config_path.with_name("draft")
+            draft.write_text(self._text_of(self._number))
+            draft.replace(self.daemon.config_path)
+
+    async def _call(self, number: int) -> None:
+        client = AsyncClient(
+            self.daemon.socket, timeout_s=BACK_S, reconnect_s=BACK_S, connect_s=BACK_S
+        )
+        while not Path(self.daemon.socket).exists():  # nobody has ever been there
+            await anyio.sleep(LOOK_S)
+        async with client:
+            name = f"c{number}"
+            caller = Caller(
+                client,
+                self.said,
+                name=name,
+                seed=f"{self._seed}/{name}",
+                reconfigure=self._reconfigure,
+            )
+            await caller.run(lambda: self._is_over)
+
+    # --- dying and coming back -------------------------------------------------------------
+
+    async def die_at(self, point: str, hit: int = 1) -> None:
+        """Start it so that it ends there; the callers bring it there."""
+        assert self.daemon.process is None
+        before = self._said_of(point)
+        self.daemon.program = ("-X", OPTION, str(Path(quick_daemon.__file__)))
+        self.daemon.env[VARIABLE] = f"{point}=kill@{hit}"
+        try:
+            await self.daemon.start()
+        except DaemonDied:
+            pass
+        else:
+            try:
+                with anyio.fail_after(HANG_S):
+                    while self._said_of(point) == before:
+                        await anyio.sleep(LOOK_S)
+            except TimeoutError as error:
+                raise NotReached(f"{point}, hit {hit}") from error
+            if point in RUNNER:
+                await self.daemon.kill()
+            else:
+                await self.daemon.wait()
+        finally:
+            self.daemon.program = (str(Path(quick_daemon.__file__)),)
+            del self.daemon.env[VARIABLE]
+        if self._said_of(point) == before:
+            raise NotReached(f"{point}: it died elsewhere\n{self.daemon.log()}")
+        self.deaths += 1
+
+    def _said_of(self, point: str) -> int:
+        return self.daemon.log().count(f"failpoint {point}\n")
+
+    async def die_after(self, seconds: float) -> None:
+        """Start it, and kill it that long after it was ready, whatever it does."""
+        await self.daemon.start()
+        await anyio.sleep(seconds)
+        await self.daemon.kill()
+        self.deaths += 1
+
+    async def rise(self) -> None:
+        """Start it to stay."""
+        await self.daemon.start()
+
+    async def settle(self) -> None:
+        """No new work from the callers; each gets the answers that it waits for."""
+        self._is_over = True
+        await self._ended.wait()
+
+    async def _run_callers(self) -> None:
+        self._ended = anyio.Event()
+        async with anyio.create_task_group() as callers:
+            for number in range(self._callers):
+                callers.start_soon(self._call, number)
+        self._ended.set()
+
+
+@asynccontextmanager
+async def scene(tmp_path: Path, *, seed: str, callers: int) -> AsyncIterator[Scene]:
+    """Callers wait for a daemon from the start: `rise` or `die_at` brings the first one."""
+    play = Scene(tmp_path, seed=seed, callers=callers)
+    await play._reconfigure()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(play._run_callers)
+            yield play
+            tasks.cancel_scope.cancel()
+        if play.daemon.process is not None:
+            await play.daemon.stop()
+    finally:
+        play.daemon.end()
+
+
+def shuffled(names: list[str], seed: str) -> list[str]:
+    found = sorted(names)
+    Random(seed).shuffle(found)
+    return found
