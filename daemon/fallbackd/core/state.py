@@ -196,6 +196,10 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """Candidates whose stated time was waited for once."""
     warnings: tuple[str, ...] = ()
     log_dir: str = ""
+    boot: str = ""
+    """The boot of the machine under which it was last taken on."""
+    env_names: tuple[str, ...] = ()
+    """Variables that the caller set."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 
     @property

@@ -17,15 +17,23 @@ from fallbackd_client.aio import AsyncClient
 LOOK_S = 0.02
 ALIKE = ("delegation", "state", "text", "served_by", "failure", "hops", "ended_at", "request_id")
 """What everybody who asks for the same delegation is told alike."""
+LOST = ("crash", "unknown")
+"""Reasons of an end that nobody has seen."""
 DRAFTS = (".part", ".new", ".tmp")
 
 
 class Audit:
-    """Collects what is wrong, in words; `problems` is empty where everything holds."""
+    """
+    Collects what is wrong, in words; `problems` is empty where everything holds.
 
-    def __init__(self, daemon: Daemon, said: Said) -> None:
+    Args:
+        is_spared: Only the daemon died: every program came to its own end, and that is known.
+    """
+
+    def __init__(self, daemon: Daemon, said: Said, *, is_spared: bool) -> None:
         self._daemon = daemon
         self._said = said
+        self._is_spared = is_spared
         self.problems: list[str] = []
         self.delegations: dict[str, dict[str, Any]] = {}
         self.events = 0
@@ -68,6 +76,9 @@ class Audit:
             found = await client.call("delegation.get", {"delegation": name})
             self._expect(_alike(asked) == _alike(found), f"{name} is told in two ways")
             self._expect(found["ended_at"] is not None, f"{name} is {found['state']}")
+            reason = (found["failure"] or {}).get("reason")
+            if self._is_spared:
+                self._expect(reason not in LOST, f"{name} has lost its end: {found['failure']}")
             self.delegations[name] = found
         for request_id, told in self._said.ends:
             now = self.delegations[self._said.taken.get(request_id, told["delegation"])]
@@ -116,6 +127,7 @@ class Audit:
         for session in (await client.call("session.list"))["sessions"]:
             self._expect(session["running"] is None, f"{session['session']} is locked for ever")
         sessions = {one["session"] for one in self._said.params.values() if "session" in one}
+        await client.call("health", {"action": "clear", "target": "works"})
         for session in sorted(sessions):
             done = await client.call(
                 "delegate",

@@ -15,6 +15,7 @@ from fallbackd_client.errors import NoDaemon, RpcError
 
 BACK_S = 60.0
 """How long a daemon may be away; only a hang takes this long."""
+USED = ("throttled", "works", "slow", "long", "tried")
 MARKED = tuple(f"marked{number}" for number in range(12))
 """Backends that are never used for work: their marks are the callers' alone."""
 
@@ -133,9 +134,7 @@ class Caller:
     async def _cancel(self) -> None:
         request_id, found = await self._begin("long", session=False, wait="accepted")
         await anyio.sleep(self._chance.random() * 0.2)
-        cancelled = await self._once("delegation.cancel", {"delegation": found["delegation"]})
-        while cancelled is None:
-            cancelled = await self._once("delegation.cancel", {"delegation": found["delegation"]})
+        await self._client.call("delegation.cancel", {"delegation": found["delegation"]})
         await self._end(request_id, found["delegation"])
 
     async def _delegate(self, backend: str, *, session: bool = True) -> None:
@@ -174,7 +173,8 @@ class Caller:
             self._said.marks[name] = shown["health"][name]["detail"]
 
     async def _clear(self) -> None:
-        await self._once("health", {"action": "clear", "target": "throttled"})
+        for target in self._chance.sample(USED, 2):
+            await self._once("health", {"action": "clear", "target": target})
 
     async def _look(self) -> None:
         found = await self._client.call("health", {"action": "get", "target": "throttled"})

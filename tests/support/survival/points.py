@@ -4,6 +4,8 @@ DAEMON: dict[str, tuple[int, ...]] = {
     "answer.before": (2,),
     "answer.kept": (3,),
     "answer.written": (2,),
+    "attempt.attach.after": (1, 2),
+    "attempt.attach.before": (1,),
     "attempt.chunk": (1, 7),
     "attempt.directory": (2,),
     "attempt.ended.after": (2,),
@@ -14,6 +16,7 @@ DAEMON: dict[str, tuple[int, ...]] = {
     "config.before": (1,),
     "config.taken": (1,),
     "config.told.before": (1,),
+    "delegation.resumed": (1,),
     "effect.answer": (3,),
     "effect.export": (1,),
     "effect.start_attempt": (3,),
@@ -24,6 +27,7 @@ DAEMON: dict[str, tuple[int, ...]] = {
     "event.kept": (14,),
     "export.after": (1,),
     "export.before": (2,),
+    "fence.claimed": (1,),
     "file.replaced": (1,),
     "file.written": (2,),
     "import.taken": (1,),
@@ -54,15 +58,28 @@ DAEMON: dict[str, tuple[int, ...]] = {
 FIRST_START = frozenset({"store.migration.within"})
 """Reached only where there is no database yet."""
 
+AFTER = {
+    "attempt.attach.after": "attempt.chunk",
+    "attempt.attach.before": "attempt.chunk",
+    "delegation.resumed": "attempt.chunk",
+    "fence.claimed": "order.before",
+}
+"""Reached only by a daemon that comes after one that ended at that other point."""
+
 RUNNER: dict[str, tuple[int, ...]] = {
+    "runner.claim.within": (1,),
+    "runner.claimed": (1,),
     "runner.ended": (1,),
     "runner.exit.after": (1,),
     "runner.exit.before": (1,),
     "runner.known": (1,),
-    "runner.ordered": (1,),
+    "runner.met": (1,),
     "runner.record.within": (1, 2),
     "runner.started": (1,),
 }
 """One runner ends there, and right after it the daemon. Every runner counts for itself."""
+
+MEETING = frozenset({"runner.met"})
+"""Reached only by a runner whose daemon is gone, when the next one comes."""
 
 POINTS = {**DAEMON, **RUNNER}

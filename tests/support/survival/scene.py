@@ -16,7 +16,7 @@ import anyio.abc
 from tests.support.daemon import HANG_S, Daemon, DaemonDied
 from tests.support.survival import quick_daemon
 from tests.support.survival.load import BACK_S, Caller, Said, configure, voice_file
-from tests.support.survival.points import RUNNER
+from tests.support.survival.points import MEETING
 
 from fallbackd.lib.failpoints import OPTION, VARIABLE
 from fallbackd_client.aio import AsyncClient
@@ -74,29 +74,47 @@ class Scene:
         """Start it so that it ends there; the callers bring it there."""
         assert self.daemon.process is None
         before = self._said_of(point)
+        known = set(self._begun())
         self.daemon.program = ("-X", OPTION, str(Path(quick_daemon.__file__)))
         self.daemon.env[VARIABLE] = f"{point}=kill@{hit}"
         try:
             await self.daemon.start()
         except DaemonDied:
             pass
-        else:
-            try:
-                with anyio.fail_after(HANG_S):
-                    while self._said_of(point) == before:
-                        await anyio.sleep(LOOK_S)
-            except TimeoutError as error:
-                raise NotReached(f"{point}, hit {hit}") from error
-            if point in RUNNER:
-                await self.daemon.kill()
-            else:
-                await self.daemon.wait()
         finally:
             self.daemon.program = (str(Path(quick_daemon.__file__)),)
             del self.daemon.env[VARIABLE]
+        if point in MEETING:
+            await self._meet_the_next(known)
+        try:
+            with anyio.fail_after(HANG_S):
+                while self._said_of(point) == before:
+                    if self.daemon.process is None or self.daemon.process.poll() is not None:
+                        break
+                    await anyio.sleep(LOOK_S)
+        except TimeoutError as error:
+            raise NotReached(f"{point}, hit {hit}") from error
+        if self.daemon.process is not None:
+            await self.daemon.kill()
         if self._said_of(point) == before:
             raise NotReached(f"{point}: it died elsewhere\n{self.daemon.log()}")
         self.deaths += 1
+
+    def _begun(self) -> list[Path]:
+        """Attempts that last until they are stopped, and are not."""
+        return [
+            log.parent
+            for log in (self.daemon.state_dir / "runs").glob("*/*/output.log")
+            if log.read_bytes() == b"begun\n" and not (log.parent / "exit.json").exists()
+        ]
+
+    async def _meet_the_next(self, known: set[Path]) -> None:
+        """Another daemon, for the runners that the one with the failpoint has started."""
+        with anyio.fail_after(HANG_S):
+            while not set(self._begun()) - known:
+                await anyio.sleep(LOOK_S)
+            await self.daemon.kill()
+            await self.daemon.start()
 
     def _said_of(self, point: str) -> int:
         return self.daemon.log().count(f"failpoint {point}\n")
