@@ -102,7 +102,7 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "shutdown")
-            flags="-h --help --socket --json"
+            flags="-h --help --socket --json --stop-work"
             valued="--socket"
             children="" ;;
         "status")

@@ -300,6 +300,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'show\' 0' -a '(__fallba
 complete -c fallbackd-client -n '__fallbackd_client_at \'shutdown\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'shutdown\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'shutdown\'' -l json -d 'print one JSON document'
+complete -c fallbackd-client -n '__fallbackd_client_at \'shutdown\'' -l stop-work -d 'cancel what runs, instead of waiting for it and leaving the rest to the next daemon'
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l json -d 'print one JSON document'
