@@ -6,7 +6,7 @@ One daemon with its callers: `die_at` a failpoint or `die_after` a while, `rise`
         await play.finish()
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -15,13 +15,17 @@ import anyio
 import anyio.abc
 from tests.support.daemon import HANG_S, Daemon, DaemonDied
 from tests.support.survival import quick_daemon
+from tests.support.survival.audit import Audit
 from tests.support.survival.load import BACK_S, Caller, Said, configure, voice_file
-from tests.support.survival.points import MEETING
+from tests.support.survival.points import MEETING, RUNNER
 
 from fallbackd.lib.failpoints import OPTION, VARIABLE
 from fallbackd_client.aio import AsyncClient
 
 LOOK_S = 0.01
+
+Chain = Sequence[tuple[str, int]]
+"""Failpoints and their hits, one death after the other."""
 
 
 class NotReached(AssertionError):
@@ -163,3 +167,36 @@ def shuffled(names: list[str], seed: str) -> list[str]:
     found = sorted(names)
     Random(seed).shuffle(found)
     return found
+
+
+async def survives(tmp_path: Path, chain: Chain, *, seed: str, callers: int = 4) -> list[str]:
+    """Die at one point after the other, rise, settle. Returns what is wrong then, in words."""
+    tmp_path.mkdir(exist_ok=True)
+    is_spared = not any(point in RUNNER for point, _ in chain)
+    async with scene(tmp_path, seed=seed, callers=callers) as play:
+        for point, hit in chain:
+            await play.die_at(point, hit)
+        await play.rise()
+        await play.settle()
+        audit = Audit(play.daemon, play.said, is_spared=is_spared)
+        await audit.run()
+    return audit.problems
+
+
+async def survive_all(
+    tmp_path: Path, chains: Sequence[Chain], *, seed: str, at_once: int = 3
+) -> dict[str, list[str]]:
+    """Several daemons at the same time. Returns what is wrong, by chain."""
+    problems: dict[str, list[str]] = {}
+    limiter = anyio.CapacityLimiter(at_once)
+
+    async def play(number: int, chain: Chain) -> None:
+        async with limiter:
+            found = await survives(tmp_path / str(number), chain, seed=f"{seed}/{number}")
+            if found:
+                problems[f"{number}: {chain}"] = found
+
+    async with anyio.create_task_group() as plays:
+        for number, chain in enumerate(chains):
+            plays.start_soon(play, number, chain)
+    return problems
