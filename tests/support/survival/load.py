@@ -82,12 +82,14 @@ class Caller:
         *,
         name: str,
         seed: str,
+        pause_s: float,
         reconfigure: Callable[[], Awaitable[None]],
     ) -> None:
         self._client = client
         self._said = said
         self._name = name
         self._chance = Random(seed)
+        self._pause_s = pause_s
         self._reconfigure = reconfigure
         self._number = 0
 
@@ -111,6 +113,7 @@ class Caller:
                 await steps[turn % len(steps)]()
             except RpcError as error:
                 self._said.surprises.append(f"{self._name}: {error!r}")
+            await anyio.sleep(self._chance.random() * self._pause_s)
             turn += 1 if self._chance.random() < 0.8 else self._chance.randrange(len(steps))
 
     # --- work ------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ One daemon with its callers: `die_at` a failpoint or `die_after` a while, `rise`
         await play.finish()
 """
 
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ class NotReached(AssertionError):
 
 
 class Scene:
-    def __init__(self, tmp_path: Path, *, seed: str, callers: int) -> None:
+    def __init__(self, tmp_path: Path, *, seed: str, callers: int, pause_s: float) -> None:
         self.place = tmp_path
         self.said = Said()
         self.deaths = 0
@@ -43,6 +44,7 @@ class Scene:
         self._text_of = configure(self.daemon.bin_dir, imported=self._imported)
         self._seed = seed
         self._callers = callers
+        self._pause_s = pause_s
         self._number = 0
         self._is_over = False
         self._writing = anyio.Lock()
@@ -68,6 +70,7 @@ class Scene:
                 self.said,
                 name=name,
                 seed=f"{self._seed}/{name}",
+                pause_s=self._pause_s,
                 reconfigure=self._reconfigure,
             )
             await caller.run(lambda: self._is_over)
@@ -124,10 +127,21 @@ class Scene:
         return self.daemon.log().count(f"failpoint {point}\n")
 
     async def die_after(self, seconds: float) -> None:
-        """Start it, and kill it that long after it was ready, whatever it does."""
-        await self.daemon.start()
-        await anyio.sleep(seconds)
-        await self.daemon.kill()
+        """Start it, and kill it that long after that, whatever it does: also before it serves."""
+
+        async def start() -> None:
+            try:
+                await self.daemon.start()
+            except DaemonDied:
+                pass
+
+        async with anyio.create_task_group() as life:
+            life.start_soon(start)
+            await anyio.sleep(seconds)
+            if self.daemon.process is not None:
+                self.daemon.send(signal.SIGKILL)
+        if self.daemon.process is not None:
+            await self.daemon.wait()
         self.deaths += 1
 
     async def rise(self) -> None:
@@ -148,9 +162,16 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(tmp_path: Path, *, seed: str, callers: int) -> AsyncIterator[Scene]:
-    """Callers wait for a daemon from the start: `rise` or `die_at` brings the first one."""
-    play = Scene(tmp_path, seed=seed, callers=callers)
+async def scene(
+    tmp_path: Path, *, seed: str, callers: int, pause_s: float = 0.0
+) -> AsyncIterator[Scene]:
+    """
+    Callers wait for a daemon from the start: `rise` or `die_at` brings the first one.
+
+    Args:
+        pause_s: The longest time for which a caller thinks before it asks for something else.
+    """
+    play = Scene(tmp_path, seed=seed, callers=callers, pause_s=pause_s)
     await play._reconfigure()
     try:
         async with anyio.create_task_group() as tasks:
