@@ -23,7 +23,7 @@ function __fallbackd_client_table
             echo '--socket --list'
             echo ''
         case 'config'
-            echo '--socket'
+            echo '--socket --dry-run'
             echo ''
         case 'delegate'
             echo '--socket --backend --role --chain --session --cwd --model --mode --wait --wait-s --settle --timeout --request-id --on-partial --permissions --differs-from --env'
@@ -179,7 +179,8 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'completions\' 0' -a 'ba
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l json -d 'print one JSON document'
-complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 0' -a 'check reload show'
+complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l dry-run -r -F -d 'import: show what would be added, change nothing'
+complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 0' -a 'check reload show import'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 1' -F
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -l socket -r -F -d 'path of the daemon\'s socket'
