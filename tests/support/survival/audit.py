@@ -118,6 +118,17 @@ class Audit:
                 f"the mark of {name} was {words!r} and is {now['state']} {now['detail']!r}",
             )
 
+        now_at = (await client.call("daemon.ping"))["at"]
+        limited = health["limited"]
+        for seen in self._said.limited:
+            if (seen["until_at"] or 0.0) > now_at:
+                self._expect(
+                    limited["state"] == "rate_limited"
+                    and limited["until_at"] >= seen["until_at"]
+                    and limited["count"] >= seen["count"],
+                    f"the mark of limited was {seen} and is {limited}",
+                )
+
     async def _locks(self, client: AsyncClient) -> None:
         """No lease of a trial, no lock of a session is left."""
         health = (await client.call("health"))["health"]

@@ -39,12 +39,14 @@ def configure(bin_dir: Path, *, imported: Path) -> Callable[[int], str]:
     head = f'export_voice_health = "~/voice.json"\nimport = ["{imported}"]\n'
     backends = (
         backend_script(bin_dir, "throttled", THROTTLED)
+        + backend_script(bin_dir, "limited", THROTTLED)
         + backend_script(bin_dir, "works", WORKS)
         + backend_script(bin_dir, "slow", SLOW)
         + backend_script(bin_dir, "long", LONG)
         + backend_script(bin_dir, "tried", WORKS)
         + marked
         + chain("throttled", "works")
+        + 'limited = ["works"]\n'
     )
 
     def text(number: int) -> str:
@@ -65,8 +67,8 @@ class Said(Struct):
     """Request id, and the delegation as it ended."""
     marks: dict[str, str] = field(default_factory=dict)
     """Backend to the words of the mark that was acknowledged."""
-    throttled: list[dict[str, Any]] = field(default_factory=list)
-    """Health of a backend that failed, as it was seen."""
+    limited: list[dict[str, Any]] = field(default_factory=list)
+    """Health of the backend that failed and is never cleared, each time that somebody looked."""
     unknown: int = 0
     """Calls whose fate the caller does not know, and may not repeat."""
     surprises: list[str] = field(default_factory=list)
@@ -119,7 +121,7 @@ class Caller:
     # --- work ------------------------------------------------------------------------------
 
     async def _fall_back(self) -> None:
-        await self._delegate("throttled")
+        await self._delegate(self._chance.choice(["throttled", "throttled", "limited"]))
 
     async def _work(self) -> None:
         await self._delegate("works", session=False)
@@ -180,10 +182,8 @@ class Caller:
             await self._once("health", {"action": "clear", "target": target})
 
     async def _look(self) -> None:
-        found = await self._client.call("health", {"action": "get", "target": "throttled"})
-        entry = found["health"]["throttled"]
-        if entry["state"] == "rate_limited":
-            self._said.throttled.append(entry)
+        found = await self._client.call("health", {"action": "get", "target": "limited"})
+        self._said.limited.append(found["health"]["limited"])
         await self._client.call("status")
         await self._client.call("session.list")
 
