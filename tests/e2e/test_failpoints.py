@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.support.survival.points import AFTER, DAEMON, FIRST_START, RUNNER
 from tests.support.survival.scene import Chain, shuffled, survive_all
 
@@ -25,6 +26,7 @@ def chains() -> list[Chain]:
     return found
 
 
+@pytest.mark.timeout(1200)  # many deaths
 async def test_nothing_is_lost_and_nothing_happens_twice_wherever_it_dies(tmp_path: Path) -> None:
     assert await survive_all(tmp_path, chains(), seed=SEED, at_once=AT_ONCE) == {}
 

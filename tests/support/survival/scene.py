@@ -59,7 +59,7 @@ class Scene:
 
     async def _call(self, number: int) -> None:
         client = AsyncClient(
-            self.daemon.socket, timeout_s=BACK_S, reconnect_s=BACK_S, connect_s=BACK_S
+            self.daemon.socket, timeout_s=2 * HANG_S, reconnect_s=BACK_S, connect_s=BACK_S
         )
         while not Path(self.daemon.socket).exists():  # nobody has ever been there
             await anyio.sleep(LOOK_S)
@@ -151,7 +151,8 @@ class Scene:
     async def settle(self) -> None:
         """No new work from the callers; each gets the answers that it waits for."""
         self._is_over = True
-        await self._ended.wait()
+        with anyio.fail_after(2 * HANG_S):
+            await self._ended.wait()
 
     async def _run_callers(self) -> None:
         self._ended = anyio.Event()
