@@ -11,12 +11,13 @@ import secrets
 from fallbackd.lib.failpoints import hit
 
 
-def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
+def write(path: str, content: bytes | str, *, mode: int = 0o600, durable: bool = True) -> None:
     """
     Put `content` at `path`, durably. Blocks; for a worker thread.
 
     Args:
         mode: Of the new file, whatever the umask and the mode of the old one.
+        durable: False: only as long as the machine runs, and at once.
 
     Raises:
         OSError: Nothing has changed, and nothing is left behind.
@@ -33,7 +34,8 @@ def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
             while view:
                 view = view[os.write(handle, view) :]
             os.fchmod(handle, mode)
-            os.fsync(handle)
+            if durable:
+                os.fsync(handle)
         finally:
             os.close(handle)
         hit("file.written")
@@ -45,7 +47,8 @@ def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
         except OSError:
             pass
         raise
-    sync_directory(directory)
+    if durable:
+        sync_directory(directory)
 
 
 def clear_drafts(path: str) -> None:

@@ -81,23 +81,13 @@ class Scene:
         """Start it so that it ends there; the callers bring it there."""
         assert self.daemon.process is None
         before = self._said_of(point)
-        known = set(self._begun())
-        self.daemon.program = ("-X", OPTION, str(Path(quick_daemon.__file__)))
-        self.daemon.env[VARIABLE] = f"{point}=kill@{hit}"
-        try:
-            await self.daemon.start()
-        except DaemonDied:
-            pass
-        finally:
-            self.daemon.program = (str(Path(quick_daemon.__file__)),)
-            del self.daemon.env[VARIABLE]
-        if point in MEETING:
-            await self._meet_the_next(known)
         try:
             with anyio.fail_after(HANG_S):
-                while self._said_of(point) == before:
-                    if self.daemon.process is None or self.daemon.process.poll() is not None:
-                        break
+                if point in MEETING:
+                    await self._meet_the_next(point, hit)
+                else:
+                    await self._start_to_die(point, hit)
+                while self._said_of(point) == before and self._is_alive():
                     await anyio.sleep(LOOK_S)
         except TimeoutError as error:
             raise NotReached(f"{point}, hit {hit}") from error
@@ -107,21 +97,44 @@ class Scene:
             raise NotReached(f"{point}: it died elsewhere\n{self.daemon.log()}")
         self.deaths += 1
 
-    def _begun(self) -> list[Path]:
-        """Attempts that last until they are stopped, and are not."""
-        return [
-            log.parent
-            for log in (self.daemon.state_dir / "runs").glob("*/*/output.log")
-            if log.read_bytes() == b"begun\n" and not (log.parent / "exit.json").exists()
-        ]
+    async def _start_to_die(self, point: str, hit: int) -> None:
+        self.daemon.program = ("-X", OPTION, str(Path(quick_daemon.__file__)))
+        self.daemon.env[VARIABLE] = f"{point}=kill@{hit}"
+        try:
+            await self.daemon.start()
+        except DaemonDied:
+            pass
+        finally:
+            self.daemon.program = (str(Path(quick_daemon.__file__)),)
+            del self.daemon.env[VARIABLE]
 
-    async def _meet_the_next(self, known: set[Path]) -> None:
+    def _is_alive(self) -> bool:
+        return self.daemon.process is not None and self.daemon.process.poll() is None
+
+    async def _meet_the_next(self, point: str, hit: int) -> None:
         """Another daemon, for the runners that the one with the failpoint has started."""
-        with anyio.fail_after(HANG_S):
-            while not set(self._begun()) - known:
+        before = self._said_of(point)
+        while True:
+            known = self._begun()
+            await self._start_to_die(point, hit)
+            while not (begun := self._begun() - known):
                 await anyio.sleep(LOOK_S)
             await self.daemon.kill()
             await self.daemon.start()
+            # One that was being stopped already is not met: then there is another try.
+            while begun & self._begun():
+                if self._said_of(point) != before:
+                    return
+                await anyio.sleep(LOOK_S)
+            await self.daemon.kill()
+
+    def _begun(self) -> set[Path]:
+        """Attempts that last until they are stopped, and are not."""
+        return {
+            log.parent
+            for log in (self.daemon.state_dir / "runs").glob("*/*/output.log")
+            if log.read_bytes() == b"begun\n" and not (log.parent / "exit.json").exists()
+        }
 
     def _said_of(self, point: str) -> int:
         return self.daemon.log().count(f"failpoint {point}\n")
