@@ -44,6 +44,7 @@ from fallbackd.engine.logs import find_attempt, no_log, read_part
 from fallbackd.engine.performer import Held, Performer
 from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
 from fallbackd.engine.world import Settings
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import StoreUnwritable
 
 
@@ -433,7 +434,9 @@ class Engine(Performer):
             if old.policy.backends.get(name) != settings.policy.backends.get(name)
             or old.options.get(name) != settings.options.get(name)
         )
+        hit("config.before")
         await self.handle(ConfigReloaded(changed=changed))
+        hit("config.taken")
         await self.readiness.look(settings.policy.backends)
         await self._wake_waiting()
 

@@ -21,6 +21,7 @@ from msgspec import Struct, UnsetType
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Later, refusal
 from fallbackd.fronts.rpc.host import Host
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
+from fallbackd.lib.failpoints import hit
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Id
 from fallbackd_client.wire.framing import MAX_LINE_BYTES, LineSplitter, LineTooLong
@@ -255,6 +256,7 @@ class Connection:
     def write(self, data: bytes) -> None:
         if not self._is_open:
             return
+        hit("reply.before")
         if not self._outbox:
             try:
                 sent = self._socket.send(data)
@@ -263,6 +265,7 @@ class Connection:
             except OSError:
                 return  # the reader sees the same and ends the connection
             if sent == len(data):
+                hit("reply.after")
                 return
             data = data[sent:]
         self._outbox.append(data)
