@@ -23,7 +23,7 @@ function __fallbackd_client_table
             echo '--socket --list'
             echo ''
         case 'config'
-            echo '--socket'
+            echo '--socket --dry-run'
             echo ''
         case 'delegate'
             echo '--socket --backend --role --chain --session --cwd --model --mode --wait --wait-s --settle --timeout --request-id --on-partial --permissions --differs-from --env'
@@ -179,7 +179,8 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'completions\' 0' -a 'ba
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l json -d 'print one JSON document'
-complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 0' -a 'check reload show'
+complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l dry-run -r -F -d 'import: show what would be added, change nothing'
+complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 0' -a 'check reload show import'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 1' -F
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -l socket -r -F -d 'path of the daemon\'s socket'
@@ -268,6 +269,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l model -x
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l credential -x -d 'label of the credential'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l attempt -x
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l lease -x -d 'the lease that `resolve` gave'
+complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l next-lease -d 'take a lease for what comes next'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l started-at -x -d 'Unix seconds'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l file -r -F -d 'output of the call; `-`: standard input'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l stream -x -a 'stdout stderr jsonl http exception unknown' -d 'where the text was seen (default: unknown)'

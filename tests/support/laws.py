@@ -72,7 +72,11 @@ def a_trial_belongs_to_a_running_attempt_or_to_a_caller(
 def a_walk_is_bounded(one: Delegation) -> None:
     assert len(one.attempts) <= one.budget, one
     assert reactive_hops(one) <= one.max_hops, one
-    fresh = [(each.backend, each.model) for each in one.attempts if each.retry_of is None]
+    fresh = [
+        (each.backend, each.model, each.credential)
+        for each in one.attempts
+        if each.retry_of is None
+    ]
     assert len(fresh) == len(set(fresh)), one
 
 

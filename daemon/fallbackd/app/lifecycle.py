@@ -13,13 +13,16 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import structlog
 
 from fallbackd import __version__
 from fallbackd.app.configuration import Configuration
+from fallbackd.app.importing import import_text
 from fallbackd.app.places import Places
 from fallbackd.app.state import claim_state
 from fallbackd.app.voice import VoiceExport, import_marks
@@ -30,7 +33,7 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
-from fallbackd.fronts.rpc.host import Checked, ConfigState
+from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText
 from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib.clock import SystemClock
@@ -136,6 +139,13 @@ class Daemon:
         assert self._configuration is not None
         return await self._configuration.check(path=path, text=text)
 
+    async def import_config(
+        self, *, path: str | None, env: dict[str, str] | None, write: bool
+    ) -> ImportedText:
+        return await anyio.to_thread.run_sync(
+            partial(import_text, self._places.config, path=path, env=env, write=write)
+        )
+
     async def reload_config(self) -> bool:
         assert self._configuration is not None
         return await self._configuration.reload(self._take, self._tell)
@@ -191,7 +201,7 @@ class Daemon:
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
         try:
-            await built.end_leftovers()
+            await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await import_marks(engine, configuration.loaded, built.home)

@@ -60,6 +60,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     leased_at: float
     expires_at: float | None = None
     """Null: it belongs to an attempt of ours and ends with it."""
+    owner: str | None = None
+    """The caller that makes the attempt by itself, in a word for people."""
 
 
 class Pause(Struct, frozen=True, kw_only=True):
@@ -81,6 +83,8 @@ class Health(Struct, frozen=True, kw_only=True):
     """What was last said to the world; the tick says the rest."""
     loaded_at: float | None = None
     """When this record was read from disk, if nothing has confirmed it since."""
+    throttled_at: float | None = None
+    """A first throttle that has marked nothing, where another credential could take over."""
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -277,7 +281,9 @@ def succeed(health: Health, *, started_at: float) -> Health:
     """The provider answered an attempt that began at `started_at`: later marks stand."""
     if health.outage is not None and started_at < health.outage.since_at:
         return health
-    return structs.replace(health, outage=None, trial=None, loaded_at=None, early_trials=0)
+    return structs.replace(
+        health, outage=None, trial=None, loaded_at=None, early_trials=0, throttled_at=None
+    )
 
 
 def clear(health: Health) -> Health:
@@ -288,11 +294,17 @@ def clear(health: Health) -> Health:
         generation=health.generation + 1,
         loaded_at=None,
         early_trials=0,
+        throttled_at=None,
     )
 
 
 def lease(
-    health: Health, attempt: AttemptId, *, now: float, expires_at: float | None = None
+    health: Health,
+    attempt: AttemptId,
+    *,
+    now: float,
+    expires_at: float | None = None,
+    owner: str | None = None,
 ) -> Health:
     generation = health.generation + 1
     early = health.outage is not None and (
@@ -300,7 +312,13 @@ def lease(
     )
     return structs.replace(
         health,
-        trial=Trial(attempt=attempt, generation=generation, leased_at=now, expires_at=expires_at),
+        trial=Trial(
+            attempt=attempt,
+            generation=generation,
+            leased_at=now,
+            expires_at=expires_at,
+            owner=owner,
+        ),
         generation=generation,
         last_attempt_at=now,
         early_trials=health.early_trials + (1 if early else 0),
@@ -350,6 +368,7 @@ def shift(health: Health, by_s: float) -> Health:
         ),
         last_attempt_at=moved(health.last_attempt_at),
         loaded_at=moved(health.loaded_at),
+        throttled_at=moved(health.throttled_at),
     )
 
 

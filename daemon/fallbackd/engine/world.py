@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
+from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
+from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Running, Transport
 
 
@@ -38,6 +40,16 @@ class Attach(Protocol):
 async def nothing_is_left(*, attempt: str, directory: str) -> Running | None:
     """Where no attempt outlives the daemon."""
     return None
+
+
+class NoLook:
+    """Where nobody looks at credentials before they are used."""
+
+    async def read(self, ref: CredentialRef) -> str:
+        raise NotImplementedError("secrets are read by the transports")
+
+    async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
+        return SecretSeen()
 
 
 class Transports(Struct, frozen=True, kw_only=True):
@@ -73,6 +85,7 @@ class World(Struct, frozen=True, kw_only=True):
     """Of this boot of the machine."""
     variables_of: Callable[[int, tuple[str, ...]], Mapping[str, str]] = lambda _pid, _names: {}
     """Those of the named variables that a process of ours was started with."""
+    secrets: Secrets = field(default_factory=NoLook)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
