@@ -232,7 +232,10 @@ class Laws:
         for scope in scopes_of(backend, attempt.model, attempt.credential):
             record = before.get(scope)
             if view(record, now=one.now).unproven:
-                free = not is_leased(record, now=one.now)
+                trial = None if record is None else record.trial
+                own = [earlier.attempt for earlier in delegation.attempts[:-1]]
+                is_own = trial is not None and trial.attempt in own  # given back just now
+                free = is_own or not is_leased(record, now=one.now)
                 self.require(free, f"{name} begins a second trial of {scope}")
                 for other in self._trials(scope):
                     if other != name:
