@@ -74,6 +74,7 @@ class Daemon:
                 self.store = await opened(self)
                 clock = await _clock(self.store, stage)
                 self.engine = ObservedEngine(self, Kept(self), clock)
+                self.engine.on_step = lambda: keep_clock(self.engine.store, clock)
                 tasks.start_soon(self._run_engine)
                 tasks.start_soon(self._tick, clock)
         except BaseExceptionGroup as errors:
