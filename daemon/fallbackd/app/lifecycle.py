@@ -200,6 +200,7 @@ class Daemon:
         export = self._export = VoiceExport(engine, built.home)
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
+        engine.on_step = lambda: keep_clock(store, clock)
         try:
             await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
