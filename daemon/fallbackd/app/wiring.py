@@ -84,18 +84,20 @@ def build(
     environ: Mapping[str, str],
     tasks: TaskGroup,
     umask: int,
+    core_bytes: int | None = None,
 ) -> Built:
     """
     Args:
         tasks: Where helper servers live; outlives the engine.
         umask: What agent CLIs run with, which is the user's and not our own.
+        core_bytes: The same for their core files; None: as ours.
     """
     defaults: Defaults = settings.policy.defaults
     processes = ProcessTransport(
         environ=environ,
         now=clock.now,
         umask=umask,
-        limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes),
+        limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes, core_bytes=core_bytes),
     )
     http = HttpTransport(clock=clock, environ=environ)
     served = ServedTransport(processes, tasks=tasks, directory=places.servers, clock=clock)

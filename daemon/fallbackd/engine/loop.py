@@ -62,6 +62,8 @@ class Engine(Performer):
                 return known
         if self._draining:
             raise Draining("the daemon is draining and takes no new work; ask again when it is up")
+        for kind, why in self._obstacles.items():
+            raise Draining(f"no new work: {why}", kind=kind)
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain
         )

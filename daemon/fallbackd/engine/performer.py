@@ -71,6 +71,8 @@ class Performer:
         self._listeners: dict[int, Listener] = {}
         self._next_listener = 0
         self._draining = False
+        self._obstacles: dict[str, str] = {}
+        """Why no new work is taken now, by kind."""
         self._wakes = Wakes(clock, self._woken)
         self._tasks: TaskGroup | None = None
         self._freed = anyio.Event()
@@ -129,6 +131,13 @@ class Performer:
         """No new work from now on; what runs goes on."""
         self._draining = True
         self._tell_freed()
+
+    def hold_work(self, kind: str, why: str | None) -> None:
+        """Take no new work for this reason, until it is None; what runs goes on."""
+        if why is None:
+            self._obstacles.pop(kind, None)
+        else:
+            self._obstacles[kind] = why
 
     @property
     def is_draining(self) -> bool:

@@ -93,7 +93,7 @@ def is_damage(error: Exception) -> bool:
 def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives its other files the mode of this one.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     path.chmod(0o600)
     _refuse_an_emptied_file(path)
     with _closing_on_error(_connect(path, "mode=rw")) as connection:

@@ -30,6 +30,19 @@ class Checked(Struct, frozen=True, kw_only=True):
     warnings: tuple[Problem, ...] = ()
 
 
+class Trouble(Struct, frozen=True, kw_only=True):
+    """Something around the daemon that is not as it has to be, while it lasts."""
+
+    kind: str
+    """Stable word: exposed, unprotected, no_descriptors, tmux."""
+    message: str
+    """A sentence."""
+    mend: str = ""
+    """The command line that ends it, where there is one."""
+    stops_work: bool = False
+    """New work is refused until it has ended."""
+
+
 class Host(Protocol):
     """The process: configuration, places, life."""
 
@@ -46,12 +59,19 @@ class Host(Protocol):
     def state_dir(self) -> str | None: ...
 
     @property
+    def path(self) -> str | None:
+        """Where programs are looked for."""
+        ...
+
+    @property
     def connections(self) -> int: ...
 
     @property
     def is_draining(self) -> bool: ...
 
     def config(self) -> ConfigState: ...
+
+    def troubles(self) -> tuple[Trouble, ...]: ...
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         """Read a configuration without taking it. Null for both: the daemon's own file."""

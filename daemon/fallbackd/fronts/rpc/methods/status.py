@@ -15,6 +15,7 @@ from fallbackd_client.wire.methods.status import (
     DelegationLine,
     Params,
     Result,
+    Trouble,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ def _daemon(engine: "Engine", session: Session) -> DaemonStatus:
         store=f"{store.kind}{trouble}{aside}",
         connections=host.connections,
         last_tick_at=engine.last_tick_at,
+        troubles=tuple(
+            Trouble(
+                kind=one.kind, message=one.message, mend=one.mend, stops_work=one.stops_work
+            )
+            for one in host.troubles()
+        ),
+        path=host.path,
     )
 
 
