@@ -16,6 +16,7 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.procenv import find_variable
+from fallbackd.lib.secretvalues import concealer
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
@@ -118,6 +119,7 @@ def build(
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
         end_leftover=end_leftover,
+        conceal=concealer(environ),
     )
     return Built(
         engine=Engine(store, clock, settings, world),

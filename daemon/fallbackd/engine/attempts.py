@@ -375,6 +375,7 @@ class _Reader:
             self._kind,
             self._live.order.backend,
             now=host.clock.now(),
+            conceal=host.world.conceal,
         )
 
     def _notice(self, reply: Reply) -> Failure | None:

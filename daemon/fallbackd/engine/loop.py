@@ -312,6 +312,7 @@ class Engine(Performer):
             timezone=timezone,
             kind_name=kind,
             signatures=self.world.signatures.get(kind or ""),
+            conceal=self.world.conceal,
         )
 
     def signatures(self, kind: str | None) -> tuple[corrections.Known, ...]:

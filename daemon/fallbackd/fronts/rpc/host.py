@@ -123,6 +123,11 @@ class Session(Protocol):
         ...
 
     @property
+    def client(self) -> str | None:
+        """Whose work counts together, where work has to be shared out."""
+        ...
+
+    @property
     def backlog_bytes(self) -> int:
         """What waits to be sent."""
         ...

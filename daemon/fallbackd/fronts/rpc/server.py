@@ -15,10 +15,11 @@ import anyio
 import anyio.abc
 import structlog
 
-from fallbackd.fronts.rpc.connection import Connection, Limits
+from fallbackd.fronts.rpc.connection import Connection
 from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
 from fallbackd.fronts.rpc.handler import Handler
 from fallbackd.fronts.rpc.host import Host
+from fallbackd.fronts.rpc.shares import Limits, Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib import peercred
 from fallbackd_client.wire import codes
@@ -49,6 +50,8 @@ class Server:
         self._host = host
         self._subscriptions = Subscriptions(engine)
         self._limits = limits or Limits()
+        self._shares = Shares(self._limits)
+        self._postponed: str | None = None
         self._allowed_uids = allowed_uids or frozenset({os.geteuid(), 0})
         self._count = 0
         self._open: set[Connection] = set()
@@ -59,6 +62,16 @@ class Server:
     @property
     def connections(self) -> int:
         return self._count
+
+    @property
+    def held_bytes(self) -> int:
+        """Unfinished lines and unsent answers of all connections."""
+        return self._shares.line_bytes + self._shares.unsent_bytes
+
+    @property
+    def postponed(self) -> str | None:
+        """Why nobody new is accepted now; None: everybody is who may."""
+        return self._postponed
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept on `listener`, or on what has replaced it, until cancelled."""
@@ -99,13 +112,23 @@ class Server:
                 continue
             except OSError as error:
                 if error.errno in _OUT_OF_SOMETHING:
-                    _log.warning("connection.postponed", error=os.strerror(error.errno))
+                    self._postpone(os.strerror(error.errno))
+                    self._shares.make_place()
                     await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
                     continue
                 if error.errno in (errno.EBADF, errno.EINVAL):
                     return
                 continue  # the peer was gone before it was accepted
+            self._postpone(None)
             await self._admit(peer, tasks)
+
+    def _postpone(self, why: str | None) -> None:
+        """New callers wait in the backlog of the socket. Said once."""
+        if why is not None and self._postponed is None:
+            _log.error("connection.postponed", error=why, connections=self._count)
+        elif why is None and self._postponed is not None:
+            _log.warning("connection.resumed", connections=self._count)
+        self._postponed = why
 
     async def _admit(self, peer: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         peer.setblocking(False)
@@ -119,7 +142,7 @@ class Server:
             _log.warning("connection.refused", uid=seen.uid)
             peer.close()
             return
-        if self._count >= self._limits.max_connections:
+        if self._count >= self._limits.max_connections and not self._shares.make_place():
             _log.warning("connection.refused", connections=self._count)
             line = refusal(
                 codes.TOO_MANY,
@@ -135,10 +158,10 @@ class Server:
         self._count += 1
         number = self._next_number
         self._next_number += 1
-        tasks.start_soon(self._serve_one, peer, number, seen.pid, tasks)
+        tasks.start_soon(self._serve_one, peer, number, seen, tasks)
 
     async def _serve_one(
-        self, peer: socket.socket, number: int, pid: int, tasks: anyio.abc.TaskGroup
+        self, peer: socket.socket, number: int, seen: peercred.Peer, tasks: anyio.abc.TaskGroup
     ) -> None:
         connection: Connection | None = None
         try:
@@ -149,8 +172,9 @@ class Server:
                 self._host,
                 self._subscriptions,
                 number=number,
-                peer_pid=pid or None,
-                limits=self._limits,
+                peer_pid=seen.pid or None,
+                client=peercred.client_of(seen) or f"{seen.uid}:connection-{number}",
+                shares=self._shares,
                 beyond=tasks,
             )
             self._open.add(connection)
