@@ -36,6 +36,7 @@ from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib import coredump
 from fallbackd.lib.clock import SystemClock
+from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.ports.store import Store
 from fallbackd.stores.opening import StoreTooNew
@@ -146,7 +147,10 @@ class Daemon:
         return ConfigState() if self._configuration is None else self._configuration.state()
 
     def troubles(self) -> tuple[Trouble, ...]:
-        return self._guard.troubles
+        few = shortage()
+        if few is None and self._server is not None and self._server.postponed is not None:
+            few = self._server.postponed
+        return self._guard.troubles + (() if few is None else (_short_of(few),))
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         assert self._configuration is not None
@@ -375,6 +379,15 @@ def _raise_descriptor_limit() -> None:
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _short_of(few: str) -> Trouble:
+    return Trouble(
+        kind="shortage",
+        message=f"{few}: callers wait until they are accepted",
+        mend="systemctl --user edit fallbackd.service  # [Service] LimitNOFILE=65536",
+        stops_work=True,
+    )
 
 
 def _first(errors: BaseException) -> BaseException:

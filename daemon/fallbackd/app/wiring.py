@@ -15,6 +15,7 @@ from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.lib.clock import SystemClock
+from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.procenv import find_variable
 from fallbackd.lib.secretvalues import concealer
 from fallbackd.ports.store import Store
@@ -119,6 +120,7 @@ def build(
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
         end_leftover=end_leftover,
+        shortage=shortage,
         conceal=concealer(environ),
     )
     return Built(

@@ -77,6 +77,9 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
             f"delegations from inside a delegation go {policy.defaults.max_nesting} levels deep "
             "at most; do this part of the work here",
         )
+    too_much = _too_much(draft, event)
+    if too_much is not None:
+        return too_much
     holder = workspace_holder(draft, event, parent)
     if holder is not None:
         return _reject(
@@ -139,6 +142,7 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         inherited_tried=inherited,
         warnings=warnings,
         log_dir=event.log_dir,
+        client=event.client,
         metadata=event.metadata,
     )
     draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
@@ -149,6 +153,35 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
             WakeAt(at=deadline_at, delegation=delegation.delegation, purpose="deadline")
         )
     return draft.finish()
+
+
+def _too_much(draft: Draft, event: DelegateRequested) -> Decision | None:
+    """Work that nobody would come to for a long time is better refused than held."""
+    defaults, active = draft.policy.defaults, draft.snapshot.active
+    unfinished = len(active)
+    what_to_do = "wait for some of it to end, or cancel some of it"
+    if unfinished >= defaults.max_unfinished:
+        return _reject(
+            draft,
+            "limit",
+            f"{unfinished} delegations have not ended yet, which is the most (max_unfinished); "
+            + what_to_do,
+            unfinished=unfinished,
+            limit=defaults.max_unfinished,
+        )
+    if unfinished < defaults.max_unfinished_of_client:
+        return None
+    of_client = sum(1 for one in active.values() if one.client == event.client)
+    if of_client < defaults.max_unfinished_of_client:
+        return None
+    return _reject(
+        draft,
+        "limit",
+        f"{of_client} delegations of this client have not ended yet, which is the most"
+        f" (max_unfinished_of_client); {what_to_do}",
+        unfinished=of_client,
+        limit=defaults.max_unfinished_of_client,
+    )
 
 
 def _is_inside(event: DelegateRequested, parent: Delegation) -> bool:

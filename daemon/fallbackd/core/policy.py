@@ -116,6 +116,10 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     max_attempts: Annotated[int, Meta(ge=1, le=50)] = 8
     max_running: Annotated[int, Meta(ge=1, le=1000)] = 64
     """Running attempts on this host; more wait in the state `queued`."""
+    max_unfinished: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    """Delegations that have not ended; more are refused."""
+    max_unfinished_of_client: Annotated[int, Meta(ge=1, le=100_000)] = 750
+    """The same of one user's session of processes: the rest is for others."""
     last_resort_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
     loop_steps: Annotated[int, Meta(ge=3, le=1000)] = 20
     idle_s: Annotated[float, Meta(ge=0, le=604_800)] = 3600.0

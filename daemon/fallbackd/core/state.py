@@ -196,6 +196,8 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """Candidates whose stated time was waited for once."""
     warnings: tuple[str, ...] = ()
     log_dir: str = ""
+    client: str | None = None
+    """Whose work counts together where places are shared out."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 
     @property

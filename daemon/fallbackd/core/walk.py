@@ -11,6 +11,7 @@ from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import close, end, end_by_deadline, end_exhausted, hold
 from fallbackd.core.failures import Failure
+from fallbackd.core.fairness import has_place
 from fallbackd.core.resolution import reactive_hops, request_of
 from fallbackd.core.starts import start
 from fallbackd.core.state import Delegation, Session, Waiting
@@ -94,17 +95,9 @@ def may_hop(delegation: Delegation, failure: Failure) -> bool:
 
 
 def _is_full(draft: Draft, delegation: Delegation) -> bool:
-    """Whether the host runs as many attempts as it may."""
+    """Whether the host runs as many attempts as it may, or others come first."""
     max_running = draft.policy.defaults.max_running
-    active = draft.snapshot.active
-    if len(active) < max_running:
-        return False
-    running = sum(
-        1
-        for other in active.values()
-        if other.delegation != delegation.delegation and other.running is not None
-    )
-    return running >= max_running
+    return not has_place(draft.snapshot.active, delegation, max_running)
 
 
 def _queue(draft: Draft, delegation: Delegation, waiting: Waiting | None) -> None:

@@ -59,6 +59,7 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
         permissions=work.permissions,
         parent=parent,
         parent_attempt=_parent_attempt(work, parent, seen),
+        client=work.client,
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
         metadata=work.metadata,
         log_dir=str(world.runs_root / delegation),
@@ -68,7 +69,7 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
 def digest(work: NewWork) -> str:
     """A fingerprint of the parameters; how long somebody waits for the answer is none of them."""
     whole = msgspec.structs.asdict(work)
-    for name in ("wait", "wait_s", "request_id", "parent"):
+    for name in ("wait", "wait_s", "request_id", "parent", "client"):
         del whole[name]
     encoded = msgspec.json.encode(whole, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()

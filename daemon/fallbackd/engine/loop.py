@@ -62,8 +62,7 @@ class Engine(Performer):
                 return known
         if self._draining:
             raise Draining("the daemon is draining and takes no new work; ask again when it is up")
-        for kind, why in self._obstacles.items():
-            raise Draining(f"no new work: {why}", kind=kind)
+        self._require_room()
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain
         )
@@ -88,6 +87,15 @@ class Engine(Performer):
                 self.runs.remove(event.delegation)
                 self._tell_freed()
         return accepted
+
+    def _require_room(self) -> None:
+        for kind, why in self._obstacles.items():
+            raise Draining(f"no new work: {why}", kind=kind)
+        if (few := self.world.shortage()) is not None:
+            raise Draining(
+                f"no new work: {few}; wait for running work to end, or close connections",
+                kind="shortage",
+            )
 
     async def _same_request(self, work: NewWork, request_id: str) -> Delegation | None:
         """

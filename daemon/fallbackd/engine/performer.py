@@ -24,6 +24,7 @@ from fallbackd.core.effects import (
     WakeWaiting,
 )
 from fallbackd.core.events import CancelRequested, ClockStepped, Event, Started, Woke
+from fallbackd.core.fairness import free_places, turns
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
@@ -260,8 +261,22 @@ class Performer:
     async def _wake_waiting(self) -> None:
         for name in list(self.store.peek().active):
             delegation = self.store.peek().active.get(name)
-            if delegation is not None and delegation.state in ("waiting", "queued"):
+            if delegation is not None and delegation.state == "waiting":
                 await self.handle(Woke(delegation=name, luck=self.world.luck()))
+        await self.fill_places()
+
+    async def fill_places(self) -> None:
+        """Wake those that wait for a place, each in its turn, while there are free ones."""
+        woken: set[DelegationId] = set()
+        while True:
+            active = self.store.peek().active
+            free = free_places(active, self.settings.policy.defaults.max_running)
+            due = [one for one in turns(active) if one not in woken]
+            is_nested = bool(due) and active[due[0]].parent is not None
+            if not due or (free <= 0 and not is_nested):
+                return
+            woken.add(due[0])
+            await self.handle(Woke(delegation=due[0], luck=self.world.luck()))
 
     def _answer(self, delegation: DelegationId) -> None:
         held = self._held.pop(delegation, None)

@@ -57,6 +57,8 @@ class NewWork(Struct, frozen=True, kw_only=True):
     permissions: Literal["read", "workspace", "full"] = "workspace"
     env: dict[str, str] = field(default_factory=dict)
     parent: str | None = None
+    client: str | None = None
+    """Whose work counts together where places are shared out."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 
     def __repr__(self) -> str:

@@ -66,6 +66,8 @@ class World(Struct, frozen=True, kw_only=True):
     has_route: Callable[[], bool] = lambda: True
     """Whether this machine has a way out: a default route."""
     end_leftover: EndLeftover = nothing_is_left
+    shortage: Callable[[], str | None] = lambda: None
+    """What this process has too little of to begin more work; None: nothing."""
     conceal: Callable[[str], str] = lambda text: text
     """Replaces the secrets of the daemon's own environment."""
 

@@ -105,6 +105,7 @@ class Server:
             try:
                 peer, _ = listener.accept()
             except BlockingIOError:
+                self._postpone(None)
                 try:
                     await anyio.wait_readable(listener)
                 except (anyio.ClosedResourceError, ValueError, OSError):

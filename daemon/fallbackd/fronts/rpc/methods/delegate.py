@@ -38,6 +38,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         permissions=params.permissions or "workspace",
         env=params.env or {},
         parent=params.parent or _parent(session),
+        client=session.client,
         metadata=params.metadata or {},
     )
     began_at = anyio.current_time()
