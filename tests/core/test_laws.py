@@ -42,9 +42,9 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Reported,
     ResolveRequested,
+    Resumed,
     SessionCompacted,
     SessionEnded,
-    Started,
     Ticked,
     Woke,
 )
@@ -386,8 +386,11 @@ class Laws(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.world.peek().active)
-    @rule(stopped_s=st.sampled_from([0.0, 0.0, 7200.0]))
-    def the_daemon_is_lost(self, stopped_s: float) -> None:
+    @rule(
+        stopped_s=st.sampled_from([0.0, 0.0, 7200.0]),
+        boot=st.sampled_from(["", "", "another"]),
+    )
+    def the_daemon_is_lost(self, stopped_s: float, boot: str) -> None:
         world = self.world
         self.seen.extend(world.attempts)
         lost = list(world.peek().active)
@@ -397,12 +400,7 @@ class Laws(RuleBasedStateMachine):
             *(from_disk(one, now=world.wall) for one in world.memory.mirror.health.values())
         )
         for name in lost:
-            seen = world.memory.snapshot(CancelRequested(delegation=name))
-            decision = decide(seen, Started(), POLICY, now=world.wall)
-            world.notes.extend(world.memory.apply(decision))
-            world._hold_orders(decision)
-            world.answered.append(name)
-        assert not world.peek().active
+            world.when(Resumed(delegation=name, boot=boot))
 
     # --- the laws --------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
-from fallbackd.engine.attempts import Progress
 from fallbackd.engine.corrections import Known, Sample
+from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem, Trouble

@@ -23,6 +23,7 @@ from fallbackd.app import private
 from fallbackd.app.configuration import Configuration
 from fallbackd.app.places import Places
 from fallbackd.app.state import claim_state
+from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, import_marks
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, keep_clock, open_records, say_alive
@@ -36,10 +37,10 @@ from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib import coredump
 from fallbackd.lib.clock import SystemClock
-from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.ports.store import Store
 from fallbackd.stores.opening import StoreTooNew
+from fallbackd.transports.manager import is_restart
 
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
@@ -114,6 +115,10 @@ class Daemon:
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
+        self._is_restart = False
+        self._leaves_work = False
+        """Running work is left to the next daemon."""
+        self._is_finished = False
         self._engine: Engine | None = None
         self._built: Built | None = None
         self._server: Server | None = None
@@ -147,10 +152,7 @@ class Daemon:
         return ConfigState() if self._configuration is None else self._configuration.state()
 
     def troubles(self) -> tuple[Trouble, ...]:
-        few = shortage()
-        if few is None and self._server is not None and self._server.postponed is not None:
-            few = self._server.postponed
-        return self._guard.troubles + (() if few is None else (_short_of(few),))
+        return troubles(self._guard, self._server)
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         assert self._configuration is not None
@@ -173,6 +175,8 @@ class Daemon:
         self._stop.set()
         if stop_work:
             self._stop_now.set()
+        else:
+            self._leaves_work = True
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -242,7 +246,8 @@ class Daemon:
         finally:
             with anyio.CancelScope(shield=True):
                 for transport in built.transports:
-                    await transport.aclose()
+                    # Where we fail, the work does not: the next daemon takes it up.
+                    await (transport.aclose() if self._is_finished else transport.detach())
         log.info("daemon.stopped")
 
     async def _finish(self, engine: Engine) -> None:
@@ -259,10 +264,12 @@ class Daemon:
             async with anyio.create_task_group() as waiting:
                 waiting.start_soon(hurry, patience)
                 self._notifier.extend(DRAIN_S + 15)
-                await engine.finish_work(limit_s=DRAIN_S)
+                limit_s = 0.0 if self._is_restart else DRAIN_S
+                await engine.finish_work(limit_s=limit_s, stop_rest=not self._leaves_work)
                 waiting.cancel_scope.cancel()
         if self._stop_now.is_set():
             await engine.finish_work(limit_s=0)
+        self._is_finished = not engine.snapshot().active
 
     async def _take(self, settings: Settings) -> None:
         engine, configuration, export = self._engine, self._configuration, self._export
@@ -342,7 +349,14 @@ class Daemon:
                 elif self._stop.is_set():
                     self._stop_now.set()
                 else:
-                    self._stop.set()
+                    await self._hear_stop(number)
+
+    async def _hear_stop(self, number: signal.Signals) -> None:
+        """A restart leaves the work to the daemon that follows at once; a stop ends it."""
+        if number == signal.SIGTERM and await is_restart(self._environ):
+            log.info("daemon.restarting")
+            self._is_restart = self._leaves_work = True
+        self._stop.set()
 
     def _status(self) -> str:
         if self._engine is None:
@@ -379,15 +393,6 @@ def _raise_descriptor_limit() -> None:
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _short_of(few: str) -> Trouble:
-    return Trouble(
-        kind="shortage",
-        message=f"{few}: callers wait until they are accepted",
-        mend="systemctl --user edit fallbackd.service  # [Service] LimitNOFILE=65536",
-        stops_work=True,
-    )
 
 
 def _first(errors: BaseException) -> BaseException:

@@ -16,14 +16,14 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.descriptors import shortage
-from fallbackd.lib.procenv import find_variable
+from fallbackd.lib.procenv import find_variable, read_variables
 from fallbackd.lib.secretvalues import concealer
 from fallbackd.ports.store import Store
-from fallbackd.ports.transport import Transport
+from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
-from fallbackd.transports.process import ProcessTransport, end_leftover
+from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
 from fallbackd.transports.served import ServedTransport
@@ -104,6 +104,18 @@ def build(
     http = HttpTransport(clock=clock, environ=environ)
     served = ServedTransport(processes, tasks=tasks, directory=places.servers, clock=clock)
     machine = Machine(environ)
+
+    def begun_by(directory: str) -> Transport:
+        """By the record that each leaves before it begins; processes have a runner for that."""
+        if os.path.exists(os.path.join(directory, "served.json")):
+            return served
+        if os.path.exists(os.path.join(directory, "http.json")):
+            return http
+        return processes
+
+    async def attach(*, attempt: str, directory: str) -> Running | None:
+        return await begun_by(directory).attach(attempt=attempt, directory=directory)
+
     world = World(
         transports=Transports(command=processes, http=http, served=served),
         kinds=KINDS,
@@ -119,7 +131,9 @@ def build(
         luck=random.random,
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
-        end_leftover=end_leftover,
+        attach=attach,
+        boot_id=clock.boot_id(),
+        variables_of=read_variables,
         shortage=shortage,
         conceal=concealer(environ),
     )

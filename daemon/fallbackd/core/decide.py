@@ -15,6 +15,7 @@ from fallbackd.core import (
     decide_callers,
     decide_endings,
     decide_health,
+    decide_resume,
 )
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import (
@@ -35,9 +36,9 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Reported,
     ResolveRequested,
+    Resumed,
     SessionCompacted,
     SessionEnded,
-    Started,
     Ticked,
     Woke,
 )
@@ -104,9 +105,8 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             decide_health.clock_stepped(draft, event.by_s)
             for delegation in snapshot.active.values():
                 draft.put_more_delegation(_shifted(delegation, event.by_s))
-        case Started():
-            if snapshot.delegation is not None:
-                decide_admit.lost(draft, event)
+        case Resumed():
+            decide_resume.resumed(draft, event)
         case _:
             assert_never(event)
     return draft.finish()

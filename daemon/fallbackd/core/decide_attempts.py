@@ -138,7 +138,8 @@ def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
     if current is None or current.attempt.state == "stopping":
         return
     patience_s = draft.policy.patience_s(current.delegation.mode)
-    until_at = current.attempt.patience_until_at or draft.now + patience_s
+    since_at = draft.now if event.since_at is None else min(event.since_at, draft.now)
+    until_at = current.attempt.patience_until_at or since_at + patience_s
     waits_until_at = draft.now
     if event.wait_s is not None:
         waits_until_at = max(waits_until_at, draft.now + event.wait_s)

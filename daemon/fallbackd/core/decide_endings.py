@@ -10,7 +10,7 @@ from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import end, end_by_deadline
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.exchange import Usage
-from fallbackd.core.failures import LOW_CONFIDENCE, Failure, Reason
+from fallbackd.core.failures import DAEMON_LOST_DETAIL, LOW_CONFIDENCE, Failure, Reason
 from fallbackd.core.meter import add_cost
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
@@ -324,6 +324,8 @@ def _retry_at(
         allowed = 0 if policy is None else policy.retries
         if backend.retries is not None:
             allowed = backend.retries
+        if failure.detail == DAEMON_LOST_DETAIL:
+            allowed += 1  # it was our end, not that of the backend
         made = sum(
             1
             for one in delegation.attempts

@@ -36,6 +36,10 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
     log_dir: str = ""
     """Where the logs of its attempts go; the log of attempt n is `<log_dir>/<n>/output.log`."""
+    boot: str = ""
+    """Identity of this boot of the machine."""
+    env_names: tuple[str, ...] = ()
+    """Variables that the caller set. Their values are nowhere but in the engine."""
 
 
 class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
@@ -53,6 +57,8 @@ class AttemptRetrying(Struct, frozen=True, kw_only=True, tag="attempt_retrying")
     attempt: AttemptId
     failure: Failure
     wait_s: float | None = None
+    since_at: float | None = None
+    """When it first said so, where nobody listened then; None: now."""
 
 
 class AttemptGaveUp(Struct, frozen=True, kw_only=True, tag="attempt_gave_up"):
@@ -182,12 +188,12 @@ class ClockStepped(Struct, frozen=True, kw_only=True, tag="clock_stepped"):
     by_s: float
 
 
-class Started(Struct, frozen=True, kw_only=True, tag="started"):
-    """A new run of the daemon. Attempts that are not among the survivors are lost."""
+class Resumed(Struct, frozen=True, kw_only=True, tag="resumed"):
+    """A new run of the daemon has read an unfinished delegation back."""
 
-    survivors: tuple[AttemptId, ...] = ()
-    unstopped: tuple[AttemptId, ...] = ()
-    """Lost attempts whose processes could not be ended."""
+    delegation: DelegationId
+    boot: str = ""
+    """Identity of this boot of the machine."""
     luck: float = 0.5
 
 
@@ -212,5 +218,5 @@ Event = (
     | ConfigReloaded
     | Ticked
     | ClockStepped
-    | Started
+    | Resumed
 )

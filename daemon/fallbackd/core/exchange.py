@@ -133,6 +133,8 @@ class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
     stopped: bool = False
     """We asked it to stop before it ended."""
     note: str = ""
+    rebooted: bool = False
+    """The machine was started anew before anybody recorded how it ended."""
 
 
 class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):
@@ -154,6 +156,10 @@ class HttpResponse(Struct, frozen=True, kw_only=True, tag="response"):
     stopped: bool = False
     truncated: bool = False
     """The body ended before its announced end, or was longer than `max_bytes`."""
+
+
+DAEMON_LOST = "DaemonLost"
+"""`NoAnswer.exception` where the daemon that made the request ended before the response did."""
 
 
 class NoAnswer(Struct, frozen=True, kw_only=True, tag="no_answer"):

@@ -198,6 +198,10 @@ class Delegation(Struct, frozen=True, kw_only=True):
     log_dir: str = ""
     client: str | None = None
     """Whose work counts together where places are shared out."""
+    boot: str = ""
+    """The boot of the machine under which it was last taken on."""
+    env_names: tuple[str, ...] = ()
+    """Variables that the caller set."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 
     @property

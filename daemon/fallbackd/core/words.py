@@ -49,6 +49,8 @@ def words_of_effect(effect: Effect) -> str | None:
     match effect:
         case StartAttempt():
             model = "" if effect.model is None else f" with {effect.model}"
+            if effect.taken_up:
+                return f"take {effect.attempt} up on {effect.backend}{model}"
             return f"start {effect.attempt} on {effect.backend}{model}"
         case StopAttempt():
             return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"

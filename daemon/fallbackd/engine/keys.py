@@ -11,6 +11,7 @@ from fallbackd.core.events import (
     Event,
     Reported,
     ResolveRequested,
+    Resumed,
     SessionCompacted,
     SessionEnded,
     Woke,
@@ -32,7 +33,7 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
             | AttemptEnded()
         ):
             return _of_delegation(delegation_of(event.attempt), seen)
-        case Woke() | CancelRequested():
+        case Woke() | CancelRequested() | Resumed():
             return _of_delegation(event.delegation, seen)
         case ResolveRequested() | Reported():
             return Keys(session=event.session)

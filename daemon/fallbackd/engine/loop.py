@@ -75,7 +75,7 @@ class Engine(Performer):
                 f"({error.strerror or error}); make room or mend the permissions",
                 kind="store_unwritable",
             ) from error
-        held = Held(work)
+        held = Held(work.prompt, work.env)
         self._held[event.delegation] = held
         accepted: Delegation | None = None
         try:
@@ -134,14 +134,15 @@ class Engine(Performer):
             with anyio.move_on_after(left_s):
                 await freed.wait()
 
-    async def finish_work(self, *, limit_s: float) -> None:
-        """Wait for the running work, then stop what is left, proven."""
+    async def finish_work(self, *, limit_s: float, stop_rest: bool = True) -> None:
+        """Wait for the running work, then stop what is left, proven; or leave it as it is."""
         with anyio.move_on_after(limit_s):
             while self._held:
                 await self._freed.wait()
-        async with anyio.create_task_group() as tasks:
-            for delegation in list(self.store.peek().active):
-                tasks.start_soon(self.cancel, delegation)
+        if stop_rest:
+            async with anyio.create_task_group() as tasks:
+                for delegation in list(self.store.peek().active):
+                    tasks.start_soon(self.cancel, delegation)
         await anyio.to_thread.run_sync(self.runs.write_held)
 
     async def wait(

@@ -30,6 +30,15 @@ def find_variable(pid: int, *names: str) -> str | None:
     return None
 
 
+def read_variables(pid: int, names: tuple[str, ...]) -> dict[str, str]:
+    """Those of `names` that a process was started with; none of one that is gone."""
+    try:
+        found = _environ(pid)
+    except (OSError, ValueError):
+        return {}
+    return {name: found[name] for name in names if name in found}
+
+
 def _environ(pid: int) -> dict[str, str]:
     with open(f"/proc/{pid}/environ", "rb") as file:
         raw = file.read(MAX_ENVIRON_BYTES)

@@ -124,6 +124,12 @@ class HttpTransport:
             call, secrets=secrets, transport=self, directory=directory, clock=self._clock
         )
 
+    async def attach(self, *, attempt: str, directory: str) -> "HttpRunning | None":
+        return None
+
+    async def detach(self) -> None:
+        await self.aclose()
+
     def client(self) -> "httpx2.AsyncClient":
         """
         The one client, made with the first request (its import takes 60 ms).
@@ -190,6 +196,10 @@ class HttpRunning:
         if self._exit is None:
             raise RuntimeError(f"{self!r} has not ended: exhaust its chunks first")
         return self._exit
+
+    @property
+    def recorded_bytes(self) -> int:
+        return 0
 
     @property
     def log_bytes(self) -> int:

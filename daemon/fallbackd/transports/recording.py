@@ -195,6 +195,11 @@ def read_log(directory: str, *, offset: int = 0, max_bytes: int = _BATCH_BYTES) 
     )
 
 
+def recorded_bytes(directory: str) -> int:
+    """How much was printed so far, kept or not."""
+    return max((_end(part) for part in list_parts(directory)), default=0)
+
+
 def read_exit(directory: str) -> ProcessExit | NotStarted | None:
     """The record that the runner left; None while there is none, or it is not whole."""
     record = read_record(directory, attempt.EXIT_FILE)

@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup
 from fallbackd.core.exchange import Call, ServedPrompt
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running, Transport
-from fallbackd.transports.process import end_leftover
+from fallbackd.transports.leftovers import end_leftover
 from fallbackd.transports.served_prompt import RunningPrompt
 from fallbackd.transports.served_server import Limits, Server
 
@@ -132,6 +132,12 @@ class ServedTransport:
                 all_gone = all_gone and (exit is None or exit.gone)
             if all_gone:
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, directory, True))
+
+    async def attach(self, *, attempt: str, directory: str) -> Running | None:
+        return await self._processes.attach(attempt=attempt, directory=directory)
+
+    async def detach(self) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
         self._is_closed = True

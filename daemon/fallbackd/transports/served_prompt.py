@@ -117,6 +117,10 @@ class RunningPrompt:
         return self._exit
 
     @property
+    def recorded_bytes(self) -> int:
+        return 0
+
+    @property
     def log_bytes(self) -> int:
         return self._log.size_bytes if self._instead is None else self._instead.log_bytes
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fallbackd.engine.loop import Engine
 
 NO_DESCRIPTOR_PAUSE_S = 0.2
+SAY_EVERY_S = 60.0
 SETTLE_LOOK_S = 0.01
 _OUT_OF_SOMETHING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -52,6 +53,7 @@ class Server:
         self._limits = limits or Limits()
         self._shares = Shares(self._limits)
         self._postponed: str | None = None
+        self._say_at = 0.0
         self._allowed_uids = allowed_uids or frozenset({os.geteuid(), 0})
         self._count = 0
         self._open: set[Connection] = set()
@@ -124,11 +126,11 @@ class Server:
             await self._admit(peer, tasks)
 
     def _postpone(self, why: str | None) -> None:
-        """New callers wait in the backlog of the socket. Said once."""
-        if why is not None and self._postponed is None:
+        """New callers wait in the backlog of the socket. Said now and then."""
+        now = anyio.current_time()
+        if why is not None and self._postponed is None and now >= self._say_at:
+            self._say_at = now + SAY_EVERY_S
             _log.error("connection.postponed", error=why, connections=self._count)
-        elif why is None and self._postponed is not None:
-            _log.warning("connection.resumed", connections=self._count)
         self._postponed = why
 
     async def _admit(self, peer: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
