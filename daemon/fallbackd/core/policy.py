@@ -134,6 +134,11 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     max_sessions: Annotated[int, Meta(ge=1)] = 10_000
     session_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
     delegation_ttl_s: Annotated[float, Meta(ge=60)] = 30 * DAY_S
+    max_runs_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 4 * 1024 * 1024 * 1024
+    """Prompts, answers and logs of all delegations; the oldest ended ones go first."""
+    journal_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
+    max_journal: Annotated[int, Meta(ge=1000)] = 200_000
+    """Events that can be replayed."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from fallbackd.core import exchange, failures, state, views
 from fallbackd.core.decide_callers import Resolution
 from fallbackd.fronts.rpc.host import Problem
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.resolve import Lease
+
+ANSWER_GONE = "The answer was removed with its run directory, to keep within `max_runs_bytes`."
 
 
 def failure(one: failures.Failure | None) -> wire.Failure | None:
@@ -88,6 +90,14 @@ def usage(one: exchange.Usage) -> wire.TokenUsage:
     return wire.TokenUsage(
         input_tokens=one.input_tokens, output_tokens=one.output_tokens, cost_usd=one.cost_usd
     )
+
+
+def answered(one: state.Delegation, text: str | None) -> wire.Delegation:
+    """A delegation with its answer, or with a word about why there is none any more."""
+    shown = delegation(one, text=text)
+    if one.state == "succeeded" and text is None:
+        return structs.replace(shown, warnings=(*shown.warnings, ANSWER_GONE))
+    return shown
 
 
 def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delegation:

@@ -47,7 +47,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     if wait_s is not None:  # a directory that was in use has taken its part
         wait_s = max(0.0, wait_s - (anyio.current_time() - began_at))
     found = await _wait(engine, begun, params, wait_s=wait_s)
-    result = shapes.delegation(found, text=await engine.text(found))
+    result = shapes.answered(found, await engine.text(found))
     warnings = _without_effect(params)
     if warnings:
         result = msgspec.structs.replace(result, warnings=(*result.warnings, *warnings))
