@@ -35,7 +35,7 @@ from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusa
 from fallbackd.fronts.rpc.host import Checked, ConfigState, Trouble
 from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
-from fallbackd.lib import coredump
+from fallbackd.lib import coredump, heap
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.ports.store import Store
@@ -46,6 +46,8 @@ DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
 SOCKET_LOOK_S = 2.0
 PLACES_LOOK_S = 2.0
+MANY_CONNECTIONS = 50
+"""When so many have gone, their memory is given back."""
 ALIVE_EVERY_S = 600.0
 SETTLE_S = 2.0
 """How long callers get to take the answers of work that has just ended."""
@@ -63,6 +65,7 @@ def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = F
     """Serve until a signal. Returns the exit status."""
     umask = os.umask(0o077)
     core_bytes = coredump.forbid()
+    heap.keep_large_blocks_apart()
     _raise_descriptor_limit()
     held: list[int] = []
     endpoint: Endpoint | None = None
@@ -325,9 +328,14 @@ class Daemon:
             log.warning("socket.restored", socket=self.socket)
 
     async def _keep_private(self, engine: Engine) -> None:
+        most = 0
         while True:
             engine.hold_work(private.EXPOSED, self._guard.look())
             await anyio.sleep(PLACES_LOOK_S)
+            most = max(most, self.connections)
+            if most - self.connections >= MANY_CONNECTIONS:
+                heap.trim()
+                most = self.connections
 
     def _watchdog_interval_s(self) -> float | None:
         return watchdog_interval_s(

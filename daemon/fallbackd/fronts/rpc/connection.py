@@ -8,6 +8,7 @@ long, nothing more is read: a peer that only sends is slowed down, not stored.
 
 import re
 import select
+import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -158,7 +159,15 @@ class Connection:
         _log.warning(
             "connection.dropped", connection=self._number, why=why, unsent=self._outbox_bytes
         )
-        self._close()
+        # The reader sees the end: to cancel it amid a wait is what asyncio logs as an error where
+        # something has come at that very moment.
+        self._is_open = False
+        self._shares.leave(self)
+        self._has_room.set()
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
     def _close(self) -> None:
         self._is_open = False

@@ -6,6 +6,7 @@ that comes while the process has no file descriptor left waits in the backlog of
 """
 
 import errno
+import itertools
 import os
 import socket
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import structlog
 
 from fallbackd.fronts.rpc.connection import Connection
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 NO_DESCRIPTOR_PAUSE_S = 0.2
 SAY_EVERY_S = 60.0
+TURN = 16
 SETTLE_LOOK_S = 0.01
 _OUT_OF_SOMETHING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -55,7 +58,8 @@ class Server:
         self._postponed: str | None = None
         self._say_at = 0.0
         self._allowed_uids = allowed_uids or frozenset({os.geteuid(), 0})
-        self._count = 0
+        self._numbers: set[int] = set()
+        """Of connections that hold a place."""
         self._open: set[Connection] = set()
         self._next_number = 1
         self._listener: socket.socket | None = None
@@ -63,7 +67,7 @@ class Server:
 
     @property
     def connections(self) -> int:
-        return self._count
+        return len(self._numbers)
 
     @property
     def held_bytes(self) -> int:
@@ -103,7 +107,9 @@ class Server:
         self._accepting.cancel()
 
     async def _accept_all(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
-        while True:
+        for taken in itertools.count(1):
+            if taken % TURN == 0:  # many callers at once must not keep those waiting who are in
+                await anyio.lowlevel.checkpoint()
             try:
                 peer, _ = listener.accept()
             except BlockingIOError:
@@ -116,7 +122,7 @@ class Server:
             except OSError as error:
                 if error.errno in _OUT_OF_SOMETHING:
                     self._postpone(os.strerror(error.errno))
-                    self._shares.make_place()
+                    self._make_place()
                     await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
                     continue
                 if error.errno in (errno.EBADF, errno.EINVAL):
@@ -125,12 +131,19 @@ class Server:
             self._postpone(None)
             await self._admit(peer, tasks)
 
+    def _make_place(self) -> bool:
+        closed = self._shares.make_place()
+        if closed is None:
+            return False
+        self._numbers.discard(closed.number)
+        return True
+
     def _postpone(self, why: str | None) -> None:
         """New callers wait in the backlog of the socket. Said now and then."""
         now = anyio.current_time()
         if why is not None and self._postponed is None and now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
-            _log.error("connection.postponed", error=why, connections=self._count)
+            _log.error("connection.postponed", error=why, connections=self.connections)
         self._postponed = why
 
     async def _admit(self, peer: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
@@ -145,12 +158,12 @@ class Server:
             _log.warning("connection.refused", uid=seen.uid)
             peer.close()
             return
-        if self._count >= self._limits.max_connections and not self._shares.make_place():
-            _log.warning("connection.refused", connections=self._count)
+        if self.connections >= self._limits.max_connections and not self._make_place():
+            _log.warning("connection.refused", connections=self.connections)
             line = refusal(
                 codes.TOO_MANY,
-                f"{self._count} connections are open, at most {self._limits.max_connections} may"
-                " be. Close some, or keep one open and send several requests over it.",
+                f"{self.connections} connections are open, at most"
+                f" {self._limits.max_connections} may be. Close some, or keep one open and send several requests over it.",
             )
             try:
                 peer.send(line)
@@ -158,9 +171,9 @@ class Server:
                 pass
             peer.close()
             return
-        self._count += 1
         number = self._next_number
         self._next_number += 1
+        self._numbers.add(number)
         tasks.start_soon(self._serve_one, peer, number, seen, tasks)
 
     async def _serve_one(
@@ -187,4 +200,4 @@ class Server:
         finally:
             if connection is not None:
                 self._open.discard(connection)
-            self._count -= 1
+            self._numbers.discard(number)

@@ -45,6 +45,9 @@ class Holder(Protocol):
     """A connection, as far as it holds something."""
 
     @property
+    def number(self) -> int: ...
+
+    @property
     def is_idle(self) -> bool:
         """Nothing is done for it, sent to it or told to it."""
         ...
@@ -89,8 +92,8 @@ class Shares:
             self.line_bytes -= holder.line_bytes
             self.unsent_bytes -= holder.unsent_bytes
 
-    def make_place(self) -> bool:
-        """Close the connection that can be missed most. False: each is in use."""
+    def make_place(self) -> Holder | None:
+        """Close the connection that can be missed most, and say which. None: each is in use."""
         now = anyio.current_time()
         limits = self.limits
         spare = [
@@ -100,9 +103,10 @@ class Shares:
             and now - one.active_at >= (limits.idle_s if one.has_asked else limits.silent_s)
         ]
         if not spare:
-            return False
-        min(spare, key=lambda one: (one.has_asked, one.active_at)).drop("its place is needed")
-        return True
+            return None
+        chosen = min(spare, key=lambda one: (one.has_asked, one.active_at))
+        chosen.drop("its place is needed")
+        return chosen
 
     def count_line(self, by_bytes: int) -> None:
         """An unfinished line has grown, or has come to its end."""
