@@ -213,8 +213,9 @@ class Connection:
                 elif answer is not None:
                     self.write(answer)
                 served += 1
-                if served % self._limits.yield_every == 0:
+                if anyio.current_time() - self.active_at >= self._limits.turn_s:
                     await anyio.lowlevel.checkpoint()
+                    self.active_at = anyio.current_time()
             if self._outbox_bytes > self._limits.max_outbox_bytes:
                 await self.until_drained()
         return True

@@ -163,7 +163,8 @@ class Server:
             line = refusal(
                 codes.TOO_MANY,
                 f"{self.connections} connections are open, at most"
-                f" {self._limits.max_connections} may be. Close some, or keep one open and send several requests over it.",
+                f" {self._limits.max_connections} may be. Close some, or keep one open and send"
+                " several requests over it.",
             )
             try:
                 peer.send(line)

@@ -34,11 +34,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     """With more than this unsent, nothing more is read."""
     max_unsent_bytes: int = 64 * 1024 * 1024
     """With more than one answer and more than this unsent, the peer is gone."""
-    max_unsent_bytes_of_all: int = 256 * 1024 * 1024
+    max_unsent_bytes_of_all: int = 128 * 1024 * 1024
     send_s: float = 30.0
     """A peer that takes nothing for this long is gone."""
-    yield_every: int = 32
-    """Requests of one connection that are served before the others have their turn."""
+    turn_s: float = 0.002
+    """After this the other connections have their turn."""
 
 
 class Holder(Protocol):
