@@ -225,8 +225,8 @@ CASES: list[tuple[str, list[str]]] = [
     (
         "import = ['a/voice-platform-health.json', 'model-fallback.json', 3]",
         [
-            'import[1]: "model-fallback.json": has no effect yet; only '
-            "voice-platform-health.json is imported.",
+            'import[1]: "model-fallback.json": has no effect; '
+            "voice-platform-health.json, config.yaml of Hermes and JKZ_* are imported.",
             "import[2]: 3: must be the path of a file; it is left out.",
         ],
     ),

@@ -130,7 +130,7 @@ async def engine_in(
                 "runs_root": place / "runs",
                 "luck": lambda: 0.0,
                 "mint": lambda: f"{next(_numbers):06}",
-                "attach": command.attach,
+                "attach": lambda **named: command.attach(**named),
                 "boot_id": "this",
                 "variables_of": read_variables,
                 **world,

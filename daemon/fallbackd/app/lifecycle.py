@@ -13,14 +13,17 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import structlog
 
 from fallbackd import __version__
 from fallbackd.app import private
 from fallbackd.app.configuration import Configuration
+from fallbackd.app.importing import import_text
 from fallbackd.app.places import Places
 from fallbackd.app.state import claim_state
 from fallbackd.app.troubles import troubles
@@ -32,7 +35,7 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
-from fallbackd.fronts.rpc.host import Checked, ConfigState, Trouble
+from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib import coredump, heap
@@ -160,6 +163,13 @@ class Daemon:
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         assert self._configuration is not None
         return await self._configuration.check(path=path, text=text)
+
+    async def import_config(
+        self, *, path: str | None, env: dict[str, str] | None, write: bool
+    ) -> ImportedText:
+        return await anyio.to_thread.run_sync(
+            partial(import_text, self._places.config, path=path, env=env, write=write)
+        )
 
     async def reload_config(self) -> bool:
         assert self._configuration is not None

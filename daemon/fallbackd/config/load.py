@@ -7,7 +7,7 @@ stays. Everything else is a warning: the field is left out, its neighbours live.
 
 import os.path
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,6 +27,9 @@ from fallbackd.config.fields import (
     show,
     table,
 )
+from fallbackd.config.import_hermes import FILE_NAME as HERMES
+from fallbackd.config.import_jkz import ALL as JKZ
+from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import Known, read_chains, read_roles
 from fallbackd.config.read_signatures import Signature, read_signatures
@@ -64,13 +67,18 @@ class Loaded(Struct, frozen=True, kw_only=True):
         return tuple(one.rule for one in self.signatures if one.kind in (None, kind))
 
 
-def load(text: str | None, *, path: str) -> Loaded:
+Import = Callable[[str], Imported | Problem | None]
+"""What lies at a place of `import` becomes tables; None: it is taken elsewhere."""
+
+
+def load(text: str | None, *, path: str, take: Import = lambda _: None) -> Loaded:
     """
     Read a configuration.
 
     Args:
         text: Content of the file; None where there is no file: the built-in configuration.
         path: Where the file lies, for messages and for relative paths in it.
+        take: Reads configurations of other programs.
     """
     try:
         raw = tomllib.loads((text or "").removeprefix("\ufeff"))
@@ -79,7 +87,18 @@ def load(text: str | None, *, path: str) -> Loaded:
         if isinstance(error, RecursionError):
             why = "is nested too deeply"
         return unusable(path, f"is not valid TOML: {why}")
-    return interpret(raw, path=path)
+    warnings: list[Problem] = []
+    merged: Mapping[str, Any] = raw
+    for value in raw["import"] if isinstance(raw.get("import"), list) else ():
+        place = _place("import", value, path, lambda *_: None)
+        imported = None if place is None else take(str(value) if value == JKZ else place)
+        if isinstance(imported, Problem):
+            warnings.append(imported)
+        elif imported is not None:
+            merged = overlay(merged, imported.tables)
+            warnings += [problem(f"{value}: {one.what}", one.why) for one in imported.left]
+    found = interpret(merged, path=path)
+    return msgspec.structs.replace(found, raw=raw, warnings=(*warnings, *found.warnings))
 
 
 def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives it
@@ -199,8 +218,11 @@ def _imports(raw: object, path: str, say: Say) -> tuple[str, ...]:
         place = _place(here, value, path, say)
         if place is None:
             continue
+        if value == JKZ or os.path.basename(place) == HERMES:
+            continue  # taken before
         if os.path.basename(place) != VOICE_FILE:
-            say(here, f"{show(value)}: has no effect yet; only {VOICE_FILE} is imported.")
+            known = f"{VOICE_FILE}, {HERMES} of Hermes and {JKZ}"
+            say(here, f"{show(value)}: has no effect; {known} are imported.")
         elif place not in found:
             found.append(place)
     return tuple(found)

@@ -283,22 +283,25 @@ class Draft:
         if any(isinstance(one, PutHealth) for one in changes):
             effects.append(Export())
         return Decision(
-            changes=(*changes, *(_told(one, changes, effects) for one in self._others)),
+            changes=(*changes, *_told(self._others, changes, effects)),
             effects=tuple(effects),
             rejection=rejection,
             answer=answer,
         )
 
 
-def _told(one: Change, changes: Sequence[Change], effects: Sequence[Effect]) -> Change:
-    """A part of a story with what else came of the decision, in words."""
-    if not isinstance(one, PutStory):
-        return one
-    return structs.replace(
-        one,
-        changes=tuple(found for each in changes if (found := words_of_change(each))),
-        effects=tuple(found for each in effects if (found := words_of_effect(each))),
-    )
+def _told(
+    others: Sequence[Change], changes: Sequence[Change], effects: Sequence[Effect]
+) -> list[Change]:
+    """The parts of stories with what else came of the decision, in words."""
+    if not any(isinstance(one, PutStory) for one in others):
+        return list(others)
+    kept = tuple(found for each in changes if (found := words_of_change(each)))
+    ordered = tuple(found for each in effects if (found := words_of_effect(each)))
+    return [
+        structs.replace(one, changes=kept, effects=ordered) if isinstance(one, PutStory) else one
+        for one in others
+    ]
 
 
 def _backend_of(scope: ScopeId, policy: Policy) -> BackendId | None:

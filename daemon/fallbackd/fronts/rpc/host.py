@@ -34,13 +34,26 @@ class Trouble(Struct, frozen=True, kw_only=True):
     """Something around the daemon that is not as it has to be, while it lasts."""
 
     kind: str
-    """Stable word: exposed, unprotected, no_descriptors, tmux."""
+    """Stable word: exposed, unprotected, shortage."""
     message: str
     """A sentence."""
     mend: str = ""
     """The command line that ends it, where there is one."""
     stops_work: bool = False
     """New work is refused until it has ended."""
+
+
+class ImportedText(Struct, frozen=True, kw_only=True):
+    """What the configuration of another program becomes here."""
+
+    source: str
+    toml: str
+    taken: tuple[tuple[str, str], ...] = ()
+    """(what, where it went)."""
+    left: tuple[tuple[str, str], ...] = ()
+    """(what, why it was not taken)."""
+    written: str | None = None
+    """The file that it was put into."""
 
 
 class Host(Protocol):
@@ -75,6 +88,17 @@ class Host(Protocol):
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         """Read a configuration without taking it. Null for both: the daemon's own file."""
+        ...
+
+    async def import_config(
+        self, *, path: str | None, env: dict[str, str] | None, write: bool
+    ) -> ImportedText:
+        """
+        Read the configuration of another program: a file, or `JKZ_*` variables.
+
+        Raises:
+            Invalid: It cannot be read, or what was taken cannot be written.
+        """
         ...
 
     async def reload_config(self) -> bool:
