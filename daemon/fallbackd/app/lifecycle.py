@@ -211,6 +211,7 @@ class Daemon:
                     tasks=edges,
                     umask=self._umask,
                     core_bytes=self._core_bytes,
+                    socket=self.socket,
                 )
                 await self._serve(built, store, clock)
                 edges.cancel_scope.cancel()

@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from fallbackd.app.places import Places
+from fallbackd.app.tmux import Windows
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
@@ -87,11 +88,13 @@ def build(
     tasks: TaskGroup,
     umask: int,
     core_bytes: int | None = None,
+    socket: str | None = None,
 ) -> Built:
     """
     Args:
         tasks: Where helper servers live; outlives the engine.
         umask: What agent CLIs run with, which is the user's and not our own.
+        socket: Where the daemon listens; None: as `places` say.
         core_bytes: The same for their core files; None: as ours.
     """
     defaults: Defaults = settings.policy.defaults
@@ -104,6 +107,8 @@ def build(
     http = HttpTransport(clock=clock, environ=environ)
     served = ServedTransport(processes, tasks=tasks, directory=places.servers, clock=clock)
     machine = Machine(environ)
+    windows = Windows(environ, socket=socket or places.socket)
+    tasks.start_soon(windows.run)
 
     def begun_by(directory: str) -> Transport:
         """By the record that each leaves before it begins; processes have a runner for that."""
@@ -134,6 +139,7 @@ def build(
         attach=attach,
         boot_id=clock.boot_id(),
         variables_of=read_variables,
+        open_window=windows.open,
         shortage=shortage,
         conceal=concealer(environ),
     )

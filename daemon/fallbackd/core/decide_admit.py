@@ -4,11 +4,12 @@ from msgspec import structs
 
 from fallbackd.core.chain import candidates_for, find_role
 from fallbackd.core.draft import Draft
-from fallbackd.core.effects import WakeAt
+from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.ends import end
 from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import TMUX_SESSION
 from fallbackd.core.resolution import tried_key
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Delegation, Rejection, RejectionKind, Session
@@ -112,6 +113,8 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     warnings: tuple[str, ...] = ()
     if event.role is not None and role is None:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
+    tmux_window, why_none = _window(draft, event)
+    warnings += why_none
     delegation = Delegation(
         delegation=event.delegation,
         session=event.session,
@@ -143,10 +146,14 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         warnings=warnings,
         log_dir=event.log_dir,
         client=event.client,
+        tmux_window=tmux_window,
         boot=event.boot,
         env_names=event.env_names,
         metadata=event.metadata,
     )
+    if tmux_window is not None:
+        most = policy.defaults.tmux_windows
+        draft.effects.append(OpenWindow(delegation=event.delegation, most=most))
     draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
     draft.put_session(session)  # held from now on, also while the work waits for its place
     walk(draft, delegation, session, event="accepted")
@@ -155,6 +162,20 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
             WakeAt(at=deadline_at, delegation=delegation.delegation, purpose="deadline")
         )
     return draft.finish()
+
+
+def _window(draft: Draft, event: DelegateRequested) -> tuple[str | None, tuple[str, ...]]:
+    """The name of the window that follows the work, or why there is none though one is wanted."""
+    defaults = draft.policy.defaults
+    if not defaults.tmux:
+        return None, ()
+    if not event.has_tmux:
+        return None, ("no window: tmux is not installed; install it, or set tmux = false",)
+    if sum(one.tmux_window is not None for one in draft.snapshot.active.values()) >= (
+        defaults.tmux_windows
+    ):
+        return None, (f"no window: {defaults.tmux_windows} are in use (tmux_windows)",)
+    return f"{TMUX_SESSION}:{event.delegation}", ()
 
 
 def _too_much(draft: Draft, event: DelegateRequested) -> Decision | None:

@@ -6,6 +6,7 @@ from fallbackd.core.effects import (
     Answer,
     Effect,
     Export,
+    OpenWindow,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -60,6 +61,8 @@ def words_of_effect(effect: Effect) -> str | None:
             return f"look again for {effect.purpose} at {effect.at:.1f}"
         case WakeWaiting():
             return "let waiting work look again"
+        case OpenWindow():
+            return f"open a window for {effect.delegation}"
         case Export():
             return None
         case _:

@@ -60,6 +60,7 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
         parent=parent,
         parent_attempt=_parent_attempt(work, parent, seen),
         client=work.client,
+        has_tmux=policy.defaults.tmux and world.find_program("tmux") is not None,
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
         metadata=work.metadata,
         log_dir=str(world.runs_root / delegation),

@@ -18,6 +18,7 @@ from fallbackd.core.effects import (
     Answer,
     Effect,
     Export,
+    OpenWindow,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -208,6 +209,8 @@ class Performer:
             case WakeWaiting():
                 if self._tasks is not None:  # before the start nobody waits
                     self._tasks.start_soon(self._wake_waiting)
+            case OpenWindow():
+                self.world.open_window(effect.delegation, effect.most)
             case Export():
                 self.on_export()
             case _:

@@ -110,6 +110,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
     return wire.Delegation(
         delegation=one.delegation,
         session=one.session,
+        tmux_window=one.tmux_window,
         role=one.role,
         state=one.state,
         mode=one.mode,
