@@ -134,3 +134,5 @@ async def test_without_tmux_there_is_a_warning_and_the_work_is_done(tmp_path: Pa
         )
         assert (done["state"], done["tmux_window"]) == ("succeeded", None)
         assert "tmux is not installed" in done["warnings"][0]
+        troubles = (await daemon.client.call("status"))["daemon"]["troubles"]
+        assert [one["kind"] for one in troubles] == ["tmux"]

@@ -158,7 +158,7 @@ class Daemon:
         return ConfigState() if self._configuration is None else self._configuration.state()
 
     def troubles(self) -> tuple[Trouble, ...]:
-        return troubles(self._guard, self._server)
+        return troubles(self._guard, self._server, self._engine)
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         assert self._configuration is not None
