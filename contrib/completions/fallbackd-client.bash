@@ -86,7 +86,7 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "report")
-            flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception"
+            flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --next-lease --started-at --file --stream --exit-code --http-status --header --exception"
             valued="--socket --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception"
             children="" ;;
         "resolve")

@@ -269,6 +269,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l model -x
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l credential -x -d 'label of the credential'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l attempt -x
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l lease -x -d 'the lease that `resolve` gave'
+complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l next-lease -d 'take a lease for what comes next'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l started-at -x -d 'Unix seconds'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l file -r -F -d 'output of the call; `-`: standard input'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l stream -x -a 'stdout stderr jsonl http exception unknown' -d 'where the text was seen (default: unknown)'

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.callers import ReportAnswer, Resolution
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId, DelegationId, SessionId

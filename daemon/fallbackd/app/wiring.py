@@ -27,6 +27,7 @@ from fallbackd.transports.machine import Machine, fingerprint, has_default_route
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
+from fallbackd.transports.secrets import Secrets
 from fallbackd.transports.served import ServedTransport
 
 ALIVE_KEY = "alive_at"
@@ -45,8 +46,8 @@ class Built(Struct):
     home: str
     attempt_of: Callable[[int], str | None]
     """From inside which attempt a process was started, by its server or its environment."""
-    end_leftovers: Callable[[], Awaitable[None]]
-    """End the helper servers that a dead daemon has left."""
+    take_up_servers: Callable[[], Awaitable[None]]
+    """Find the helper servers that a daemon before this one has left."""
 
 
 async def open_records(places: Places) -> tuple[Store, SystemClock]:
@@ -98,14 +99,18 @@ def build(
         core_bytes: The same for their core files; None: as ours.
     """
     defaults: Defaults = settings.policy.defaults
+    secrets_of = Secrets(environ=environ, now=clock.now)
     processes = ProcessTransport(
         environ=environ,
         now=clock.now,
         umask=umask,
+        secrets=secrets_of,
         limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes, core_bytes=core_bytes),
     )
-    http = HttpTransport(clock=clock, environ=environ)
-    served = ServedTransport(processes, tasks=tasks, directory=places.servers, clock=clock)
+    http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
+    served = ServedTransport(
+        processes, tasks=tasks, directory=places.servers, clock=clock, environ=environ
+    )
     machine = Machine(environ)
     windows = Windows(environ, socket=socket or places.socket)
     tasks.start_soon(windows.run)
@@ -142,13 +147,14 @@ def build(
         open_window=windows.open,
         shortage=shortage,
         conceal=concealer(environ),
+        secrets=secrets_of,
     )
     return Built(
         engine=Engine(store, clock, settings, world),
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),
-        end_leftovers=served.end_leftovers,
+        take_up_servers=served.take_up,
     )
 
 

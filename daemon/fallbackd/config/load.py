@@ -33,7 +33,7 @@ from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import Known, read_chains, read_roles
 from fallbackd.config.read_signatures import Signature, read_signatures
-from fallbackd.config.schema import CredentialTable, File, Paths, ReasonTable
+from fallbackd.config.schema import File, Paths, ReasonTable
 from fallbackd.core.failures import NEVER_MARKS, Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Defaults, Policy, ReasonPolicy
@@ -49,7 +49,6 @@ class Loaded(Struct, frozen=True, kw_only=True):
     policy: Policy
     options: Mapping[BackendId, Options]
     signatures: tuple[Signature, ...] = ()
-    credentials: Mapping[BackendId, tuple[CredentialTable, ...]] = field(default_factory=dict)
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     imports: tuple[str, ...] = ()
@@ -130,7 +129,6 @@ def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives 
         policy=policy,
         options=_options(found, policy),
         signatures=signatures,
-        credentials=found.credentials,
         warnings=tuple(warnings),
         imports=imports,
         export_voice=export_voice,

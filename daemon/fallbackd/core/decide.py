@@ -13,6 +13,7 @@ from fallbackd.core import (
     decide_admit,
     decide_attempts,
     decide_callers,
+    decide_credentials,
     decide_endings,
     decide_health,
     decide_resume,
@@ -27,6 +28,7 @@ from fallbackd.core.events import (
     CancelRequested,
     ClockStepped,
     ConfigReloaded,
+    CredentialSeen,
     DelegateRequested,
     Event,
     HealthCleared,
@@ -60,7 +62,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
         Changes (all or none are kept), effects (performed after that), and for some events an
         immediate answer or a rejection.
     """
-    draft = Draft(snapshot, policy, now=now)
+    draft = Draft(snapshot, policy, now=now, luck=getattr(event, "luck", 0.5))
     match event:
         case DelegateRequested():
             return decide_admit.delegate_requested(draft, event)
@@ -92,6 +94,8 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             return draft.finish(answer=decide_health.health_resumed(draft, event))
         case ReadinessSeen():
             decide_health.readiness_seen(draft, event)
+        case CredentialSeen():
+            decide_credentials.credential_seen(draft, event)
         case SessionEnded():
             if snapshot.session is not None:
                 draft.drop_session_id(snapshot.session.session)

@@ -43,6 +43,7 @@ def resumed(draft: Draft, event: Resumed) -> None:
             backend=running.backend,
             model=running.model,
             effort=running.effort,
+            credential=running.credential,
             handoff=handoff(delegation.attempts[:-1]),
             taken_up=True,
             was_started=running.state == "running" or running.pid is not None,

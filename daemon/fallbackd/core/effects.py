@@ -15,6 +15,8 @@ class StartAttempt(Struct, frozen=True, kw_only=True, tag="start_attempt"):
     backend: BackendId
     model: str | None = None
     effort: str | None = None
+    credential: str | None = None
+    """Label of the one that makes the call; None: the backend's own login."""
     handoff: str | None = None
     """What the attempt before did, put in front of the prompt; None: the prompt as it is."""
     taken_up: bool = False

@@ -42,6 +42,7 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     """Identity of this boot of the machine."""
     env_names: tuple[str, ...] = ()
     """Variables that the caller set. Their values are nowhere but in the engine."""
+    luck: float = 0.5
 
 
 class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
@@ -108,6 +109,9 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
     prompt_tokens: int | None = None
     lease: AttemptId | None = None
     """Minted by the engine where the caller wants to make the call itself."""
+    owner: str | None = None
+    """Who that is, in a word for people."""
+    luck: float = 0.5
 
 
 class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
@@ -121,6 +125,9 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     attempt: AttemptId | None = None
     lease: AttemptId | None = None
     """The lease of the `resolve` that this call was made with."""
+    next_lease: AttemptId | None = None
+    """Minted by the engine where the caller goes on by itself with the next candidate."""
+    owner: str | None = None
     started_at: float | None = None
     failure: Failure | None = None
     has_route: bool = True
@@ -160,6 +167,18 @@ class ReadinessSeen(Struct, frozen=True, kw_only=True, tag="readiness_seen"):
     detail: str | None = None
     repaired: bool = False
     """The login or the program changed since the mark: evidence of repair."""
+
+
+class CredentialSeen(Struct, frozen=True, kw_only=True, tag="credential_seen"):
+    """What a look at the source of a credential found, without using it."""
+
+    backend: BackendId
+    credential: str
+    reason: Reason | None = None
+    """Why it cannot be used; None: it is there."""
+    detail: str | None = None
+    changed: bool = False
+    """It is another one than the one that failed."""
 
 
 class SessionEnded(Struct, frozen=True, kw_only=True, tag="session_ended"):
@@ -215,6 +234,7 @@ Event = (
     | HealthPaused
     | HealthResumed
     | ReadinessSeen
+    | CredentialSeen
     | SessionEnded
     | SessionCompacted
     | ConfigReloaded

@@ -66,6 +66,7 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
         log_dir=str(world.runs_root / delegation),
         boot=world.boot_id,
         env_names=tuple(sorted(work.env)),
+        luck=world.luck(),
     )
 
 

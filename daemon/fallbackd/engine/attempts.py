@@ -19,6 +19,7 @@ from fallbackd.core.exchange import Call, CommandLine, HttpRequest, ServedPrompt
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.redact import redact
 from fallbackd.core.scopes import find_backend
+from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import Host, LiveAttempt, Prepared
 from fallbackd.engine.reading import Reader
@@ -166,6 +167,10 @@ async def _begin(
         what = f"{host.runs.root} cannot be written"
         failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
         return AttemptEnded(attempt=order.attempt, failure=failure)
+    credential = credential_of(options, order.credential)
+    if credential is None and order.credential is not None:
+        what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
+        return _not_started(host, order, what)
     work = Work(
         prompt=prompt,
         prompt_path=str(prompt_path),
@@ -173,6 +178,7 @@ async def _begin(
         scratch=str(directory),
         model=order.model,
         effort=order.effort,
+        credential=credential,
         session=delegation.session,
         permissions=delegation.permissions,
         mode=delegation.mode,
@@ -184,6 +190,7 @@ async def _begin(
         call = kind.start(work, options)
     except ValueError as error:
         return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
+    call = carrying(call, credential, options)
     before = await anyio.to_thread.run_sync(world.fingerprint, cwd) if looks else None
     if live.is_stopped:
         return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)

@@ -29,6 +29,7 @@ from fallbackd.core.exchange import (
 )
 from fallbackd.core.failures import Failure
 from fallbackd.core.watch import EffectsWord, see
+from fallbackd.engine.credentials import SECRET_ERRORS, without_secret
 from fallbackd.engine.judging import daemon_lost, judge, no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import Host, LiveAttempt, Prepared, Progress
 
@@ -185,13 +186,15 @@ class Reader:
                 pass
 
     def _lost(self, exit: Exit) -> Failure | None:
-        """An end that nobody saw, and that is nobody's fault."""
+        """An end that the output tells nothing about: nobody saw it, or there was no beginning."""
         now = self._host.clock.now()
         match exit:
             case ProcessExit(rebooted=True):
                 return rebooted(now=now)
             case NoAnswer(exception=name) if name == DAEMON_LOST:
                 return daemon_lost(now=now)
+            case NotStarted(error=error) if error in SECRET_ERRORS:
+                return without_secret(exit, now=now)
             case NotStarted(path=path) if path == self._cwd:
                 what = f"{self._cwd} cannot be worked in any more"
                 return no_ones_fault("no_cwd", what, exit.text, now=now)

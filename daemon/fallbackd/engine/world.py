@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
+from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
+from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Running, Transport
 
 
@@ -38,6 +40,16 @@ class Attach(Protocol):
 async def nothing_is_left(*, attempt: str, directory: str) -> Running | None:
     """Where no attempt outlives the daemon."""
     return None
+
+
+class NoLook:
+    """Where nobody looks at credentials before they are used."""
+
+    async def read(self, ref: CredentialRef) -> str:
+        raise NotImplementedError("secrets are read by the transports")
+
+    async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
+        return SecretSeen()
 
 
 class Transports(Struct, frozen=True, kw_only=True):
@@ -79,6 +91,7 @@ class World(Struct, frozen=True, kw_only=True):
     """What this process has too little of to begin more work; None: nothing."""
     conceal: Callable[[str], str] = lambda text: text
     """Replaces the secrets of the daemon's own environment."""
+    secrets: Secrets = field(default_factory=NoLook)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

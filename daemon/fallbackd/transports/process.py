@@ -25,11 +25,14 @@ import anyio
 
 import fallbackd
 from fallbackd.core.exchange import Call, CommandLine, NotStarted, ScratchFile
+from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.environment import child_environment
 from fallbackd.transports.leftovers import take_up
 from fallbackd.transports.orphans import ATTEMPT_VARIABLE, TOKEN_VARIABLE
 from fallbackd.transports.runner import frames
 from fallbackd.transports.running import RunnerLimits, RunningProcess
+from fallbackd.transports.secrets import Secrets as RealSecrets
+from fallbackd.transports.secrets import no_secret
 
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
@@ -46,16 +49,19 @@ class ProcessTransport:
         now: Callable[[], float] = time.time,
         umask: int | None = None,
         limits: RunnerLimits | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         """
         Args:
             environ: What children inherit, before it is scrubbed; None: the daemon's own.
             now: The daemon's clock; the times of chunks and exits are on it.
             umask: Of the children; None: the daemon's when the first one is started.
+            secrets: Where the credentials of calls are found; None: by `environ`.
         """
         self._environ = os.environ if environ is None else environ
         self._now = now
         self._umask = umask
+        self._secrets = RealSecrets(environ=self._environ, now=now) if secrets is None else secrets
         self._limits = RunnerLimits() if limits is None else limits
         self._launcher: _Launcher | None = None
         self._running: set[RunningProcess] = set()
@@ -66,6 +72,13 @@ class ProcessTransport:
         if not isinstance(call, CommandLine):
             raise TypeError(f"{type(call).__name__} is not for this transport")
         self._forget_ended()
+        credential: dict[str, str] = {}
+        if call.credential is not None and call.credential.into is not None:
+            try:
+                credential[call.credential.into] = await self._secrets.read(call.credential)
+            except SecretProblem as problem:
+                ended = no_secret(problem, at=self._now())
+                return RunningProcess.refused(ended, self._limits, self._now)
         try:
             for file in call.scratch_files:
                 _write_scratch(directory, file)
@@ -77,11 +90,13 @@ class ProcessTransport:
         token = secrets.token_hex(16)
         marks = {ATTEMPT_VARIABLE: attempt, "PWD": call.cwd, **env, TOKEN_VARIABLE: token}
         stdin = call.stdin or b""
-        added = {"TMPDIR": tmp, **call.env} if tmp else call.env
+        added = {**({"TMPDIR": tmp} if tmp else {}), **call.env}
         spec = {
             "argv": call.argv,
             "cwd": call.cwd,
-            "env": child_environment(self._environ, added=added, unset=call.unset, marks=marks),
+            "env": child_environment(
+                self._environ, added=added, unset=call.unset, marks={**credential, **marks}
+            ),
             "stdin_bytes": len(stdin),
             "directory": directory,
             "tmp": tmp,
