@@ -44,6 +44,8 @@ class Fuzz:
         self.done: Counter[str] = Counter()
         self.waits_s: list[float] = []
         self.until = 0.0
+        self.all_open = anyio.Event()
+        """Once, at the start; from then on they come and go."""
         self.door = anyio.Semaphore(ACTIVE)
         self.turn = anyio.Semaphore(ACTIVE)
         self._open = 0
@@ -55,10 +57,14 @@ class Fuzz:
 
     async def rage(self, seconds: float) -> None:
         """All at once, for so long; then every connection is closed."""
-        self.until = time.monotonic() + seconds
+        self.until = float("inf")
         async with anyio.create_task_group() as tasks:
             for _ in range(CONNECTIONS):
                 tasks.start_soon(self._misbehave)
+            with anyio.move_on_after(HANG_S):
+                await self.all_open.wait()
+            self.all_open.set()
+            self.until = time.monotonic() + seconds
             for number in range(CLIENTS):
                 tasks.start_soon(self._behave, number)
 
@@ -84,7 +90,10 @@ class Fuzz:
                 async with stream:
                     self._open += 1
                     self.most_open = max(self.most_open, self._open)
+                    if self._open >= CONNECTIONS:
+                        self.all_open.set()
                     try:
+                        await self.all_open.wait()
                         async with self.turn:
                             with anyio.move_on_after(HOLD_S):
                                 await way(stream)
@@ -207,6 +216,8 @@ async def fuzz(seconds: float, seed: int, place: Path) -> list[str]:
             wrong.append("the daemon has ended")
         if fds_after > fds_before:
             wrong.append(f"{fds_after - fds_before} descriptors were not given back")
+        if max(warm.most_open, main.most_open) < CONNECTIONS:
+            wrong.append(f"only {main.most_open} connections were open at once")
         if growth > MEMORY_GROWTH:
             wrong.append(f"memory has grown by {growth:.1%}")
         for word in ("Traceback", "rpc.failed", "connection.failed"):

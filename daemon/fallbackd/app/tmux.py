@@ -68,7 +68,9 @@ class Windows:
                 self._has_order = anyio.Event()
                 await self._has_order.wait()
             delegation, most = self._ordered.popleft()
-            problem = await anyio.to_thread.run_sync(self._open, delegation, most)
+            problem = await anyio.to_thread.run_sync(
+                self._open, delegation, most, abandon_on_cancel=True
+            )
             if problem is not None:
                 log.warning("tmux.failed", delegation=delegation, problem=problem)
 
