@@ -11,6 +11,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -81,7 +82,7 @@ class Connection:
         self._splitter = LineSplitter(self._limits.max_line_bytes)
         self._line_bytes = 0
         self.has_asked = False
-        self.active_at = self.line_began_at = anyio.current_time()
+        self.active_at = self.line_began_at = monotonic()
         self._on_close: list[Callable[[], None]] = []
 
     @property
@@ -213,9 +214,9 @@ class Connection:
                 elif answer is not None:
                     self.write(answer)
                 served += 1
-                if anyio.current_time() - self.active_at >= self._limits.turn_s:
+                if monotonic() - self.active_at >= self._limits.turn_s:
                     await anyio.lowlevel.checkpoint()
-                    self.active_at = anyio.current_time()
+                    self.active_at = monotonic()
             if self._outbox_bytes > self._limits.max_outbox_bytes:
                 await self.until_drained()
         return True
@@ -230,10 +231,10 @@ class Connection:
         if self._line_bytes == 0:
             data = await self._stream.receive(RECEIVE_BYTES)
         else:
-            left_s = self.line_began_at + self._limits.line_s - anyio.current_time()
+            left_s = self.line_began_at + self._limits.line_s - monotonic()
             with anyio.fail_after(max(0.0, left_s)):
                 data = await self._stream.receive(RECEIVE_BYTES)
-        self.active_at = anyio.current_time()
+        self.active_at = monotonic()
         lines = self._splitter.feed(data)
         pending_bytes = self._splitter.pending_bytes
         if pending_bytes and (lines or not self._line_bytes):

@@ -6,9 +6,9 @@ so the bytes of unfinished lines, the bytes that nobody reads and the requests t
 for all. Who is in the way of others most goes first; who asks and reads is never in the way.
 """
 
+from time import monotonic
 from typing import Protocol
 
-import anyio
 from msgspec import Struct
 
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
@@ -59,7 +59,7 @@ class Holder(Protocol):
 
     @property
     def active_at(self) -> float:
-        """When something came from it for the last time, by the clock of the loop."""
+        """When something came from it for the last time, by `time.monotonic`."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class Shares:
 
     def make_place(self) -> Holder | None:
         """Close the connection that can be missed most, and say which. None: each is in use."""
-        now = anyio.current_time()
+        now = monotonic()
         limits = self.limits
         spare = [
             one
