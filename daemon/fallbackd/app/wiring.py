@@ -24,6 +24,7 @@ from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
+from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
@@ -148,6 +149,7 @@ def build(
         shortage=shortage,
         conceal=concealer(environ),
         secrets=secrets_of,
+        probe=FreeProbe(http, environ=environ),
     )
     return Built(
         engine=Engine(store, clock, settings, world),

@@ -8,9 +8,10 @@ from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import CredentialRef
+from fallbackd.core.exchange import CredentialRef, HttpRequest, NoAnswer
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
+from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Running, Transport
 
@@ -50,6 +51,16 @@ class NoLook:
 
     async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
         return SecretSeen()
+
+
+class NoProbe:
+    """Where nobody may look at a backend without work for it."""
+
+    async def version(self, program: str) -> str | None:
+        return None
+
+    async def fetch(self, request: HttpRequest) -> Fetched:
+        return Fetched(exit=NoAnswer(exception="NoProbe", text="nobody asks here"))
 
 
 class Transports(Struct, frozen=True, kw_only=True):
@@ -92,6 +103,7 @@ class World(Struct, frozen=True, kw_only=True):
     conceal: Callable[[str], str] = lambda text: text
     """Replaces the secrets of the daemon's own environment."""
     secrets: Secrets = field(default_factory=NoLook)
+    probe: Probe = field(default_factory=NoProbe)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

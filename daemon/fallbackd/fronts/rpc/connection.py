@@ -49,6 +49,7 @@ class Connection:
         *,
         number: int,
         peer_pid: int | None = None,
+        peer_uid: int | None = None,
         client: str | None = None,
         shares: Shares,
         beyond: anyio.abc.TaskGroup,
@@ -67,6 +68,7 @@ class Connection:
         self._subscriptions = subscriptions
         self._number = number
         self._peer_pid = peer_pid
+        self._peer_uid = peer_uid
         self._client = client
         self._shares = shares
         self._limits = shares.limits
@@ -116,6 +118,10 @@ class Connection:
     @property
     def unsent_bytes(self) -> int:
         return self._outbox_bytes
+
+    @property
+    def peer_uid(self) -> int | None:
+        return self._peer_uid
 
     @property
     def is_busy(self) -> bool:

@@ -192,6 +192,7 @@ class Server:
                 peer_pid=seen.pid or None,
                 client=peercred.client_of(seen) or f"{seen.uid}:connection-{number}",
                 shares=self._shares,
+                peer_uid=seen.uid,
                 beyond=tasks,
             )
             self._open.add(connection)
