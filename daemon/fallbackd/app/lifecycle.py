@@ -21,10 +21,12 @@ import anyio.to_thread
 import structlog
 
 from fallbackd import __version__
+from fallbackd.app import private
 from fallbackd.app.configuration import Configuration
 from fallbackd.app.importing import import_text
 from fallbackd.app.places import Places
 from fallbackd.app.state import claim_state
+from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, import_marks
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, keep_clock, open_records, say_alive
@@ -33,9 +35,10 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
-from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText
+from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
+from fallbackd.lib import coredump, heap
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.ports.store import Store
@@ -45,6 +48,9 @@ from fallbackd.transports.systemd_jobs import is_restart
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
 SOCKET_LOOK_S = 2.0
+PLACES_LOOK_S = 2.0
+MANY_CONNECTIONS = 50
+"""When so many have gone, their memory is given back."""
 ALIVE_EVERY_S = 600.0
 SETTLE_S = 2.0
 """How long callers get to take the answers of work that has just ended."""
@@ -61,6 +67,8 @@ log = structlog.get_logger("daemon")
 def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = False) -> int:
     """Serve until a signal. Returns the exit status."""
     umask = os.umask(0o077)
+    core_bytes = coredump.forbid()
+    heap.keep_large_blocks_apart()
     _raise_descriptor_limit()
     held: list[int] = []
     endpoint: Endpoint | None = None
@@ -68,7 +76,9 @@ def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = F
         held.append(claim_state(places.state_dir, places.lock))
         handed = handed_over(environ, own_pid=os.getpid())
         endpoint = Endpoint.open(places.socket) if handed is None else Endpoint.inherited(handed)
-        daemon = Daemon(places, environ, endpoint, umask=umask)
+        if (exposed := private.require(private.watched(places, socket=endpoint.path))) is not None:
+            raise EndpointUnusable(exposed)
+        daemon = Daemon(places, environ, endpoint, umask=umask, core_bytes=core_bytes)
         anyio.run(daemon.live)
     except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
         print(f"fallbackd: {error}", file=sys.stderr)
@@ -94,12 +104,20 @@ class Daemon:
     version = __version__
 
     def __init__(
-        self, places: Places, environ: Mapping[str, str], endpoint: Endpoint, *, umask: int
+        self,
+        places: Places,
+        environ: Mapping[str, str],
+        endpoint: Endpoint,
+        *,
+        umask: int,
+        core_bytes: int,
     ) -> None:
         self._places = places
         self._environ = environ
         self._endpoint = endpoint
         self._umask = umask
+        self._core_bytes = core_bytes
+        self._guard = private.Guard(private.watched(places, socket=endpoint.path))
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
@@ -125,6 +143,10 @@ class Daemon:
         return self._places.state_dir
 
     @property
+    def path(self) -> str | None:
+        return self._environ.get("PATH")
+
+    @property
     def connections(self) -> int:
         return 0 if self._server is None else self._server.connections
 
@@ -134,6 +156,9 @@ class Daemon:
 
     def config(self) -> ConfigState:
         return ConfigState() if self._configuration is None else self._configuration.state()
+
+    def troubles(self) -> tuple[Trouble, ...]:
+        return troubles(self._guard, self._server, self._engine)
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         assert self._configuration is not None
@@ -185,6 +210,8 @@ class Daemon:
                     environ=self._environ,
                     tasks=edges,
                     umask=self._umask,
+                    core_bytes=self._core_bytes,
+                    socket=self.socket,
                 )
                 await self._serve(built, store, clock)
                 edges.cancel_scope.cancel()
@@ -214,6 +241,7 @@ class Daemon:
                 tasks.start_soon(self._tick, engine, store, clock, watchdog)
                 tasks.start_soon(self._say_alive, store, clock)
                 tasks.start_soon(self._keep_socket, server)
+                tasks.start_soon(self._keep_private, engine)
                 tasks.start_soon(watchdog.run)
                 await tasks.start(self._hear_signals)
                 export.soon()
@@ -310,6 +338,16 @@ class Daemon:
                 continue
             server.replace(self._endpoint.listener)
             log.warning("socket.restored", socket=self.socket)
+
+    async def _keep_private(self, engine: Engine) -> None:
+        most = 0
+        while True:
+            engine.hold_work(private.EXPOSED, self._guard.look())
+            await anyio.sleep(PLACES_LOOK_S)
+            most = max(most, self.connections)
+            if most - self.connections >= MANY_CONNECTIONS:
+                heap.trim()
+                most = self.connections
 
     def _watchdog_interval_s(self) -> float | None:
         return watchdog_interval_s(

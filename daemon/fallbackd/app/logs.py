@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Literal, TextIO, cast
 
 import structlog
@@ -27,13 +27,23 @@ _LEVELS = {
 Fields = MutableMapping[str, Any]
 
 
-def set_up(*, format: Literal["console", "json"], level: str) -> None:
+def set_up(
+    *,
+    format: Literal["console", "json"],
+    level: str,
+    conceal: Callable[[str], str] = lambda text: text,
+) -> None:
+    """
+    Args:
+        conceal: Replaces secrets that are known by value.
+    """
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             clean,
+            lambda _, __, fields: _concealed(fields, conceal),
             _renderer(format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -90,6 +100,18 @@ def _cleaned(value: Any, name: str) -> Any:
             return value
         case _:
             return _cleaned(str(value), name)
+
+
+def _concealed(value: Any, conceal: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return conceal(value)
+        case Mapping():
+            return {name: _concealed(each, conceal) for name, each in value.items()}
+        case list():
+            return [_concealed(each, conceal) for each in value]
+        case _:
+            return value
 
 
 def _printable(text: str, *, lines: bool) -> str:

@@ -33,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     from fallbackd.app.lifecycle import run
     from fallbackd.app.logs import set_up
+    from fallbackd.lib.secretvalues import concealer
 
-    set_up(format=arguments.log_format, level=arguments.log_level)
+    set_up(format=arguments.log_format, level=arguments.log_level, conceal=concealer(os.environ))
     return run(places, os.environ, socket_is_given=arguments.socket is not None)
 
 
