@@ -201,7 +201,7 @@ class Daemon:
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
         try:
-            await built.end_leftovers()
+            await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await import_marks(engine, configuration.loaded, built.home)

@@ -43,8 +43,8 @@ class Built(Struct):
     home: str
     attempt_of: Callable[[int], str | None]
     """From inside which attempt a process was started, by its server or its environment."""
-    end_leftovers: Callable[[], Awaitable[None]]
-    """End the helper servers that a dead daemon has left."""
+    take_up_servers: Callable[[], Awaitable[None]]
+    """Find the helper servers that a daemon before this one has left."""
 
 
 async def open_records(places: Places) -> tuple[Store, SystemClock]:
@@ -101,7 +101,9 @@ def build(
         limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes),
     )
     http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
-    served = ServedTransport(processes, tasks=tasks, directory=places.servers, clock=clock)
+    served = ServedTransport(
+        processes, tasks=tasks, directory=places.servers, clock=clock, environ=environ
+    )
     machine = Machine(environ)
 
     def begun_by(directory: str) -> Transport:
@@ -140,7 +142,7 @@ def build(
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),
-        end_leftovers=served.end_leftovers,
+        take_up_servers=served.take_up,
     )
 
 

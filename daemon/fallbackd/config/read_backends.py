@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from fallbackd.backends import ENDPOINTS
 from fallbackd.backends.spec import Options
 from fallbackd.config import profiles
 from fallbackd.config.fields import BY_VALUE, Say, guess, join, read, show, table
 from fallbackd.config.read_credentials import read_credentials
+from fallbackd.config.read_http import FILE_HINT, check_http, check_model, is_plain_http
 from fallbackd.config.schema import BackendTable
 from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.ids import BackendId
@@ -28,7 +30,6 @@ _SECRET_HEADERS = frozenset(
 _OF_BACKEND = frozenset(Backend.__struct_fields__) - {"id", "kind", "credentials"}
 _OF_OPTIONS = frozenset(Options.__struct_fields__) - {"credentials"}
 _LATER = {
-    "api_mode": "the way to speak to the API is fixed by the kind",
     "fallback_model": "a missing model is not swapped",
 }
 
@@ -36,6 +37,9 @@ _HINTS = {
     "command": 'write it as a list, without a shell: command = ["program", "--flag"]',
     "headers": "must be a table of texts",
     "env": "must be a table of texts, each key the name of an environment variable",
+    "tls_ca_file": FILE_HINT,
+    "tls_client_cert": FILE_HINT,
+    "tls_client_key": FILE_HINT,
 }
 
 
@@ -118,6 +122,7 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
         say(join(path, "fallback_model"), "is the model of the backend itself.")
     _drop_secrets(given, path, say)
     _drop_bad_url(given, path, say)
+    check_http(kind, given, path, say)
 
     credentials = read_credentials(
         given.pop("credentials", None), path, say, is_http=kind in profiles.HTTP_KINDS
@@ -128,8 +133,12 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     if credentials:
         options = msgspec.structs.replace(options, credentials=credentials)
     of_backend = {name: given[name] for name in _OF_BACKEND & given.keys()}
-    if "base_url" in given:
-        host, is_loopback = _place(given["base_url"])
+    url = options.base_url
+    if url is None and profile is None and kind in ENDPOINTS:
+        url = ENDPOINTS[kind].base_url
+    check_model(kind, options, path, say)
+    if url is not None and (profile is None or "base_url" in given):
+        host, is_loopback = _place(url)
         of_backend = {"provider": host, "loopback": is_loopback} | of_backend
     backend = msgspec.structs.replace(
         own,
@@ -171,7 +180,9 @@ def _kind(id: BackendId, given: dict[str, Any], path: str, say: Say) -> str | No
 
 
 def _is_plain(kind: str, options: Options) -> bool:
-    return kind in profiles.PLAIN_KINDS or (kind == "generic-cli" and options.output == "text")
+    if kind == "generic-cli":
+        return options.output == "text"
+    return kind in profiles.PLAIN_KINDS or is_plain_http(kind, options)
 
 
 def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backend:
@@ -181,10 +192,6 @@ def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backe
     asks_for_file = any("{prompt_file}" in word for word in options.command)
     if backend.kind == "generic-cli" and not options.command:
         lacking = "command", _HINTS["command"]
-    elif backend.kind in profiles.HTTP_KINDS and not (
-        options.base_url or backend.id in profiles.BACKENDS
-    ):
-        lacking = "base_url", 'write where it listens: base_url = "http://127.0.0.1:8088/v1"'
     elif asks_for_text and not options.prompt_in_argv:
         cure = "set prompt_in_argv = true, or use {prompt_file} or stdin; no prompt can be given."
         say(join(path, "command"), f"uses {{prompt}}: {cure}")
@@ -230,6 +237,7 @@ def _drop_bad_url(given: dict[str, Any], path: str, say: Say) -> None:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname)
         has_login = parts.username is not None or parts.password is not None
+        has_login = has_login or redact(url) != url
         _ = parts.port
     except ValueError:
         fits = has_login = False

@@ -85,13 +85,14 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         _succeeded(draft, delegation, session, attempt)
         return
     if not event.gone:
-        is_over = delegation.deadline_at is not None and now >= delegation.deadline_at
-        if not (delegation.cancelling or is_over):
-            delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
+        delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
         _unproven_end(draft, delegation, session, attempt)
         return
+    is_late = delegation.deadline_at is not None and now >= delegation.deadline_at
+    if delegation.cancelling or is_late:
+        # What it had shown before it was stopped is known of its backend all the same.
+        delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
     if delegation.cancelling:
-        draft.release(attempt)
         end(
             draft,
             delegation,
@@ -101,8 +102,7 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
             failure=failure,
         )
         return
-    if delegation.deadline_at is not None and now >= delegation.deadline_at:
-        draft.release(attempt)
+    if is_late:
         end_by_deadline(draft, delegation, session)
         return
     _failed(draft, delegation, session, attempt, failure, backend, luck=event.luck)

@@ -87,6 +87,16 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
         return f"CommandLine({self.argv[:1]!r}, {len(self.argv) - 1} arguments)"
 
 
+class Tls(Struct, frozen=True, kw_only=True):
+    """How a server's certificate is judged, and our own is shown. Paths may begin with `~/`."""
+
+    ca_file: str | None = None
+    """None: what the machine trusts."""
+    client_cert: str | None = None
+    client_key: str | None = None
+    verify: bool = True
+
+
 class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):
     method: str
     url: str
@@ -98,9 +108,14 @@ class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):
     credential: CredentialRef | None = None
     """Whose secret `{credential}` stands for."""
     body: bytes = b""
+    secret_fields: Mapping[str, str] = field(default_factory=dict)
+    """The same for fields of a body that is one JSON object; put in when it is sent."""
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 180.0
     max_bytes: int = 32 * 1024 * 1024
+    ends_with: tuple[bytes, ...] = ()
+    """Marks in the body after which the answer is complete, even if the server holds the line."""
+    tls: Tls | None = None
 
     def __repr__(self) -> str:
         return f"HttpRequest({self.method} {self.url})"

@@ -13,6 +13,7 @@ Nothing here moves by itself: a record keeps the last outage and the two ends of
 question, and how often anybody looked makes no difference.
 """
 
+from collections.abc import Collection
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -384,18 +385,26 @@ def shift_outage(outage: Outage, by_s: float) -> Outage:
     )
 
 
-def from_disk(health: Health, *, now: float, stopped_s: float = 0.0) -> Health:
+def from_disk(
+    health: Health,
+    *,
+    now: float,
+    stopped_s: float = 0.0,
+    running: Collection[AttemptId] = (),
+) -> Health:
     """
-    A record of an earlier run: its lease is void; one that lies in the future starts anew.
+    A record of an earlier run: a lease of nobody who runs still is void; one that lies in the
+    future starts anew.
 
     Args:
+        running: Attempts that are taken up: a trial among them is still the only one.
         stopped_s: How long no daemon was there. After a long stop a window of our own policy is
             over: one trial tells more than a belief of long ago. What a provider or a person
             said stands.
 
     Source: a clock that was set back between two runs must not make a window longer than it was.
     """
-    outage = health.outage
+    outage, trial = health.outage, health.trial
     if (
         outage is not None
         and stopped_s >= LONG_STOP_S
@@ -415,7 +424,7 @@ def from_disk(health: Health, *, now: float, stopped_s: float = 0.0) -> Health:
     return structs.replace(
         health,
         outage=outage,
-        trial=None,
+        trial=trial if trial is not None and trial.attempt in running else None,
         loaded_at=now,
         last_attempt_at=None
         if health.last_attempt_at is None

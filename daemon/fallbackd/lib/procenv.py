@@ -50,3 +50,11 @@ def _parent_of(pid: int) -> int:
     with open(f"/proc/{pid}/stat", "rb") as file:
         # The name of the program may hold spaces and parentheses of its own.
         return int(file.read().rpartition(b")")[2].split()[1])
+
+
+def read_environment(pid: int) -> dict[str, str]:
+    """All that a process was started with; nothing of one that is gone."""
+    try:
+        return {name: value for name, value in _environ(pid).items() if name}
+    except (OSError, ValueError):
+        return {}
