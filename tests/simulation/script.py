@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 from tests.simulation.agents import Condition, Kind, Task
 
 from fallbackd.backends.spec import Options
+from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Defaults, Entry, Policy, Role
@@ -149,7 +150,14 @@ def _members(
         found.append(
             Member(
                 backend=backend,
-                options=Options(command=command, output=output),
+                options=Options(
+                    command=command,
+                    output=output,
+                    credentials=tuple(
+                        CredentialRef(label=label, source="env", name=f"KEY_{label.upper()}")
+                        for label in backend.credentials
+                    ),
+                ),
                 kind=kind,
                 spells=_spells(luck, horizon_s, outage),
                 takes_s=luck.choice((1.0, 5.0, 20.0, 70.0)),
