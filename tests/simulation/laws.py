@@ -222,7 +222,10 @@ class Laws:
         for scope in scopes_of(backend, attempt.model, attempt.credential):
             record = before.get(scope)
             if view(record, now=one.now).unproven:
-                free = not is_leased(record, now=one.now)
+                own = {earlier.attempt for earlier in delegation.attempts[:-1]}
+                holder = None if record is None or record.trial is None else record.trial.attempt
+                # Another credential goes on with what this delegation has begun to try.
+                free = holder in own or not is_leased(record, now=one.now)
                 self.require(free, f"{name} begins a second trial of {scope}")
                 for other in self._trials(scope):
                     if other != name:
