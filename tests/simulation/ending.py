@@ -35,6 +35,7 @@ async def hold_quiet(stage: Stage, callers: Callers) -> None:
     stage.tick_s = QUIET_TICK_S
     daemon = await stage.until_up()
     daemon.commits_left = daemon.decisions_left = None
+    daemon.dies_in_trial = False
     stage.tell("the trouble is over")
     await _finish(stage)
     if (await stage.until_up()).engine.settings is not stage.settings:

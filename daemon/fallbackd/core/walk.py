@@ -105,7 +105,12 @@ def may_hop(delegation: Delegation, failure: Failure) -> bool:
 
 
 def _is_full(draft: Draft, delegation: Delegation) -> bool:
-    """Whether the host runs as many attempts as it may."""
+    """
+    Whether the host runs as many attempts as it may.
+
+    An attempt that has delegated lends its place to one such delegation at a time: those that
+    hold all places would else wait for each other.
+    """
     max_running = draft.policy.defaults.max_running
     active = draft.snapshot.active
     if len(active) < max_running:
@@ -115,7 +120,13 @@ def _is_full(draft: Draft, delegation: Delegation) -> bool:
         for other in active.values()
         if other.delegation != delegation.delegation and other.running is not None
     )
-    return running >= max_running
+    if running < max_running:
+        return False
+    return delegation.parent is None or any(
+        other.parent == delegation.parent and other.running is not None
+        for other in active.values()
+        if other.delegation != delegation.delegation
+    )
 
 
 def _is_held_back(
