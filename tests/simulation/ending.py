@@ -84,7 +84,7 @@ def hold_bounds(stage: Stage) -> None:
         for label in member.backend.credentials or (None,):
             scopes = scopes_of(member.backend, member.backend.model, label)
             marks = [at_s for scope in scopes for at_s in laws.marks.get(scope, ())]
-            known_s = min((at_s for at_s in marks if at_s > begin_s), default=end_s)
+            known_s = min((at_s for at_s in marks if begin_s < at_s < end_s), default=end_s)
             starts = [
                 one
                 for one in laws.starts
