@@ -52,10 +52,28 @@ class DelegationCounts(Struct, frozen=True, kw_only=True):
     running: int = 0
     waiting: int = 0
     queued: int = 0
+    awaiting_answer: int = 0
+    """Those that wait for a person."""
     finished_total: int = 0
     by_state: dict[str, int] = field(default_factory=dict)
     """Ended ones by how they ended."""
     active: tuple[DelegationLine, ...] = ()
+
+
+class Rung(Struct, frozen=True, kw_only=True):
+    """One thing that can be known of a backend without spending anything."""
+
+    name: str
+    """program, login, models, quota, request."""
+    ok: bool | None = None
+    """Null: nobody can tell without spending."""
+    detail: str = ""
+
+
+class Readiness(Struct, frozen=True, kw_only=True):
+    at: float
+    """When it was looked at; up to 30 s ago."""
+    rungs: tuple[Rung, ...] = ()
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -68,6 +86,8 @@ class Result(Struct, frozen=True, kw_only=True):
     """Where one was asked for."""
     usage: tuple[UsageRow, ...] | None = None
     """Of that session by period and backend, with `verbose`."""
+    readiness: dict[str, Readiness] | None = None
+    """Of every backend, with `verbose` and without a session."""
 
 
 METHOD: Method[Params, Result] = Method(

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from fallbackd.core.redact import redact
 from fallbackd.core.state import Delegation
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.health_view import health_entries
@@ -14,7 +15,9 @@ from fallbackd_client.wire.methods.status import (
     DelegationCounts,
     DelegationLine,
     Params,
+    Readiness,
     Result,
+    Rung,
 )
 
 if TYPE_CHECKING:
@@ -35,13 +38,29 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         health=health_entries(snapshot, engine.settings.policy, now=engine.clock.now()),
         sessions=tuple(shapes.session(each) for each in recent),
         delegations=_counts(tuple(snapshot.active.values()), ended, of_session=params.session),
+        questions=tuple(
+            shapes.question(each) for each in await engine.questions(session=params.session)
+        ),
         session=None if one is None else shapes.session(one),
         usage=None
         if one is None or not params.verbose
         else shapes.session_usage(
             one, await engine.delegations(session=one.session, limit=MAX_DELEGATIONS)
         ),
+        readiness=await _readiness(engine) if params.verbose and one is None else None,
     )
+
+
+async def _readiness(engine: "Engine") -> dict[str, Readiness]:
+    return {
+        name: Readiness(
+            at=found.at,
+            rungs=tuple(
+                Rung(name=each.name, ok=each.ok, detail=redact(each.detail)) for each in found.rungs
+            ),
+        )
+        for name, found in (await engine.ladder.climb()).items()
+    }
 
 
 def _daemon(engine: "Engine", session: Session) -> DaemonStatus:
@@ -76,6 +95,7 @@ def _counts(
         running=states["running"],
         waiting=states["waiting"],
         queued=states["queued"],
+        awaiting_answer=states["awaiting_answer"],
         finished_total=sum(ended.values()),
         by_state=ended,
         active=tuple(
