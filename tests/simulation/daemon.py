@@ -361,7 +361,7 @@ async def _reborn(before: MemoryStore | None, *, now: float) -> MemoryStore:
 
 class Clock(SystemClock):
     def __init__(self, stage: Stage, *, offset_s: float | None = None) -> None:
-        super().__init__(offset_s=offset_s, wall=stage.wall, elapsed=stage.uptime)
+        super().__init__(offset_s=offset_s, wall=stage.wall, elapsed=stage.uptime, awake=stage.time)
         self._boot = stage.boot
 
     def boot_id(self) -> str:

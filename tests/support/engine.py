@@ -50,6 +50,9 @@ class FixedClock:
     def now(self) -> float:
         return self.now_at
 
+    def slept(self) -> float:
+        return 0.0
+
     def step(self) -> float:
         return 0.0
 

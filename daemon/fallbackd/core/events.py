@@ -51,6 +51,8 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
 class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
     attempt: AttemptId
     pid: int | None = None
+    anew: bool = False
+    """It was ordered by an earlier run of the daemon, and not begun before now."""
 
 
 class AttemptAnswered(Struct, frozen=True, kw_only=True, tag="attempt_answered"):

@@ -19,6 +19,7 @@ from fallbackd.core.exchange import Call, CommandLine, HttpRequest, ServedPrompt
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.redact import redact
 from fallbackd.core.scopes import find_backend
+from fallbackd.core.watch import Watch
 from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import Host, LiveAttempt, Prepared
@@ -98,6 +99,9 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     delegation = prepared.delegation
     looks = backend.plain_output and delegation.permissions != "read"
     before = None
+    is_anew = order.taken_up and running is None
+    if is_anew:
+        live.watch = Watch(started_at=host.clock.now())
     if running is None:
         begun = await _begin(host, live, prepared, kind, options, looks=looks)
         if isinstance(begun, AttemptEnded):

@@ -204,7 +204,16 @@ class Performer:
             await self._follow_clock()
         self._wakes.look()
 
+    def _follow_sleep(self) -> None:
+        """An agent that was suspended with the machine was not silent meanwhile."""
+        by_s = self.clock.slept()
+        if by_s > 0.0:
+            log.info("machine.slept", for_s=round(by_s, 1))
+            for live in self._live.values():
+                live.shift(by_s)
+
     async def _follow_clock(self) -> None:
+        self._follow_sleep()
         by_s = self.clock.step()
         if by_s == 0.0:
             return
@@ -287,6 +296,7 @@ class Performer:
         held.missing = tuple(name for name in held.missing if name not in held.env)
 
     async def _woken(self, wake: WakeAt) -> None:
+        self._follow_sleep()
         live = None if wake.attempt is None else self._live.get(wake.attempt)
         watch = None if live is None else live.watch
         if wake.delegation in self._held:
