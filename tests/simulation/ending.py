@@ -100,7 +100,7 @@ def hold_bounds(stage: Stage) -> None:
             late = [one for one in starts if one.at_s > known_s]
             for one, following in pairwise(late):
                 is_apart = following.at_s - one.at_s >= gap_s - 1
-                is_forgotten = stage.deaths_between(one.at_s - 60, following.at_s) > 0
+                is_forgotten = stage.deaths_between(one.at_s, following.at_s) > 0
                 what = f"{who} is out: {following.attempt.attempt} follows {one.attempt.attempt}"
                 laws.require(is_apart or is_forgotten, what)
             bound = (end_s - known_s) / gap_s + 1 + stage.deaths_between(begin_s, end_s)

@@ -112,7 +112,7 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
     reader = Reader(host, live, kind, options, prepared, cwd=cwd)
     live.opened(running)
-    await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid))
+    await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid, anew=is_anew))
     hit("attempt.started")
     broken: Exception | None = None
     if order.taken_up:
