@@ -15,6 +15,8 @@ from fallbackd.core import (
     decide_callers,
     decide_endings,
     decide_health,
+    decide_rescue,
+    decide_turns,
 )
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import (
@@ -33,16 +35,24 @@ from fallbackd.core.events import (
     HealthPaused,
     HealthResumed,
     ReadinessSeen,
+    RedirectAsked,
     Reported,
+    RescueAdvanced,
     ResolveRequested,
     SessionCompacted,
     SessionEnded,
     Started,
     Ticked,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
     Woke,
 )
 from fallbackd.core.health import shift_outage
 from fallbackd.core.policy import Policy
+from fallbackd.core.projects import in_project, project_of
 from fallbackd.core.state import Decision, Delegation, Snapshot
 
 
@@ -59,6 +69,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
         Changes (all or none are kept), effects (performed after that), and for some events an
         immediate answer or a rejection.
     """
+    policy = in_project(policy, project_of(snapshot, event))
     draft = Draft(snapshot, policy, now=now)
     match event:
         case DelegateRequested():
@@ -96,6 +107,20 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
                 draft.drop_session_id(snapshot.session.session)
         case SessionCompacted():
             decide_callers.session_compacted(draft, event)
+        case TurnBegan():
+            decide_turns.turn_began(draft, event)
+        case TurnAnswered():
+            decide_turns.turn_answered(draft, event)
+        case TurnEnded():
+            decide_turns.turn_ended(draft)
+        case TurnUsed():
+            decide_turns.turn_used(draft, event)
+        case RedirectAsked():
+            return draft.finish(answer=decide_turns.redirect_asked(draft, event))
+        case TurnFailed():
+            return draft.finish(answer=decide_rescue.turn_failed(draft, event))
+        case RescueAdvanced():
+            return draft.finish(answer=decide_rescue.rescue_advanced(draft, event))
         case ConfigReloaded():
             decide_health.config_reloaded(draft, event)
         case Ticked():

@@ -241,10 +241,12 @@ def ticked(draft: Draft, event: Ticked) -> None:
             draft.drop_session_id(name)
     for session in event.fallen_sessions:
         if session.session not in busy:  # what was read before may have begun to work since
-            _tell_recovery(draft, session)
+            after = tell_recovery(draft, session)
+            if after is not session:
+                draft.put_more_session(after)
 
 
-def _tell_recovery(draft: Draft, session: Session) -> None:
+def _recovered(draft: Draft, session: Session) -> bool:
     """
     Say once that the one is healthy again from which a session has fallen to where it is now,
     where that was told; never while a turn runs.
@@ -252,10 +254,10 @@ def _tell_recovery(draft: Draft, session: Session) -> None:
     told = [pair.rpartition(">") for pair in session.notices_sent]
     original = next((left for left, _, to in reversed(told) if to == session.current), None)
     backend = None if original is None else find_backend(draft.policy, BackendId(original))
-    if backend is None or session.recovered_announced or session.running is not None:
-        return
+    if backend is None or session.recovered_announced or is_at_work(session):
+        return False
     if own_health(backend, draft.health, now=draft.now)[0].state != "healthy":
-        return
+        return False
     draft.note(
         "session.notice",
         session=session.session,
@@ -267,7 +269,20 @@ def _tell_recovery(draft: Draft, session: Session) -> None:
         reason="recovered",
         text=f"{backend.id} is available again",
     )
-    draft.put_more_session(structs.replace(session, recovered_announced=True))
+    return True
+
+
+def is_at_work(session: Session) -> bool:
+    """A delegation of ours, or a turn of its opencode server, is under way."""
+    turn = session.turn
+    is_busy = session.rescue is not None or (turn is not None and turn.running)
+    return is_busy or session.running is not None
+
+
+def tell_recovery(draft: Draft, session: Session) -> Session:
+    """The session after it was told, where there is something to tell."""
+    told = _recovered(draft, session)
+    return structs.replace(session, recovered_announced=True) if told else session
 
 
 def clock_stepped(draft: Draft, by_s: float) -> None:

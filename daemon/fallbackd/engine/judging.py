@@ -22,12 +22,14 @@ def judge(
     timezone: str | None = None,
     kind_name: str | None = None,
     signatures: tuple[Rule, ...] | None = None,
+    own_rules: tuple[Rule, ...] = (),
 ) -> Failure | None:
     """
     Classify with the rules of the user, then of the vendor, then the common ones.
 
     Args:
         kind_name: Of a kind that can be judged and not started, with its `signatures`.
+        own_rules: Before all others.
     """
     policy = settings.policy
     reasons = dict(policy.reasons)
@@ -38,7 +40,7 @@ def judge(
         signatures = () if kind is None else kind.rules
     return classify(
         evidence,
-        settings.rules_for(name) + signatures,
+        own_rules + settings.rules_for(name) + signatures,
         now=now,
         timezone=timezone,
         max_wait_s=lambda reason: max_wait_s(reasons, reason),

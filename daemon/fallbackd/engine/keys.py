@@ -9,10 +9,17 @@ from fallbackd.core.events import (
     CancelRequested,
     DelegateRequested,
     Event,
+    RedirectAsked,
     Reported,
+    RescueAdvanced,
     ResolveRequested,
     SessionCompacted,
     SessionEnded,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
     Woke,
 )
 from fallbackd.core.ids import DelegationId, SessionId, delegation_of
@@ -37,6 +44,16 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
         case ResolveRequested() | Reported():
             return Keys(session=event.session)
         case SessionEnded() | SessionCompacted():
+            return Keys(session=event.session)
+        case (
+            TurnBegan()
+            | TurnFailed()
+            | TurnAnswered()
+            | TurnEnded()
+            | TurnUsed()
+            | RescueAdvanced()
+            | RedirectAsked()
+        ):
             return Keys(session=event.session)
         case _:
             return Keys()
