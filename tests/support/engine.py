@@ -255,6 +255,8 @@ class FakeHost:
     def config(self) -> ConfigState:
         return self.state
 
+    opencode = None
+
     def attempt_of(self, pid: int) -> str | None:
         return None
 

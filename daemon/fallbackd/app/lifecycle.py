@@ -21,6 +21,7 @@ import structlog
 from fallbackd import __version__
 from fallbackd.app.configuration import Configuration
 from fallbackd.app.places import Places
+from fallbackd.app.projects import watched_servers
 from fallbackd.app.state import claim_state
 from fallbackd.app.voice import VoiceExport, import_marks
 from fallbackd.app.watchdog import Watchdog
@@ -29,6 +30,7 @@ from fallbackd.config.watch import watch
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.engine.world import Settings
+from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
 from fallbackd.fronts.rpc.host import Checked, ConfigState
 from fallbackd.fronts.rpc.methods import HANDLERS
@@ -135,6 +137,10 @@ class Daemon:
         assert self._configuration is not None
         return await self._configuration.reload(self._take, self._tell)
 
+    @property
+    def opencode(self) -> OpencodeFront | None:
+        return None if self._built is None else self._built.opencode
+
     def attempt_of(self, pid: int) -> str | None:
         return None if self._built is None else self._built.attempt_of(pid)
 
@@ -188,9 +194,13 @@ class Daemon:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await import_marks(engine, configuration.loaded, built.home)
+                await built.projects.configure(configuration.loaded)
                 server = self._server = Server(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(export.run)
+                tasks.start_soon(built.projects.run)
+                servers = watched_servers(configuration.loaded, self._environ)
+                tasks.start_soon(built.opencode.run, servers)
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
                 tasks.start_soon(self._tick, engine, store, clock, watchdog)
@@ -246,6 +256,10 @@ class Daemon:
         export.path = configuration.loaded.export_voice
         await import_marks(engine, configuration.loaded, export.home)
         export.soon()
+        if self._built is not None:
+            await self._built.projects.configure(configuration.loaded)
+            servers = watched_servers(configuration.loaded, self._environ)
+            self._built.opencode.configure(servers)
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None

@@ -10,10 +10,12 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from fallbackd.app.places import Places
+from fallbackd.app.projects import Projects
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
+from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.procenv import find_variable
 from fallbackd.ports.store import Store
@@ -21,6 +23,7 @@ from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
+from fallbackd.transports.opencode_link import OpencodeLink
 from fallbackd.transports.process import ProcessTransport, end_leftover
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
@@ -39,6 +42,8 @@ class Built(Struct):
     engine: Engine
     transports: tuple[Transport, ...]
     """In the order in which they are to be closed."""
+    opencode: OpencodeFront
+    projects: Projects
     home: str
     attempt_of: Callable[[int], str | None]
     """From inside which attempt a process was started, by its server or its environment."""
@@ -117,8 +122,12 @@ def build(
         has_route=has_default_route,
         end_leftover=end_leftover,
     )
+    engine = Engine(store, clock, settings, world)
+    projects = Projects(engine, home=machine.home)
     return Built(
-        engine=Engine(store, clock, settings, world),
+        engine=engine,
+        opencode=OpencodeFront(engine, OpencodeLink, projects),
+        projects=projects,
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),

@@ -29,6 +29,7 @@ from fallbackd.config.fields import (
 )
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import Known, read_chains, read_roles
+from fallbackd.config.read_opencode import Opencode, read_opencode
 from fallbackd.config.read_signatures import Signature, read_signatures
 from fallbackd.config.schema import CredentialTable, File, Paths, ReasonTable
 from fallbackd.core.failures import NEVER_MARKS, Reason
@@ -53,6 +54,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """Absolute, or beginning with `~/`."""
     export_voice: str | None = None
     """Absolute, or beginning with `~/`."""
+    opencode: Opencode = Opencode()
     raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
     """The file as it is written. May hold what must not be shown."""
     digest: str = ""
@@ -96,12 +98,19 @@ def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives 
     defaults = _defaults(raw.get("defaults", {}), say)
     reasons = _reasons(raw.get("policy", {}), say)
     found = read_backends(raw.get("backends", {}), say)
-    known = Known(backends=dict(found.backends), left_out=found.left_out)
+    opencode = read_opencode(raw["opencode"], say) if "opencode" in raw else Opencode()
+    known = Known(backends=dict(found.backends), left_out=found.left_out, quotas=opencode.quotas)
     chains = read_chains(raw.get("chains", {}), known, say)
     roles = read_roles(raw.get("roles", {}), chains, known, say)
     signatures = read_signatures(raw["signatures"], say) if "signatures" in raw else ()
     policy = Policy(
-        defaults=defaults, reasons=reasons, backends=known.backends, chains=chains, roles=roles
+        defaults=defaults,
+        reasons=reasons,
+        backends=known.backends,
+        chains=chains,
+        roles=roles,
+        rescues=opencode.enabled,
+        quotas=opencode.quotas,
     )
     imports = _imports(raw["import"], path, say) if "import" in raw else ()
     export_voice = None
@@ -115,6 +124,7 @@ def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives 
         warnings=tuple(warnings),
         imports=imports,
         export_voice=export_voice,
+        opencode=opencode,
         raw=raw,
     )
 

@@ -91,7 +91,7 @@ def turn_failed(draft: Draft, event: TurnFailed) -> Ruled:
 def _late(draft: Draft, event: TurnFailed, session: Session) -> Literal["late", "busy"] | None:
     """About a turn or a model that was left already, or one that is being left now."""
     rescue, turn = session.rescue, session.turn
-    if event.message in session.superseded:
+    if event.is_late or event.message in session.superseded:
         return "late"
     if turn is not None and turn.message == event.message and turn.backend != event.backend:
         return "late"

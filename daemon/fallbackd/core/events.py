@@ -186,6 +186,8 @@ class TurnFailed(Struct, frozen=True, kw_only=True, tag="turn_failed"):
     """The turn may have changed files."""
     is_child: bool = False
     """A subagent's session: its parent waits for it."""
+    is_late: bool = False
+    """The server itself says that this is not so any more."""
     has_route: bool = True
     rescue: str = ""
     """Minted by the engine, for the rescue that may follow."""

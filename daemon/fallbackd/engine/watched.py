@@ -1,5 +1,6 @@
 """What a front that watches opencode sessions tells the engine, and asks of it."""
 
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -33,6 +34,7 @@ from fallbackd.engine.loop import Engine
 KIND = "opencode"
 MAX_SERVED = 50_000
 """Models that are remembered; a server lists some thousands."""
+_TICKS = re.compile(r"msg_([0-9a-f]{12})")
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -154,7 +156,14 @@ class Watched:
         failure: Failure,
         wrote: bool = False,
         is_child: bool = False,
+        is_late: bool = False,
+        latest: str = "",
     ) -> Ruled:
+        """
+        Args:
+            is_late: The server itself says that this is not so any more.
+            latest: The last message of the session.
+        """
         self.know((model,))
         engine = self._engine
         decision = await engine.handle(
@@ -168,9 +177,10 @@ class Watched:
                 role=where.agent,
                 wrote=wrote,
                 is_child=is_child,
+                is_late=is_late,
                 has_route=failure.reason is not Reason.NETWORK or engine.world.has_route(),
                 rescue=engine.world.mint(),
-                new_message=message_id(self.now),
+                new_message=message_id(latest or message, now=self.now),
                 luck=engine.world.luck(),
             )
         )
@@ -202,6 +212,12 @@ class Watched:
         found = await self._engine.store.sessions(limit=limit)
         return [one for one in found if one.rescue is not None]
 
+    async def living_at(self, server: str) -> list[Session]:
+        """Sessions on record that were last seen at a server."""
+        limit = self._engine.settings.policy.defaults.max_sessions
+        found = await self._engine.store.sessions(limit=limit)
+        return [one for one in found if one.server == server]
+
     # --- before a message is sent ----------------------------------------------------------
 
     async def redirect(self, where: Where, *, model: str) -> Redirect:
@@ -220,12 +236,20 @@ class Watched:
         return decision.answer
 
 
-def message_id(now: float) -> str:
+def message_id(before: str, *, number: int = 1, now: float) -> str:
     """
-    An id as opencode makes them: it sorts behind those of every message before `now`.
+    An id as opencode makes them, that sorts directly behind `before`.
+
+    Not by our own clock: a message that sorts behind its answer is answered again without end.
+
+    Args:
+        before: The latest message of the session.
+        number: 1 for the first one behind it, 2 for the second.
 
     Source: ids of opencode 1.18.33, 48 bits of (milliseconds · 4096 + counter) in hexadecimal,
     then 14 letters and digits.
     """
-    ticks = (int(now * 1000) << 12 | 1) & 0xFFFFFFFFFFFF
-    return f"msg_{ticks:012x}" + "".join(secrets.choice(_DIGITS) for _ in range(14))
+    found = _TICKS.match(before)
+    ticks = int(now * 1000) << 12 if found is None else int(found[1], 16)
+    tail = "".join(secrets.choice(_DIGITS) for _ in range(14))
+    return f"msg_{(ticks + number) & 0xFFFFFFFFFFFF:012x}{tail}"
