@@ -1,6 +1,6 @@
 """Sessions of a running `opencode serve`, kept alive by a daemon that watches it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from fallbackd.backends.spec import Options
 from fallbackd.config import profiles
+from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.fields import (
     Problem,
     Say,
@@ -209,8 +210,9 @@ def _imports(raw: object, path: str, say: Say) -> tuple[str, ...]:
         place = _place(here, value, path, say)
         if place is None:
             continue
-        if os.path.basename(place) != VOICE_FILE:
-            say(here, f"{show(value)}: has no effect yet; only {VOICE_FILE} is imported.")
+        if os.path.basename(place) not in (VOICE_FILE, NEWER, OLDER):
+            known = f"{VOICE_FILE}, {NEWER} and {OLDER} are imported"
+            say(here, f"{show(value)}: has no effect yet; {known}.")
         elif place not in found:
             found.append(place)
     return tuple(found)

@@ -294,6 +294,8 @@ class Session(Struct, frozen=True, kw_only=True):
     """Directory of an opencode session."""
     turn: Turn | None = None
     rescue: Rescue | None = None
+    told: tuple[str, ...] = ()
+    """Marks of notices other than those of pairs, the latest ones."""
     superseded: tuple[str, ...] = ()
     """Messages whose turn was given up or is over: what is still said about them is late."""
     pending_lease: AttemptId | None = None

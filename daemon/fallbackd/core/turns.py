@@ -22,6 +22,7 @@ from fallbackd.core.suggest import duration
 MAX_HOPS = 50
 MAX_SUPERSEDED = 20
 MAX_PERIODS = 50
+MAX_TOLD = 20
 
 
 def backend_of(policy: Policy, model: str) -> BackendId:
@@ -193,7 +194,8 @@ def moved(draft: Draft, session: Session, hop: Hop) -> Session:
     text = f"switched from {model_words(left)} to {model_words(to)} ({hop.reason})"
     if hop.trigger != "reactive":
         text = f"using {model_words(to)} in place of {model_words(left)} ({hop.reason})"
-    return told(draft, session, pair, "fallback", route=(left, to), reason=hop.reason, text=text)
+    _note(draft, session, "fallback", route=(left, to), reason=hop.reason, text=text)
+    return structs.replace(session, notices_sent=(*session.notices_sent, pair))
 
 
 def told(
@@ -207,8 +209,15 @@ def told(
     text: str,
 ) -> Session:
     """Give a notice, once for each `mark`."""
-    if mark in session.notices_sent:
+    if mark in session.told:
         return session
+    _note(draft, session, notice, route=route, reason=reason, text=text)
+    return structs.replace(session, told=(*session.told, mark)[-MAX_TOLD:])
+
+
+def _note(
+    draft: Draft, session: Session, notice: str, *, route: tuple[str, str], reason: str, text: str
+) -> None:
     draft.note(
         "session.notice",
         session=session.session,
@@ -220,7 +229,6 @@ def told(
         reason=reason,
         text=text,
     )
-    return structs.replace(session, notices_sent=(*session.notices_sent, mark))
 
 
 def told_outage(
