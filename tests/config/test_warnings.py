@@ -223,10 +223,10 @@ CASES: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        "import = ['a/voice-platform-health.json', 'model-fallback.json', 3]",
+        "import = ['a/voice-platform-health.json', 'auth.json', 3]",
         [
-            'import[1]: "model-fallback.json": has no effect yet; only '
-            "voice-platform-health.json is imported.",
+            'import[1]: "auth.json": has no effect yet; voice-platform-health.json, '
+            "model-fallback.json and rate-limit-fallback.json are imported.",
             "import[2]: 3: must be the path of a file; it is left out.",
         ],
     ),

@@ -197,7 +197,9 @@ class Replay:
 
     async def _is_taken(self, message: str) -> bool:
         """Whether the server has the message although it did not say so."""
-        called = await self._at.call("GET", f"/message/{message}")
+        at = self._at
+        path = f"/session/{at.session}/message/{message}"
+        called = await at.link.call("GET", path, directory=at.directory)
         return called.is_good
 
     async def _send_queued(self, messages: Sequence[Fields]) -> None:
