@@ -150,7 +150,9 @@ async def opencode(
     }
     place = home.path / ".config" / "opencode" / "opencode.json"
     place.write_text(json.dumps(settings, indent=2))
-    server = Server(home, {**home.env, **env}, home.path / "opencode-serve.log")
+    # With a plugin it waits until the types of plugins are installed, or cannot be.
+    offline = {"npm_config_fetch_retries": "0"}
+    server = Server(home, {**home.env, **offline, **env}, home.path / "opencode-serve.log")
     try:
         await server.start()
         yield server

@@ -20,6 +20,7 @@ from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import REASONS
 from fallbackd.core.scopes import backend_scope, find_backend, is_scope_of, own_health, touched
 from fallbackd.core.state import Session
+from fallbackd.core.words import model_words
 
 REPAIRABLE = frozenset(
     {
@@ -267,7 +268,7 @@ def _recovered(draft: Draft, session: Session) -> bool:
         from_model=session.current_model,
         to_model=None,
         reason="recovered",
-        text=f"{backend.id} is available again",
+        text=f"{model_words(backend.id)} is available again",
     )
     return True
 

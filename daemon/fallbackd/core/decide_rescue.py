@@ -30,7 +30,6 @@ from fallbackd.core.turns import (
     give_back,
     lease,
     model_at_server,
-    model_words,
     moved,
     new_session,
     placed,
@@ -38,6 +37,7 @@ from fallbackd.core.turns import (
     told,
     told_outage,
 )
+from fallbackd.core.words import model_words
 
 LOCK_S = 120.0
 """A rescue that has not moved for so long has lost its owner: a later failure is handled."""

@@ -18,6 +18,7 @@ from fallbackd.core.projects import ANY, find_any
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Hop, Period, Session, Turn
 from fallbackd.core.suggest import duration
+from fallbackd.core.words import model_words
 
 MAX_HOPS = 50
 MAX_SUPERSEDED = 20
@@ -250,12 +251,6 @@ def told_outage(
         text=f"{model_words(backend)} is out ({reason}) and so is every other model of its chain;"
         f" {when}",
     )
-
-
-def model_words(backend: str) -> str:
-    """`model [provider]`, for people."""
-    provider, slash, model = backend.partition("/")
-    return f"{model} [{provider}]" if slash else backend
 
 
 def with_usage(session: Session, backend: BackendId, usage: Usage, *, at: float) -> Session:

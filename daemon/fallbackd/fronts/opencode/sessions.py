@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import anyio
 import structlog
 
-from fallbackd.core.exchange import Evidence
+from fallbackd.core.exchange import Evidence, Usage
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.rules import Rule
 from fallbackd.core.state import Session
@@ -80,6 +80,16 @@ class Track:
         self.facts: deque[Fact] = deque(maxlen=MAX_WAITING)
         self.is_working = False
         self.lock = anyio.Lock()
+
+
+class _Look:
+    """How a session is at its server, at the word that a turn of it has failed."""
+
+    def __init__(self) -> None:
+        self.messages: list[Fields] | None = None
+        self.is_late = False
+        self.is_gone = False
+        self.is_lost = False
 
 
 class Sessions:
@@ -200,9 +210,10 @@ class Sessions:
         )
 
     async def _completed(self, track: Track, fact: Completed) -> None:
-        await self._watched.used(
-            track.session, message=fact.reply, model=fact.model, usage=fact.usage, at=fact.at
-        )
+        if fact.usage != Usage():
+            await self._watched.used(
+                track.session, message=fact.reply, model=fact.model, usage=fact.usage, at=fact.at
+            )
         if fact.message != track.message:
             return
         track.unfinished = track.unfinished + 1 if fact.is_unfinished else 0
@@ -218,17 +229,18 @@ class Sessions:
     ) -> None:
         """A turn has failed. Nothing is done on the word of an event alone: it may be late."""
         at = At(link=self._link, session=track.session, directory=track.directory)
-        try:
-            is_late = is_retry and not await self._still_retries(at, evidence)
-            await self._know_parent(track, at)
-            messages: list[Fields] | None = await at.messages()
-        except Gone:
+        look = _Look()
+        async with anyio.create_task_group() as looking:  # all at once: a model waits
+            looking.start_soon(self._look_at_messages, look, at)
+            looking.start_soon(self._know_parent, track, at, look)
+            if is_retry:
+                looking.start_soon(self._look_at_status, look, at, evidence)
+        if look.is_gone:
             await self._watched.deleted(track.session)
             return
-        except Lost:
+        if look.is_lost:
             return  # the server is gone; whoever comes back with it sees how things are then
-        except Failed:
-            messages = None  # said by the rescue, if there is one
+        messages = look.messages
         if messages is not None:
             _understand(track, messages, is_over=not is_retry)
         if not track.message or not track.model:
@@ -256,7 +268,7 @@ class Sessions:
             failure=failure,
             wrote=wrote,
             is_child=bool(track.is_child),
-            is_late=is_late,
+            is_late=look.is_late,
             latest="" if not messages else str(messages[-1]["info"]["id"]),
         )
         log.info(
@@ -270,19 +282,36 @@ class Sessions:
         if ruled.rescue is not None:
             await Replay(self._watched, at, ruled.rescue).run(messages)
 
-    async def _still_retries(self, at: At, evidence: Evidence) -> bool:
+    async def _look_at_messages(self, look: _Look, at: At) -> None:
+        try:
+            look.messages = await at.messages()
+        except Gone:
+            look.is_gone = True
+        except Lost:
+            look.is_lost = True
+        except Failed:
+            pass  # said by the rescue, if there is one
+
+    async def _look_at_status(self, look: _Look, at: At, evidence: Evidence) -> None:
         called = await self._link.call("GET", "/session/status", directory=at.directory)
         if not called.is_good or not isinstance(called.body, dict):
-            return True  # a server that has no such call: the event is all there is
+            return  # a server that has no such call: the event is all there is
         status = called.body.get(at.session)
-        if not isinstance(status, dict) or status.get("type") != "retry":
-            return False
-        return status.get("message") in (None, evidence.text)
+        is_retrying = isinstance(status, dict) and status.get("type") == "retry"
+        text = status.get("message") if isinstance(status, dict) else None
+        look.is_late = not (is_retrying and text in (None, evidence.text))
 
-    async def _know_parent(self, track: Track, at: At) -> None:
+    async def _know_parent(self, track: Track, at: At, look: _Look) -> None:
         if track.is_child is not None:
             return
-        info = await at.info()
+        try:
+            info = await at.info()
+        except Gone:
+            look.is_gone = True
+            return
+        except Lost:
+            look.is_lost = True
+            return
         if info:
             track.is_child = bool(info.get("parentID"))
             directory = info.get("directory")

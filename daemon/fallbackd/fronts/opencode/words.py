@@ -6,8 +6,8 @@ from fallbackd.core.exchange import Usage
 from fallbackd.core.redact import excerpt
 from fallbackd.core.state import Session
 from fallbackd.core.suggest import duration
-from fallbackd.core.turns import model_words
 from fallbackd.core.views import health_entries, health_entry
+from fallbackd.core.words import model_words
 from fallbackd.engine.loop import Engine
 
 MAX_HOPS = 20
