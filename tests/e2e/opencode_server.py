@@ -27,6 +27,8 @@ from tests.support.provider import Provider
 HANG_S = 60.0
 LOOK_S = 0.02
 MODELS = ("a", "b", "c")
+BUDGET_MS = 20_000
+"""How long the plugin waits for the daemon: on a busy machine its own 50 ms are too short."""
 
 
 class Server:
@@ -146,7 +148,7 @@ async def opencode(
             }
             for name in MODELS
         },
-        **({} if plugin is None else {"plugin": [plugin.as_uri()]}),
+        **({} if plugin is None else {"plugin": [[plugin.as_uri(), {"budgetMs": BUDGET_MS}]]}),
     }
     place = home.path / ".config" / "opencode" / "opencode.json"
     place.write_text(json.dumps(settings, indent=2))

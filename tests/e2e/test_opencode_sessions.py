@@ -1,6 +1,7 @@
 """Sessions of a running `opencode serve`, kept alive by a daemon that watches it."""
 
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -123,13 +124,10 @@ async def hear_toasts(s: Scene) -> None:
 
 async def test_sessions_live_on_where_models_and_processes_fail(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
-        await a_throttled_model_is_left_before_its_third_request(s)
-        await a_fallback_that_is_throttled_too_is_left_for_the_next_one(s)
-        await where_all_are_out_the_session_stays_as_it_was(s)
-        await what_the_failed_turn_has_written_is_kept(s)
-        await a_daemon_that_dies_before_the_revert_finishes_it_when_it_is_back(s)
-        await a_daemon_that_dies_before_the_prompt_sends_it_when_it_is_back(s)
-        await a_server_that_dies_before_the_prompt_gets_it_when_it_is_back(s)
+        for part in PARTS:
+            begun_s = time.monotonic()
+            await part(s)
+            print(f"{time.monotonic() - begun_s:5.1f} s  {part.__name__}")
 
 
 async def a_throttled_model_is_left_before_its_third_request(s: Scene) -> None:
@@ -239,6 +237,17 @@ async def a_server_that_dies_before_the_prompt_gets_it_when_it_is_back(s: Scene)
     messages = await s.answer(session)
     assert said(messages, "user") == [("b/m", "say pong")]
     assert said(messages, "assistant") == ANSWERED
+
+
+PARTS = (
+    a_throttled_model_is_left_before_its_third_request,
+    a_fallback_that_is_throttled_too_is_left_for_the_next_one,
+    where_all_are_out_the_session_stays_as_it_was,
+    what_the_failed_turn_has_written_is_kept,
+    a_daemon_that_dies_before_the_revert_finishes_it_when_it_is_back,
+    a_daemon_that_dies_before_the_prompt_sends_it_when_it_is_back,
+    a_server_that_dies_before_the_prompt_gets_it_when_it_is_back,
+)
 
 
 async def test_with_the_plugin_messages_go_at_once_where_they_will_be_answered(

@@ -13,7 +13,11 @@ const COMMAND = "fallback-status"
 type Resolved = { model: string; redirected: boolean; reason?: string | null }
 type Status = { text: string }
 
-const plugin: Plugin = async (input) => {
+/** `budgetMs`: how long a message waits for the daemon's word, at most. */
+type Options = { budgetMs?: number }
+
+const plugin: Plugin = async (input, options?: Options) => {
+  const budgetMs = options?.budgetMs ?? REDIRECT_LIMIT_MS
   let announcing = false
   const daemon = new Daemon(socketPath(), () => void announce())
   const tell = notices(input)
@@ -61,7 +65,7 @@ const plugin: Plugin = async (input) => {
             ? { agent: output.message.agent ?? asked.agent }
             : {}),
         }),
-        REDIRECT_LIMIT_MS,
+        budgetMs,
       )
       if (!found?.redirected) return
       const slash = found.model.indexOf("/")

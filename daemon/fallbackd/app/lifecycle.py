@@ -20,12 +20,14 @@ import structlog
 
 from fallbackd import __version__
 from fallbackd.app.configuration import Configuration
+from fallbackd.app.opencode_log import OpencodeLog, log_path
 from fallbackd.app.places import Places
 from fallbackd.app.projects import watched_servers
 from fallbackd.app.state import claim_state
 from fallbackd.app.voice import VoiceExport, import_marks
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, keep_clock, open_records, say_alive
+from fallbackd.config.load import Loaded
 from fallbackd.config.watch import watch
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
@@ -56,7 +58,13 @@ EXIT_UNUSABLE = 78
 log = structlog.get_logger("daemon")
 
 
-def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = False) -> int:
+def run(
+    places: Places,
+    environ: Mapping[str, str],
+    *,
+    socket_is_given: bool = False,
+    sessions_log: OpencodeLog | None = None,
+) -> int:
     """Serve until a signal. Returns the exit status."""
     umask = os.umask(0o077)
     _raise_descriptor_limit()
@@ -67,6 +75,7 @@ def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = F
         handed = handed_over(environ, own_pid=os.getpid())
         endpoint = Endpoint.open(places.socket) if handed is None else Endpoint.inherited(handed)
         daemon = Daemon(places, environ, endpoint, umask=umask)
+        daemon.sessions_log = sessions_log or daemon.sessions_log
         anyio.run(daemon.live)
     except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
         print(f"fallbackd: {error}", file=sys.stderr)
@@ -98,6 +107,7 @@ class Daemon:
         self._environ = environ
         self._endpoint = endpoint
         self._umask = umask
+        self.sessions_log = OpencodeLog()
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
@@ -194,7 +204,7 @@ class Daemon:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await import_marks(engine, configuration.loaded, built.home)
-                await built.projects.configure(configuration.loaded)
+                await self._take_projects(built, configuration.loaded)
                 server = self._server = Server(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(export.run)
@@ -257,9 +267,16 @@ class Daemon:
         await import_marks(engine, configuration.loaded, export.home)
         export.soon()
         if self._built is not None:
-            await self._built.projects.configure(configuration.loaded)
+            await self._take_projects(self._built, configuration.loaded)
             servers = watched_servers(configuration.loaded, self._environ)
             self._built.opencode.configure(servers)
+
+    async def _take_projects(self, built: Built, loaded: Loaded) -> None:
+        """Files of opencode projects, and where sessions are logged."""
+        await built.projects.configure(loaded)
+        imported = built.projects.of("")
+        fallbacks = None if imported.path is None else imported.fallbacks
+        self.sessions_log.write_to(log_path(loaded.opencode, fallbacks, home=built.home))
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None

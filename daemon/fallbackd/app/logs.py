@@ -27,13 +27,23 @@ _LEVELS = {
 Fields = MutableMapping[str, Any]
 
 
-def set_up(*, format: Literal["console", "json"], level: str) -> None:
+def set_up(
+    *,
+    format: Literal["console", "json"],
+    level: str,
+    copy_to: structlog.typing.Processor | None = None,
+) -> None:
+    """
+    Args:
+        copy_to: Sees every line after it was cleaned.
+    """
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             clean,
+            *(() if copy_to is None else (copy_to,)),
             _renderer(format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),

@@ -20,8 +20,9 @@ from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Role
+from fallbackd.core.rescue import Rescue, Turn
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Hop, Rescue, Session, Turn
+from fallbackd.core.state import Hop, Session
 from fallbackd.core.turns import (
     begun,
     candidates_of,

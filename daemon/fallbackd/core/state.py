@@ -15,6 +15,7 @@ from fallbackd.core.failures import Failure
 from fallbackd.core.health import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Entry
+from fallbackd.core.rescue import Period, Rescue, Turn
 
 VerdictWord = Literal[
     "chosen",
@@ -211,58 +212,6 @@ class Delegation(Struct, frozen=True, kw_only=True):
 
     def attempt(self, wanted: AttemptId) -> Attempt | None:
         return next((one for one in self.attempts if one.attempt == wanted), None)
-
-
-class Turn(Struct, frozen=True, kw_only=True):
-    """What is under way in an opencode session: one message of the user on one model."""
-
-    message: str
-    """Id of the user's message."""
-    backend: BackendId
-    began_at: float
-    hops: int = 0
-    """Made for what the user wrote, over all models that it was sent to."""
-    tried: tuple[BackendId, ...] = ()
-    running: bool = True
-    answered: bool = False
-    lease: AttemptId | None = None
-    """Of the trial that this turn is."""
-    last_reason: str | None = None
-    """Why the model before this one failed."""
-
-
-RescueStep = Literal["abort", "revert", "prompt"]
-
-
-class Rescue(Struct, frozen=True, kw_only=True):
-    """A failed turn on its way to the next model: the lock of an opencode session."""
-
-    id: str
-    message: str
-    """Of the turn that failed."""
-    left: BackendId
-    to: BackendId
-    model: str
-    """`provider/model` of `to`, as the server names it."""
-    new_message: str
-    """Under which the message is sent again: whether that was done can be looked up."""
-    step: RescueStep = "abort"
-    """The next one to do, or under way."""
-    reverts: bool = True
-    """False: the turn has written files, which a revert would take back."""
-    role: str | None = None
-    reason: str
-    evidence: str = ""
-    began_at: float
-    lease: AttemptId | None = None
-
-
-class Period(Struct, frozen=True, kw_only=True):
-    """A time in which a session was on one model, up to the beginning of the next one."""
-
-    backend: BackendId
-    from_at: float
-    usage: Usage = Usage()
 
 
 class Session(Struct, frozen=True, kw_only=True):

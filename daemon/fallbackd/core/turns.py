@@ -15,8 +15,9 @@ from fallbackd.core.exchange import Usage
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, Role
 from fallbackd.core.projects import ANY, find_any
+from fallbackd.core.rescue import Period, Turn
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Hop, Period, Session, Turn
+from fallbackd.core.state import Hop, Session
 from fallbackd.core.suggest import duration
 from fallbackd.core.words import model_words
 

@@ -14,7 +14,7 @@ import anyio
 import structlog
 from msgspec import Struct
 
-from fallbackd.core.state import Rescue
+from fallbackd.core.rescue import Rescue
 from fallbackd.engine.watched import Watched, message_id
 from fallbackd.fronts.opencode.convert import Fields, is_of_user, parts_again, split_model
 from fallbackd.ports.opencode import Called, Link

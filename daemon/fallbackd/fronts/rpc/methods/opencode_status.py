@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fallbackd.core import state
+from fallbackd.core.rescue import Rescue
 from fallbackd.engine.requests import Unknown
 from fallbackd.fronts.opencode.words import status_words
 from fallbackd.fronts.rpc.host import Session
@@ -44,7 +45,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     )
 
 
-def _rescue(one: state.Rescue) -> RescueLine:
+def _rescue(one: Rescue) -> RescueLine:
     return RescueLine(
         step=one.step, from_=one.left, to=one.to, reason=one.reason, since_at=one.began_at
     )
