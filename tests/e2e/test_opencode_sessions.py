@@ -270,6 +270,11 @@ async def test_with_the_plugin_messages_go_at_once_where_they_will_be_answered(
         s.provider.behave("a", "ok")
         third = await s.asks()
         assert said(await s.answer(third), "assistant") == [("a/m", TEXT)]
+        await s.daemon.stop()
+        alone = await s.asks()
+        assert said(await s.answer(alone), "assistant") == [("a/m", TEXT)]
+        await s.daemon.start()
+        await s.followed(times=2)
         commands = await s.server.call("GET", "/command")
         assert "fallback-status" in [one["name"] for one in commands]
         tools = await s.server.call("GET", "/experimental/tool/ids")
