@@ -43,6 +43,9 @@ from fallbackd.core.words import model_words
 LOCK_S = 120.0
 """A rescue that has not moved for so long has lost its owner: a later failure is handled."""
 
+BEFORE_ALL = 0.0
+"""A failure of so early an attempt is no news: it may state a time, and counts for nothing."""
+
 Ruling = Literal[
     "rescue",
     "late",
@@ -112,9 +115,11 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
         backend,
         model=backend.model,
         credential=None,
-        started_at=turn.began_at,
+        started_at=BEFORE_ALL if turn.is_marked else turn.began_at,
         luck=event.luck,
     )
+    turn = structs.replace(turn, is_marked=True)
+    session = structs.replace(session, turn=turn)
     if turn.lease is not None:
         give_back(draft, turn.lease)
         turn = structs.replace(turn, lease=None)

@@ -20,6 +20,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     tried: tuple[BackendId, ...] = ()
     running: bool = True
     answered: bool = False
+    is_marked: bool = False
+    """Its model was marked for it: what still comes is the same failure."""
     lease: AttemptId | None = None
     """Of the trial that this turn is."""
     last_reason: str | None = None
