@@ -26,8 +26,8 @@ _fallbackd_client_table() {
             valued="--socket --list"
             children="" ;;
         "config")
-            flags="-h --help --socket --json"
-            valued="--socket"
+            flags="-h --help --socket --json --dry-run"
+            valued="--socket --dry-run"
             children="" ;;
         "delegate")
             flags="-h --help --socket --json --backend --role --chain --session --cwd --model --mode --wait --wait-s --settle --timeout --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered"
@@ -86,7 +86,7 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "report")
-            flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception"
+            flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --next-lease --started-at --file --stream --exit-code --http-status --header --exception"
             valued="--socket --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception"
             children="" ;;
         "resolve")
@@ -102,7 +102,7 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "shutdown")
-            flags="-h --help --socket --json"
+            flags="-h --help --socket --json --stop-work"
             valued="--socket"
             children="" ;;
         "status")
@@ -139,7 +139,8 @@ _fallbackd_client_value() {
         "completions:--socket") _fallbackd_client_paths -f ;;
         "completions:1") _fallbackd_client_words "bash fish zsh" ;;
         "config:--socket") _fallbackd_client_paths -f ;;
-        "config:1") _fallbackd_client_words "check reload show" ;;
+        "config:--dry-run") _fallbackd_client_paths -f ;;
+        "config:1") _fallbackd_client_words "check reload show import" ;;
         "config:2") _fallbackd_client_paths -f ;;
         "delegate:--socket") _fallbackd_client_paths -f ;;
         "delegate:--backend") _fallbackd_client_ask backends ;;

@@ -132,3 +132,9 @@ def test_lines_of_json_carry_the_answer_and_the_failure() -> None:
     failure = classify(outcome, now=0.0)
     assert failure is not None
     assert failure.reason == "billing"
+
+
+def test_lines_of_json_of_a_program_that_was_stopped_are_no_answer() -> None:
+    parser = KIND.parser(Options(output="jsonl"))
+    parser.feed(Chunk("stdout", b'{"text":"I have begun"}\n', 0.0))
+    assert isinstance(parser.finish(ProcessExit(code=0, stopped=True)), Evidence)

@@ -10,6 +10,7 @@ from fallbackd.backends.spec import Options
 from fallbackd.core.classify import classify
 from fallbackd.core.exchange import (
     Chunk,
+    CredentialRef,
     Evidence,
     Exit,
     HttpRequest,
@@ -17,6 +18,8 @@ from fallbackd.core.exchange import (
     NoAnswer,
     Outcome,
     Reply,
+    ToolEnded,
+    ToolStarted,
     Usage,
     Work,
 )
@@ -33,6 +36,13 @@ def start(options: Options | None = None, **changes: Any) -> HttpRequest:
 
 def finish(exit: Exit, *pieces: bytes) -> Outcome:
     parser = KIND.parser(Options())
+    for piece in pieces:
+        parser.feed(Chunk("http", piece, 0.0))
+    return parser.finish(exit)
+
+
+def finish_old(exit: Exit, *pieces: bytes) -> Outcome:
+    parser = KIND.parser(Options(api_mode="hermes_chat"))
     for piece in pieces:
         parser.feed(Chunk("http", piece, 0.0))
     return parser.finish(exit)
@@ -67,10 +77,64 @@ def test_the_prompt_is_one_message_of_the_user() -> None:
 def test_a_key_is_named_and_never_held() -> None:
     assert start().secret_headers == {}
     found = start(inherited={"API_SERVER_KEY": "secret-value"})
-    assert found.secret_headers == {"Authorization": "Bearer {API_SERVER_KEY}"}
+    assert found.secret_headers == {"authorization": "Bearer {credential}"}
+    assert found.credential == CredentialRef(
+        label="API_SERVER_KEY", source="env", name="API_SERVER_KEY"
+    )
     assert b"secret-value" not in msgspec.json.encode(found)
-    named = start(Options(credential_env="MY_KEY"))
-    assert named.secret_headers == {"Authorization": "Bearer {MY_KEY}"}
+    chosen = CredentialRef(label="work", source="file", name="~/key")
+    assert start(credential=chosen).credential == chosen
+
+
+def test_the_older_shape_carries_one_message_and_its_key_in_the_body() -> None:
+    old = Options(base_url="http://127.0.0.1:8088/api/chat")
+    found = start(old, inherited={"API_SERVER_KEY": "secret-value"})
+    assert found.url == "http://127.0.0.1:8088/api/chat"
+    assert msgspec.json.decode(found.body) == {"message": 'say "pong"', "source": "fallbackd"}
+    assert found.secret_fields == {"key": "{credential}"}
+    assert found.secret_headers == {}
+    by_mode = Options(base_url="http://127.0.0.1:8088/v1", api_mode="hermes_chat")
+    assert start(by_mode).url == "http://127.0.0.1:8088/api/chat"
+    assert start(by_mode).secret_fields == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"response": "p\xc3\xb6ng"}', "pöng"),
+        (b'{"ok": true, "reply": "pong"}', "pong"),
+        (b"just words", "just words"),
+    ],
+)
+def test_the_older_shape_answers_in_one_piece(body: bytes, text: str) -> None:
+    assert finish_old(HttpResponse(status=200), body) == Reply(text=text)
+
+
+def test_the_older_shape_without_an_answer_is_a_failure() -> None:
+    said = b'{"ok": false, "message": "Too many requests"}'
+    assert reason(finish_old(HttpResponse(status=200), said)) == "rate_limit"
+    cut = finish_old(HttpResponse(status=200, truncated=True), b"half of the wor")
+    assert reason(cut) == "network"
+    assert reason(finish_old(HttpResponse(status=200), b"<!doctype html><p>hello")) == (
+        "not_configured"
+    )
+
+
+def test_tools_of_the_agent_make_effects_possible() -> None:
+    parser = KIND.parser(Options())
+    seen = parser.feed(
+        Chunk(
+            "http",
+            b"event: hermes.tool.progress\n"
+            b'data: {"tool":"terminal","toolCallId":"c1","status":"running"}\n\n'
+            b"event: hermes.tool.progress\n"
+            b'data: {"tool":"terminal","toolCallId":"c1","status":"completed"}\n\n',
+            0.0,
+        )
+    )
+    assert [type(one) for one in seen] == [ToolStarted, ToolEnded]
+    assert isinstance(seen[0], ToolStarted)
+    assert seen[0].effects == "possible"
 
 
 def test_an_answer_in_pieces_is_a_reply_with_its_usage() -> None:

@@ -115,17 +115,6 @@ def test_a_new_backend_has_exactly_what_its_table_says() -> None:
     assert list(found.policy.backends)[-1] == "acme"
 
 
-def test_only_the_credential_that_makes_the_calls_can_be_marked() -> None:
-    found = loaded("""
-        [backends.hermes-api]
-        credentials = [{ label = "work", env = "KEY_A" }, { label = "home", env = "KEY_B" }]
-    """)
-    assert found.policy.backends[BackendId("hermes-api")].credentials == ("work",)
-    assert found.options[BackendId("hermes-api")].credential_env == "KEY_A"
-    assert len(found.credentials[BackendId("hermes-api")]) == 2
-    assert 'only the first, "work", is used yet' in str(found.warnings[0])
-
-
 def test_an_http_backend_knows_its_host_and_names_its_key() -> None:
     found = loaded("""
         [backends.hermes-api]
@@ -142,13 +131,14 @@ def test_an_http_backend_knows_its_host_and_names_its_key() -> None:
         False,
         ("work",),
     )
-    assert found.options[BackendId("hermes-api")].credential_env == "HERMES_API_KEY"
+    (key,) = found.options[BackendId("hermes-api")].credentials
+    assert (key.label, key.source, key.name) == ("work", "env", "HERMES_API_KEY")
     local = found.policy.backends[BackendId("local")]
     assert (local.kind, local.provider, local.loopback, local.plain_output) == (
-        "hermes-api",
+        "openai-http",
         "[::1]:11434",
         True,
-        True,
+        False,
     )
 
 
@@ -243,3 +233,33 @@ def test_only_ids_of_the_form_provider_model_stand_for_a_backend() -> None:
     assert (made.model, made.provider, made.kind) == ("openai/gpt-5", "openai", "opencode")
     for id in ("codex", "nobody", "/x", "a/", "a//b", "a b/c", "../../x", "a/\n", "x" * 301):
         assert implicit_backend(id) is None
+
+
+def test_an_http_backend_without_an_address_is_at_its_vendor() -> None:
+    found = loaded("""
+        [backends.mine]
+        kind = "anthropic-http"
+        model = "claude-sonnet-4-5"
+        [backends.plan]
+        kind = "openai-http"
+        provider = "openai-codex"
+        base_url = "https://gateway.example/v1"
+        connect_timeout_s = 3
+        tls_ca_file = "~/ca.pem"
+    """)
+    assert found.warnings == ()
+    assert found.policy.backends[BackendId("mine")].provider == "api.anthropic.com"
+    plan = found.options[BackendId("plan")]
+    assert (plan.api_mode, plan.connect_timeout_s, plan.tls_ca_file) == (
+        "responses",
+        3.0,
+        "~/ca.pem",
+    )
+
+
+def test_an_api_that_shows_nothing_before_its_answer_is_plain() -> None:
+    found = loaded("""
+        [backends.hermes-api]
+        base_url = "http://127.0.0.1:8088/api/chat"
+    """)
+    assert found.policy.backends[BackendId("hermes-api")].plain_output

@@ -105,8 +105,9 @@ CASES: list[tuple[str, list[str]]] = [
     (
         '[backends.acme]\nkind = "generic-cly"\ncommand = ["acme"]',
         [
-            'backends.acme.kind: "generic-cly" is not one of "claude", "codex", "gemini", '
-            '"generic-cli", "hermes-api", "numasec", "opencode". Did you mean "generic-cli"? '
+            'backends.acme.kind: "generic-cly" is not one of "anthropic-http", "claude", "codex", '
+            '"gemini", "generic-cli", "google-http", "hermes-api", "numasec", "openai-http", '
+            '"opencode", "openrouter-http". Did you mean "generic-cli"? '
             "As it is, the backend is left out."
         ],
     ),
@@ -121,8 +122,29 @@ CASES: list[tuple[str, list[str]]] = [
     (
         "[backends.api]\nkind = 'openai-http'",
         [
-            "backends.api.base_url: is missing: write where it listens: "
-            'base_url = "http://127.0.0.1:8088/v1"; the backend is disabled.'
+            "backends.api.model: is missing, and api.openai.com answers nobody who names none: "
+            "only entries of chains that name a model can be answered."
+        ],
+    ),
+    (
+        '[backends.api]\nkind = "openai-http"\nmodel = "m"\napi_mode = "mesages"',
+        [
+            'backends.api.api_mode: "mesages" is not one of "chat_completions", "responses", '
+            '"messages", "codex_responses", "anthropic_messages". Did you mean "messages"? '
+            "It is chosen by the URL."
+        ],
+    ),
+    (
+        '[backends.api]\nkind = "openai-http"\nmodel = "m"\ntls_client_key = "~/k.pem"\n'
+        'tls_ca_file = "ca.pem"\ntls_verify = false\nmax_output_tokens = 0',
+        [
+            'backends.api.tls_ca_file: "ca.pem": must be the path of a file, absolute or from ~/; '
+            "it is left out.",
+            "backends.api.max_output_tokens: 0: must be a whole number from 1 to 10000000; "
+            "it is left out.",
+            "backends.api.tls_client_key: has no effect without tls_client_cert.",
+            "backends.api.tls_verify: is off: whoever stands between may read the key; better "
+            "name the certificate of the server in tls_ca_file.",
         ],
     ),
     (
@@ -135,9 +157,8 @@ CASES: list[tuple[str, list[str]]] = [
     (
         '[backends.codex]\napi_mode = "chat"\nfallback_model = "m"\ncost = "metered"',
         [
-            "backends.codex.api_mode: has no effect yet: the way to speak to the API is fixed "
-            "by the kind.",
             "backends.codex.fallback_model: has no effect yet: a missing model is not swapped.",
+            "backends.codex.api_mode: has no effect: codex is no HTTP API.",
         ],
     ),
     (
@@ -225,8 +246,9 @@ CASES: list[tuple[str, list[str]]] = [
     (
         "import = ['a/voice-platform-health.json', 'auth.json', 3]",
         [
-            'import[1]: "auth.json": has no effect yet; voice-platform-health.json, '
-            "model-fallback.json and rate-limit-fallback.json are imported.",
+            'import[1]: "auth.json": has no effect; voice-platform-health.json, '
+            "model-fallback.json, rate-limit-fallback.json, config.yaml of Hermes and JKZ_* "
+            "are imported.",
             "import[2]: 3: must be the path of a file; it is left out.",
         ],
     ),
@@ -266,15 +288,18 @@ def test_what_is_wrong_is_said_with_its_path_value_and_what_is_used(
             '[backends.hermes-api]\nbase_url = "http://me:hunter2hunter2@host/v1"',
             ["backends.hermes-api.base_url"],
         ),
+        (
+            '[backends.hermes-api]\nbase_url = "http://host/v1?api_key=hunter2hunter2hunter2"',
+            ["backends.hermes-api.base_url"],
+        ),
     ],
 )
 def test_a_secret_by_value_is_refused_and_never_repeated(text: str, paths: list[str]) -> None:
     found = load(text, path="config.toml")
     assert [problem.path for problem in found.warnings] == paths
     assert found.warnings[0].message == f"{SECRET}; it is left out."
-    assert found.credentials == {}
     backend = found.options[BackendId("hermes-api")]
-    assert (backend.headers, backend.base_url, backend.credential_env) == ({}, None, None)
+    assert (backend.headers, backend.base_url, backend.credentials) == ({}, None, ())
 
 
 def test_the_neighbours_of_a_bad_field_are_in_force() -> None:

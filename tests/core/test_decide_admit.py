@@ -19,12 +19,13 @@ from tests.support.playbook import (
 
 from fallbackd.core.decide import decide
 from fallbackd.core.decide_admit import is_nested
+from fallbackd.core.effects import StartAttempt, StopAttempt
 from fallbackd.core.events import (
     CancelRequested,
     HealthCleared,
+    Resumed,
     SessionCompacted,
     SessionEnded,
-    Started,
 )
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
@@ -360,36 +361,72 @@ def test_work_of_an_ended_session_holds_it_until_the_answer_and_does_not_bring_i
 # --- restarts and clocks -----------------------------------------------------------------------
 
 
-def lose(play: Playbook, name: str, *survivors: str) -> Playbook:
-    """What the engine does for each unfinished delegation at its start."""
-    seen = play.memory.snapshot(CancelRequested(delegation=DelegationId(name)))
-    event = Started(survivors=tuple(AttemptId(one) for one in survivors))
-    found = decide(seen, event, play.policy, now=play.wall)
-    play.notes.extend(play.memory.apply(found))
-    play.decision = found
+def resume(play: Playbook, *names: str, boot: str = "") -> Playbook:
+    """What the engine does at its start for each unfinished delegation."""
+    play.then_whatever()
+    play.restart()
+    for name in names:
+        play.when(Resumed(delegation=DelegationId(name), boot=boot))
     return play
 
 
-def test_work_of_a_daemon_that_is_gone_is_answered_honestly_and_frees_everything() -> None:
+def taken_up(play: Playbook) -> list[StartAttempt]:
+    return [one for one in play.decision.effects if isinstance(one, StartAttempt)]
+
+
+def test_an_attempt_of_an_earlier_daemon_is_looked_for_and_keeps_what_it_holds() -> None:
     play = Playbook(AB)
     play.when(delegate("x", backend="a", failover=False), failed("x.1", fail(Reason.CRASH)))
     play.at(100).when(delegate("d1", session="s", backend="a", cwd="/w"), started("d1.1"))
+    resume(play, "d1")
+    (order,) = taken_up(play)
+    assert (order.attempt, order.taken_up, order.was_started) == ("d1.1", True, True)
     assert play.health("a").trial is not None
-    lose(play.restart(), "d1")
-    found = play.delegation("d1")
-    assert found.state == "failed"
-    assert found.failure is not None
-    assert found.failure.detail == "daemon_lost"
-    assert play.session("s").running is None
+    assert play.session("s").running == "d1"
+    assert rejected(play.when(delegate("d2", session="t", backend="b", cwd="/w"))) == "workspace"
+    play.then_whatever()
+    play.when(failed("d1.1", fail(Reason.AUTH))).then(starts("d1.2", "b"))
     assert play.health("a").trial is None
-    assert play.outage("a").count == 1
-    assert rejected(play.when(delegate("d2", session="s", backend="a", cwd="/w"))) is None
 
 
-def test_what_survived_the_daemon_goes_on() -> None:
+def test_one_that_was_only_ordered_may_be_started_now() -> None:
+    play = resume(Playbook(AB).when(delegate("d1", backend="a")), "d1")
+    (order,) = taken_up(play)
+    assert (order.taken_up, order.was_started, order.rebooted) == (True, False, False)
+
+
+def test_one_of_an_earlier_boot_is_not_started_again() -> None:
+    play = resume(Playbook(AB).when(delegate("d1", backend="a", boot="x")), "d1", boot="y")
+    (order,) = taken_up(play)
+    assert order.rebooted
+
+
+def test_what_waited_over_a_boot_goes_on_in_the_new_one() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", mode="batch", boot="x"))
+    play.when(failed("d1.1", fail(Reason.RATE_LIMIT, wait_s=100)))
+    assert play.delegation("d1").state == "waiting"
+    resume(play, "d1", boot="y").then()
+    play.at(101).then(starts("d1.2", "a"))
+    resume(play, "d1", boot="y")
+    assert [one.rebooted for one in taken_up(play)] == [False]
+
+
+def test_a_stop_that_was_ordered_is_ordered_again() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a"), started("d1.1"), cancel("d1"))
+    resume(play, "d1")
+    assert any(isinstance(one, StopAttempt) for one in play.decision.effects)
+    play.when(failed("d1.1", fail(Reason.CRASH)))
+    assert play.delegation("d1").state == "cancelled"
+
+
+def test_the_handoff_note_is_the_same_as_before() -> None:
     play = Playbook(AB).when(delegate("d1", backend="a"), started("d1.1"))
-    lose(play, "d1", "d1.1")
-    assert play.decision.changes == ()
+    play.when(failed("d1.1", fail(Reason.AUTH), effects="seen", changed_files=("x.py",)))
+    first = next(one for one in play.decision.effects if isinstance(one, StartAttempt))
+    resume(play, "d1")
+    (order,) = taken_up(play)
+    assert order.handoff == first.handoff
+    assert "x.py" in (order.handoff or "")
 
 
 @pytest.mark.parametrize("by_s", [86_400.0, -86_400.0])
@@ -548,12 +585,14 @@ def test_what_comes_from_an_attempt_that_has_ended_is_not_started() -> None:
     assert rejected(play.when(late)) == "busy"
 
 
-def test_a_restart_closes_nested_work_and_its_parent() -> None:
-    play = nested().restart()
-    for name in ("p", "k"):
-        seen = play.memory.snapshot(cancel(name))
-        play.memory.apply(decide(seen, Started(), AB, now=play.wall))
-    assert play.peek().active == {}
+def test_nested_work_is_stopped_with_its_parent_also_after_a_restart() -> None:
+    play = resume(nested(), "p", "k")
+    play.then_whatever()
+    play.when(failed("p.1", fail(Reason.AUTH))).then(stops("k.1"))
+    assert play.delegation("p").state == "waiting"
+    resume(play, "p", "k").then_whatever()
+    play.when(failed("k.1", fail(Reason.CRASH)))
+    play.then(answers("k"), starts("p.2", "b"))
 
 
 def test_affinity_is_for_the_one_that_answered() -> None:

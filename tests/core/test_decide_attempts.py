@@ -137,6 +137,27 @@ def test_the_caller_s_deadline_stops_and_never_marks() -> None:
     assert play.health("a").outage is None
 
 
+def test_what_gave_up_before_the_deadline_marks_although_it_ends_behind_it() -> None:
+    play = playing(timeout_s=60).then(starts("d1.1", "a"))
+    failure = fail(Reason.SERVER_ERROR, at=59)
+    play.at(59).when(AttemptGaveUp(attempt=AttemptId("d1.1"), failure=failure))
+    play.then(stops("d1.1"))
+    play.at(61).when(failed("d1.1", fail(Reason.CRASH, at=61))).then(answers("d1"))
+    found = play.delegation("d1")
+    assert found.failure is not None
+    assert found.failure.detail == "deadline"
+    assert play.outage("a").reason is Reason.SERVER_ERROR
+
+
+def test_what_gave_up_before_it_was_cancelled_marks() -> None:
+    play = playing().then(starts("d1.1", "a"))
+    play.when(AttemptGaveUp(attempt=AttemptId("d1.1"), failure=fail(Reason.BILLING)))
+    play.then(stops("d1.1")).when(CancelRequested(delegation=DelegationId("d1")))
+    play.at(1).when(failed("d1.1", fail(Reason.CRASH))).then(answers("d1"))
+    assert play.delegation("d1").state == "cancelled"
+    assert play.outage("a").reason is Reason.BILLING
+
+
 def test_the_deadline_is_shared_by_all_attempts_and_waits() -> None:
     play = playing(timeout_s=10)
     play.at(9).when(failed("d1.1", fail(Reason.OVERLOADED, at=9)))

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.playbook import T0, Playbook, delegate, entry, fail, failed, policy_of, starts
 
-from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.callers import ReportAnswer, Resolution
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId

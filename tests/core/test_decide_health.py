@@ -274,7 +274,7 @@ def test_recovery_is_announced_once_and_only_when_healthy() -> None:
 
 
 def test_a_mark_on_another_model_does_not_hold_the_recovery_back() -> None:
-    play = Playbook(RICH)
+    play = Playbook(policy_of(Backend(id=A, kind="x", model="m"), "b", chains={"a": ["b"]}))
     fallen(play)
     play.at(901).when(marked("model:a/other"), Ticked(fallen_sessions=(play.session("s"),)))
     assert play.noted("session.notice")[-1].fields["notice"] == "recovered"

@@ -400,6 +400,13 @@ def test_a_record_from_disk_has_no_lease_and_tells_its_age() -> None:
     assert outage_of(read).since_at == T0
 
 
+def test_a_trial_that_runs_still_keeps_its_lease_over_a_restart() -> None:
+    record = leased(failed(None, fail(Reason.CRASH), at=0), "d1.1", 70)
+    read = machine.from_disk(record, now=T0 + 80, running={AttemptId("d1.1")})
+    assert read.trial == record.trial
+    assert machine.from_disk(record, now=T0 + 80, running={AttemptId("d2.1")}).trial is None
+
+
 def test_a_record_of_the_future_starts_anew_with_its_own_length() -> None:
     record = failed(None, fail(Reason.RATE_LIMIT), at=50_000)
     read = machine.from_disk(record, now=T0)

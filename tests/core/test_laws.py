@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
+from tests.support import laws
 from tests.support.playbook import (
     T0,
     Playbook,
@@ -24,7 +25,6 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.decide import decide
-from fallbackd.core.decide_admit import is_nested
 from fallbackd.core.effects import Answer, StartAttempt
 from fallbackd.core.events import (
     AttemptAnswered,
@@ -42,9 +42,9 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Reported,
     ResolveRequested,
+    Resumed,
     SessionCompacted,
     SessionEnded,
-    Started,
     Ticked,
     Woke,
 )
@@ -53,7 +53,6 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, Outage, from_disk
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend
-from fallbackd.core.resolution import reactive_hops
 from fallbackd.core.state import Decision, Delegation
 
 NAMES = ("a", "b", "c", "d")
@@ -386,23 +385,22 @@ class Laws(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.world.peek().active)
-    @rule(stopped_s=st.sampled_from([0.0, 0.0, 7200.0]))
-    def the_daemon_is_lost(self, stopped_s: float) -> None:
+    @rule(
+        stopped_s=st.sampled_from([0.0, 0.0, 7200.0]),
+        boot=st.sampled_from(["", "", "another"]),
+    )
+    def the_daemon_is_lost(self, stopped_s: float, boot: str) -> None:
         world = self.world
         self.seen.extend(world.attempts)
         lost = list(world.peek().active)
         world.restart()
         world.now += stopped_s
-        world.put_health(
-            *(from_disk(one, now=world.wall) for one in world.memory.mirror.health.values())
-        )
+        active = world.peek().active.values()
+        running = {one.running.attempt for one in active if one.running is not None}
+        records = world.memory.mirror.health.values()
+        world.put_health(*(from_disk(one, now=world.wall, running=running) for one in records))
         for name in lost:
-            seen = world.memory.snapshot(CancelRequested(delegation=name))
-            decision = decide(seen, Started(), POLICY, now=world.wall)
-            world.notes.extend(world.memory.apply(decision))
-            world._hold_orders(decision)
-            world.answered.append(name)
-        assert not world.peek().active
+            world.when(Resumed(delegation=name, boot=boot))
 
     # --- the laws --------------------------------------------------------------------------
 
@@ -424,22 +422,11 @@ class Laws(RuleBasedStateMachine):
         active = self.world.peek().active
         running = {one.running.attempt for one in active.values() if one.running is not None}
         assert running == set(self.world.attempts)
-        for one in active.values():
-            assert (one.running is not None) == (one.state == "running")
-            open_ones = [each for each in one.attempts if each.ended_at is None]
-            assert len(open_ones) <= 1
+        laws.one_attempt_at_a_time(active)
 
     @invariant()
     def one_family_writes_in_a_directory(self) -> None:
-        active = self.world.peek().active
-        writers = [one for one in active.values() if one.cwd and one.permissions != "read"]
-        for one in writers:
-            for other in writers:
-                if one is other or not is_nested(one.cwd, other.cwd):
-                    continue
-                assert other.delegation in self._family(one) or one.delegation in self._family(
-                    other
-                )
+        laws.one_family_writes_in_a_directory(self.world.peek().active)
 
     @invariant()
     def what_was_begun_inside_an_attempt_is_over_before_anything_follows_it(self) -> None:
@@ -463,40 +450,23 @@ class Laws(RuleBasedStateMachine):
             if one.unstopped and one.running is not None:
                 assert one.running.attempt in self.asked_by.values()
 
-    def _family(self, one: Delegation) -> set[str]:
-        found: set[str] = set()
-        while one.parent is not None:
-            found.add(one.parent)
-            one = self.world.delegation(one.parent)
-        return found
-
     @invariant()
     def a_session_is_held_exactly_while_its_work_is_unfinished(self) -> None:
-        holders: dict[str, str] = {}
-        for one in self.world.peek().active.values():
-            assert one.session not in holders
-            holders[one.session] = one.delegation
-        for session in self.world.memory.mirror.sessions(limit=100):
-            assert session.running == holders.get(session.session)
+        sessions = self.world.memory.mirror.sessions(limit=100)
+        active = self.world.peek().active
+        laws.a_session_is_held_exactly_while_its_work_is_unfinished(active, sessions)
 
     @invariant()
     def a_trial_belongs_to_one_running_attempt_or_to_a_caller(self) -> None:
-        for scope, record in self.world.peek().health.items():
-            if record.trial is None or record.trial.attempt in self.leases:
-                continue
-            assert record.trial.attempt in self.world.attempts, scope
-            found = self.world.delegation(record.trial.attempt.rpartition(".")[0]).running
-            assert found is not None
-            assert scope in found.trial_scopes
+        seen = self.world.peek()
+        laws.a_trial_belongs_to_a_running_attempt_or_to_a_caller(
+            seen.health, seen.active, self.leases
+        )
 
     @invariant()
     def walks_are_bounded(self) -> None:
         for name in self.world.accepted:
-            one = self.world.delegation(name)
-            assert len(one.attempts) <= one.budget
-            assert reactive_hops(one) <= one.max_hops
-            fresh = [(each.backend, each.model) for each in one.attempts if each.retry_of is None]
-            assert len(fresh) == len(set(fresh))
+            laws.a_walk_is_bounded(self.world.delegation(name))
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
@@ -510,11 +480,7 @@ class Laws(RuleBasedStateMachine):
 
     @invariant()
     def outages_make_sense(self) -> None:
-        for record in self.world.peek().health.values():
-            if record.outage is not None:
-                assert record.outage.count >= 1
-                until_at = record.outage.until_at
-                assert until_at is None or until_at >= record.outage.since_at - 1e-3
+        laws.outages_make_sense(self.world.peek().health.values())
 
     def teardown(self) -> None:
         """Drive the world to its end: everything that was accepted gets its answer."""

@@ -1,6 +1,7 @@
 """The limits of one attempt."""
 
 import pytest
+from msgspec import structs
 from tests.support.playbook import Playbook, delegate, policy_of
 
 from fallbackd.core.decide_attempts import limits_of
@@ -135,3 +136,31 @@ def test_a_backend_s_own_limits_go_before_the_defaults() -> None:
     found = limits(own, "batch", stall_s=50, first_answer_s=70, first_output_s=3)
     assert (found.stall_s, found.busy_stall_s) == (5, 6)
     assert (found.first_answer_s, found.first_output_s) == (7, 3)
+
+
+def test_an_answer_that_never_ends_is_over_after_the_limit_for_the_whole() -> None:
+    busy = watched(*((at, ProviderAnswered()) for at in range(1, 60)))
+    found = expiry(busy, structs.replace(LIMITS, total_s=60), now=60)
+    assert isinstance(found, Passed)
+    assert (found.reason, found.detail) == (Reason.STALLED, "total")
+    assert expiry(busy, structs.replace(LIMITS, total_s=60), now=59.5) == 60
+    silent = expiry(watched(), structs.replace(LIMITS, total_s=5), now=5)
+    assert isinstance(silent, Passed)
+    assert (silent.reason, silent.detail) == (Reason.TIMEOUT, "total")
+
+
+@pytest.mark.parametrize(
+    ("kind", "loopback", "own", "total"),
+    [
+        ("openai-http", False, None, 3600),
+        ("openai-http", True, None, None),
+        ("codex", False, None, None),
+        ("codex", False, 1800, 1800),
+        ("anthropic-http", False, 60, 60),
+    ],
+)
+def test_the_limit_for_the_whole_is_the_backend_s_own_or_that_of_remote_apis(
+    kind: str, loopback: bool, own: float | None, total: float | None
+) -> None:
+    backend = Backend(id=BackendId("a"), kind=kind, loopback=loopback, timeout_s=own)
+    assert limits(backend, "batch").total_s == total

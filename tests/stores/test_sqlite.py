@@ -24,8 +24,9 @@ from tests.stores.records import (
 )
 
 from fallbackd.core.health import Trial
-from fallbackd.core.ids import AttemptId, DelegationId, SessionId
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.state import (
+    Attempt,
     Decision,
     DropSession,
     Keys,
@@ -142,6 +143,22 @@ async def test_health_of_an_earlier_run_says_so_and_holds_no_lease(tmp_path: Pat
     assert health.loaded_at == NOW + 30
     assert health.trial is None
     assert health.outage == an_outage().outage
+    await store.aclose()
+
+
+async def test_the_trial_of_an_attempt_that_runs_still_is_the_only_one(tmp_path: Path) -> None:
+    path = tmp_path / "fallbackd.db"
+    store = await open_sqlite(path, now=NOW)
+    attempt = Attempt(
+        attempt=AttemptId("d1.1"), backend=BackendId("codex"), started_at=NOW, state="running"
+    )
+    trial = Trial(attempt=attempt.attempt, generation=1, leased_at=NOW)
+    work = PutDelegation(a_delegation(attempts=(attempt,)))
+    await store.transact(NONE, deciding(PutHealth(an_outage(trial=trial)), work))
+    await store.aclose()
+    store = await open_sqlite(path, now=NOW + 30)
+    (health,) = store.peek().health.values()
+    assert health.trial == trial
     await store.aclose()
 
 

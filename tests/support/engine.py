@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.callers import ReportAnswer, Resolution
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
@@ -23,8 +23,8 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
-from fallbackd.engine.attempts import Progress
 from fallbackd.engine.corrections import Known, Sample
+from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem

@@ -13,8 +13,12 @@ of its own. What follows is the path of the API: `/chat/completions`, `/response
 
     ok, slow, tool              answers; `tool` has the agent run `command` first
     401 … 529, quota, …         refusals, see `provider_refusals.NAMES`
-    hang, reset, empty, garbage  in place of an answer
+    hang, reset, empty, garbage  in place of an answer; `refuse` with its status and message
     hang_mid, reset_mid, truncated, error_mid, rate_limit_mid   after two words of it
+    cut_short, filtered         whole answers that end for a reason of their own
+    redirect, html, endless, …  what no reference describes, see `provider_misbehaviour`
+
+A behaviour may hold for one credential or one model only: `p.behave("api", "401", credential="k")`.
 
 By hand: `python -m tests.support.provider --port 8099 codex=429 gemini=ok`
 """
@@ -25,15 +29,18 @@ import contextlib
 import socket
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from msgspec import Struct
+from tests.support import provider_refusals
 from tests.support.provider_http import MAX_LINE_BYTES, Peer, Request
 from tests.support.provider_refusals import Dialect
 from tests.support.provider_script import ANSWERS, NAMES, Behaviour, perform
 
+_Place = tuple[str, str | None, str | None]
+"""(route, credential, model); None: any."""
 LOOPBACK = "127.0.0.1"
 HANG_LIMIT_S = 60.0
 """Only something that hangs waits so long."""
@@ -69,8 +76,11 @@ class Provider:
     def __init__(self) -> None:
         self.log: list[Call] = []
         self.port = 0
-        self._behaviours: dict[str, Behaviour] = {}
-        self._met: dict[str, int] = defaultdict(int)
+        self.looks: list[tuple[str, str]] = []
+        """(route, credential) of each unbilled request for the list of models."""
+        self._behaviours: dict[_Place, Behaviour] = {}
+        self._met: dict[_Place, int] = defaultdict(int)
+        self._models: dict[str, tuple[str, ...]] = {}
         self._news = asyncio.Condition()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -80,13 +90,34 @@ class Provider:
         """Without a final slash; add what the API's base URL has, `/v1` say."""
         return f"http://{LOOPBACK}:{self.port}/{route}"
 
-    def behave(self, route: str, *names: str, **knobs: Any) -> None:
-        """From the next call on. `knobs`: the other fields of `Behaviour`."""
+    def behave(
+        self,
+        route: str,
+        *names: str,
+        credential: str | None = None,
+        model: str | None = None,
+        **knobs: Any,
+    ) -> None:
+        """
+        From the next call on. The most particular one counts: a credential's before a model's.
+
+        Args:
+            knobs: The other fields of `Behaviour`.
+        """
         unknown = set(names) - set(NAMES)
         if unknown or not names:
             raise ValueError(f"unknown behaviour {sorted(unknown)}; known: {', '.join(NAMES)}")
-        self._behaviours[route] = Behaviour(names=names, **knobs)
-        self._met[route] = 0
+        place = (route, credential, model)
+        self._behaviours[place] = Behaviour(names=names, **knobs)
+        self._met[place] = 0
+
+    def offer(self, route: str, *models: str) -> None:
+        """What its list of models says from now on."""
+        self._models[route] = models
+
+    def counts(self, route: str) -> Counter[tuple[str, str]]:
+        """Model calls by (credential, model)."""
+        return Counter((call.credential, call.model) for call in self.calls(route))
 
     def calls(self, route: str, *, kind: str | None = None) -> list[Call]:
         return [
@@ -169,7 +200,7 @@ class Provider:
             return False
         match request.family:
             case "models":
-                await peer.send(200, {"object": "list", "data": []})
+                await self._list_models(peer, request)
             case "count":
                 await peer.send(200, {"input_tokens": 120, "totalTokens": 120})
             case "alive":
@@ -180,12 +211,34 @@ class Provider:
                 return await self._model_call(peer, request, dialect)
         return True
 
+    def _place(self, request: Request) -> "_Place":
+        """Of the behaviour that this request meets."""
+        route, credential, model = request.route, request.credential, request.model
+        places: tuple[_Place, ...] = (
+            (route, credential, model),
+            (route, credential, None),
+            (route, None, model),
+        )
+        return next((one for one in places if one in self._behaviours), (route, None, None))
+
+    async def _list_models(self, peer: Peer, request: Request) -> None:
+        self.looks.append((request.route, request.credential))
+        behaviour = self._behaviours.get(self._place(request), Behaviour())
+        if behaviour.names[0] in ("401", "403"):
+            limits = provider_refusals.Limits()
+            no = provider_refusals.refusal(behaviour.names[0], "chat", "", limits)
+            await peer.send(no.status, no.body, no.headers)
+            return
+        models = [{"id": one, "object": "model"} for one in self._models.get(request.route, ())]
+        await peer.send(200, {"object": "list", "data": models})
+
     async def _model_call(self, peer: Peer, request: Request, dialect: Dialect) -> bool:
-        behaviour = self._behaviours.get(request.route, Behaviour())
-        met = self._met[request.route]
+        place = self._place(request)
+        behaviour = self._behaviours.get(place, Behaviour())
+        met = self._met[place]
         name = behaviour.names[min(met, len(behaviour.names) - 1)]
         if request.kind != "title":  # which opencode asks for besides, whenever it likes
-            self._met[request.route] += 1
+            self._met[place] += 1
         call = Call(
             route=request.route,
             kind=request.kind,

@@ -7,7 +7,7 @@ A frame is (is it a piece of the text?, the event as it goes out).
 import itertools
 import json
 import uuid
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -25,7 +25,13 @@ class Answer(Struct, frozen=True, kw_only=True):
     text: str = TEXT
     tool: ToolCall | None = None
     """In place of the text."""
+    ending: Literal["stop", "length", "filter"] = "stop"
+    """Why it ends, where it is not for a tool."""
 
+
+_FINISH = {"stop": "stop", "length": "length", "filter": "content_filter"}
+_STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "filter": "refusal"}
+_INCOMPLETE = {"length": "max_output_tokens", "filter": "content_filter"}
 
 Frames = list[tuple[bool, str]]
 
@@ -64,7 +70,7 @@ def chat_whole(answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.tool:
         message |= {"content": None, "tool_calls": [_chat_tool(answer.tool)]}
-    finish = "tool_calls" if answer.tool else "stop"
+    finish = "tool_calls" if answer.tool else _FINISH[answer.ending]
     return {
         "id": _id("chatcmpl-"),
         "object": "chat.completion",
@@ -87,7 +93,7 @@ def chat_frames(answer: Answer) -> Frames:
         frames.append((False, delta({"tool_calls": [_chat_tool(answer.tool)]})))
     else:
         frames += [(True, delta({"content": word})) for word in _words(answer.text)]
-    frames.append((False, delta({}, "tool_calls" if answer.tool else "stop")))
+    frames.append((False, delta({}, "tool_calls" if answer.tool else _FINISH[answer.ending])))
     frames.append((False, data({**base, "choices": [], "usage": _CHAT_USAGE})))
     frames.append((False, "data: [DONE]\n\n"))
     return frames
@@ -114,6 +120,7 @@ def _responses_item(answer: Answer) -> dict[str, Any]:
 
 
 def responses_whole(answer: Answer) -> dict[str, Any]:
+    reason = _INCOMPLETE.get(answer.ending)
     usage = {
         "input_tokens": INPUT_TOKENS,
         "input_tokens_details": {"cached_tokens": CACHED_TOKENS},
@@ -126,10 +133,10 @@ def responses_whole(answer: Answer) -> dict[str, Any]:
         "object": "response",
         "created_at": 1,
         "model": answer.model,
-        "status": "completed",
+        "status": "completed" if reason is None else "incomplete",
         "output": [_responses_item(answer)],
         "error": None,
-        "incomplete_details": None,
+        "incomplete_details": None if reason is None else {"reason": reason},
         "usage": usage,
     }
 
@@ -175,7 +182,7 @@ def responses_frames(answer: Answer) -> Frames:
         frames.append((False, numbered("response.output_text.done", **place, text=answer.text)))
         frames.append((False, numbered("response.content_part.done", **place, part=part)))
     frames.append((False, numbered("response.output_item.done", output_index=0, item=item)))
-    frames.append((False, numbered("response.completed", response=done)))
+    frames.append((False, numbered(f"response.{done['status']}", response=done)))
     return frames
 
 
@@ -202,7 +209,7 @@ def anthropic_whole(answer: Answer) -> dict[str, Any]:
         "role": "assistant",
         "model": answer.model,
         "content": [block],
-        "stop_reason": "tool_use" if answer.tool else "end_turn",
+        "stop_reason": "tool_use" if answer.tool else _STOP_REASON[answer.ending],
         "stop_sequence": None,
         "usage": _ANTHROPIC_USAGE,
     }

@@ -80,6 +80,18 @@ class Peer:
         self._writer.write(data)
         await self._writer.drain()
 
+    @property
+    def has_left(self) -> bool:
+        return self._writer.is_closing()
+
+    async def raw(self, data: bytes, *, pause_s: float = 0) -> None:
+        """Bytes as they are, the head of the response included."""
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        self._writer.write(data)
+        self.on_status()
+        await self._writer.drain()
+
     async def begin_stream(self) -> None:
         fields = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
         self._write_head(200, fields)

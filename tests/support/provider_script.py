@@ -1,16 +1,32 @@
 """What the scripted provider can be told to do, and how it does that to one model call."""
 
 import asyncio
+import json
+from typing import Literal
 
 from msgspec import Struct
-from tests.support import provider_answers, provider_frames, provider_refusals
+from tests.support import (
+    provider_answers,
+    provider_frames,
+    provider_misbehaviour,
+    provider_refusals,
+)
 from tests.support.provider_http import Peer, Request
 from tests.support.provider_refusals import Dialect
 
 ANSWERS = ("ok", "slow", "tool")
-INSTEAD = ("hang", "reset", "empty", "garbage")
+INSTEAD = ("hang", "reset", "empty", "garbage", "refuse")
 MIDWAY = ("hang_mid", "reset_mid", "truncated", "error_mid", "rate_limit_mid")
-NAMES = (*ANSWERS, *INSTEAD, *MIDWAY, *provider_refusals.NAMES)
+ENDINGS: dict[str, Literal["length", "filter"]] = {"cut_short": "length", "filtered": "filter"}
+"""Whole answers whose own sign says that they are none."""
+NAMES = (
+    *ANSWERS,
+    *INSTEAD,
+    *MIDWAY,
+    *ENDINGS,
+    *provider_misbehaviour.NAMES,
+    *provider_refusals.NAMES,
+)
 
 
 class Behaviour(Struct, frozen=True, kw_only=True):
@@ -20,6 +36,9 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     reset_in_s: float = 13872
     command: str = "true"
     text: str = provider_frames.TEXT
+    status: int = 400
+    message: str = "no"
+    """What `refuse` says, in the shape of OpenAI."""
     pause_s: float = 1.5
     """Between two events of `slow`."""
 
@@ -48,6 +67,10 @@ async def perform(
         case "empty":
             await peer.send(200, "", {"content-type": "text/event-stream"})
             return True
+        case "refuse":
+            error = provider_refusals.openai_error(behaviour.message, "invalid_request_error")
+            await peer.send(behaviour.status, error)
+            return True
         case "garbage":
             await peer.send(200, "<<<this is not JSON>>> {]", {"content-type": "application/json"})
             return True
@@ -55,7 +78,15 @@ async def perform(
     if name == "tool" and not provider_answers.has_tool_result(request.body):
         tool = provider_answers.shell_call(dialect, request.body, behaviour.command)
     text = request.wanted_json or behaviour.text
-    answer = provider_frames.Answer(model=request.model, text=text, tool=tool)
+    answer = provider_frames.Answer(
+        model=request.model, text=text, tool=tool, ending=ENDINGS.get(name, "stop")
+    )
+    if name in provider_misbehaviour.NAMES:
+        whole = json.dumps(provider_answers.whole(dialect, answer))
+        stream = provider_answers.stream(dialect, answer)
+        return await provider_misbehaviour.misbehave(
+            peer, name, dialect, request.model, whole, stream
+        )
     if not request.streams:
         return await _perform_whole(peer, dialect, name, answer, behaviour)
     stream = provider_answers.stream(dialect, answer)

@@ -17,16 +17,17 @@ from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy
 from fallbackd.core.state import Delegation, Journaled
-from fallbackd.engine.attempts import Progress
+from fallbackd.engine.live import Progress
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.requests import NewWork
 from fallbackd.engine.world import Settings, Transports, World
+from fallbackd.lib.procenv import read_variables
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.machine import Machine, fingerprint
-from fallbackd.transports.process import ProcessTransport, end_leftover
+from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
 
@@ -85,6 +86,7 @@ async def engine_in(
     kinds: Mapping[str, BackendKind] = {},
     transport: Transport | None = None,
     environ: Mapping[str, str] = {},
+    leaves: bool = False,
     **world: Any,
 ) -> AsyncIterator[Engine]:
     """
@@ -95,6 +97,7 @@ async def engine_in(
             the test has opened.
         kinds: More kinds of backends, or others.
         transport: Instead of real processes.
+        leaves: What still runs is left to a later engine, as by a daemon that was killed.
         world: Other parts of the world (`runs_root`, `luck`, `fingerprint`).
     """
     clock = ManualClock() if clock is None else clock
@@ -127,7 +130,9 @@ async def engine_in(
                 "runs_root": place / "runs",
                 "luck": lambda: 0.0,
                 "mint": lambda: f"{next(_numbers):06}",
-                "end_leftover": end_leftover,
+                "attach": lambda **named: command.attach(**named),
+                "boot_id": "this",
+                "variables_of": read_variables,
                 **world,
             }
         ),
@@ -144,7 +149,7 @@ async def engine_in(
                     tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            await processes.aclose()
+            await (processes.detach() if leaves else processes.aclose())
             if isinstance(store, str):
                 await opened.aclose()
 

@@ -26,8 +26,8 @@ from tests.transports.programs import (
 )
 
 from fallbackd.core.exchange import NotStarted, ProcessExit
+from fallbackd.transports.leftovers import end_leftover
 from fallbackd.transports.orphans import Family, end_family, find_members
-from fallbackd.transports.process import end_leftover
 from fallbackd.transports.recording import read_exit
 from fallbackd.transports.running import RunnerLimits
 

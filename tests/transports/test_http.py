@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from fallbackd.core.exchange import Chunk, CommandLine, HttpRequest, HttpResponse, NoAnswer
-from fallbackd.transports.http import HttpTransport, OutputLog, resolve_secrets
+from fallbackd.transports.http import HttpTransport, resolve_secrets
+from fallbackd.transports.output_log import OutputLog
 
 LIMIT_S = 60.0
 """Only a hang takes this long."""

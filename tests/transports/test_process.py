@@ -316,7 +316,14 @@ async def test_every_file_is_private(tmp_path: Path) -> None:
         )
         assert text_of(await collect(running)) == '{"é": 1}'.encode()
     names = sorted(os.listdir(directory))
-    assert names == ["attempt.json", "exit.json", "output.idx", "output.log", "settings.json"]
+    assert names == [
+        "attempt.json",
+        "claim",
+        "exit.json",
+        "output.idx",
+        "output.log",
+        "settings.json",
+    ]
     for name in names:
         assert stat.S_IMODE(os.stat(f"{directory}/{name}").st_mode) == 0o600
 

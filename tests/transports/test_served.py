@@ -1,187 +1,34 @@
-"""Prompts to a helper server: a double of `opencode serve`, started as a real process."""
+"""Prompts to a helper server: how they go, end and are stopped."""
 
-import json
 import os
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
+from tests.support.served import (
+    LIMIT_S,
+    Heard,
+    Place,
+    Ticks,
+    listening,
+    lives,
+    serving,
+    stop_at,
+    until,
+)
 
-from fallbackd.backends.opencode_server import EventReader
 from fallbackd.core.exchange import (
-    Chunk,
     CommandLine,
-    Exit,
     GivenUp,
     HttpRequest,
     NoAnswer,
     NotStarted,
-    Observation,
     ProcessExit,
-    Reply,
     Retrying,
-    ServedPrompt,
     ToolStarted,
 )
 from fallbackd.transports.process import ProcessTransport
-from fallbackd.transports.runner import tree
 from fallbackd.transports.served import ServedTransport
-from fallbackd.transports.served_prompt import RunningPrompt
-from fallbackd.transports.served_server import Limits
-
-LIMIT_S = 60.0
-"""Only a hang takes this long."""
-DOUBLE = Path(__file__).parent / "data" / "opencode_double.py"
-RECORDED = Path(__file__).parent.parent / "backends" / "data" / "opencode_events"
-
-When = Callable[[RunningPrompt, Observation], None]
-
-
-class Ticks:
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def now(self) -> float:
-        self.at += 1.0
-        return self.at
-
-    def step(self) -> float:
-        return 0.0
-
-    def boot_id(self) -> str:
-        return "boot"
-
-
-class Place:
-    """A transport with its server, and what the double notes of it."""
-
-    def __init__(self, transport: ServedTransport, root: Path, start: str) -> None:
-        self.transport = transport
-        self.root = root
-        self.start = start
-        self.work = root / "work"
-        self.work.mkdir(exist_ok=True)
-        self.attempts = 0
-
-    def call(self, prompt: str, *, cwd: Path | None = None, **more: Any) -> ServedPrompt:
-        server = CommandLine(
-            argv=(sys.executable, str(DOUBLE), "serve"),
-            cwd=str(self.root),
-            env={
-                "DOUBLE_NOTES": str(self.root / "notes"),
-                "DOUBLE_START": self.start,
-                "RECORDED_EVENTS": str(RECORDED),
-            },
-        )
-        cwd = self.work if cwd is None else cwd
-        more = {"key": "k", "server": server, "title": "t"} | more
-        return ServedPrompt(prompt=prompt, cwd=str(cwd), **more)
-
-    async def open(self, call: ServedPrompt) -> RunningPrompt:
-        self.attempts += 1
-        directory = self.root / f"attempt{self.attempts}"
-        directory.mkdir(mode=0o700)
-        return await self.transport.open(
-            call, attempt=f"d1.{self.attempts}", directory=str(directory), env={}
-        )
-
-    async def ask(self, prompt: str, *, when: When | None = None, **more: Any) -> "Heard":
-        heard = Heard(await self.open(self.call(prompt, **more)))
-        await heard.listen(when)
-        return heard
-
-    def notes(self, word: str) -> list[dict[str, Any]]:
-        try:
-            lines = (self.root / "notes").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [each for each in map(json.loads, lines) if each["word"] == word]
-
-
-class Heard:
-    def __init__(self, running: RunningPrompt) -> None:
-        self.running = running
-        self.reader = EventReader()
-        self.chunks: list[Chunk] = []
-        self.seen: list[Observation] = []
-        self.arrived = anyio.Event()
-        self.ended = anyio.Event()
-
-    async def listen(self, when: When | None = None) -> None:
-        with anyio.fail_after(LIMIT_S):
-            async for chunk in self.running.chunks():
-                self.chunks.append(chunk)
-                if chunk.stream != "event":
-                    continue
-                for each in self.reader.feed_event(json.loads(chunk.data), chunk.at):
-                    self.seen.append(each)
-                    if isinstance(each, Retrying | ToolStarted):
-                        self.arrived.set()
-                    if when is not None:
-                        when(self.running, each)
-        self.ended.set()
-
-    @property
-    def exit(self) -> Exit:
-        return self.running.exit
-
-    @property
-    def text(self) -> str:
-        outcome = self.reader.outcome(self.exit)
-        assert isinstance(outcome, Reply), outcome
-        return outcome.text
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        read = [json.loads(each.data) for each in self.chunks if each.stream == "event"]
-        return [each for each in read if each["type"] == kind]
-
-    @property
-    def tool_pid(self) -> int:
-        started = next(each for each in self.seen if isinstance(each, ToolStarted))
-        pid: int = json.loads(started.key.partition(" ")[2])["pid"]
-        return pid
-
-
-@asynccontextmanager
-async def serving(root: Path, *, start: str = "", **limits: float) -> AsyncIterator[Place]:
-    processes = ProcessTransport()
-    async with anyio.create_task_group() as tasks:
-        transport = ServedTransport(
-            processes,
-            tasks=tasks,
-            directory=str(root / "servers"),
-            clock=Ticks(),
-            limits=Limits(**limits),
-        )
-        try:
-            yield Place(transport, root, start)
-        finally:
-            with anyio.CancelScope(shield=True), anyio.fail_after(LIMIT_S):
-                await transport.aclose()
-    await processes.aclose()
-
-
-def stop_at(kind: type[Observation], *, grace_s: float = 20.0) -> When:
-    def when(running: RunningPrompt, seen: Observation) -> None:
-        if isinstance(seen, kind):
-            running.stop(grace_s=grace_s)
-
-    return when
-
-
-def lives(pid: int) -> bool:
-    found = tree.process(pid)
-    return found is not None and not found.is_dead
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    with anyio.fail_after(LIMIT_S):
-        while not is_so():
-            await anyio.sleep(0.01)
 
 
 async def test_answer_is_handed_on_event_by_event_and_recorded(tmp_path: Path) -> None:
@@ -441,16 +288,31 @@ async def test_stop_while_the_server_starts_ends_the_prompt_at_once(tmp_path: Pa
     assert not lives(place.notes("start")[0]["pid"])
 
 
-async def test_caller_that_leaves_aborts_its_prompt(tmp_path: Path) -> None:
+async def test_caller_that_leaves_early_leaves_its_prompt_under_way(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
-        heard = Heard(await place.open(place.call("tool")))
-        with anyio.fail_after(LIMIT_S):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(heard.listen)
+        async with listening(await place.open(place.call("tool"))) as heard:
+            with anyio.fail_after(LIMIT_S):
                 await heard.arrived.wait()
-                tasks.cancel_scope.cancel()
-        await until(lambda: not lives(heard.tool_pid))
-        assert len(place.notes("abort")) == 1
+        assert lives(heard.tool_pid)
+        assert place.notes("abort") == []
+    assert not lives(heard.tool_pid)
+
+
+async def test_caller_that_comes_back_gets_its_prompt_stopped_and_not_posted_again(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as place:
+        running = await place.open(place.call("tool"))
+        async with listening(running) as heard:
+            with anyio.fail_after(LIMIT_S):
+                await heard.arrived.wait()
+        running.stop(grace_s=20.0)
+        await Heard(running).listen()
+        assert isinstance(running.exit, NoAnswer)
+        assert running.exit.stopped
+        assert running.exit.gone
+        assert not lives(heard.tool_pid)
+        assert len(place.notes("prompt")) == 1
 
 
 async def test_unused_server_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
@@ -485,25 +347,6 @@ async def test_cancelled_daemon_ends_its_servers(tmp_path: Path) -> None:
             tasks.cancel_scope.cancel()
     assert not lives(place.notes("start")[0]["pid"])
     await processes.aclose()
-
-
-async def test_leftover_of_a_daemon_before_is_ended(tmp_path: Path) -> None:
-    directory = tmp_path / "servers" / "old" / "0"
-    directory.mkdir(parents=True)
-    before = ProcessTransport()
-    command = CommandLine(
-        argv=(sys.executable, "-c", "import time; time.sleep(600)"), cwd=str(tmp_path)
-    )
-    running = await before.open(command, attempt="server:k", directory=str(directory), env={})
-    assert running.pid is not None
-    assert lives(running.pid)
-    await until((directory / "attempt.json").exists)
-    async with serving(tmp_path) as place:
-        with anyio.fail_after(LIMIT_S):
-            await place.transport.end_leftovers()
-        assert not lives(running.pid)
-        assert not (tmp_path / "servers" / "old").exists()
-    await before.aclose()
 
 
 async def test_password_and_prompt_are_in_no_repr_and_the_password_in_no_argv(

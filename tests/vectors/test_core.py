@@ -11,7 +11,7 @@ from tests.support.playbook import T0, Playbook, delegate, fail, failed, policy_
 from fallbackd.config import profiles
 from fallbackd.config.voice import read_voice
 from fallbackd.core import meter
-from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.callers import ReportAnswer, Resolution
 from fallbackd.core.events import (
     HealthCleared,
     HealthMarked,

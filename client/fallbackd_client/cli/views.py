@@ -24,21 +24,36 @@ def now() -> float:
 
 
 def health_table(health: dict[str, Json], style: Style, *, verbose: bool = False) -> str:
-    """A line for each backend; with `verbose` one more for each scope that is not healthy."""
+    """
+    A line for each backend; with `verbose` one more for each of its credentials, and for each
+    scope that is not healthy.
+    """
     rows: list[list[object]] = []
     at = now()
     for backend, entry in health.items():
         rows.append([backend, *_health_cells(entry, at)])
+        if not verbose:
+            continue
+        keys = [one for one in entry.get("credentials") or [] if isinstance(one, dict)]
+        rows += [[f"· credential {one.get('label')}", *_health_cells(one, at)] for one in keys]
+        labels = tuple(f"/{one.get('label')}" for one in keys)
         rows += [
             [f"· {scope.get('scope')}", *_health_cells(scope, at)]
-            for scope in (entry.get("scopes") or [] if verbose else [])
+            for scope in entry.get("scopes") or []
             if isinstance(scope, dict)
             and scope.get("state") != "healthy"
-            and scope.get("scope") != f"backend:{backend}"  # said already, in the line above
+            and not _is_said(str(scope.get("scope")), backend, labels)
         ]
     if not rows:
         return "no backends"
     return table(["BACKEND", "STATE", "COUNT", "UNTIL", "REASON"], rows, style)
+
+
+def _is_said(scope: str, backend: str, labels: tuple[str, ...]) -> bool:
+    """Whether one of the lines above is about this scope."""
+    if scope == f"backend:{backend}":
+        return True
+    return bool(labels) and scope.startswith("credential:") and scope.endswith(labels)
 
 
 def _health_cells(entry: dict[str, Json], at: float) -> list[object]:
@@ -78,6 +93,8 @@ def _candidate_name(candidate: dict[str, Json]) -> str:
     name = str(candidate.get("backend", "?"))
     if candidate.get("model"):
         name += f" [{candidate['model']}]"
+    if candidate.get("credential"):
+        name += f" · {candidate['credential']}"
     if candidate.get("tier"):
         name += f" ({candidate['tier']})"
     return name

@@ -201,6 +201,32 @@ class ScopeHealth(Struct, frozen=True, kw_only=True):
     stated_reset_at: float | None = None
     trial: str | None = None
     """The attempt that holds the lease of the trial."""
+    trial_owner: str | None = None
+    """The caller that makes it by itself."""
+    trial_generation: int | None = None
+    trial_expires_at: float | None = None
+
+
+class CredentialHealth(Struct, frozen=True, kw_only=True):
+    """One of a backend's credentials, by its label."""
+
+    label: str
+    state: HealthState
+    unproven: bool = False
+    reason: str | None = None
+    detail: str | None = None
+    since_at: float | None = None
+    until_at: float | None = None
+    """Null while out: until its source changes."""
+    count: int = 0
+    source: str | None = None
+    seconds_remaining: float | None = None
+    note: str | None = None
+    age_s: float | None = None
+    loaded_at: float | None = None
+    stated_reset_at: float | None = None
+    uses: int = 0
+    """How many calls it was chosen for."""
 
 
 class HealthEntry(Struct, frozen=True, kw_only=True):
@@ -229,6 +255,8 @@ class HealthEntry(Struct, frozen=True, kw_only=True):
     """Read from disk then, and not confirmed since."""
     stated_reset_at: float | None = None
     scopes: tuple[ScopeHealth, ...] = ()
+    credentials: tuple[CredentialHealth, ...] = ()
+    """Those that the configuration names, in its order."""
 
 
 class ConfigProblem(Struct, frozen=True, kw_only=True):

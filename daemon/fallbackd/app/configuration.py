@@ -1,5 +1,6 @@
 """The configuration that is in force: taken from the file, taken again, or kept."""
 
+import os
 from collections.abc import Awaitable, Callable
 
 import anyio.to_thread
@@ -27,7 +28,7 @@ class Configuration:
         """Read the file. One that cannot be used leaves the built-in configuration, loudly."""
         self.path = path
         self._clock = clock
-        self.loaded = load_file(path)
+        self.loaded = load_file(path, os.environ)
         self._on_disk = self.loaded
         self._loaded_at = clock.now()
         self._lock = anyio.Lock()
@@ -65,7 +66,7 @@ class Configuration:
             Whether another configuration is in force now.
         """
         async with self._lock:
-            found = await anyio.to_thread.run_sync(load_file, self.path)
+            found = await anyio.to_thread.run_sync(load_file, self.path, os.environ)
             if found.digest == self._on_disk.digest:
                 return False
             self._on_disk = found
@@ -86,7 +87,7 @@ class Configuration:
         if text is not None:
             found = load(text, path=where)
         else:
-            found = await anyio.to_thread.run_sync(load_file, where)
+            found = await anyio.to_thread.run_sync(load_file, where, os.environ)
         return Checked(
             path=where, errors=_problems(found.errors), warnings=_problems(found.warnings)
         )

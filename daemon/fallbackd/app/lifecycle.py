@@ -13,34 +13,37 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import structlog
 
 from fallbackd import __version__
 from fallbackd.app.configuration import Configuration
-from fallbackd.app.opencode_log import OpencodeLog, log_path
+from fallbackd.app.importing import import_text
+from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.projects import watched_servers
 from fallbackd.app.state import claim_state
 from fallbackd.app.voice import VoiceExport, import_marks
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, keep_clock, open_records, say_alive
-from fallbackd.config.load import Loaded
 from fallbackd.config.watch import watch
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
-from fallbackd.fronts.rpc.host import Checked, ConfigState
+from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText
 from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.ports.store import Store
 from fallbackd.stores.opening import StoreTooNew
+from fallbackd.transports.manager import is_restart
 
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
@@ -111,6 +114,10 @@ class Daemon:
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
+        self._is_restart = False
+        self._leaves_work = False
+        """Running work is left to the next daemon."""
+        self._is_finished = False
         self._engine: Engine | None = None
         self._built: Built | None = None
         self._server: Server | None = None
@@ -143,6 +150,13 @@ class Daemon:
         assert self._configuration is not None
         return await self._configuration.check(path=path, text=text)
 
+    async def import_config(
+        self, *, path: str | None, env: dict[str, str] | None, write: bool
+    ) -> ImportedText:
+        return await anyio.to_thread.run_sync(
+            partial(import_text, self._places.config, path=path, env=env, write=write)
+        )
+
     async def reload_config(self) -> bool:
         assert self._configuration is not None
         return await self._configuration.reload(self._take, self._tell)
@@ -164,6 +178,8 @@ class Daemon:
         self._stop.set()
         if stop_work:
             self._stop_now.set()
+        else:
+            self._leaves_work = True
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -184,6 +200,7 @@ class Daemon:
                     environ=self._environ,
                     tasks=edges,
                     umask=self._umask,
+                    sessions_log=self.sessions_log,
                 )
                 await self._serve(built, store, clock)
                 edges.cancel_scope.cancel()
@@ -200,11 +217,11 @@ class Daemon:
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
         try:
-            await built.end_leftovers()
+            await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await import_marks(engine, configuration.loaded, built.home)
-                await self._take_projects(built, configuration.loaded)
+                await built.projects.configure(configuration.loaded)
                 server = self._server = Server(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(export.run)
@@ -235,7 +252,8 @@ class Daemon:
         finally:
             with anyio.CancelScope(shield=True):
                 for transport in built.transports:
-                    await transport.aclose()
+                    # Where we fail, the work does not: the next daemon takes it up.
+                    await (transport.aclose() if self._is_finished else transport.detach())
         log.info("daemon.stopped")
 
     async def _finish(self, engine: Engine) -> None:
@@ -252,10 +270,12 @@ class Daemon:
             async with anyio.create_task_group() as waiting:
                 waiting.start_soon(hurry, patience)
                 self._notifier.extend(DRAIN_S + 15)
-                await engine.finish_work(limit_s=DRAIN_S)
+                limit_s = 0.0 if self._is_restart else DRAIN_S
+                await engine.finish_work(limit_s=limit_s, stop_rest=not self._leaves_work)
                 waiting.cancel_scope.cancel()
         if self._stop_now.is_set():
             await engine.finish_work(limit_s=0)
+        self._is_finished = not engine.snapshot().active
 
     async def _take(self, settings: Settings) -> None:
         engine, configuration, export = self._engine, self._configuration, self._export
@@ -267,16 +287,9 @@ class Daemon:
         await import_marks(engine, configuration.loaded, export.home)
         export.soon()
         if self._built is not None:
-            await self._take_projects(self._built, configuration.loaded)
+            await self._built.projects.configure(configuration.loaded)
             servers = watched_servers(configuration.loaded, self._environ)
             self._built.opencode.configure(servers)
-
-    async def _take_projects(self, built: Built, loaded: Loaded) -> None:
-        """Files of opencode projects, and where sessions are logged."""
-        await built.projects.configure(loaded)
-        imported = built.projects.of("")
-        fallbacks = None if imported.path is None else imported.fallbacks
-        self.sessions_log.write_to(log_path(loaded.opencode, fallbacks, home=built.home))
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None
@@ -341,7 +354,14 @@ class Daemon:
                 elif self._stop.is_set():
                     self._stop_now.set()
                 else:
-                    self._stop.set()
+                    await self._hear_stop(number)
+
+    async def _hear_stop(self, number: signal.Signals) -> None:
+        """A restart leaves the work to the daemon that follows at once; a stop ends it."""
+        if number == signal.SIGTERM and await is_restart(self._environ):
+            log.info("daemon.restarting")
+            self._is_restart = self._leaves_work = True
+        self._stop.set()
 
     def _status(self) -> str:
         if self._engine is None:

@@ -8,6 +8,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from fallbackd.app.opencode_log import OpencodeLog, log_path
 from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.load import Loaded
 from fallbackd.config.project_files import OWN, Found, look, stamp_of
@@ -24,8 +25,9 @@ USER = ""
 
 
 class Projects:
-    def __init__(self, engine: Engine, *, home: str) -> None:
+    def __init__(self, engine: Engine, log: OpencodeLog, *, home: str) -> None:
         self._watched = Watched(engine)
+        self._log = log
         self._home = os.path.realpath(home)
         self._found: OrderedDict[str, Found] = OrderedDict()
         self._explicit: dict[str, str] = {}
@@ -48,6 +50,9 @@ class Projects:
             for directory in dict.fromkeys((USER, *explicit, *self._found)):
                 await self._read(directory)
             self._publish()
+        users = self._found[USER]
+        imported = None if users.path is None else users.fallbacks
+        self._log.write_to(log_path(loaded.opencode, imported, home=self._home))
 
     async def run(self) -> None:
         """Until cancelled: what has changed on disk takes effect within a second or two."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
+from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.projects import Projects
 from fallbackd.backends import KINDS, SIGNATURES
@@ -17,16 +18,17 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib.clock import SystemClock
-from fallbackd.lib.procenv import find_variable
+from fallbackd.lib.procenv import find_variable, read_variables
 from fallbackd.ports.store import Store
-from fallbackd.ports.transport import Transport
+from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
 from fallbackd.transports.opencode_link import OpencodeLink
-from fallbackd.transports.process import ProcessTransport, end_leftover
+from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
+from fallbackd.transports.secrets import Secrets
 from fallbackd.transports.served import ServedTransport
 
 ALIVE_KEY = "alive_at"
@@ -47,8 +49,8 @@ class Built(Struct):
     home: str
     attempt_of: Callable[[int], str | None]
     """From inside which attempt a process was started, by its server or its environment."""
-    end_leftovers: Callable[[], Awaitable[None]]
-    """End the helper servers that a dead daemon has left."""
+    take_up_servers: Callable[[], Awaitable[None]]
+    """Find the helper servers that a daemon before this one has left."""
 
 
 async def open_records(places: Places) -> tuple[Store, SystemClock]:
@@ -89,6 +91,7 @@ def build(
     environ: Mapping[str, str],
     tasks: TaskGroup,
     umask: int,
+    sessions_log: OpencodeLog | None = None,
 ) -> Built:
     """
     Args:
@@ -96,15 +99,31 @@ def build(
         umask: What agent CLIs run with, which is the user's and not our own.
     """
     defaults: Defaults = settings.policy.defaults
+    secrets_of = Secrets(environ=environ, now=clock.now)
     processes = ProcessTransport(
         environ=environ,
         now=clock.now,
         umask=umask,
+        secrets=secrets_of,
         limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes),
     )
-    http = HttpTransport(clock=clock, environ=environ)
-    served = ServedTransport(processes, tasks=tasks, directory=places.servers, clock=clock)
+    http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
+    served = ServedTransport(
+        processes, tasks=tasks, directory=places.servers, clock=clock, environ=environ
+    )
     machine = Machine(environ)
+
+    def begun_by(directory: str) -> Transport:
+        """By the record that each leaves before it begins; processes have a runner for that."""
+        if os.path.exists(os.path.join(directory, "served.json")):
+            return served
+        if os.path.exists(os.path.join(directory, "http.json")):
+            return http
+        return processes
+
+    async def attach(*, attempt: str, directory: str) -> Running | None:
+        return await begun_by(directory).attach(attempt=attempt, directory=directory)
+
     world = World(
         transports=Transports(command=processes, http=http, served=served),
         kinds=KINDS,
@@ -120,10 +139,13 @@ def build(
         luck=random.random,
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
-        end_leftover=end_leftover,
+        attach=attach,
+        boot_id=clock.boot_id(),
+        variables_of=read_variables,
+        secrets=secrets_of,
     )
     engine = Engine(store, clock, settings, world)
-    projects = Projects(engine, home=machine.home)
+    projects = Projects(engine, sessions_log or OpencodeLog(), home=machine.home)
     return Built(
         engine=engine,
         opencode=OpencodeFront(engine, OpencodeLink, projects),
@@ -131,7 +153,7 @@ def build(
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),
-        end_leftovers=served.end_leftovers,
+        take_up_servers=served.take_up,
     )
 
 

@@ -67,7 +67,8 @@ class Parser(CliParser):
         return [self.answers(), Phase("answering")]
 
     def reply(self, exit: ProcessExit) -> Reply | None:
-        if exit.code != 0 or self.error is not None or not self._texts:
+        # What it had said when it was stopped is no answer: nothing marks its last words as such.
+        if exit.code != 0 or exit.stopped or self.error is not None or not self._texts:
             return None
         return Reply(text=self._texts[-1], usage=self.usage)
 

@@ -176,7 +176,7 @@ _HERMES = (
     ),
 )
 
-_OPENAI = (
+OPENAI = (
     Rule(
         id="openai-money",
         reason=Reason.BILLING,
@@ -190,14 +190,14 @@ _OPENAI = (
     ),
 )
 
-_ANTHROPIC = (
+ANTHROPIC = (
     Rule(id="anthropic-load", reason=Reason.OVERLOADED, codes=("overloaded_error",)),
     Rule(id="anthropic-size", reason=Reason.PAYLOAD_TOO_LARGE, codes=("request_too_large",)),
     Rule(id="anthropic-money", reason=Reason.BILLING, codes=("billing_error",)),
     Rule(id="anthropic-time", reason=Reason.TIMEOUT, codes=("timeout_error",)),
 )
 
-_GOOGLE = (
+GOOGLE = (
     Rule(
         id="google-free-zero",
         reason=Reason.BILLING,
@@ -259,7 +259,7 @@ _AZURE = (
     Rule(id="azure-capacity", reason=Reason.OVERLOADED, codes=("nocapacity",)),
 )
 
-_OPENROUTER = (
+OPENROUTER = (
     Rule(
         id="openrouter-upstream",
         reason=Reason.RATE_LIMIT,
@@ -302,21 +302,17 @@ _OLLAMA = (
 
 ONLY_READ: Mapping[str, tuple[Rule, ...]] = {
     "aider": _AIDER,
-    "anthropic-http": _ANTHROPIC,
     "azure-http": _AZURE,
     "bedrock-http": _BEDROCK,
     "copilot": _COPILOT,
     "crush": _CRUSH,
     "generic": (),
-    "google-http": _GOOGLE,
     "goose": _GOOSE,
     "hermes": _HERMES,
     "in-session": (),
     "kimi": _KIMI,
     "ollama-http": _OLLAMA,
-    "openai-http": _OPENAI,
     "opencode-server": opencode_cli.RULES,
-    "openrouter-http": _OPENROUTER,
     "qwen": _QWEN,
 }
 """Kinds whose output can be judged, and that this version does not start."""

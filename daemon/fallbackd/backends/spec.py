@@ -10,7 +10,16 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import Call, Chunk, Exit, Observation, Outcome, Work
+from fallbackd.core.exchange import (
+    Call,
+    Chunk,
+    CredentialRef,
+    Exit,
+    HttpRequest,
+    Observation,
+    Outcome,
+    Work,
+)
 
 
 class Parser(Protocol):
@@ -45,9 +54,21 @@ class Options(Struct, frozen=True, kw_only=True):
     serve: bool = True
     """opencode: use a shared `opencode serve` instead of `opencode run`."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    credential_env: str | None = None
-    """Name of the variable that holds the key of an HTTP backend."""
+    credentials: tuple[CredentialRef, ...] = ()
+    """What `Backend.credentials` labels, in the same order: references, never secrets."""
     api_mode: str | None = None
+    """Dialect of an HTTP API; None: chosen by kind and URL."""
+    max_output_tokens: int | None = None
+    connect_timeout_s: float | None = None
+    read_timeout_s: float | None = None
+    """Silence on the connection, bytes of any kind; the limits of the attempt are stricter."""
+    tls_ca_file: str | None = None
+    """Certificates that are trusted in place of the machine's."""
+    tls_client_cert: str | None = None
+    tls_client_key: str | None = None
+    """None: it is in the file of the certificate."""
+    tls_verify: bool | None = None
+    """False: whoever stands between may read along."""
 
 
 class BackendKind(Struct, frozen=True, kw_only=True):
@@ -57,6 +78,8 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     parser: Callable[[Options], Parser]
     rules: tuple[Rule, ...] = ()
     """Failure signatures of this vendor; the common ones follow behind them."""
+    models: Callable[[Work, Options], HttpRequest] | None = None
+    """Asks for the list of models, unbilled; `http_calls.read_models` reads it."""
     program: Callable[[Options], str | None] = lambda _: None
     """The executable that must be on PATH; None for what is not a program."""
     reads: tuple[str, ...] = ()

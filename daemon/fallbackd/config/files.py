@@ -3,10 +3,15 @@
 import hashlib
 import os
 import stat
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
 
+from fallbackd.config import import_hermes, import_jkz
+from fallbackd.config.fields import Problem
+from fallbackd.config.importing import Imported
 from fallbackd.config.load import Loaded, load, unusable
 
 MAX_BYTES = 1024 * 1024
@@ -56,11 +61,55 @@ def _words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def load_file(path: str) -> Loaded:
-    """What is in force by the file at `path`; without a file, what is built in."""
+def load_file(path: str, environ: Mapping[str, str] = MappingProxyType({})) -> Loaded:
+    """
+    What is in force by the file at `path`; without a file, what is built in.
+
+    Args:
+        environ: Where variables are that the file imports.
+    """
     content = read_content(path)
     if content.problem is not None:
-        loaded = unusable(path, content.problem)
-    else:
-        loaded = load(content.text, path=path)
-    return msgspec.structs.replace(loaded, digest=content.digest)
+        return msgspec.structs.replace(unusable(path, content.problem), digest=content.digest)
+    digests = [content.digest]
+
+    def take(place: str) -> Imported | Problem | None:
+        found = import_from(place, environ)
+        digests.append(found.digest)
+        return found.imported if found.problem is None else found.problem
+
+    loaded = load(content.text, path=path, take=take)
+    digest = "-".join(digests)
+    return msgspec.structs.replace(loaded, digest=digest)
+
+
+class Import(Struct, frozen=True, kw_only=True):
+    """What lies at a place of another program. Both null: it is not taken from there."""
+
+    digest: str = ""
+    imported: Imported | None = None
+    problem: Problem | None = None
+
+
+def import_from(place: str, environ: Mapping[str, str]) -> Import:
+    """
+    Read the configuration of another program.
+
+    Args:
+        place: A path, absolute or beginning with `~/`, or `JKZ_*` for variables.
+        environ: Where those variables are.
+    """
+    if place == import_jkz.ALL:
+        found = {k: v for k, v in environ.items() if k.startswith(import_jkz.PREFIX)}
+        named = repr(sorted(found.items())).encode()
+        digest = hashlib.sha256(named).hexdigest()
+        return Import(digest=digest, imported=import_jkz.read_jkz(found))
+    if os.path.basename(place) != import_hermes.FILE_NAME:
+        return Import()
+    content = read_content(os.path.expanduser(place))
+    if content.text is None:
+        why = content.problem or "there is no such file"
+        return Import(digest=content.digest, problem=Problem(place, why))
+    return Import(
+        digest=content.digest, imported=import_hermes.read_hermes(content.text, path=place)
+    )

@@ -7,7 +7,7 @@ stays. Everything else is a warning: the field is left out, its neighbours live.
 
 import os.path
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,11 +28,14 @@ from fallbackd.config.fields import (
     show,
     table,
 )
+from fallbackd.config.import_hermes import FILE_NAME as HERMES
+from fallbackd.config.import_jkz import ALL as JKZ
+from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import Known, read_chains, read_roles
 from fallbackd.config.read_opencode import Opencode, read_opencode
 from fallbackd.config.read_signatures import Signature, read_signatures
-from fallbackd.config.schema import CredentialTable, File, Paths, ReasonTable
+from fallbackd.config.schema import File, Paths, ReasonTable
 from fallbackd.core.failures import NEVER_MARKS, Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Defaults, Policy, ReasonPolicy
@@ -48,7 +51,6 @@ class Loaded(Struct, frozen=True, kw_only=True):
     policy: Policy
     options: Mapping[BackendId, Options]
     signatures: tuple[Signature, ...] = ()
-    credentials: Mapping[BackendId, tuple[CredentialTable, ...]] = field(default_factory=dict)
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     imports: tuple[str, ...] = ()
@@ -67,13 +69,18 @@ class Loaded(Struct, frozen=True, kw_only=True):
         return tuple(one.rule for one in self.signatures if one.kind in (None, kind))
 
 
-def load(text: str | None, *, path: str) -> Loaded:
+Import = Callable[[str], Imported | Problem | None]
+"""What lies at a place of `import` becomes tables; None: it is taken elsewhere."""
+
+
+def load(text: str | None, *, path: str, take: Import = lambda _: None) -> Loaded:
     """
     Read a configuration.
 
     Args:
         text: Content of the file; None where there is no file: the built-in configuration.
         path: Where the file lies, for messages and for relative paths in it.
+        take: Reads configurations of other programs.
     """
     try:
         raw = tomllib.loads((text or "").removeprefix("\ufeff"))
@@ -82,7 +89,18 @@ def load(text: str | None, *, path: str) -> Loaded:
         if isinstance(error, RecursionError):
             why = "is nested too deeply"
         return unusable(path, f"is not valid TOML: {why}")
-    return interpret(raw, path=path)
+    warnings: list[Problem] = []
+    merged: Mapping[str, Any] = raw
+    for value in raw["import"] if isinstance(raw.get("import"), list) else ():
+        place = _place("import", value, path, lambda *_: None)
+        imported = None if place is None else take(str(value) if value == JKZ else place)
+        if isinstance(imported, Problem):
+            warnings.append(imported)
+        elif imported is not None:
+            merged = overlay(merged, imported.tables)
+            warnings += [problem(f"{value}: {one.what}", one.why) for one in imported.left]
+    found = interpret(merged, path=path)
+    return msgspec.structs.replace(found, raw=raw, warnings=(*warnings, *found.warnings))
 
 
 def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives it
@@ -121,7 +139,6 @@ def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives 
         policy=policy,
         options=_options(found, policy),
         signatures=signatures,
-        credentials=found.credentials,
         warnings=tuple(warnings),
         imports=imports,
         export_voice=export_voice,
@@ -210,9 +227,11 @@ def _imports(raw: object, path: str, say: Say) -> tuple[str, ...]:
         place = _place(here, value, path, say)
         if place is None:
             continue
+        if value == JKZ or os.path.basename(place) == HERMES:
+            continue  # taken before
         if os.path.basename(place) not in (VOICE_FILE, NEWER, OLDER):
-            known = f"{VOICE_FILE}, {NEWER} and {OLDER} are imported"
-            say(here, f"{show(value)}: has no effect yet; {known}.")
+            known = f"{VOICE_FILE}, {NEWER}, {OLDER}, {HERMES} of Hermes and {JKZ}"
+            say(here, f"{show(value)}: has no effect; {known} are imported.")
         elif place not in found:
             found.append(place)
     return tuple(found)

@@ -10,22 +10,24 @@ from fallbackd.backends.spec import Options
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
 
-KIND_NAMES = ("claude", "codex", "gemini", "generic-cli", "hermes-api", "numasec", "opencode")
+KIND_NAMES = (
+    "anthropic-http",
+    "claude",
+    "codex",
+    "gemini",
+    "generic-cli",
+    "google-http",
+    "hermes-api",
+    "numasec",
+    "openai-http",
+    "opencode",
+    "openrouter-http",
+)
 """Kinds that `kind = "…"` may name."""
 
-KIND_ALIASES: Mapping[str, str] = {"generic": "generic-cli", "openai-http": "hermes-api"}
-"""`hermes-api` speaks chat completions, so any server that does may be configured with it."""
+KIND_ALIASES: Mapping[str, str] = {"generic": "generic-cli"}
 
-LATER_KINDS = frozenset(
-    {
-        "anthropic-http",
-        "bedrock-http",
-        "google-http",
-        "in-session",
-        "opencode-server",
-        "openrouter-http",
-    }
-)
+LATER_KINDS = frozenset({"bedrock-http", "in-session", "opencode-server"})
 """Known words of the contract that this version cannot start yet."""
 
 JUDGED_KINDS = frozenset(
@@ -33,9 +35,11 @@ JUDGED_KINDS = frozenset(
 )
 """Kinds that only signatures may name: their output can be judged."""
 
-HTTP_KINDS = frozenset({"hermes-api"})
+HTTP_KINDS = frozenset(
+    {"anthropic-http", "google-http", "hermes-api", "openai-http", "openrouter-http"}
+)
 
-PLAIN_KINDS = frozenset({"hermes-api", "numasec"})
+PLAIN_KINDS = frozenset({"numasec"})
 """Their output shows no sign of life before the end; `generic-cli` too, unless it is `jsonl`."""
 
 IN_SESSION = BackendId("in-session")
@@ -105,7 +109,6 @@ _BACKENDS = (
         provider="127.0.0.1:8088",
         loopback=True,
         shown_cap=200,
-        plain_output=True,
     ),
     # Behind the others, so that it wins no tie against them.
     Backend(id=CLAUDE, kind="claude", name="Claude Code", family="claude", context_tokens=200_000),

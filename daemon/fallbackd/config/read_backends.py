@@ -6,12 +6,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
+from fallbackd.backends import ENDPOINTS
 from fallbackd.backends.spec import Options
 from fallbackd.config import profiles
-from fallbackd.config.fields import BY_VALUE, Say, convert, guess, join, read, show, table
-from fallbackd.config.schema import BackendTable, CredentialTable, Variable
+from fallbackd.config.fields import BY_VALUE, Say, guess, join, read, show, table
+from fallbackd.config.read_credentials import read_credentials
+from fallbackd.config.read_http import FILE_HINT, check_http, check_model, is_plain_http
+from fallbackd.config.schema import BackendTable
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
 from fallbackd.core.redact import redact, redact_command
@@ -23,17 +26,18 @@ _SECRET_HEADERS = frozenset(
 )
 
 _OF_BACKEND = frozenset(Backend.__struct_fields__) - {"id", "kind", "credentials"}
-_OF_OPTIONS = frozenset(Options.__struct_fields__)
+_OF_OPTIONS = frozenset(Options.__struct_fields__) - {"credentials"}
 _LATER = {
-    "api_mode": "the way to speak to the API is fixed by the kind",
     "fallback_model": "a missing model is not swapped",
-    "credential_strategy": "the first credential is the one that is used",
 }
 
 _HINTS = {
     "command": 'write it as a list, without a shell: command = ["program", "--flag"]',
     "headers": "must be a table of texts",
     "env": "must be a table of texts, each key the name of an environment variable",
+    "tls_ca_file": FILE_HINT,
+    "tls_client_cert": FILE_HINT,
+    "tls_client_key": FILE_HINT,
 }
 
 
@@ -41,8 +45,6 @@ class Backends(Struct, frozen=True, kw_only=True):
     backends: Mapping[BackendId, Backend]
     """In the order of declaration: the profiles, then new ones as the file has them."""
     options: Mapping[BackendId, Options]
-    credentials: Mapping[BackendId, tuple[CredentialTable, ...]] = field(default_factory=dict)
-    """What is configured, by reference."""
     left_out: frozenset[str] = frozenset()
     """Ids whose table could not become a backend: it has been said why."""
 
@@ -50,7 +52,6 @@ class Backends(Struct, frozen=True, kw_only=True):
 def read_backends(raw: object, say: Say) -> Backends:
     backends = dict(profiles.BACKENDS)
     options = dict(profiles.OPTIONS)
-    credentials: dict[BackendId, tuple[CredentialTable, ...]] = {}
     left_out: set[str] = set()
     for key, value in table(raw, "backends", say).items():
         path = join("backends", key)
@@ -63,22 +64,17 @@ def read_backends(raw: object, say: Say) -> Backends:
         if made is None:
             left_out.add(key)
             continue
-        backend, its_options, its_credentials = made
+        backend, its_options = made
         backends[backend.id] = backend
         options[backend.id] = its_options
-        if its_credentials:
-            credentials[backend.id] = its_credentials
     return Backends(
         backends=backends,
         options=options,
-        credentials=credentials,
         left_out=frozenset(left_out),
     )
 
 
-def _backend(
-    id: BackendId, raw: object, path: str, say: Say
-) -> tuple[Backend, Options, tuple[CredentialTable, ...]] | None:
+def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, Options] | None:
     profile = profiles.BACKENDS.get(id)
     options = profiles.OPTIONS.get(id, Options())
     own = profile or Backend(id=id, kind="")
@@ -105,26 +101,32 @@ def _backend(
         say(join(path, "fallback_model"), "is the model of the backend itself.")
     _drop_secrets(given, path, say)
     _drop_bad_url(given, path, say)
+    check_http(kind, given, path, say)
 
-    credentials = _credentials(given.pop("credentials", None), path, say)
+    credentials = read_credentials(
+        given.pop("credentials", None), path, say, is_http=kind in profiles.HTTP_KINDS
+    )
     options = msgspec.structs.replace(
         options, **{name: given[name] for name in _OF_OPTIONS & given.keys()}
     )
     if credentials:
-        options = msgspec.structs.replace(options, credential_env=credentials[0].env)
+        options = msgspec.structs.replace(options, credentials=credentials)
     of_backend = {name: given[name] for name in _OF_BACKEND & given.keys()}
-    if "base_url" in given:
-        host, is_loopback = _place(given["base_url"])
+    url = options.base_url
+    if url is None and profile is None and kind in ENDPOINTS:
+        url = ENDPOINTS[kind].base_url
+    check_model(kind, options, path, say)
+    if url is not None and (profile is None or "base_url" in given):
+        host, is_loopback = _place(url)
         of_backend = {"provider": host, "loopback": is_loopback} | of_backend
     backend = msgspec.structs.replace(
         own,
         kind=kind,
-        # Only the one in use: a mark on another would be about a call that nobody made.
-        credentials=tuple(one.label for one in credentials[:1] if one.label),
+        credentials=tuple(one.label for one in credentials),
         plain_output=_is_plain(kind, options),
         **of_backend,
     )
-    return _startable(backend, options, path, say), options, credentials
+    return _startable(backend, options, path, say), options
 
 
 def _kind(id: BackendId, given: dict[str, Any], path: str, say: Say) -> str | None:
@@ -157,7 +159,9 @@ def _kind(id: BackendId, given: dict[str, Any], path: str, say: Say) -> str | No
 
 
 def _is_plain(kind: str, options: Options) -> bool:
-    return kind in profiles.PLAIN_KINDS or (kind == "generic-cli" and options.output == "text")
+    if kind == "generic-cli":
+        return options.output == "text"
+    return kind in profiles.PLAIN_KINDS or is_plain_http(kind, options)
 
 
 def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backend:
@@ -167,10 +171,6 @@ def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backe
     asks_for_file = any("{prompt_file}" in word for word in options.command)
     if backend.kind == "generic-cli" and not options.command:
         lacking = "command", _HINTS["command"]
-    elif backend.kind in profiles.HTTP_KINDS and not (
-        options.base_url or backend.id in profiles.BACKENDS
-    ):
-        lacking = "base_url", 'write where it listens: base_url = "http://127.0.0.1:8088/v1"'
     elif asks_for_text and not options.prompt_in_argv:
         cure = "set prompt_in_argv = true, or use {prompt_file} or stdin; no prompt can be given."
         say(join(path, "command"), f"uses {{prompt}}: {cure}")
@@ -216,6 +216,7 @@ def _drop_bad_url(given: dict[str, Any], path: str, say: Say) -> None:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname)
         has_login = parts.username is not None or parts.password is not None
+        has_login = has_login or redact(url) != url
         _ = parts.port
     except ValueError:
         fits = has_login = False
@@ -234,48 +235,3 @@ def _place(url: str) -> tuple[str, bool]:
     host = parts.hostname or ""
     port = f":{parts.port}" if parts.port is not None else ""
     return (f"[{host}]" if ":" in host else host) + port, bool(_LOOPBACK.fullmatch(host))
-
-
-def _credentials(raw: object, path: str, say: Say) -> tuple[CredentialTable, ...]:
-    here = join(path, "credentials")
-    if raw is None:
-        return ()
-    if not isinstance(raw, list):
-        say(here, 'must be a list: credentials = [{ label = "main", env = "NAME" }].')
-        return ()
-    found: list[CredentialTable] = []
-    for number, value in enumerate(raw):
-        one = _credential(value, join(here, number), say)
-        if one is None:
-            continue
-        if any(one.label == other.label for other in found):
-            say(join(here, number), f"the label {show(one.label)} is taken; it is left out.")
-            continue
-        found.append(one)
-    if len(found) > 1:
-        say(here, f"only the first, {show(found[0].label)}, is used yet.")
-    return tuple(found)
-
-
-def _credential(raw: object, path: str, say: Say) -> CredentialTable | None:
-    if not isinstance(raw, Mapping):
-        # Possibly the key itself: not shown.
-        say(path, f"{BY_VALUE}; it is left out.")
-        return None
-    if any(name in raw for name in ("file", "command")) and "env" not in raw:
-        say(path, 'has no effect yet: only env = "NAME" is read; it is left out.')
-        return None
-    extra = [key for key in raw if key not in {"label", "env", "file", "command"}]
-    fits, env = convert(raw.get("env"), Variable)
-    if not fits:
-        say(path, f"{BY_VALUE}; it is left out.")
-        return None
-    for key in extra:
-        say(join(path, key), f"has no effect; {BY_VALUE}.")
-    fits, label = convert(raw.get("label", env), str)
-    if not fits or not re.fullmatch(r"[\w.@+-]{1,64}", label):
-        say(
-            join(path, "label"), f"{show(raw.get('label'))}: must be one word; {show(env)} is used."
-        )
-        label = env
-    return CredentialTable(label=label, env=env)

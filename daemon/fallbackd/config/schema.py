@@ -18,8 +18,12 @@ ShortText = Annotated[
     str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+(?![\s\S])")
 ]
 Paths = Annotated[str, Meta(min_length=1, max_length=4096)]
+FilePath = Annotated[
+    str, Meta(min_length=2, max_length=4096, pattern=r"^(?:/|~/)[^\x00]+(?![\s\S])")
+]
 Argument = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\x00]*$")]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}(?![\s\S])")]
+Label = Annotated[str, Meta(pattern=r"^[\w.@+-]{1,64}(?![\s\S])")]
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Tier = Literal["primary", "model", "api", "in_session"]
 
@@ -36,10 +40,19 @@ class ReasonTable(Struct, frozen=True, kw_only=True):
 
 
 class CredentialTable(Struct, frozen=True, kw_only=True):
-    """One of `credentials`: a name for it, and the environment variable that holds it."""
+    """One of `credentials`: a name for it, and one place where it is found."""
 
-    label: ShortText | None = None
+    label: Label | None = None
     env: Variable | None = None
+    file: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^(/|~/)")] | None = None
+    command: Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=100)] | None = None
+    systemd: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][\w.@-]{0,254}(?![\s\S])")] | None = None
+    field: Annotated[str, Meta(pattern=r"^[\w-]{1,100}(\.[\w-]{1,100}){0,5}(?![\s\S])")] | None = (
+        None
+    )
+    """Where it is in a JSON document."""
+    into: Variable | None = None
+    """For programs: the variable that they find it in; where it is absent, `env`."""
 
 
 class BackendTable(Struct, frozen=True, kw_only=True):
@@ -76,6 +89,13 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     serve: bool | None = None
     fallback_model: ShortText | None = None
     api_mode: ShortText | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] | None = None
+    read_timeout_s: Seconds | None = None
+    tls_ca_file: FilePath | None = None
+    tls_client_cert: FilePath | None = None
+    tls_client_key: FilePath | None = None
+    tls_verify: bool | None = None
 
 
 class EntryTable(Struct, frozen=True, kw_only=True):

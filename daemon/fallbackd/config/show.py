@@ -11,7 +11,7 @@ from msgspec import Struct
 from fallbackd.config.load import Loaded
 from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
-from fallbackd.core.ids import BackendId
+from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.policy import Backend, Entry, Role
 from fallbackd.core.redact import redact_command
 
@@ -82,10 +82,16 @@ def _backend(backend: Backend, loaded: Loaded) -> dict[str, Any]:
         hidden = dict.fromkeys(shown.pop(name, {}), HIDDEN)
         if hidden:
             shown[name] = hidden
-    credentials = loaded.credentials.get(BackendId(backend.id), ())
-    if credentials:
-        shown["credentials"] = [{"label": one.label, "env": one.env} for one in credentials]
+    if options.credentials:
+        shown["credentials"] = [_credential(one) for one in options.credentials]
     return shown
+
+
+def _credential(one: CredentialRef) -> dict[str, Any]:
+    """The place of a secret, as the file says it."""
+    place: Any = redact_command(one.argv) if one.source == "command" else one.name
+    shown = {"label": one.label, one.source: place, "field": one.field}
+    return {**shown, "into": one.into if one.into != one.name else None}
 
 
 def _chain(chain: Sequence[Entry]) -> list[Any]:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from msgspec import Struct, structs
 
 from fallbackd.core import meter
+from fallbackd.core.credentials import pick
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import Health, early_trial_at, is_leased, severity, view
+from fallbackd.core.health import Health, early_trial_at, is_leased, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend, Entry, Policy, Role
 from fallbackd.core.scopes import find_backend, model_of, scopes_of, worst
@@ -47,6 +48,11 @@ class Request(Struct, frozen=True, kw_only=True):
     """This machine has no network: only candidates on this machine."""
     last_resort: bool = False
     """A single early trial may be made where nobody is usable."""
+    credential: str | None = None
+    """Once more with this one, where it is configured."""
+    without: frozenset[str] = frozenset()
+    """Credentials that must not make the call."""
+    luck: float = 0.5
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -141,7 +147,16 @@ def _look(
             ),
         )
     model = model_of(entry, backend)
-    credential = _pick_credential(backend, model, health, now=now)
+    credential = pick(
+        backend,
+        model,
+        health,
+        meters.get(backend.id),
+        only=request.credential,
+        without=request.without,
+        now=now,
+        luck=request.luck,
+    )
     scopes = scopes_of(backend, model, credential)
     state, record = worst(health, scopes, now=now)
     outage = None if record is None else record.outage
@@ -170,6 +185,7 @@ def _look(
                 state=word,
                 until_at=until_at,
                 tier=entry.tier,
+                credential=credential,
             ),
             returns_at=returns_at,
             stated=stated,
@@ -178,6 +194,8 @@ def _look(
 
     if not backend.enabled:
         return refuse("disabled", "switched off in the configuration")
+    if credential is None and backend.credentials:
+        return refuse("tried", "each of its credentials has failed for this work")
     key = candidate_key(backend.id, entry.model)
     if key in request.tried:
         return refuse("tried", reason or "tried already by this delegation")
@@ -215,6 +233,7 @@ def _look(
     leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
     if leased:
         until_at = until_at or max(_decided_at(one, backend, policy) for one in leased)
+        returns_at = until_at  # at the latest
         return refuse("in_trial")
     verdict: VerdictWord = "healthy"
     if state.state == "cooldown":
@@ -239,6 +258,7 @@ def _look(
             state=state.state,
             until_at=until_at,
             tier=entry.tier,
+            credential=credential,
         ),
         rank=1 if state.state == "cooldown" else 0,
     )
@@ -265,31 +285,6 @@ def _too_small(backend: Backend, request: Request) -> str | None:
     return None
 
 
-def _pick_credential(
-    backend: Backend, model: str | None, health: Mapping[ScopeId, Health], *, now: float
-) -> str | None:
-    """
-    The first usable one, in the order of the configuration (`fill_first`); of those that are in
-    cooldown or under somebody's trial only where nothing better is left.
-    """
-    if len(backend.credentials) < 2:
-        return next(iter(backend.credentials), None)
-
-    def rank(label: str) -> tuple[int, bool, float]:
-        scopes = scopes_of(backend, model, label)
-        found, _ = worst(health, scopes, now=now)
-        in_trial = any(
-            is_leased(health.get(scope), now=now) and view(health.get(scope), now=now).unproven
-            for scope in scopes
-        )
-        is_free = found.state == "healthy" and not in_trial
-        until_at = found.until_at if found.state in ("rate_limited", "broken") else None
-        never = float("inf") if found.state == "broken" else 0.0
-        return (0 if is_free else severity(found), in_trial, until_at or never)
-
-    return min(backend.credentials, key=rank, default=None)
-
-
 def _decided_at(record: Health, backend: Backend, policy: Policy) -> float:
     """When the trial of a scope is decided at the latest."""
     assert record.trial is not None
@@ -303,8 +298,7 @@ def _outages(
     backend = find_backend(policy, one.verdict.backend)
     if backend is None:
         return []
-    credential = _pick_credential(backend, one.verdict.model, health, now=now)
-    scopes = scopes_of(backend, one.verdict.model, credential)
+    scopes = scopes_of(backend, one.verdict.model, one.verdict.credential)
     return [
         record
         for scope in scopes
@@ -333,14 +327,13 @@ def _last_resort(
 def _early(one: _Seen, policy: Policy, health: Mapping[ScopeId, Health], *, now: float) -> _Seen:
     backend = find_backend(policy, one.verdict.backend)
     assert backend is not None
-    credential = _pick_credential(backend, one.verdict.model, health, now=now)
     return structs.replace(
         one,
         choice=Choice(
             entry=one.entry,
             backend=backend,
             model=one.verdict.model,
-            credential=credential,
+            credential=one.verdict.credential,
             trial_scopes=tuple(r.scope for r in _outages(one, policy, health, now=now)),
         ),
     )

@@ -13,9 +13,11 @@ from fallbackd.core import (
     decide_admit,
     decide_attempts,
     decide_callers,
+    decide_credentials,
     decide_endings,
     decide_health,
     decide_rescue,
+    decide_resume,
     decide_turns,
 )
 from fallbackd.core.draft import Draft
@@ -28,6 +30,7 @@ from fallbackd.core.events import (
     CancelRequested,
     ClockStepped,
     ConfigReloaded,
+    CredentialSeen,
     DelegateRequested,
     Event,
     HealthCleared,
@@ -39,9 +42,9 @@ from fallbackd.core.events import (
     Reported,
     RescueAdvanced,
     ResolveRequested,
+    Resumed,
     SessionCompacted,
     SessionEnded,
-    Started,
     Ticked,
     TurnAnswered,
     TurnBegan,
@@ -70,7 +73,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
         immediate answer or a rejection.
     """
     policy = in_project(policy, project_of(snapshot, event))
-    draft = Draft(snapshot, policy, now=now)
+    draft = Draft(snapshot, policy, now=now, luck=getattr(event, "luck", 0.5))
     match event:
         case DelegateRequested():
             return decide_admit.delegate_requested(draft, event)
@@ -102,6 +105,8 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             return draft.finish(answer=decide_health.health_resumed(draft, event))
         case ReadinessSeen():
             decide_health.readiness_seen(draft, event)
+        case CredentialSeen():
+            decide_credentials.credential_seen(draft, event)
         case SessionEnded():
             if snapshot.session is not None:
                 draft.drop_session_id(snapshot.session.session)
@@ -129,9 +134,8 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             decide_health.clock_stepped(draft, event.by_s)
             for delegation in snapshot.active.values():
                 draft.put_more_delegation(_shifted(delegation, event.by_s))
-        case Started():
-            if snapshot.delegation is not None:
-                decide_admit.lost(draft, event)
+        case Resumed():
+            decide_resume.resumed(draft, event)
         case _:
             assert_never(event)
     return draft.finish()

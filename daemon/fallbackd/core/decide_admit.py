@@ -5,13 +5,13 @@ from msgspec import structs
 from fallbackd.core.chain import candidates_for, find_role
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
-from fallbackd.core.ends import close, end
-from fallbackd.core.events import CancelRequested, DelegateRequested, Started
-from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.ends import end
+from fallbackd.core.events import CancelRequested, DelegateRequested
+from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.resolution import tried_key
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Decision, Delegation, Outcome, Rejection, RejectionKind, Session
+from fallbackd.core.state import Decision, Delegation, Rejection, RejectionKind, Session
 from fallbackd.core.stopping import stop_below, stopping
 from fallbackd.core.walk import BY_CALLER, walk
 
@@ -139,6 +139,8 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         inherited_tried=inherited,
         warnings=warnings,
         log_dir=event.log_dir,
+        boot=event.boot,
+        env_names=event.env_names,
         metadata=event.metadata,
     )
     draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
@@ -266,46 +268,3 @@ def session_of(draft: Draft, delegation: Delegation) -> Session:
         created_at=delegation.created_at,
         last_used_at=draft.now,
     )
-
-
-def lost(draft: Draft, event: Started) -> None:
-    """One delegation of a daemon that is gone: closed honestly, never as a success."""
-    delegation = draft.snapshot.delegation
-    assert delegation is not None
-    session = session_of(draft, delegation)
-    running = delegation.running
-    if running is not None and running.attempt in event.survivors:
-        return
-    failure = make_failure(
-        Reason.CRASH,
-        now=draft.now,
-        detail="daemon_lost",
-        confidence="exit_code",
-        signature="fallbackd/daemon_lost",
-        evidence="the daemon ended while this was under way",
-    )
-    failure = structs.replace(failure, marks_health=False)
-    message = "the daemon ended while this was under way; ask again if it still matters"
-    if running is not None:
-        gone = running.attempt not in event.unstopped
-        if not gone:
-            message = (
-                f"the daemon ended while this was under way, and the attempt on {running.backend} "
-                f"could not be stopped: look for its processes (pid {running.pid})"
-            )
-        attempt = structs.replace(
-            running, state="failed", ended_at=draft.now, failure=failure, ending=None, gone=gone
-        )
-        delegation = structs.replace(delegation, attempts=(*delegation.attempts[:-1], attempt))
-        draft.release(attempt)
-        draft.note(
-            "attempt.ended",
-            delegation,
-            backend=attempt.backend,
-            attempt=attempt.attempt,
-            state="failed",
-            reason=failure.reason.value,
-            detail=failure.detail,
-        )
-    outcome = Outcome(state="failed", failure=failure, message=message)
-    close(draft, delegation, session, outcome)  # what it began is lost like itself

@@ -25,6 +25,9 @@ from fallbackd.core.watch import Limits, Passed, Watch, expiry
 AGENT_STALL_S = 450.0
 HTTP_STALL_S = 180.0
 LOOPBACK_STALL_S = 900.0
+HTTP_TOTAL_S = 3600.0
+"""One answer takes minutes; only a stream without an end takes an hour. Not on loopback, where an
+agent may work for longer."""
 
 
 def limits_of(draft: Draft, delegation: Delegation, backend: Backend) -> Limits:
@@ -33,16 +36,21 @@ def limits_of(draft: Draft, delegation: Delegation, backend: Backend) -> Limits:
     first_answer_s = backend.first_answer_s or defaults.first_answer_s
     if first_answer_s is None:
         first_answer_s = 120.0 if delegation.mode == "interactive" else 300.0
+    is_http = backend.kind.endswith("-http") or backend.kind == "hermes-api"
     stall_s = backend.stall_s or defaults.stall_s
     if stall_s is None:
         stall_s = AGENT_STALL_S
-        if backend.kind.endswith("-http") or backend.kind == "hermes-api":
+        if is_http:
             stall_s = LOOPBACK_STALL_S if backend.loopback else HTTP_STALL_S
+    total_s = backend.timeout_s
+    if total_s is None and is_http and not backend.loopback:
+        total_s = HTTP_TOTAL_S
     return Limits(
         first_output_s=defaults.first_output_s or first_answer_s,
         first_answer_s=first_answer_s,
         stall_s=stall_s,
         busy_stall_s=backend.busy_stall_s or defaults.busy_stall_s,
+        total_s=total_s,
         loop_steps=defaults.loop_steps,
         shows_answer=not backend.plain_output,
     )
@@ -88,6 +96,7 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
         backend=attempt.backend,
         attempt=attempt.attempt,
         model=attempt.model,
+        credential=attempt.credential,
         trial=attempt.trial,
         log_path=attempt.log_path,
     )
@@ -96,7 +105,8 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
         return
     limits = limits_of(draft, current.delegation, backend)
     # Silence after the first output may be over before the limits of the first output are.
-    at = attempt.started_at + min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
+    first_s = min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
+    at = attempt.started_at + min(first_s, limits.total_s or first_s)
     if attempt.trial and backend.plain_output:
         at = min(at, attempt.started_at + draft.policy.defaults.trial_grace_s)
     if attempt.patience_until_at is not None:
@@ -130,6 +140,8 @@ def attempt_answered(draft: Draft, event: AttemptAnswered) -> None:
             credential=attempt.credential,
             started_at=attempt.started_at,
         )
+    if attempt.answered_at is None and len(current.delegation.attempts) > 1:
+        draft.wake_waiting()  # whoever waits to make the same move sees that there is life
 
 
 def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
@@ -138,7 +150,8 @@ def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
     if current is None or current.attempt.state == "stopping":
         return
     patience_s = draft.policy.patience_s(current.delegation.mode)
-    until_at = current.attempt.patience_until_at or draft.now + patience_s
+    since_at = draft.now if event.since_at is None else min(event.since_at, draft.now)
+    until_at = current.attempt.patience_until_at or since_at + patience_s
     waits_until_at = draft.now
     if event.wait_s is not None:
         waits_until_at = max(waits_until_at, draft.now + event.wait_s)

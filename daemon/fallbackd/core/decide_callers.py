@@ -1,41 +1,25 @@
 """Callers that talk to a provider themselves: what they would use, and what they saw."""
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fallbackd.core import health as machine
-from fallbackd.core.chain import Choice, Request, Resolved, candidate_key, candidates_for, find_role
+from fallbackd.core.callers import (
+    ReportAnswer,
+    counted_credential,
+    leased,
+    on_same_backend,
+    resolution_of,
+)
+from fallbackd.core.chain import Choice, Request, candidate_key, candidates_for, find_role
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, is_lease
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Decision, Hop, Rejection, Session, Verdict
-
-LEASE_S = 600.0
-"""A caller that never reports loses its lease after this long."""
-
-
-class Resolution(Struct, frozen=True, kw_only=True):
-    """What would be used now; `backend` null: nobody."""
-
-    backend: str | None
-    model: str | None = None
-    credential: str | None = None
-    tier: str | None = None
-    trigger: str | None = None
-    candidates: tuple[Verdict, ...] = ()
-    retry_at: float | None = None
-    lease_id: str | None = None
-    lease_generation: int | None = None
-    lease_expires_at: float | None = None
-
-
-class ReportAnswer(Struct, frozen=True, kw_only=True):
-    failure: Failure | None = None
-    next: Resolution | None = None
-    ignored: bool = False
+from fallbackd.core.state import Decision, Hop, Rejection, Session
 
 
 def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
@@ -67,45 +51,14 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
         last_resort=event.lease is not None,
     )
     resolved = draft.resolve(candidates, request)
-    found = _resolution(candidates, resolved)
     choice = resolved.choice
-    if choice is not None and choice.trial_scopes and event.lease is not None:
-        generation = 0
-        for scope in choice.trial_scopes:
-            leased = machine.lease(
-                draft.health[scope],
-                event.lease,
-                now=draft.now,
-                expires_at=draft.now + LEASE_S,
-            )
-            draft.put_health(leased)
-            generation = leased.generation
-        found = structs.replace(
-            found,
-            lease_id=event.lease,
-            lease_generation=generation,
-            lease_expires_at=draft.now + LEASE_S,
-        )
+    found = resolution_of(candidates, resolved)
+    if choice is not None:
+        found = leased(draft, found, choice, event.lease, owner=event.owner)
+        draft.count_credential(choice.backend.id, counted_credential(choice))
     if event.session is not None and choice is not None and candidates:
         draft.put_session(_resolved_session(draft, event, session, candidates[0], choice.backend))
     return draft.finish(answer=found)
-
-
-def _resolution(candidates: tuple[Entry, ...], resolved: Resolved) -> Resolution:
-    choice = resolved.choice
-    if choice is None:
-        return Resolution(backend=None, candidates=resolved.verdicts, retry_at=resolved.retry_at)
-    first = candidates[0]
-    redirected = (first.backend, first.model) != (choice.entry.backend, choice.entry.model)
-    return Resolution(
-        backend=choice.backend.id,
-        model=choice.model,
-        credential=choice.credential,
-        tier=choice.entry.tier,
-        trigger="preemptive" if redirected else None,
-        candidates=resolved.verdicts,
-        retry_at=resolved.retry_at,
-    )
 
 
 def _resolved_session(
@@ -144,6 +97,17 @@ def reported(draft: Draft, event: Reported) -> Decision:
                 data={"backend": event.backend},
             )
         )
+    if backend.credentials and event.credential not in (None, *backend.credentials):
+        known = ", ".join(backend.credentials)
+        return Decision(
+            rejection=Rejection(
+                kind="unknown_backend",
+                message=f"{backend.id} has no credential {event.credential!r}; it has {known}",
+                data={"backend": backend.id, "credential": event.credential},
+            )
+        )
+    if event.credential is None and len(backend.credentials) == 1:
+        event = structs.replace(event, credential=backend.credentials[0])
     session = draft.snapshot.session
     model = event.model or backend.model
     lease = event.lease
@@ -163,7 +127,7 @@ def reported(draft: Draft, event: Reported) -> Decision:
                 draft.put_session(_served(draft, session, backend))
             return draft.finish(answer=ReportAnswer())
         case "failure":
-            return _reported_failure(draft, event, backend, model, session)
+            return _reported_failure(draft, event, backend, model, session, was_trial=bool(lease))
 
 
 def _give_back(draft: Draft, lease: AttemptId) -> bool:
@@ -192,7 +156,13 @@ def _served(draft: Draft, session: Session, backend: Backend) -> Session:
 
 
 def _reported_failure(
-    draft: Draft, event: Reported, backend: Backend, model: str | None, session: Session | None
+    draft: Draft,
+    event: Reported,
+    backend: Backend,
+    model: str | None,
+    session: Session | None,
+    *,
+    was_trial: bool,
 ) -> Decision:
     failure = event.failure
     if session is None and event.session is not None:
@@ -214,15 +184,34 @@ def _reported_failure(
     if session is not None and session.attempt is None and event.attempt is not None:
         session = structs.replace(session, reported_attempt=event.attempt)
     failure = own_trouble(draft, backend, failure, has_route=event.has_route) or failure
-    draft.mark(
-        failure,
+    once_more = not was_trial and first_throttle(
+        draft,
         backend,
+        failure,
         model=model,
         credential=event.credential,
         started_at=event.started_at,
-        luck=event.luck,
     )
+    if not once_more:
+        draft.mark(
+            failure,
+            backend,
+            model=model,
+            credential=event.credential,
+            started_at=event.started_at,
+            luck=event.luck,
+        )
     role = None if session is None else session.role
+    candidates = candidates_for(
+        draft.policy, backend=None if role else backend.id, role=role, chain=None, session=session
+    )
+    here = on_same_backend(draft, event, backend, failure, candidates, once_more=once_more)
+    if here is not None:
+        if session is not None:
+            draft.put_session(structs.replace(session, last_used_at=draft.now))
+        return draft.finish(
+            answer=ReportAnswer(failure=failure, next=here, candidates=here.candidates)
+        )
     known = None if role is None else find_role(draft.policy, role)
     wanted = None if known is None else known.fallback_on
     may_hop = failure.hop and (wanted is None or failure.reason in wanted)
@@ -230,9 +219,6 @@ def _reported_failure(
         if session is not None:
             draft.put_session(structs.replace(session, last_used_at=draft.now))
         return draft.finish(answer=ReportAnswer(failure=failure))
-    candidates = candidates_for(
-        draft.policy, backend=None if role else backend.id, role=role, chain=None, session=session
-    )
     tried = frozenset({candidate_key(backend.id, None), candidate_key(backend.id, event.model)})
     larger_than = backend.context_tokens if failure.shrink_input else None
     resolved = draft.resolve(
@@ -245,12 +231,21 @@ def _reported_failure(
     )
     following = None
     if resolved.choice is not None:
-        following = _resolution(candidates, resolved)
+        following = resolution_of(candidates, resolved)
+        following = leased(draft, following, resolved.choice, event.next_lease, owner=event.owner)
+        draft.count_credential(resolved.choice.backend.id, counted_credential(resolved.choice))
         if session is not None:
             session = _moved(draft, session, backend, resolved.choice, failure)
     if session is not None:
         draft.put_session(structs.replace(session, last_used_at=draft.now))
-    return draft.finish(answer=ReportAnswer(failure=failure, next=following))
+    return draft.finish(
+        answer=ReportAnswer(
+            failure=failure,
+            next=following,
+            candidates=resolved.verdicts,
+            retry_at=resolved.retry_at,
+        )
+    )
 
 
 def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:

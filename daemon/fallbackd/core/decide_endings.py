@@ -10,11 +10,14 @@ from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import end, end_by_deadline
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.exchange import Usage
-from fallbackd.core.failures import LOW_CONFIDENCE, Failure, Reason
+from fallbackd.core.failures import DAEMON_LOST_DETAIL, LOW_CONFIDENCE, Failure, Reason
 from fallbackd.core.meter import add_cost
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.scopes import find_backend, model_of
+from fallbackd.core.resolution import entry_of
+from fallbackd.core.retry_budget import may_retry
+from fallbackd.core.rotation import first_throttle
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
 from fallbackd.core.stopping import stop_below
 from fallbackd.core.walk import BY_CALLER, walk
@@ -82,13 +85,14 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         _succeeded(draft, delegation, session, attempt)
         return
     if not event.gone:
-        is_over = delegation.deadline_at is not None and now >= delegation.deadline_at
-        if not (delegation.cancelling or is_over):
-            delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
+        delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
         _unproven_end(draft, delegation, session, attempt)
         return
+    is_late = delegation.deadline_at is not None and now >= delegation.deadline_at
+    if delegation.cancelling or is_late:
+        # What it had shown before it was stopped is known of its backend all the same.
+        delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
     if delegation.cancelling:
-        draft.release(attempt)
         end(
             draft,
             delegation,
@@ -98,8 +102,7 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
             failure=failure,
         )
         return
-    if delegation.deadline_at is not None and now >= delegation.deadline_at:
-        draft.release(attempt)
+    if is_late:
         end_by_deadline(draft, delegation, session)
         return
     _failed(draft, delegation, session, attempt, failure, backend, luck=event.luck)
@@ -313,7 +316,16 @@ def _retry_at(
     stated_s = failure.wait_s
     threshold_s = draft.policy.wait_threshold_s(delegation.mode)
     key = candidate_key(attempt.backend, attempt.model)
-    if failure.reason is Reason.RATE_LIMIT:
+    if failure.reason is Reason.RATE_LIMIT and first_throttle(
+        draft,
+        backend,
+        failure,
+        model=attempt.model,
+        credential=attempt.credential,
+        started_at=attempt.started_at,
+    ):
+        at = now
+    elif failure.reason is Reason.RATE_LIMIT:
         if stated_s is None or stated_s > threshold_s or key in delegation.waited:
             return None
         at = now + stated_s
@@ -324,6 +336,8 @@ def _retry_at(
         allowed = 0 if policy is None else policy.retries
         if backend.retries is not None:
             allowed = backend.retries
+        if failure.detail == DAEMON_LOST_DETAIL:
+            allowed += 1  # it was our end, not that of the backend
         made = sum(
             1
             for one in delegation.attempts
@@ -346,7 +360,7 @@ def _retry_at(
             return None  # the program's own retries have used it up: ours would end at its start
     if delegation.deadline_at is not None and at >= delegation.deadline_at:
         return None
-    return at
+    return at if may_retry(draft) else None
 
 
 def backoff_s(draft: Draft, backend: Backend, retry: int, *, luck: float) -> float:
@@ -363,18 +377,11 @@ def _wait_to_retry(
     key = candidate_key(attempt.backend, attempt.model)
     stated = failure.wait_s is not None
     backend = find_backend(draft.policy, attempt.backend)
-    entry = next(
-        (
-            one
-            for one in delegation.candidates
-            if one.backend == attempt.backend
-            and backend is not None
-            and model_of(one, backend) == attempt.model
-        ),
-        Entry(backend=attempt.backend, model=attempt.model),
-    )
+    entry = Entry(backend=attempt.backend, model=attempt.model)
+    if backend is not None:
+        entry = entry_of(delegation, attempt, backend)
     waited = delegation.waited
-    if failure.reason is Reason.RATE_LIMIT:
+    if failure.reason is Reason.RATE_LIMIT and stated:
         waited = (*waited, key)
     draft.tell(
         delegation,
@@ -395,6 +402,7 @@ def _wait_to_retry(
                 limit_at=at,
                 retry=entry,
                 retry_of=attempt.attempt,
+                credential=attempt.credential,
                 is_stated=stated,
             ),
             waited=waited,

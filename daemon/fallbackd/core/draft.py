@@ -42,10 +42,13 @@ from fallbackd.core.words import words_of_change, words_of_effect
 
 
 class Draft:
-    def __init__(self, snapshot: Snapshot, policy: Policy, *, now: float) -> None:
+    def __init__(
+        self, snapshot: Snapshot, policy: Policy, *, now: float, luck: float = 0.5
+    ) -> None:
         self.snapshot = snapshot
         self.policy = policy
         self.now = now
+        self.luck = luck
         self.health: dict[ScopeId, Health] = dict(snapshot.health)
         self.meters: dict[BackendId, Meter] = dict(snapshot.meters)
         self._delegation: Delegation | None = None
@@ -141,6 +144,7 @@ class Draft:
     # --- health ----------------------------------------------------------------------------
 
     def resolve(self, candidates: tuple[Entry, ...], request: Request) -> Resolved:
+        request = structs.replace(request, luck=self.luck)
         return resolve(candidates, request, self.policy, self.health, self.meters, now=self.now)
 
     def mark(
@@ -227,9 +231,13 @@ class Draft:
         self.meters[used.backend] = used
         self._metered[used.backend] = None
 
-    def count_start(self, backend: BackendId) -> None:
-        self.meters[backend] = meter.started(self.meters.get(backend), backend, now=self.now)
-        self._metered[backend] = None
+    def count_start(self, backend: BackendId, *, is_first: bool) -> None:
+        used = meter.started(self.meters.get(backend), backend, now=self.now)
+        self.put_meter(meter.demanded(used, backend, is_first=is_first, now=self.now))
+
+    def count_credential(self, backend: BackendId, credential: str | None) -> None:
+        if credential is not None:
+            self.put_meter(meter.chose(self.meters.get(backend), backend, credential))
 
     def count_usage(self, backend: BackendId, usage: Usage) -> None:
         if usage == Usage():
@@ -283,22 +291,25 @@ class Draft:
         if any(isinstance(one, PutHealth) for one in changes):
             effects.append(Export())
         return Decision(
-            changes=(*changes, *(_told(one, changes, effects) for one in self._others)),
+            changes=(*changes, *_told(self._others, changes, effects)),
             effects=tuple(effects),
             rejection=rejection,
             answer=answer,
         )
 
 
-def _told(one: Change, changes: Sequence[Change], effects: Sequence[Effect]) -> Change:
-    """A part of a story with what else came of the decision, in words."""
-    if not isinstance(one, PutStory):
-        return one
-    return structs.replace(
-        one,
-        changes=tuple(found for each in changes if (found := words_of_change(each))),
-        effects=tuple(found for each in effects if (found := words_of_effect(each))),
-    )
+def _told(
+    others: Sequence[Change], changes: Sequence[Change], effects: Sequence[Effect]
+) -> list[Change]:
+    """The parts of stories with what else came of the decision, in words."""
+    if not any(isinstance(one, PutStory) for one in others):
+        return list(others)
+    kept = tuple(found for each in changes if (found := words_of_change(each)))
+    ordered = tuple(found for each in effects if (found := words_of_effect(each)))
+    return [
+        structs.replace(one, changes=kept, effects=ordered) if isinstance(one, PutStory) else one
+        for one in others
+    ]
 
 
 def _backend_of(scope: ScopeId, policy: Policy) -> BackendId | None:

@@ -15,8 +15,17 @@ class StartAttempt(Struct, frozen=True, kw_only=True, tag="start_attempt"):
     backend: BackendId
     model: str | None = None
     effort: str | None = None
+    credential: str | None = None
+    """Label of the one that makes the call; None: the backend's own login."""
     handoff: str | None = None
     """What the attempt before did, put in front of the prompt; None: the prompt as it is."""
+    taken_up: bool = False
+    """An earlier run of the daemon has ordered it: it may run, or have ended. What was never
+    started is started now."""
+    was_started: bool = False
+    """It is known to have been: where nothing is found of it, nobody knows what it came to."""
+    rebooted: bool = False
+    """Under another boot of the machine: it runs no more, and is not started again."""
 
 
 class StopAttempt(Struct, frozen=True, kw_only=True, tag="stop_attempt"):

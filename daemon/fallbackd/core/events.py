@@ -35,6 +35,11 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
     log_dir: str = ""
     """Where the logs of its attempts go; the log of attempt n is `<log_dir>/<n>/output.log`."""
+    boot: str = ""
+    """Identity of this boot of the machine."""
+    env_names: tuple[str, ...] = ()
+    """Variables that the caller set. Their values are nowhere but in the engine."""
+    luck: float = 0.5
 
 
 class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
@@ -52,6 +57,8 @@ class AttemptRetrying(Struct, frozen=True, kw_only=True, tag="attempt_retrying")
     attempt: AttemptId
     failure: Failure
     wait_s: float | None = None
+    since_at: float | None = None
+    """When it first said so, where nobody listened then; None: now."""
 
 
 class AttemptGaveUp(Struct, frozen=True, kw_only=True, tag="attempt_gave_up"):
@@ -99,6 +106,9 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
     prompt_tokens: int | None = None
     lease: AttemptId | None = None
     """Minted by the engine where the caller wants to make the call itself."""
+    owner: str | None = None
+    """Who that is, in a word for people."""
+    luck: float = 0.5
 
 
 class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
@@ -112,6 +122,9 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     attempt: AttemptId | None = None
     lease: AttemptId | None = None
     """The lease of the `resolve` that this call was made with."""
+    next_lease: AttemptId | None = None
+    """Minted by the engine where the caller goes on by itself with the next candidate."""
+    owner: str | None = None
     started_at: float | None = None
     failure: Failure | None = None
     has_route: bool = True
@@ -151,6 +164,18 @@ class ReadinessSeen(Struct, frozen=True, kw_only=True, tag="readiness_seen"):
     detail: str | None = None
     repaired: bool = False
     """The login or the program changed since the mark: evidence of repair."""
+
+
+class CredentialSeen(Struct, frozen=True, kw_only=True, tag="credential_seen"):
+    """What a look at the source of a credential found, without using it."""
+
+    backend: BackendId
+    credential: str
+    reason: Reason | None = None
+    """Why it cannot be used; None: it is there."""
+    detail: str | None = None
+    changed: bool = False
+    """It is another one than the one that failed."""
 
 
 class SessionEnded(Struct, frozen=True, kw_only=True, tag="session_ended"):
@@ -259,12 +284,12 @@ class ClockStepped(Struct, frozen=True, kw_only=True, tag="clock_stepped"):
     by_s: float
 
 
-class Started(Struct, frozen=True, kw_only=True, tag="started"):
-    """A new run of the daemon. Attempts that are not among the survivors are lost."""
+class Resumed(Struct, frozen=True, kw_only=True, tag="resumed"):
+    """A new run of the daemon has read an unfinished delegation back."""
 
-    survivors: tuple[AttemptId, ...] = ()
-    unstopped: tuple[AttemptId, ...] = ()
-    """Lost attempts whose processes could not be ended."""
+    delegation: DelegationId
+    boot: str = ""
+    """Identity of this boot of the machine."""
     luck: float = 0.5
 
 
@@ -284,6 +309,7 @@ Event = (
     | HealthPaused
     | HealthResumed
     | ReadinessSeen
+    | CredentialSeen
     | SessionEnded
     | SessionCompacted
     | TurnBegan
@@ -296,5 +322,5 @@ Event = (
     | ConfigReloaded
     | Ticked
     | ClockStepped
-    | Started
+    | Resumed
 )

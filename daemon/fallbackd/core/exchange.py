@@ -14,6 +14,26 @@ Permissions = Literal["read", "workspace", "full"]
 Mode = Literal["interactive", "batch"]
 
 
+class CredentialRef(Struct, frozen=True, kw_only=True):
+    """Where a secret is found; never the secret. Resolved at the edge, just before its use."""
+
+    label: str
+    """Its name for people, in health and in the story."""
+    source: Literal["env", "file", "command", "systemd"]
+    name: str = ""
+    """The variable, the path of the file, or the name of the systemd credential."""
+    argv: tuple[str, ...] = ()
+    """The command that prints it, without a shell."""
+    field: str | None = None
+    """Where it is in a JSON document: names with dots between them (`tokens.access_token`)."""
+    into: str | None = None
+    """For programs: the variable that is set to it in the program, and nowhere else."""
+
+
+CREDENTIAL = "{credential}"
+"""Stands for the secret of the chosen credential in the templates of `secret_headers`."""
+
+
 class Work(Struct, frozen=True, kw_only=True):
     """One prompt, as a kind needs it to build its call. Never stored, logged or shown."""
 
@@ -26,6 +46,8 @@ class Work(Struct, frozen=True, kw_only=True):
     """Private directory of this attempt, for settings that are passed per run."""
     model: str | None = None
     effort: str | None = None
+    credential: CredentialRef | None = None
+    """The one that the core chose for this attempt; None: the backend's own login."""
     session: str = ""
     permissions: Permissions = "workspace"
     mode: Mode = "batch"
@@ -55,6 +77,8 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     env: Mapping[str, str] = field(default_factory=dict)
     """Set on top of the scrubbed environment of the daemon."""
     unset: tuple[str, ...] = ()
+    credential: CredentialRef | None = None
+    """Set as its variable `into` by the transport, on top of `env`."""
     scratch_files: tuple[ScratchFile, ...] = ()
     own_tmp: bool = False
     """`TMPDIR` is a directory of the attempt, removed when it is over."""
@@ -63,17 +87,35 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
         return f"CommandLine({self.argv[:1]!r}, {len(self.argv) - 1} arguments)"
 
 
+class Tls(Struct, frozen=True, kw_only=True):
+    """How a server's certificate is judged, and our own is shown. Paths may begin with `~/`."""
+
+    ca_file: str | None = None
+    """None: what the machine trusts."""
+    client_cert: str | None = None
+    client_key: str | None = None
+    verify: bool = True
+
+
 class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):
     method: str
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     secret_headers: Mapping[str, str] = field(default_factory=dict)
     """Header name → name of the environment variable that holds its value; `Bearer {}` as
-    template is `"Authorization": "Bearer {HERMES_API_KEY}"`. Resolved by the transport."""
+    template is `"Authorization": "Bearer {HERMES_API_KEY}"`. Resolved by the transport.
+    `{credential}` is the secret of `credential`."""
+    credential: CredentialRef | None = None
+    """Whose secret `{credential}` stands for."""
     body: bytes = b""
+    secret_fields: Mapping[str, str] = field(default_factory=dict)
+    """The same for fields of a body that is one JSON object; put in when it is sent."""
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 180.0
     max_bytes: int = 32 * 1024 * 1024
+    ends_with: tuple[bytes, ...] = ()
+    """Marks in the body after which the answer is complete, even if the server holds the line."""
+    tls: Tls | None = None
 
     def __repr__(self) -> str:
         return f"HttpRequest({self.method} {self.url})"
@@ -133,10 +175,17 @@ class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
     stopped: bool = False
     """We asked it to stop before it ended."""
     note: str = ""
+    rebooted: bool = False
+    """The machine was started anew before anybody recorded how it ended."""
 
 
 class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):
-    """The operating system refused: `error` is its symbolic name (ENOENT, EACCES, E2BIG, …)."""
+    """
+    The operating system refused: `error` is its symbolic name (ENOENT, EACCES, E2BIG, …).
+
+    `NO_SECRET` and `OLD_SECRET` are ours: the secret of the call's credential is not there, or is
+    over by its own date. `text` says where, never what was found.
+    """
 
     error: str
     text: str
@@ -154,6 +203,10 @@ class HttpResponse(Struct, frozen=True, kw_only=True, tag="response"):
     stopped: bool = False
     truncated: bool = False
     """The body ended before its announced end, or was longer than `max_bytes`."""
+
+
+DAEMON_LOST = "DaemonLost"
+"""`NoAnswer.exception` where the daemon that made the request ended before the response did."""
 
 
 class NoAnswer(Struct, frozen=True, kw_only=True, tag="no_answer"):

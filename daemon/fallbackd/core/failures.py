@@ -62,6 +62,10 @@ LOW_CONFIDENCE = frozenset({Reason.CRASH, Reason.UNKNOWN, Reason.TIMEOUT})
 """Reasons that two candidates of one delegation may owe to the prompt (poison work)."""
 
 
+DAEMON_LOST_DETAIL = "daemon_lost"
+"""Of a `crash` that was the end of the daemon: what ran inside it is asked for once more."""
+
+
 class Flags(Struct, frozen=True, kw_only=True):
     retryable: bool = False
     """The same request to the same backend may succeed within about 15 minutes."""

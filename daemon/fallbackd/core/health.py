@@ -13,6 +13,7 @@ Nothing here moves by itself: a record keeps the last outage and the two ends of
 question, and how often anybody looked makes no difference.
 """
 
+from collections.abc import Collection
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -59,6 +60,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     leased_at: float
     expires_at: float | None = None
     """Null: it belongs to an attempt of ours and ends with it."""
+    owner: str | None = None
+    """The caller that makes the attempt by itself, in a word for people."""
 
 
 class Pause(Struct, frozen=True, kw_only=True):
@@ -80,6 +83,8 @@ class Health(Struct, frozen=True, kw_only=True):
     """What was last said to the world; the tick says the rest."""
     loaded_at: float | None = None
     """When this record was read from disk, if nothing has confirmed it since."""
+    throttled_at: float | None = None
+    """A first throttle that has marked nothing, where another credential could take over."""
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -276,7 +281,9 @@ def succeed(health: Health, *, started_at: float) -> Health:
     """The provider answered an attempt that began at `started_at`: later marks stand."""
     if health.outage is not None and started_at < health.outage.since_at:
         return health
-    return structs.replace(health, outage=None, trial=None, loaded_at=None, early_trials=0)
+    return structs.replace(
+        health, outage=None, trial=None, loaded_at=None, early_trials=0, throttled_at=None
+    )
 
 
 def clear(health: Health) -> Health:
@@ -287,11 +294,17 @@ def clear(health: Health) -> Health:
         generation=health.generation + 1,
         loaded_at=None,
         early_trials=0,
+        throttled_at=None,
     )
 
 
 def lease(
-    health: Health, attempt: AttemptId, *, now: float, expires_at: float | None = None
+    health: Health,
+    attempt: AttemptId,
+    *,
+    now: float,
+    expires_at: float | None = None,
+    owner: str | None = None,
 ) -> Health:
     generation = health.generation + 1
     early = health.outage is not None and (
@@ -299,7 +312,13 @@ def lease(
     )
     return structs.replace(
         health,
-        trial=Trial(attempt=attempt, generation=generation, leased_at=now, expires_at=expires_at),
+        trial=Trial(
+            attempt=attempt,
+            generation=generation,
+            leased_at=now,
+            expires_at=expires_at,
+            owner=owner,
+        ),
         generation=generation,
         last_attempt_at=now,
         early_trials=health.early_trials + (1 if early else 0),
@@ -349,6 +368,7 @@ def shift(health: Health, by_s: float) -> Health:
         ),
         last_attempt_at=moved(health.last_attempt_at),
         loaded_at=moved(health.loaded_at),
+        throttled_at=moved(health.throttled_at),
     )
 
 
@@ -365,18 +385,26 @@ def shift_outage(outage: Outage, by_s: float) -> Outage:
     )
 
 
-def from_disk(health: Health, *, now: float, stopped_s: float = 0.0) -> Health:
+def from_disk(
+    health: Health,
+    *,
+    now: float,
+    stopped_s: float = 0.0,
+    running: Collection[AttemptId] = (),
+) -> Health:
     """
-    A record of an earlier run: its lease is void; one that lies in the future starts anew.
+    A record of an earlier run: a lease of nobody who runs still is void; one that lies in the
+    future starts anew.
 
     Args:
+        running: Attempts that are taken up: a trial among them is still the only one.
         stopped_s: How long no daemon was there. After a long stop a window of our own policy is
             over: one trial tells more than a belief of long ago. What a provider or a person
             said stands.
 
     Source: a clock that was set back between two runs must not make a window longer than it was.
     """
-    outage = health.outage
+    outage, trial = health.outage, health.trial
     if (
         outage is not None
         and stopped_s >= LONG_STOP_S
@@ -396,7 +424,7 @@ def from_disk(health: Health, *, now: float, stopped_s: float = 0.0) -> Health:
     return structs.replace(
         health,
         outage=outage,
-        trial=None,
+        trial=trial if trial is not None and trial.attempt in running else None,
         loaded_at=now,
         last_attempt_at=None
         if health.last_attempt_at is None

@@ -1,5 +1,7 @@
 """How much a backend has been used within the last hour, and how its work was timed."""
 
+from collections.abc import Iterable
+
 from msgspec import structs
 
 from fallbackd.core.exchange import Usage
@@ -7,12 +9,41 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.state import Meter
 
 HOUR_MIN = 60
+DEMAND_MIN = 2
+"""How many minutes, the current one included, the budget of further attempts looks at."""
 MAX_WEIGHT = 20.0
 """Older measurements fade: the sum of ratios never weighs more than this many."""
 
 
 def started(meter: Meter | None, backend: BackendId, *, now: float) -> Meter:
     return _add(meter or Meter(backend=backend), attempts=1, tokens=0, now=now)
+
+
+def demanded(meter: Meter | None, backend: BackendId, *, is_first: bool, now: float) -> Meter:
+    """Count an attempt as the first of its delegation, or as a further one."""
+    base = meter or Meter(backend=backend)
+    minute = int(now // 60)
+    recent = [one for one in base.demand if minute - DEMAND_MIN < one[0] <= minute]
+    before = recent.pop() if recent and recent[-1][0] == minute else (minute, 0, 0)
+    first, further = before[1] + int(is_first), before[2] + int(not is_first)
+    return structs.replace(base, demand=(*recent, (minute, first, further)))
+
+
+def demand(meters: Iterable[Meter], *, now: float) -> tuple[int, int]:
+    """First and further attempts of all backends within the last minutes."""
+    minute = int(now // 60)
+    recent = [
+        one for each in meters for one in each.demand if minute - DEMAND_MIN < one[0] <= minute
+    ]
+    return sum(one[1] for one in recent), sum(one[2] for one in recent)
+
+
+def chose(meter: Meter | None, backend: BackendId, credential: str) -> Meter:
+    """Count a call that a credential was chosen for."""
+    base = meter or Meter(backend=backend)
+    counts = dict(base.credential_uses)
+    counts[credential] = counts.get(credential, 0) + 1
+    return structs.replace(base, credential_uses=tuple(counts.items()), last_credential=credential)
 
 
 def used(meter: Meter | None, backend: BackendId, usage: Usage, *, now: float) -> Meter:
@@ -105,8 +136,9 @@ def shift(meter: Meter, by_s: float) -> Meter:
     minutes = round(by_s / 60)
     starts = tuple((minute + minutes, count, tokens) for minute, count, tokens in meter.starts)
     ends = tuple((minute + minutes, good, bad) for minute, good, bad in meter.ends)
+    demand = tuple((minute + minutes, one, more) for minute, one, more in meter.demand)
     answered_at = None if meter.answered_at is None else meter.answered_at + by_s
-    return structs.replace(meter, starts=starts, ends=ends, answered_at=answered_at)
+    return structs.replace(meter, starts=starts, ends=ends, demand=demand, answered_at=answered_at)
 
 
 def _recent(meter: Meter | None, *, now: float) -> list[tuple[int, int, int]]:

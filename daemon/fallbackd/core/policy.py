@@ -114,6 +114,10 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     backoff_base_s: Annotated[float, Meta(ge=0, le=60)] = 2.0
     backoff_max_s: Annotated[float, Meta(ge=0, le=600)] = 60.0
     max_attempts: Annotated[int, Meta(ge=1, le=50)] = 8
+    retry_share: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Attempts beyond the first of each delegation, as a part of the first ones of this host."""
+    retry_floor: Annotated[int, Meta(ge=0, le=10_000)] = 8
+    """As many such attempts are allowed where hardly anything is demanded."""
     max_running: Annotated[int, Meta(ge=1, le=1000)] = 64
     """Running attempts on this host; more wait in the state `queued`."""
     last_resort_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
@@ -141,6 +145,9 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     effort: str | None = None
 
 
+CredentialStrategy = Literal["fill_first", "round_robin", "least_used", "random"]
+
+
 class Backend(Struct, frozen=True, kw_only=True):
     """What decisions know about one configured backend."""
 
@@ -158,6 +165,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     quota: str | None = None
     credentials: tuple[str, ...] = ()
     """Labels. Values are never here."""
+    credential_strategy: CredentialStrategy = "fill_first"
     context_tokens: int | None = None
     hourly_cap: int | None = None
     """Enforced where it is configured."""

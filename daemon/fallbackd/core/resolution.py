@@ -4,7 +4,8 @@ from fallbackd.core.chain import Request, candidate_key, find_role, sameness
 from fallbackd.core.draft import Draft
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
-from fallbackd.core.scopes import find_backend
+from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.scopes import find_backend, model_of
 from fallbackd.core.state import Attempt, Delegation, Session
 
 
@@ -51,6 +52,18 @@ def tried_key(delegation: Delegation, attempt: Attempt) -> str:
         if entry.backend == attempt.backend and entry.model == attempt.model:
             return candidate_key(entry.backend, entry.model)
     return candidate_key(attempt.backend, None)
+
+
+def entry_of(delegation: Delegation, attempt: Attempt, backend: Backend) -> Entry:
+    """The entry of the chain that an attempt was made for."""
+    return next(
+        (
+            one
+            for one in delegation.candidates
+            if one.backend == attempt.backend and model_of(one, backend) == attempt.model
+        ),
+        Entry(backend=attempt.backend, model=attempt.model),
+    )
 
 
 def _affinity(draft: Draft, delegation: Delegation, session: Session) -> BackendId | None:

@@ -52,6 +52,8 @@ def failed_scope(
     on_model = own if model is None else ScopeId(f"model:{backend.id}/{model}")
     on_credential = own if credential is None else credential_scope(backend, credential)
     match failure.reason:
+        case Reason.RATE_LIMIT if not failure.rotate_credential:
+            return on_model  # an aggregator's upstream is throttled: no key would do better
         case Reason.RATE_LIMIT:
             if credential is None:
                 return own
@@ -63,6 +65,8 @@ def failed_scope(
         case Reason.NETWORK:
             return own if backend.provider is None else ScopeId(f"provider:{backend.provider}")
         case Reason.BILLING | Reason.AUTH:
+            return on_credential
+        case Reason.NOT_CONFIGURED if failure.rotate_credential:
             return on_credential
         case _:
             return own

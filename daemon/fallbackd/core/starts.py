@@ -1,5 +1,7 @@
 """The start of an attempt, with the hop, the notice and the lease that belong to it."""
 
+from typing import Any
+
 from msgspec import structs
 
 from fallbackd.core import health as machine
@@ -9,6 +11,7 @@ from fallbackd.core.effects import StartAttempt, WakeAt
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import attempt_id
 from fallbackd.core.resolution import reactive_hops
+from fallbackd.core.retry_budget import shown
 from fallbackd.core.scopes import backend_scope
 from fallbackd.core.state import Attempt, Delegation, Hop, Session
 
@@ -23,8 +26,14 @@ def start(
     *,
     event: str,
     retry_of: str | None = None,
+    rotates: bool = False,
 ) -> None:
-    """Start an attempt on a choice, with the hop and the lease that belong to it."""
+    """
+    Start an attempt on a choice, with the hop and the lease that belong to it.
+
+    Args:
+        rotates: Another credential of the same candidate: no hop.
+    """
     now = draft.now
     number = len(delegation.attempts) + 1
     attempt = Attempt(
@@ -46,7 +55,7 @@ def start(
     own = machine.Health(scope=backend_scope(choice.backend.id))
     record = draft.health.get(own.scope, own)
     draft.put_health(structs.replace(record, last_attempt_at=now))
-    hop = None if retry_of is not None else _hop(draft, delegation, session, choice)
+    hop = None if retry_of is not None or rotates else _hop(draft, delegation, session, choice)
     if hop is not None:
         delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
         session = _fallen(draft, delegation, session, hop)
@@ -60,16 +69,20 @@ def start(
         phase=None,
         last_activity_at=now,
     )
-    draft.count_start(choice.backend.id)
+    budget: dict[str, Any] = {"retry_budget": shown(draft)} if before else {}
+    draft.count_start(choice.backend.id, is_first=not before)
+    draft.count_credential(choice.backend.id, choice.credential)
     draft.tell(
         delegation,
         event,
         outcome=f"starts {attempt.attempt} on {choice.backend.id}"
         + (" as a trial" if attempt.trial else "")
-        + (" once more" if retry_of is not None else ""),
+        + (" once more" if retry_of is not None else "")
+        + (f" with credential {choice.credential}" if rotates else ""),
         verdicts=delegation.verdicts,
         max_fallback_depth=delegation.max_hops,
         hops=reactive_hops(delegation),
+        **budget,
     )
     draft.put_delegation(delegation)
     draft.put_session(structs.replace(session, attempt=attempt.attempt))
@@ -80,6 +93,7 @@ def start(
             backend=choice.backend.id,
             model=choice.model,
             effort=choice.entry.effort,
+            credential=choice.credential,
             handoff=handoff(before),
         )
     )

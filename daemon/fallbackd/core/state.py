@@ -51,6 +51,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     state: str = "healthy"
     until_at: float | None = None
     tier: str | None = None
+    credential: str | None = None
+    """Label of the one that would make the call."""
 
 
 EffectsWord = Literal["none", "possible", "seen"]
@@ -132,6 +134,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
     retry: Entry | None = None
     """The candidate that is tried again at `until_at`; None: whoever is free by then."""
     retry_of: AttemptId | None = None
+    credential: str | None = None
+    """The one that is tried again; None: whichever is best by then."""
     is_stated: bool = False
 
 
@@ -197,6 +201,10 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """Candidates whose stated time was waited for once."""
     warnings: tuple[str, ...] = ()
     log_dir: str = ""
+    boot: str = ""
+    """The boot of the machine under which it was last taken on."""
+    env_names: tuple[str, ...] = ()
+    """Variables that the caller set."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 
     @property
@@ -271,6 +279,11 @@ class Meter(Struct, frozen=True, kw_only=True):
     failures: int = 0
     answered_at: float | None = None
     """When its provider last answered."""
+    credential_uses: tuple[tuple[str, int], ...] = ()
+    """How many calls each credential was chosen for, by label."""
+    last_credential: str | None = None
+    demand: tuple[tuple[int, int, int], ...] = ()
+    """(minute since the epoch, first attempts, further attempts), oldest first, few minutes."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

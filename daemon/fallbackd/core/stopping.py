@@ -26,6 +26,7 @@ def stopping(draft: Draft, delegation: Delegation, reason: Reason, evidence: str
         signature=f"fallbackd/{reason.value}",
         evidence=evidence,
     )
+    failure = structs.replace(failure, marks_health=False)  # it was us, or the caller
     draft.effects.append(
         StopAttempt(attempt=running.attempt, grace_s=draft.policy.defaults.stop_grace_s)
     )

@@ -8,8 +8,8 @@ session's original; one that a rescue or a redirect chose does not.
 from msgspec import structs
 
 from fallbackd.core import health as machine
+from fallbackd.core.callers import LEASE_S
 from fallbackd.core.chain import Choice, candidates_for, find_role
-from fallbackd.core.decide_callers import LEASE_S
 from fallbackd.core.draft import Draft
 from fallbackd.core.exchange import Usage
 from fallbackd.core.ids import AttemptId, BackendId, SessionId

@@ -15,7 +15,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, View, count_at, severity, view
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend, Policy
-from fallbackd.core.scopes import find_backend, own_health, touched
+from fallbackd.core.scopes import credential_scope, find_backend, own_health, touched, worst
 from fallbackd.core.state import Delegation, Hop, Session, Snapshot
 
 Shown = dict[str, Any]  # any JSON
@@ -54,11 +54,13 @@ def health_entry(backend_id: BackendId, snapshot: Snapshot, policy: Policy, *, n
         for scope in touched(backend, snapshot.health)
         if scope in snapshot.health
     ]
+    credentials = [_credential(backend, label, snapshot, now=now) for label in backend.credentials]
     budget_until_at = meter.over_cap_until(
         snapshot.meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
     )
     if budget_until_at is not None and severity(seen) < machine.SEVERITY["rate_limited"]:
         return {
+            "credentials": credentials,
             **_blank("rate_limited"),
             "reason": Reason.LOCAL_BUDGET.value,
             "detail": f"its {backend.hourly_cap} {backend.cap_unit} an hour are used up",
@@ -67,7 +69,21 @@ def health_entry(backend_id: BackendId, snapshot: Snapshot, policy: Policy, *, n
             "seconds_remaining": budget_until_at - now,
             "scopes": scopes,
         }
-    return {**_shown(seen, record, now=now), "scopes": scopes}
+    return {**_shown(seen, record, now=now), "scopes": scopes, "credentials": credentials}
+
+
+def _credential(backend: Backend, label: str, snapshot: Snapshot, *, now: float) -> Shown:
+    """One of a backend's credentials by its label: its own trouble, with the backend's model."""
+    own = {credential_scope(backend, label)}
+    if backend.model is not None:
+        own.add(ScopeId(f"{credential_scope(backend, label)}+model:{backend.model}"))
+    seen, record = worst(snapshot.health, sorted(own), now=now)
+    shown = _shown(seen, record, now=now)
+    for name in ("marked_broken_at", "ttl_seconds"):
+        del shown[name]
+    used = snapshot.meters.get(backend.id)
+    uses = 0 if used is None else dict(used.credential_uses).get(label, 0)
+    return {"label": label, **shown, "uses": uses}
 
 
 def scope_entry(scope: ScopeId, snapshot: Snapshot, *, now: float) -> Shown:
@@ -150,7 +166,14 @@ def _scope(record: Health, *, now: float) -> Shown:
     for name in ("marked_broken_at", "ttl_seconds"):
         del shown[name]
     trial = record.trial
-    return {"scope": record.scope, **shown, "trial": None if trial is None else trial.attempt}
+    return {
+        "scope": record.scope,
+        **shown,
+        "trial": None if trial is None else trial.attempt,
+        "trial_owner": None if trial is None else trial.owner,
+        "trial_generation": None if trial is None else trial.generation,
+        "trial_expires_at": None if trial is None else trial.expires_at,
+    }
 
 
 # --- sessions and delegations ------------------------------------------------------------------

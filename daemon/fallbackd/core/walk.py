@@ -6,12 +6,14 @@ A hop is a move after a started attempt and counts; a candidate that is skipped 
 
 from msgspec import structs
 
-from fallbackd.core.chain import Request, Resolved
+from fallbackd.core.chain import Choice, Request, Resolved
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import close, end, end_by_deadline, end_exhausted, hold
 from fallbackd.core.failures import Failure
 from fallbackd.core.resolution import reactive_hops, request_of
+from fallbackd.core.retry_budget import held_until, shown
+from fallbackd.core.rotation import rotated
 from fallbackd.core.starts import start
 from fallbackd.core.state import Delegation, Session, Waiting
 from fallbackd.core.stopping import below
@@ -51,6 +53,14 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         if _retry(draft, delegation, session, waiting):
             return
     started = bool(delegation.attempts)
+    if started and (other := rotated(draft, delegation, session)) is not None:
+        choice, delegation = other
+        if _is_full(draft, delegation):
+            _queue(draft, delegation, None)
+            return
+        if not _is_held_back(draft, delegation, session, choice, event=event):
+            start(draft, delegation, session, choice, event=event, rotates=True)
+        return
     if started and (not delegation.failover or reactive_hops(delegation) >= delegation.max_hops):
         why = "the caller wants no fallback"
         if delegation.failover:
@@ -77,7 +87,8 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         if _is_full(draft, delegation):
             _queue(draft, delegation, None)
             return
-        start(draft, delegation, session, resolved.choice, event=event)
+        if not _is_held_back(draft, delegation, session, resolved.choice, event=event):
+            start(draft, delegation, session, resolved.choice, event=event)
         return
     if _wait(draft, delegation, resolved, event=event):
         return
@@ -105,6 +116,38 @@ def _is_full(draft: Draft, delegation: Delegation) -> bool:
         if other.delegation != delegation.delegation and other.running is not None
     )
     return running >= max_running
+
+
+def _is_held_back(
+    draft: Draft, delegation: Delegation, session: Session, choice: Choice, *, event: str
+) -> bool:
+    """Whether a move has to wait for what others find there; then it waits, or ends."""
+    if not delegation.attempts:
+        return False
+    until_at = held_until(draft, delegation, choice)
+    if until_at is None:
+        return False
+    before = delegation.waiting
+    since_at = draft.now if before is None or before.retry is not None else before.since_at
+    limit_at = since_at + draft.policy.wait_threshold_s(delegation.mode)
+    if draft.now >= limit_at:
+        why = "the retry budget of this host is used up"
+        end_exhausted(draft, delegation, session, why=why, event=event)
+        return True
+    if delegation.state != "waiting" or before is None:
+        draft.tell(
+            delegation,
+            event,
+            outcome=f"waits for a sign of life of {choice.backend.id}, which others try now",
+            verdicts=delegation.verdicts,
+            retry_budget=shown(draft),
+        )
+    until_at = min(until_at, limit_at)
+    waits = Waiting(since_at=since_at, until_at=until_at, limit_at=limit_at)
+    if waits != before:  # many wait at once, and each is woken for each end of an attempt
+        draft.put_delegation(structs.replace(delegation, state="waiting", waiting=waits))
+    draft.effects.append(_wake(delegation, until_at))
+    return True
 
 
 def _queue(draft: Draft, delegation: Delegation, waiting: Waiting | None) -> None:
@@ -168,7 +211,8 @@ def _wake(delegation: Delegation, at: float) -> WakeAt:
 def _retry(draft: Draft, delegation: Delegation, session: Session, waiting: Waiting) -> bool:
     """Start the candidate again whose wait is over; False: it cannot be used any more."""
     assert waiting.retry is not None
-    resolved = draft.resolve((waiting.retry,), Request(prompt_tokens=delegation.prompt_tokens))
+    request = Request(prompt_tokens=delegation.prompt_tokens, credential=waiting.credential)
+    resolved = draft.resolve((waiting.retry,), request)
     if resolved.choice is None:
         return False
     start(draft, delegation, session, resolved.choice, event="waited", retry_of=waiting.retry_of)

@@ -53,6 +53,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     first_answer_s: float
     stall_s: float
     busy_stall_s: float
+    total_s: float | None = None
+    """For the whole attempt, however busy it is; None: no limit."""
     loop_steps: int = 20
     shows_answer: bool = True
     """False: the output does not show `provider_answered`; then its limit is the first output."""
@@ -174,6 +176,18 @@ def expiry(watch: Watch, limits: Limits, *, now: float) -> Passed | float:
                     reason=Reason.STALLED,
                     detail="busy" if busy else "silent",
                     evidence=f"silent for {limit_s:g} s" + (" inside a tool" if busy else ""),
+                ),
+            )
+        )
+    if limits.total_s is not None:
+        is_late = watch.first_output_at is not None
+        due.append(
+            (
+                watch.started_at + limits.total_s,
+                Passed(
+                    reason=Reason.STALLED if is_late else Reason.TIMEOUT,
+                    detail="total",
+                    evidence=f"not done within {limits.total_s:g} s",
                 ),
             )
         )

@@ -55,7 +55,10 @@ def words_of_effect(effect: Effect) -> str | None:
     match effect:
         case StartAttempt():
             model = "" if effect.model is None else f" with {effect.model}"
-            return f"start {effect.attempt} on {effect.backend}{model}"
+            if effect.taken_up:
+                return f"take {effect.attempt} up on {effect.backend}{model}"
+            key = "" if effect.credential is None else f", credential {effect.credential}"
+            return f"start {effect.attempt} on {effect.backend}{model}{key}"
         case StopAttempt():
             return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"
         case Answer():

@@ -62,6 +62,9 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
         metadata=work.metadata,
         log_dir=str(world.runs_root / delegation),
+        boot=world.boot_id,
+        env_names=tuple(sorted(work.env)),
+        luck=world.luck(),
     )
 
 

@@ -1,126 +1,34 @@
 """
 One attempt: build its call, feed its parser, judge its end, post its events.
 
-Decides nothing. Whatever happens here ends in exactly one `AttemptEnded`.
+Decides nothing. Whatever happens here ends in exactly one `AttemptEnded`. One that an earlier
+daemon has begun is taken up where it is found: it runs, it has ended, or it was never started.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
 import structlog
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.effects import StartAttempt
-from fallbackd.core.events import (
-    AttemptAnswered,
-    AttemptEnded,
-    AttemptGaveUp,
-    AttemptRetrying,
-    AttemptStarted,
-    Event,
-    Woke,
-)
-from fallbackd.core.exchange import (
-    Call,
-    Chunk,
-    CommandLine,
-    Evidence,
-    Exit,
-    GivenUp,
-    HttpRequest,
-    NotStarted,
-    Observation,
-    ProcessExit,
-    ProviderAnswered,
-    Reply,
-    Retrying,
-    ServedPrompt,
-    ToolStarted,
-    Work,
-)
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.ids import AttemptId, BackendId
+from fallbackd.core.events import AttemptEnded, AttemptStarted
+from fallbackd.core.exchange import Call, CommandLine, HttpRequest, ServedPrompt, Work
+from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.redact import redact
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Delegation
-from fallbackd.core.watch import EffectsWord, Watch, see, shift
-from fallbackd.engine.judging import judge, no_ones_fault, unexplained
-from fallbackd.engine.runs import Runs
-from fallbackd.engine.world import Settings, Transports, World
-from fallbackd.ports.clock import Clock
+from fallbackd.engine.credentials import carrying, credential_of
+from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
+from fallbackd.engine.live import Host, LiveAttempt, Prepared
+from fallbackd.engine.reading import Reader
+from fallbackd.engine.world import Transports, World
 from fallbackd.ports.transport import Running, Transport
 
 log = structlog.get_logger("attempts")
 
-MAX_NOTICE_CHARS = 500
-"""A longer answer is an answer, whatever words it holds."""
-PROGRESS_S = 0.25
-"""Output is told to subscribers at most this often for one attempt."""
-
-
-class Progress(Struct, frozen=True, kw_only=True):
-    """`attempt.output`: how far the log has grown. No `seq`, not journaled."""
-
-    attempt: AttemptId
-    delegation: str
-    session: str
-    backend: BackendId
-    offset: int
-    at: float
-    phase: str | None = None
-
-
-class Host(Protocol):
-    """What an attempt asks of the engine."""
-
-    clock: Clock
-    settings: Settings
-    world: World
-    runs: Runs
-
-    async def handle(self, event: Event) -> object: ...
-
-    def progress(self, progress: Progress) -> None: ...
-
-
-class LiveAttempt:
-    """An attempt that runs now: what cannot be stored."""
-
-    def __init__(self, order: StartAttempt, *, started_at: float) -> None:
-        self.order = order
-        self.watch = Watch(started_at=started_at)
-        self.running: Running | None = None
-        self._stop_grace_s: float | None = None
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stop_grace_s is not None
-
-    def stop(self, grace_s: float) -> None:
-        """Also before it has started: then nothing is, or it is stopped as soon as it is there."""
-        self._stop_grace_s = grace_s
-        if self.running is not None:
-            self.running.stop(grace_s=grace_s)
-
-    def shift(self, by_s: float) -> None:
-        """The wall clock was set: what was seen moves with it."""
-        self.watch = shift(self.watch, by_s)
-
-    def opened(self, running: Running) -> None:
-        self.running = running
-        if self._stop_grace_s is not None:
-            running.stop(grace_s=self._stop_grace_s)
-
-
-class Prepared(Struct, frozen=True, kw_only=True):
-    """What the engine knows of a delegation that core does not."""
-
-    prompt: str
-    env: Mapping[str, str]
-    delegation: Delegation
+Fingerprint = Mapping[str, tuple[int, int]]
 
 
 async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None:
@@ -166,55 +74,39 @@ async def _is_gone(running: Running) -> bool:
 async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnded:
     order = live.order
     settings, world = host.settings, host.world
+    running = None
+    if order.taken_up:
+        directory = str(host.runs.attempt_path(order.attempt))
+        running = await world.attach(attempt=order.attempt, directory=directory)
+        if running is None and order.rebooted:
+            return AttemptEnded(attempt=order.attempt, failure=rebooted(now=host.clock.now()))
+        if running is None and order.was_started:
+            failure = unexplained(now=host.clock.now())
+            return AttemptEnded(attempt=order.attempt, failure=failure, gone=False)
     backend = find_backend(settings.policy, order.backend)
     if backend is None or backend.kind not in world.kinds:
-        return _not_started(host, order, f"backend {order.backend!r} is no longer configured")
+        gone = running is None or await _is_gone(running)
+        ended = _not_started(host, order, f"backend {order.backend!r} is no longer configured")
+        return structs.replace(ended, gone=gone)
     kind = world.kinds[backend.kind]
     options = settings.options_of(order.backend)
     delegation = prepared.delegation
-    prompt = prepared.prompt
-    prompt_path = host.runs.prompt_path(delegation.delegation)
-    try:
-        directory = host.runs.prepare(order.attempt)
-        cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
-        if order.handoff is not None:
-            prompt = order.handoff + prompt
-            prompt_path = host.runs.write_prompt(order.attempt, prompt)
-    except OSError as error:
-        what = f"{host.runs.root} cannot be written"
-        failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
-        return AttemptEnded(attempt=order.attempt, failure=failure)
-    work = Work(
-        prompt=prompt,
-        prompt_path=str(prompt_path),
-        cwd=cwd,
-        scratch=str(directory),
-        model=order.model,
-        effort=order.effort,
-        session=delegation.session,
-        permissions=delegation.permissions,
-        mode=delegation.mode,
-        env=prepared.env,
-        files=_texts(world, kind),
-        inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
-    )
-    try:
-        call = kind.start(work, options)
-    except ValueError as error:
-        return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
+    looks = backend.plain_output and delegation.permissions != "read"
     before = None
-    if backend.plain_output and delegation.permissions != "read":
-        before = await anyio.to_thread.run_sync(world.fingerprint, cwd)
-    reader = _Reader(host, live, kind, options, prepared, cwd=cwd)
-    transport = _transport(world.transports, call)
-    if live.is_stopped:
-        return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
-    running = await transport.open(
-        call, attempt=order.attempt, directory=str(directory), env=marks(prepared, order)
-    )
+    if running is None:
+        begun = await _begin(host, live, prepared, kind, options, looks=looks)
+        if isinstance(begun, AttemptEnded):
+            return begun
+        running, before = begun
+    else:
+        host.recall(delegation.delegation, running.pid)
+    cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
+    reader = Reader(host, live, kind, options, prepared, cwd=cwd)
     live.opened(running)
     await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid))
     broken: Exception | None = None
+    if order.taken_up:
+        await reader.begin_behind(running.recorded_bytes)
     async for chunk in running.chunks():
         if broken is not None:
             continue  # to the end: only that proves that it is gone
@@ -226,11 +118,88 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     if broken is not None:
         raise broken
     ended = await reader.finish(running.exit)
-    if ended.failure is not None and ended.effects != "seen":
-        changed = await _changed(world, cwd, before)
+    if ended.failure is not None and ended.effects != "seen" and looks:
+        if before is not None:
+            changed = await _changed(world, cwd, before)
+        else:
+            changed = await _changed_since(world, cwd, live.watch.started_at)
         if changed:
             ended = structs.replace(ended, effects="seen", changed_files=changed)
+        elif before is None and ended.effects == "none":
+            ended = structs.replace(ended, effects="possible")  # what was deleted is not seen
     return ended
+
+
+async def _begin(
+    host: Host,
+    live: LiveAttempt,
+    prepared: Prepared,
+    kind: BackendKind,
+    options: Options,
+    *,
+    looks: bool,
+) -> tuple[Running, Fingerprint | None] | AttemptEnded:
+    """Start it. The fingerprint of its directory is of the moment before."""
+    order, world = live.order, host.world
+    delegation = prepared.delegation
+    prompt = prepared.prompt
+    if prompt is None:
+        what = "the prompt cannot be read back"
+        failure = no_ones_fault("no_prompt", what, "its file is gone", now=host.clock.now())
+        return AttemptEnded(attempt=order.attempt, failure=failure)
+    if prepared.missing:
+        ended = _not_started(
+            host,
+            order,
+            f"the caller's {', '.join(prepared.missing)} went with the daemon that was given it",
+        )
+        assert ended.failure is not None
+        failure = structs.replace(ended.failure, marks_health=False)
+        return structs.replace(ended, failure=failure)
+    prompt_path = host.runs.prompt_path(delegation.delegation)
+    try:
+        directory = host.runs.prepare(order.attempt)
+        cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
+        if order.handoff is not None:
+            prompt = order.handoff + prompt
+            prompt_path = host.runs.write_prompt(order.attempt, prompt)
+    except OSError as error:
+        what = f"{host.runs.root} cannot be written"
+        failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
+        return AttemptEnded(attempt=order.attempt, failure=failure)
+    credential = credential_of(options, order.credential)
+    if credential is None and order.credential is not None:
+        what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
+        return _not_started(host, order, what)
+    work = Work(
+        prompt=prompt,
+        prompt_path=str(prompt_path),
+        cwd=cwd,
+        scratch=str(directory),
+        model=order.model,
+        effort=order.effort,
+        credential=credential,
+        session=delegation.session,
+        permissions=delegation.permissions,
+        mode=delegation.mode,
+        env=prepared.env,
+        files=_texts(world, kind),
+        inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
+    )
+    try:
+        call = kind.start(work, options)
+    except ValueError as error:
+        return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
+    call = carrying(call, credential, options)
+    before = await anyio.to_thread.run_sync(world.fingerprint, cwd) if looks else None
+    if live.is_stopped:
+        return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
+    # A daemon that leaves must not stop what it has half started.
+    with anyio.CancelScope(shield=True):
+        running = await _transport(world.transports, call).open(
+            call, attempt=order.attempt, directory=str(directory), env=marks(prepared, order)
+        )
+    return running, before
 
 
 def marks(prepared: Prepared, order: StartAttempt) -> dict[str, str]:
@@ -241,17 +210,21 @@ def marks(prepared: Prepared, order: StartAttempt) -> dict[str, str]:
     }
 
 
-async def _changed(
-    world: World, cwd: str, before: Mapping[str, tuple[int, int]] | None
-) -> tuple[str, ...]:
-    """Files that are new, other or gone since the start; empty where nobody looked."""
-    if before is None:
-        return ()
+async def _changed(world: World, cwd: str, before: Fingerprint) -> tuple[str, ...]:
+    """Files that are new, other or gone since the start."""
     after = await anyio.to_thread.run_sync(world.fingerprint, cwd)
     if after is None:
         return ()
     found = {path for path, seen in after.items() if before.get(path) != seen}
     found.update(path for path in before if path not in after)
+    return tuple(sorted(found)[:50])
+
+
+async def _changed_since(world: World, cwd: str, started_at: float) -> tuple[str, ...]:
+    """What was written since then, where nobody remembers how it was before."""
+    after = await anyio.to_thread.run_sync(world.fingerprint, cwd)
+    since_ns = int(started_at * 1e9)
+    found = (path for path, (mtime_ns, _) in (after or {}).items() if mtime_ns >= since_ns)
     return tuple(sorted(found)[:50])
 
 
@@ -282,145 +255,3 @@ def _not_started(
             evidence=redact(text),
         ),
     )
-
-
-class _Reader:
-    """Feeds one parser and turns what it says into events."""
-
-    def __init__(
-        self,
-        host: Host,
-        live: LiveAttempt,
-        kind: BackendKind,
-        options: Options,
-        prepared: Prepared,
-        *,
-        cwd: str,
-    ) -> None:
-        self._host = host
-        self._live = live
-        self._kind = kind
-        self._prepared = prepared
-        self._cwd = cwd
-        self._parser = kind.parser(options)
-        self._retrying = False
-        self._gave_up = False
-        self._looped = False
-        self._told_at = 0.0
-
-    async def feed(self, chunk: Chunk) -> None:
-        host, live = self._host, self._live
-        seen = self._parser.feed(chunk)
-        now = host.clock.now()
-        for one in seen:
-            had_answer = live.watch.answered_at is not None
-            live.watch = see(live.watch, one, now=now)
-            if isinstance(one, ProviderAnswered | ToolStarted) and (
-                self._retrying or not had_answer
-            ):
-                self._retrying = False
-                await host.handle(AttemptAnswered(attempt=live.order.attempt))
-            await self._post(one)
-        if not self._looped and live.watch.repeats >= self._loop_steps():
-            self._looped = True
-            await host.handle(
-                Woke(
-                    delegation=live.order.delegation,
-                    attempt=live.order.attempt,
-                    watch=live.watch,
-                    luck=host.world.luck(),
-                )
-            )
-        # A clock that was set back must not silence it.
-        if not 0 <= now - self._told_at < PROGRESS_S and live.running is not None:
-            self._told_at = now
-            host.progress(
-                Progress(
-                    attempt=live.order.attempt,
-                    delegation=live.order.delegation,
-                    session=self._prepared.delegation.session,
-                    backend=live.order.backend,
-                    offset=live.running.log_bytes,
-                    at=now,
-                    phase=live.watch.phase,
-                )
-            )
-
-    def _loop_steps(self) -> int:
-        return self._host.settings.policy.defaults.loop_steps
-
-    async def _post(self, seen: Observation) -> None:
-        host, attempt = self._host, self._live.order.attempt
-        match seen:
-            case Retrying():
-                failure = self._judge(seen.evidence)
-                if failure is not None:
-                    self._retrying = True
-                    await host.handle(
-                        AttemptRetrying(attempt=attempt, failure=failure, wait_s=seen.wait_s)
-                    )
-            case GivenUp():
-                failure = self._judge(seen.evidence)
-                if failure is not None and not self._gave_up:
-                    self._gave_up = True
-                    await host.handle(AttemptGaveUp(attempt=attempt, failure=failure))
-            case _:
-                pass
-
-    def _judge(self, evidence: Evidence) -> Failure | None:
-        host = self._host
-        return judge(
-            evidence,
-            host.settings,
-            self._kind,
-            self._live.order.backend,
-            now=host.clock.now(),
-        )
-
-    def _notice(self, reply: Reply) -> Failure | None:
-        """A limit notice that is the whole answer is none."""
-        if len(reply.text) > MAX_NOTICE_CHARS:
-            return None
-        return self._judge(Evidence(text=reply.text, stream="stdout", exit_code=0))
-
-    async def finish(self, exit: Exit) -> AttemptEnded:
-        host, live = self._host, self._live
-        outcome = self._parser.finish(exit)
-        exit_code = None
-        if isinstance(exit, ProcessExit):
-            exit_code = exit.code if exit.signal is None else -exit.signal
-        watch = live.watch
-        failure: Failure | None = None
-        usage = watch.usage
-        effects: EffectsWord = watch.effects
-        if isinstance(outcome, Reply):
-            usage = outcome.usage if outcome.usage.input_tokens else usage
-            if (notice := self._notice(outcome)) is not None:
-                return AttemptEnded(
-                    attempt=live.order.attempt,
-                    failure=notice,
-                    exit_code=exit_code,
-                    effects=effects,
-                    usage=usage,
-                    gone=exit.gone,
-                )
-            name = self._prepared.delegation.delegation
-            if not await anyio.to_thread.run_sync(host.runs.keep_answer, name, outcome.text):
-                log.warning("answer.held", delegation=name, problem="it cannot be written yet")
-        elif isinstance(exit, NotStarted) and exit.path == self._cwd:
-            what = f"{self._cwd} cannot be worked in any more"
-            failure = no_ones_fault("no_cwd", what, exit.text, now=host.clock.now())
-        else:
-            evidence = outcome
-            if watch.answered_at is not None and not evidence.answered:
-                evidence = structs.replace(evidence, answered=True)
-            failure = self._judge(evidence) or unexplained(now=host.clock.now())
-        return AttemptEnded(
-            attempt=live.order.attempt,
-            failure=failure,
-            exit_code=exit_code,
-            effects=effects,
-            usage=usage,
-            gone=exit.gone,
-            answered=watch.answered_at is not None or failure is None,
-        )

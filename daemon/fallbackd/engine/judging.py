@@ -5,7 +5,7 @@ from msgspec import structs
 from fallbackd.backends.spec import BackendKind
 from fallbackd.core.classify import classify
 from fallbackd.core.exchange import Evidence
-from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import max_wait_s
 from fallbackd.core.rules import Rule
@@ -68,3 +68,25 @@ def no_ones_fault(detail: str, what: str, why: str | None, *, now: float) -> Fai
         evidence=f"{what}: {why or 'nobody knows why'}",
     )
     return structs.replace(failure, marks_health=False, hop=False)
+
+
+def rebooted(*, now: float) -> Failure:
+    return no_ones_fault(
+        "reboot",
+        "the machine was started anew while it ran",
+        "ask again if it still matters",
+        now=now,
+    )
+
+
+def daemon_lost(*, now: float) -> Failure:
+    failure = make_failure(
+        Reason.CRASH,
+        now=now,
+        detail=DAEMON_LOST_DETAIL,
+        confidence="structured",
+        signature=f"fallbackd/{DAEMON_LOST_DETAIL}",
+        evidence="the daemon that made the request ended before the answer had come",
+        retry=True,
+    )
+    return structs.replace(failure, marks_health=False)

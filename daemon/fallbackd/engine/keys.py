@@ -13,6 +13,7 @@ from fallbackd.core.events import (
     Reported,
     RescueAdvanced,
     ResolveRequested,
+    Resumed,
     SessionCompacted,
     SessionEnded,
     TurnAnswered,
@@ -39,7 +40,7 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
             | AttemptEnded()
         ):
             return _of_delegation(delegation_of(event.attempt), seen)
-        case Woke() | CancelRequested():
+        case Woke() | CancelRequested() | Resumed():
             return _of_delegation(event.delegation, seen)
         case ResolveRequested() | Reported():
             return Keys(session=event.session)

@@ -7,7 +7,7 @@ import anyio
 import anyio.to_thread
 from msgspec import structs
 
-from fallbackd.core.decide_callers import ReportAnswer, Resolution
+from fallbackd.core.callers import ReportAnswer, Resolution
 from fallbackd.core.events import (
     CancelRequested,
     ConfigReloaded,
@@ -23,7 +23,7 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.exchange import Evidence, Usage
 from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import (
@@ -74,7 +74,7 @@ class Engine(Performer):
                 f"({error.strerror or error}); make room or mend the permissions",
                 kind="store_unwritable",
             ) from error
-        held = Held(work)
+        held = Held(work.prompt, work.env)
         self._held[event.delegation] = held
         accepted: Delegation | None = None
         try:
@@ -124,14 +124,15 @@ class Engine(Performer):
             with anyio.move_on_after(left_s):
                 await freed.wait()
 
-    async def finish_work(self, *, limit_s: float) -> None:
-        """Wait for the running work, then stop what is left, proven."""
+    async def finish_work(self, *, limit_s: float, stop_rest: bool = True) -> None:
+        """Wait for the running work, then stop what is left, proven; or leave it as it is."""
         with anyio.move_on_after(limit_s):
             while self._held:
                 await self._freed.wait()
-        async with anyio.create_task_group() as tasks:
-            for delegation in list(self.store.peek().active):
-                tasks.start_soon(self.cancel, delegation)
+        if stop_rest:
+            async with anyio.create_task_group() as tasks:
+                for delegation in list(self.store.peek().active):
+                    tasks.start_soon(self.cancel, delegation)
         await anyio.to_thread.run_sync(self.runs.write_held)
 
     async def wait(
@@ -215,6 +216,7 @@ class Engine(Performer):
         model: str | None = None,
         prompt_tokens: int | None = None,
         lease: bool = False,
+        owner: str | None = None,
     ) -> Resolution:
         await self.readiness.look_at_candidates(backend=backend, role=role, chain=chain)
         event = ResolveRequested(
@@ -224,13 +226,18 @@ class Engine(Performer):
             chain=chain,
             model=model,
             prompt_tokens=prompt_tokens,
-            lease=AttemptId(f"lease-{self.world.mint()}") if lease else None,
+            lease=self._minted_lease() if lease else None,
+            owner=owner,
+            luck=self.world.luck(),
         )
         decision = await self.handle(event)
         if decision.rejection is not None:
             raise Refused(decision.rejection)
         assert isinstance(decision.answer, Resolution)
         return decision.answer
+
+    def _minted_lease(self) -> AttemptId:
+        return AttemptId(f"{LEASE_PREFIX}{self.world.mint()}")
 
     async def report(
         self,
@@ -245,6 +252,8 @@ class Engine(Performer):
         started_at: float | None = None,
         evidence: Evidence | None = None,
         usage: Usage | None = None,
+        next_lease: bool = False,
+        owner: str | None = None,
     ) -> ReportAnswer:
         name = BackendId(backend)
         failure = None
@@ -265,6 +274,8 @@ class Engine(Performer):
                 or failure.reason is not Reason.NETWORK
                 or self.world.has_route(),
                 usage=usage or Usage(),
+                next_lease=self._minted_lease() if next_lease else None,
+                owner=owner,
                 luck=self.world.luck(),
             )
         )

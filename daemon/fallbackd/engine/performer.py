@@ -5,7 +5,7 @@ It holds what cannot be stored (prompts, waiters, live attempts) and decides not
 an effect starts comes back as one event.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import anyio
@@ -23,14 +23,14 @@ from fallbackd.core.effects import (
     WakeAt,
     WakeWaiting,
 )
-from fallbackd.core.events import CancelRequested, ClockStepped, Event, Started, Woke
+from fallbackd.core.events import ClockStepped, Event, Resumed, Woke
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
-from fallbackd.engine.attempts import LiveAttempt, Prepared, Progress, run_attempt
+from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.keys import keys_of
+from fallbackd.engine.live import LiveAttempt, Prepared, Progress
 from fallbackd.engine.readiness import Readiness
-from fallbackd.engine.requests import NewWork
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.wakes import Wakes
 from fallbackd.engine.world import Settings, World
@@ -39,8 +39,6 @@ from fallbackd.ports.store import Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
 
-LEFTOVER_BOUND_S = 10.0
-"""How long KILL may take at what a dead daemon left behind."""
 _UNLOGGED = frozenset({"event", "evidence", "text", "seq", "delegation", "session", "backend"})
 
 Listener = Callable[[Journaled | Progress], None]
@@ -49,8 +47,17 @@ Listener = Callable[[Journaled | Progress], None]
 class Held:
     """What the engine holds for a delegation that is not ended."""
 
-    def __init__(self, work: NewWork) -> None:
-        self.work = work
+    def __init__(
+        self, prompt: str | None, env: Mapping[str, str], *, missing: tuple[str, ...] = ()
+    ) -> None:
+        """
+        Args:
+            prompt: None: the file that held it cannot be read any more.
+            missing: Variables of the caller whose values have gone with an earlier daemon.
+        """
+        self.prompt = prompt
+        self.env = dict(env)
+        self.missing = missing
         self.settled = anyio.Event()
         self.finished = anyio.Event()
 
@@ -81,49 +88,25 @@ class Performer:
 
     async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled. `ready` is called once work can be taken."""
-        await self._close_lost()
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
+            await self._resume()
             tasks.start_soon(self._wakes.run)
             await self.readiness.look(self.settings.policy.backends)
             ready()
             await anyio.sleep_forever()
 
-    async def _close_lost(self) -> None:
-        """
-        Unfinished delegations of an earlier run are answered honestly.
-
-        What that run left running is stopped first: it must not go on beside new work.
-        """
-        lost = list(self.store.peek().active.values())
-        unstopped: list[AttemptId] = []
-        async with anyio.create_task_group() as tasks:
-            for delegation in lost:
-                if (running := delegation.running) is not None:
-                    tasks.start_soon(self._end_leftover, running.attempt, unstopped)
-        for delegation in lost:
-            cancel = CancelRequested(delegation=delegation.delegation)
-            await self._transact(
-                keys_of(cancel, self.store.peek()), Started(unstopped=tuple(unstopped))
+    async def _resume(self) -> None:
+        """Go on with what an earlier run has left unfinished."""
+        left = list(self.store.peek().active.values())
+        for one in left:
+            prompt = await anyio.to_thread.run_sync(self.runs.read_prompt, one.delegation)
+            self._held[one.delegation] = Held(prompt, {}, missing=one.env_names)
+        for one in left:
+            log.info("delegation.resumed", delegation=one.delegation, session=one.session)
+            await self.handle(
+                Resumed(delegation=one.delegation, boot=self.world.boot_id, luck=self.world.luck())
             )
-            log.warning(
-                "delegation.lost", delegation=delegation.delegation, session=delegation.session
-            )
-
-    async def _end_leftover(self, attempt: AttemptId, unstopped: list[AttemptId]) -> None:
-        try:
-            exit = await self.world.end_leftover(
-                str(self.runs.attempt_path(attempt)),
-                grace_s=self.settings.policy.defaults.stop_grace_s,
-                bound_s=LEFTOVER_BOUND_S,
-            )
-            is_gone = exit is None or exit.gone
-        except Exception:  # damaged records must not keep the daemon from starting
-            log.exception("attempt.leftover_broke", attempt=attempt)
-            is_gone = False
-        if not is_gone:
-            unstopped.append(attempt)
-            log.error("attempt.survived", attempt=attempt)
 
     def drain(self) -> None:
         """No new work from now on; what runs goes on."""
@@ -200,7 +183,7 @@ class Performer:
         match effect:
             case StartAttempt():
                 assert self._tasks is not None
-                live = LiveAttempt(effect, started_at=self.clock.now())
+                live = LiveAttempt(effect, started_at=self._started_at(effect))
                 self._live[effect.attempt] = live
                 self._tasks.start_soon(self._attempt, live, name=effect.attempt)
             case StopAttempt():
@@ -219,6 +202,13 @@ class Performer:
             case _:
                 assert_never(effect)
 
+    def _started_at(self, order: StartAttempt) -> float:
+        if order.taken_up and (found := self.store.peek().active.get(order.delegation)) is not None:
+            attempt = found.attempt(order.attempt)
+            if attempt is not None:
+                return attempt.started_at
+        return self.clock.now()
+
     async def _attempt(self, live: LiveAttempt) -> None:
         delegation = self.store.peek().active.get(live.order.delegation)
         held = self._held.get(live.order.delegation)
@@ -227,13 +217,22 @@ class Performer:
                 backend = find_backend(self.settings.policy, live.order.backend)
                 allowed = () if backend is None else backend.allow_env
                 prepared = Prepared(
-                    prompt=held.work.prompt,
-                    env={k: v for k, v in held.work.env.items() if k in allowed},
+                    prompt=held.prompt,
+                    env={k: v for k, v in held.env.items() if k in allowed},
+                    missing=tuple(name for name in held.missing if name in allowed),
                     delegation=delegation,
                 )
                 await run_attempt(self, live, prepared)
         finally:
             self._live.pop(live.order.attempt, None)
+
+    def recall(self, delegation: DelegationId, pid: int | None) -> None:
+        """What the caller gave to an attempt that is taken up, the attempt still has."""
+        held = self._held.get(delegation)
+        if held is None or pid is None or not held.missing:
+            return
+        held.env.update(self.world.variables_of(pid, held.missing))
+        held.missing = tuple(name for name in held.missing if name not in held.env)
 
     async def _woken(self, wake: WakeAt) -> None:
         live = None if wake.attempt is None else self._live.get(wake.attempt)

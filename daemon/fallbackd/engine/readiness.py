@@ -15,6 +15,7 @@ from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.scopes import backend_scope, credential_scope, find_backend
+from fallbackd.engine.credentials import CredentialLooks
 from fallbackd.engine.world import Settings, World
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
@@ -25,6 +26,7 @@ class Host(Protocol):
     clock: Clock
     settings: Settings
     world: World
+    started_at: float
 
     async def handle(self, event: Event) -> object: ...
 
@@ -32,12 +34,15 @@ class Host(Protocol):
 class Readiness:
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._credentials = CredentialLooks(host)
 
     async def look(self, backends: Iterable[BackendId] | Mapping[BackendId, Backend]) -> None:
         for name in list(backends):
             event = self._seen(name)
             if event is not None:
                 await self._host.handle(event)
+            for seen in await self._credentials.seen(name):
+                await self._host.handle(seen)
 
     async def look_at_candidates(
         self,

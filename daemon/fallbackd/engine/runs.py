@@ -42,6 +42,13 @@ class Runs:
     def attempt_path(self, attempt: AttemptId) -> Path:
         return self.path(delegation_of(attempt)) / str(attempt_number(attempt))
 
+    def read_prompt(self, delegation: DelegationId) -> str | None:
+        """What was asked; None: it cannot be read any more."""
+        try:
+            return self.prompt_path(delegation).read_bytes().decode("utf-8", "surrogatepass")
+        except (OSError, UnicodeDecodeError):
+            return None
+
     def prepare(self, attempt: AttemptId) -> Path:
         directory = self.attempt_path(attempt)
         directory.mkdir(mode=0o700)

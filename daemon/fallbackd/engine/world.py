@@ -4,14 +4,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import Exit
+from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
-from fallbackd.ports.transport import Transport
+from fallbackd.ports.secrets import Secrets, SecretSeen
+from fallbackd.ports.transport import Running, Transport
 
 
 class Fingerprint(Protocol):
@@ -26,15 +27,29 @@ class LogReader(Protocol):
         ...
 
 
-class EndLeftover(Protocol):
-    async def __call__(self, directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
-        """End an attempt that an earlier daemon left running; None: nothing was started there."""
+class Attach(Protocol):
+    async def __call__(self, *, attempt: str, directory: str) -> Running | None:
+        """
+        Take up what an earlier daemon began in the directory of an attempt.
+
+        None: nothing was started there, and nothing will be.
+        """
         ...
 
 
-async def nothing_is_left(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
+async def nothing_is_left(*, attempt: str, directory: str) -> Running | None:
     """Where no attempt outlives the daemon."""
     return None
+
+
+class NoLook:
+    """Where nobody looks at credentials before they are used."""
+
+    async def read(self, ref: CredentialRef) -> str:
+        raise NotImplementedError("secrets are read by the transports")
+
+    async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
+        return SecretSeen()
 
 
 class Transports(Struct, frozen=True, kw_only=True):
@@ -65,7 +80,12 @@ class World(Struct, frozen=True, kw_only=True):
     """A new id part: unique, sortable by time, letters and digits."""
     has_route: Callable[[], bool] = lambda: True
     """Whether this machine has a way out: a default route."""
-    end_leftover: EndLeftover = nothing_is_left
+    attach: Attach = nothing_is_left
+    boot_id: str = ""
+    """Of this boot of the machine."""
+    variables_of: Callable[[int, tuple[str, ...]], Mapping[str, str]] = lambda _pid, _names: {}
+    """Those of the named variables that a process of ours was started with."""
+    secrets: Secrets = field(default_factory=NoLook)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

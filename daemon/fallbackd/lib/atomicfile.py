@@ -8,12 +8,13 @@ import os
 import secrets
 
 
-def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
+def write(path: str, content: bytes | str, *, mode: int = 0o600, durable: bool = True) -> None:
     """
     Put `content` at `path`, durably. Blocks; for a worker thread.
 
     Args:
         mode: Of the new file, whatever the umask and the mode of the old one.
+        durable: False: only as long as the machine runs, and at once.
 
     Raises:
         OSError: Nothing has changed, and nothing is left behind.
@@ -30,7 +31,8 @@ def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
             while view:
                 view = view[os.write(handle, view) :]
             os.fchmod(handle, mode)
-            os.fsync(handle)
+            if durable:
+                os.fsync(handle)
         finally:
             os.close(handle)
         os.replace(temporary, path)
@@ -40,7 +42,8 @@ def write(path: str, content: bytes | str, *, mode: int = 0o600) -> None:
         except OSError:
             pass
         raise
-    sync_directory(directory)
+    if durable:
+        sync_directory(directory)
 
 
 def sync_directory(directory: str) -> None:

@@ -30,6 +30,15 @@ def find_variable(pid: int, *names: str) -> str | None:
     return None
 
 
+def read_variables(pid: int, names: tuple[str, ...]) -> dict[str, str]:
+    """Those of `names` that a process was started with; none of one that is gone."""
+    try:
+        found = _environ(pid)
+    except (OSError, ValueError):
+        return {}
+    return {name: found[name] for name in names if name in found}
+
+
 def _environ(pid: int) -> dict[str, str]:
     with open(f"/proc/{pid}/environ", "rb") as file:
         raw = file.read(MAX_ENVIRON_BYTES)
@@ -41,3 +50,11 @@ def _parent_of(pid: int) -> int:
     with open(f"/proc/{pid}/stat", "rb") as file:
         # The name of the program may hold spaces and parentheses of its own.
         return int(file.read().rpartition(b")")[2].split()[1])
+
+
+def read_environment(pid: int) -> dict[str, str]:
+    """All that a process was started with; nothing of one that is gone."""
+    try:
+        return {name: value for name, value in _environ(pid).items() if name}
+    except (OSError, ValueError):
+        return {}

@@ -30,6 +30,11 @@ class Running(Protocol):
         """Size of the log up to the last chunk that was yielded."""
         ...
 
+    @property
+    def recorded_bytes(self) -> int:
+        """Size of the log when this was opened: what was there when it was taken up again."""
+        ...
+
 
 class Transport(Protocol):
     async def open(
@@ -43,6 +48,21 @@ class Transport(Protocol):
             directory: Private directory of the attempt (exists, 0700); the log goes there.
             env: Variables that mark the children (`FALLBACKD_DELEGATION`, …).
         """
+        ...
+
+    async def attach(self, *, attempt: str, directory: str) -> Running | None:
+        """
+        Take up what an earlier daemon began in `directory`: it runs still, or has ended.
+
+        Its chunks begin with the first byte that was recorded, with the times of then.
+
+        Returns:
+            None: nothing was started there, and from now on nothing will be.
+        """
+        ...
+
+    async def detach(self) -> None:
+        """Let go of what runs, for a later daemon to take it up."""
         ...
 
     async def aclose(self) -> None:

@@ -368,9 +368,12 @@ async def open_sqlite(path: Path, *, now: float, database: Database | None = Non
     loaded, trouble = await to_thread.run_sync(lambda: opening.open(now=now))
     alive_at = float(loaded.facts.get(ALIVE_KEY, now))
     stopped_s = max(0.0, now - alive_at)
+    running = {one.running.attempt for one in loaded.active if one.running is not None}
     mirror = Mirror(max_ended=MAX_ENDED, max_journal=MAX_JOURNAL)
     mirror.load(
-        health=[from_disk(one, now=now, stopped_s=stopped_s) for one in loaded.health],
+        health=[
+            from_disk(one, now=now, stopped_s=stopped_s, running=running) for one in loaded.health
+        ],
         meters=loaded.meters,
         sessions=loaded.sessions,
         active=loaded.active,

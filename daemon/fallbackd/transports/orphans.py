@@ -18,14 +18,17 @@ from msgspec import Struct, structs
 from fallbackd.transports.runner import tree
 
 TOKEN_VARIABLE = "FALLBACKD_RUN"
+ATTEMPT_VARIABLE = "FALLBACKD_ATTEMPT"
 _LOOK_S = 0.02
 
 
 class Family(Struct, frozen=True, kw_only=True):
-    token: str
+    token: str = ""
+    attempt: str = ""
+    """Known instead of the token where there is no record of the start."""
     pid: int
     start: int
-    """Clock ticks since boot at which `pid` started."""
+    """Clock ticks since boot at which `pid` started, or nobody of it had."""
 
 
 async def end_family(family: Family, *, grace_s: float, bound_s: float) -> list[int]:
@@ -62,6 +65,8 @@ def find_members(family: Family) -> list[tree.Process]:
     if leader is not None and leader.start != family.start:
         family = structs.replace(family, pid=0)  # its number has been given to another one
     mark = f"{TOKEN_VARIABLE}={family.token}".encode()
+    if not family.token:
+        mark = f"{ATTEMPT_VARIABLE}={family.attempt}".encode()
     roots = {each.pid for each in everybody if _belongs(each, family, mark)}
     below = tree.descendants(roots, everybody)
     found = {each.pid: each for each in everybody if each.pid in roots}

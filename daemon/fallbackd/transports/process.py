@@ -14,7 +14,6 @@ So a runner needs no daemon to go on, and what is on disk is what was read.
 import errno
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -25,13 +24,15 @@ from pathlib import Path
 import anyio
 
 import fallbackd
-from fallbackd.core.exchange import Call, CommandLine, Exit, NotStarted, ProcessExit, ScratchFile
+from fallbackd.core.exchange import Call, CommandLine, NotStarted, ScratchFile
+from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.environment import child_environment
-from fallbackd.transports.orphans import TOKEN_VARIABLE, Family, end_family
-from fallbackd.transports.recording import read_exit, read_record
-from fallbackd.transports.runner import frames, tree
-from fallbackd.transports.runner.attempt import ATTEMPT_FILE
+from fallbackd.transports.leftovers import take_up
+from fallbackd.transports.orphans import ATTEMPT_VARIABLE, TOKEN_VARIABLE
+from fallbackd.transports.runner import frames
 from fallbackd.transports.running import RunnerLimits, RunningProcess
+from fallbackd.transports.secrets import Secrets as RealSecrets
+from fallbackd.transports.secrets import no_secret
 
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
@@ -48,16 +49,19 @@ class ProcessTransport:
         now: Callable[[], float] = time.time,
         umask: int | None = None,
         limits: RunnerLimits | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         """
         Args:
             environ: What children inherit, before it is scrubbed; None: the daemon's own.
             now: The daemon's clock; the times of chunks and exits are on it.
             umask: Of the children; None: the daemon's when the first one is started.
+            secrets: Where the credentials of calls are found; None: by `environ`.
         """
         self._environ = os.environ if environ is None else environ
         self._now = now
         self._umask = umask
+        self._secrets = RealSecrets(environ=self._environ, now=now) if secrets is None else secrets
         self._limits = RunnerLimits() if limits is None else limits
         self._launcher: _Launcher | None = None
         self._running: set[RunningProcess] = set()
@@ -67,9 +71,14 @@ class ProcessTransport:
     ) -> "RunningProcess":
         if not isinstance(call, CommandLine):
             raise TypeError(f"{type(call).__name__} is not for this transport")
-        for each in [each for each in self._running if each.is_over]:
-            each.release()
-            self._running.discard(each)
+        self._forget_ended()
+        credential: dict[str, str] = {}
+        if call.credential is not None and call.credential.into is not None:
+            try:
+                credential[call.credential.into] = await self._secrets.read(call.credential)
+            except SecretProblem as problem:
+                ended = no_secret(problem, at=self._now())
+                return RunningProcess.refused(ended, self._limits, self._now)
         try:
             for file in call.scratch_files:
                 _write_scratch(directory, file)
@@ -79,13 +88,15 @@ class ProcessTransport:
         except OSError as error:
             return self._not_started(error, directory)
         token = secrets.token_hex(16)
-        marks = {"FALLBACKD_ATTEMPT": attempt, "PWD": call.cwd, **env, TOKEN_VARIABLE: token}
+        marks = {ATTEMPT_VARIABLE: attempt, "PWD": call.cwd, **env, TOKEN_VARIABLE: token}
         stdin = call.stdin or b""
-        added = {"TMPDIR": tmp, **call.env} if tmp else call.env
+        added = {**({"TMPDIR": tmp} if tmp else {}), **call.env}
         spec = {
             "argv": call.argv,
             "cwd": call.cwd,
-            "env": child_environment(self._environ, added=added, unset=call.unset, marks=marks),
+            "env": child_environment(
+                self._environ, added=added, unset=call.unset, marks={**credential, **marks}
+            ),
             "stdin_bytes": len(stdin),
             "directory": directory,
             "tmp": tmp,
@@ -116,6 +127,25 @@ class ProcessTransport:
             if not launcher.is_alive():  # it died before there was a runner: nothing was started
                 await self._end_launcher(launcher)
         return self._not_started(OSError(errno.EAGAIN, ""), sys.executable)
+
+    async def attach(self, *, attempt: str, directory: str) -> "RunningProcess | None":
+        self._forget_ended()
+        running = await take_up(directory, attempt=attempt, limits=self._limits, now=self._now)
+        if running is not None:
+            self._running.add(running)
+        return running
+
+    def _forget_ended(self) -> None:
+        for each in [each for each in self._running if each.is_over]:
+            each.release()
+            self._running.discard(each)
+
+    async def detach(self) -> None:
+        for each in self._running:
+            each.release()
+        self._running.clear()
+        if self._launcher is not None:
+            await self._end_launcher(self._launcher)
 
     async def aclose(self) -> None:
         """Stop everything that runs, wait until it is gone, and end the launcher."""
@@ -221,34 +251,6 @@ class _Launcher:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-
-
-async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
-    """
-    End an attempt that an earlier daemon left running, by what its directory says of it.
-
-    Returns:
-        How it ended; None when nothing was ever started there.
-    """
-    record = read_record(directory, ATTEMPT_FILE)
-    if (known := read_exit(directory)) is not None or record is None:
-        return known
-    if record["boot_id"] != tree.boot_id():
-        return ProcessExit(note="the machine was started anew; how it ended is unknown")
-    runner = tree.process(record["runner"])
-    if runner is not None and runner.start == record["runner_start"]:
-        with anyio.move_on_after(grace_s + bound_s):
-            handle = os.pidfd_open(runner.pid)
-            try:
-                tree.send_signal(runner, signal.SIGTERM)
-                await anyio.wait_readable(handle)
-            finally:
-                os.close(handle)
-        if (known := read_exit(directory)) is not None:
-            return known
-    family = Family(token=record["token"], pid=record["pid"], start=record["start"])
-    left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
-    return ProcessExit(gone=not left, note="its runner is gone; how it ended is unknown")
 
 
 def _write_scratch(directory: str, file: ScratchFile) -> None:

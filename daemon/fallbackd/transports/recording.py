@@ -19,7 +19,12 @@ from fallbackd.transports.runner import attempt, recorder
 _BATCH_BYTES = 256 * 1024
 _LINE_BYTES = 128
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_STREAMS: dict[str, StreamName] = {recorder.STDOUT: "stdout", recorder.STDERR: "stderr"}
+_STREAMS: dict[str, StreamName] = {
+    recorder.STDOUT: "stdout",
+    recorder.STDERR: "stderr",
+    "h": "http",
+    "v": "event",
+}
 
 
 class LogSlice(Struct, frozen=True, kw_only=True):
@@ -193,6 +198,31 @@ def read_log(directory: str, *, offset: int = 0, max_bytes: int = _BATCH_BYTES) 
         end_offset=end_offset,
         dropped_bytes=dropped,
     )
+
+
+def recorded_bytes(directory: str) -> int:
+    """How much was printed so far, kept or not."""
+    return max((_end(part) for part in list_parts(directory)), default=0)
+
+
+def mend(directory: str) -> int:
+    """
+    Cut off what a writer that was killed has half written to the first part.
+
+    Returns:
+        Its size: what its index tells of.
+    """
+    log, index = (os.path.join(directory, f"{recorder.HEAD}.{suffix}") for suffix in ("log", "idx"))
+    try:
+        end = _end(_Part(0, log, index))
+        with open(index, "r+b") as file:
+            whole = file.read().rpartition(b"\n")
+            file.truncate(len(whole[0]) + len(whole[1]))
+        if os.path.getsize(log) > end:
+            os.truncate(log, end)
+    except FileNotFoundError:
+        return 0
+    return end
 
 
 def read_exit(directory: str) -> ProcessExit | NotStarted | None:

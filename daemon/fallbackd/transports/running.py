@@ -3,19 +3,26 @@
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
 from msgspec import Struct
 
 from fallbackd.core.exchange import Chunk, Exit, NotStarted, ProcessExit
 from fallbackd.transports.orphans import Family, end_family
-from fallbackd.transports.recording import Follower, exit_of, read_exit, read_record
+from fallbackd.transports.recording import (
+    Follower,
+    exit_of,
+    read_exit,
+    read_record,
+    recorded_bytes,
+)
 from fallbackd.transports.runner import frames
 from fallbackd.transports.runner.attempt import ATTEMPT_FILE
 
 _RECEIVE_BYTES = 65_536
-_ORPHAN_GRACE_S = 1.0
+_MEETING_S = 2.0
+"""For the greeting of a runner that has taken the line."""
 
 
 class RunnerLimits(Struct, frozen=True, kw_only=True):
@@ -58,6 +65,39 @@ class RunningProcess:
         self._is_ordered = False
         self._is_followed = False
         """Somebody else waits for the line."""
+        self._recorded_bytes = 0
+        self._find_end: Callable[[], Awaitable[Exit | None]] | None = None
+
+    @classmethod
+    def left(
+        cls,
+        directory: str,
+        find_end: Callable[[], Awaitable[Exit | None]],
+        limits: RunnerLimits,
+        now: Callable[[], float],
+    ) -> "RunningProcess":
+        """What was started by an earlier daemon and has no runner any more that can be met."""
+        running = cls(None, directory, "", limits, now)
+        running._find_end = find_end
+        running._recorded_bytes = recorded_bytes(directory)
+        record = read_record(directory, ATTEMPT_FILE) or {}
+        running._pid = record.get("pid")
+        return running
+
+    async def meet(self) -> bool:
+        """Take up the line to a runner that an earlier daemon has left. False: it is gone."""
+        self._is_ordered = True
+        self._is_followed = True
+        self._recorded_bytes = recorded_bytes(self._directory)
+        try:
+            with anyio.move_on_after(_MEETING_S):
+                while not self._is_answered() and not self._line_ended:
+                    if not self._receive() and not self._line_ended:
+                        assert self._line is not None
+                        await anyio.wait_readable(self._line)
+        finally:
+            self._is_followed = False
+        return self._is_answered()
 
     @classmethod
     def refused(
@@ -81,6 +121,10 @@ class RunningProcess:
     @property
     def log_bytes(self) -> int:
         return self._log_bytes
+
+    @property
+    def recorded_bytes(self) -> int:
+        return self._recorded_bytes
 
     @property
     def is_over(self) -> bool:
@@ -123,15 +167,19 @@ class RunningProcess:
     async def chunks(self) -> AsyncIterator[Chunk]:
         self._is_followed = True
         try:
-            while self._line is not None:
-                self._receive()
+            if self._find_end is not None:
+                await self._conclude()
+            while self._line is not None or self._find_end is not None:
+                if self._line is not None:
+                    self._receive()
                 is_last = self._exit is not None or self._line_ended
                 while batch := self._follower.read():
                     self._tell_seen()
+                    left = sum(len(chunk.data) for chunk in batch)
                     for chunk in batch:
-                        self._log_bytes += len(chunk.data)
+                        left -= len(chunk.data)
+                        self._log_bytes = self._follower.offset - left
                         yield chunk
-                    self._log_bytes = self._follower.offset
                     await anyio.lowlevel.checkpoint()
                 self._tell_seen()
                 direct, self._direct = self._direct, []
@@ -141,6 +189,7 @@ class RunningProcess:
                 if is_last:
                     break
                 if not direct:
+                    assert self._line is not None
                     await anyio.wait_readable(self._line)
             await self._conclude()
         finally:
@@ -171,7 +220,7 @@ class RunningProcess:
                         await anyio.wait_readable(self._line)
             if self._runner >= 0:
                 await anyio.wait_readable(self._runner)
-        if self._line is not None and not self._is_followed:
+        if (self._line or self._find_end) and not self._is_followed:
             await self._conclude()
 
     def release(self) -> None:
@@ -234,9 +283,8 @@ class RunningProcess:
             self._exit = exit_of(frames.read_json(payload))
 
     def _tell_seen(self) -> None:
-        assert self._line is not None
         start = self._follower.part_start
-        if start > self._seen:
+        if start > self._seen and self._line is not None:
             self._seen = start
             try:
                 self._line.send(frames.pack_json(frames.SEEN, {"offset": start}))
@@ -249,6 +297,12 @@ class RunningProcess:
             return
         if (known := read_exit(self._directory)) is not None:
             self._exit = known
+            return
+        if self._find_end is not None:
+            with anyio.CancelScope(shield=True):  # bounded by both limits
+                found = await self._find_end()
+            note = "nobody recorded how it ended"
+            self._exit = ProcessExit(at=self._now(), note=note) if found is None else found
             return
         record = read_record(self._directory, ATTEMPT_FILE) or {}
         family = Family(

@@ -11,10 +11,16 @@ used them for `idle_s`. They outlive attempts, so their tools carry no marks of 
 `attempt_of` tells whose tool a process is. (A plugin of ours could set the marks, but a server
 with a plugin waits for a package registry before its first session: more than 45 s, measured,
 where there is none.)
+
+They outlive the daemon too. `take_up` finds those of an earlier one, with or without prompts on
+them; `attach` takes up a prompt. New prompts use such a server where it would be started with
+the same environment today.
 """
 
+import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,15 +28,17 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from fallbackd.core.exchange import Call, ServedPrompt
+from fallbackd.core.exchange import Call, CommandLine, ServedPrompt
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running, Transport
-from fallbackd.transports.process import end_leftover
-from fallbackd.transports.served_prompt import RunningPrompt
+from fallbackd.transports.environment import child_environment
+from fallbackd.transports.leftovers import fence
+from fallbackd.transports.served_found import Found, find_server
+from fallbackd.transports.served_new import NewPrompt
+from fallbackd.transports.served_record import forget_prompt, read_prompt
 from fallbackd.transports.served_server import Limits, Server
-
-LEFTOVER_GRACE_S = 2.0
-LEFTOVER_BOUND_S = 8.0
+from fallbackd.transports.served_session import ServedSession
+from fallbackd.transports.served_taken_up import TakenUpPrompt, was_posted
 
 
 class ServedTransport:
@@ -39,6 +47,7 @@ class ServedTransport:
         processes: Starts the servers.
         tasks: Where the servers live. It must outlive the transport; cancelling it ends them.
         directory: Private directory for what the servers leave behind; made where it is missing.
+        environ: What `processes` lets the servers inherit.
         limits: How long a server may take to listen, and how long it is kept unused.
     """
 
@@ -49,12 +58,14 @@ class ServedTransport:
         tasks: TaskGroup,
         directory: str,
         clock: Clock,
+        environ: Mapping[str, str] | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._processes = processes
         self._tasks = tasks
         self._directory = Path(directory)
         self._clock = clock
+        self._environ = os.environ if environ is None else environ
         self._limits = Limits() if limits is None else limits
         self._servers: dict[str, Server] = {}
         self._all: set[Server] = set()
@@ -62,9 +73,9 @@ class ServedTransport:
 
     async def open(
         self, call: Call, *, attempt: str, directory: str, env: dict[str, str]
-    ) -> RunningPrompt:
+    ) -> NewPrompt:
         """
-        Prepare the prompt. It is posted with the first step of `chunks`.
+        Prepare the prompt. It is posted with the first steps of `chunks`.
 
         Raises:
             TypeError: `call` is no `ServedPrompt`: the caller wired kinds and transports wrongly.
@@ -78,7 +89,7 @@ class ServedTransport:
                 return None
             return await self._processes.open(run, attempt=attempt, directory=directory, env=env)
 
-        return RunningPrompt(
+        return NewPrompt(
             call,
             otherwise=otherwise,
             lease=lambda: self._server_for(call),
@@ -87,51 +98,98 @@ class ServedTransport:
             clock=self._clock,
         )
 
+    async def attach(self, *, attempt: str, directory: str) -> Running | None:
+        """See `ports.transport.Transport`. Servers are taken up before."""
+        record = read_prompt(directory)
+        if record is None:  # it ran without a server, or not at all
+            return await self._processes.attach(attempt=attempt, directory=directory)
+        server = None
+        if record.exit is None:
+            server = next((s for s in self._all if s.directory.name == record.server), None)
+        if server is not None:
+            server.lease()
+            if record.phase == "posting" and await server.settled():
+                session = ServedSession(server, record.session, cwd=record.cwd)
+                if await was_posted(session) is False:
+                    await anyio.to_thread.run_sync(fence, directory)
+                    forget_prompt(server.directory, attempt)
+                    server.unclaimed.discard(attempt)
+                    server.release()
+                    return None
+        running = TakenUpPrompt(
+            record, server, attempt=attempt, directory=directory, clock=self._clock
+        )
+        if server is not None:
+            server.unclaimed.discard(attempt)
+        return running
+
     def attempt_of(self, pid: int) -> str | None:
         """The attempt one of whose tools this process is, or is started by; None: of nobody."""
-        return next(filter(None, (server.attempt_of(pid) for server in self._all)), None)
+        return next(filter(None, (server.listeners.attempt_of(pid) for server in self._all)), None)
 
     def _server_for(self, call: ServedPrompt) -> Server | None:
         """The server of this key with a lease on it, started where none runs; None: closed."""
         if self._is_closed:
             return None
         server = self._servers.get(call.key)
-        if server is None or server.is_retired or server.is_over:
+        if (
+            server is None
+            or server.is_retired
+            or server.is_over
+            or not server.runs_with(self._environment_of(call.server))
+        ):
+            if server is not None:
+                server.retire()
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            server = Server(
-                call.key,
-                call.server,
-                processes=self._processes,
-                directory=self._directory / secrets.token_hex(8),
-                limits=self._limits,
-                on_over=self._forget,
+            server = self._servers[call.key] = self._keep(
+                call.key, call.server, self._directory / secrets.token_hex(8)
             )
-            self._servers[call.key] = server
-            self._all.add(server)
-            self._tasks.start_soon(server.run)
         server.lease()
         return server
+
+    def _keep(self, key: str, source: CommandLine | Found, directory: Path) -> Server:
+        server = Server(
+            key,
+            source,
+            processes=self._processes,
+            directory=directory,
+            limits=self._limits,
+            on_over=self._forget,
+        )
+        self._all.add(server)
+        self._tasks.start_soon(server.run)
+        return server
+
+    def _environment_of(self, command: CommandLine) -> dict[str, str]:
+        return child_environment(self._environ, added=command.env, unset=command.unset, marks={})
 
     def _forget(self, server: Server) -> None:
         self._all.discard(server)
         if self._servers.get(server.key) is server:
             del self._servers[server.key]
 
-    async def end_leftovers(self) -> None:
-        """
-        End servers that a daemon before this one left running. Call it before any prompt.
-
-        A directory whose server could not be ended is kept, to be tried again.
-        """
+    async def take_up(self) -> None:
+        """Find the servers that an earlier daemon left. Call it before any prompt."""
         for directory in sorted(self._directory.glob("*")):
-            all_gone = True
-            for record in directory.glob("*/attempt.json"):
-                exit = await end_leftover(
-                    str(record.parent), grace_s=LEFTOVER_GRACE_S, bound_s=LEFTOVER_BOUND_S
-                )
-                all_gone = all_gone and (exit is None or exit.gone)
-            if all_gone:
+            found = await find_server(directory, self._processes)
+            if found is None:
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, directory, True))
+                continue
+            server = self._keep(found.key, found, directory)
+            if found.has_ended:
+                server.retire()
+            elif not found.key or not found.environment:
+                server.stop("it could not be taken up again")
+            elif found.key in self._servers:
+                server.retire()
+            else:
+                self._servers[found.key] = server
+
+    async def detach(self) -> None:
+        """Leave servers and prompts to a later daemon."""
+        self._is_closed = True
+        for server in list(self._all):
+            await server.leave()
 
     async def aclose(self) -> None:
         self._is_closed = True

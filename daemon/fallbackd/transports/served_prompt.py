@@ -1,46 +1,41 @@
 """
-The course of one prompt on a helper server: a session, the prompt, its events, its end.
+The course of one prompt on a helper server, from the moment at which it has a session.
 
 ```
- (lease) -> session -> post -> events ... idle -> last message -> tools gone -> ProcessExit 0 | 1
-    |          |         |        |
-    +----------+---------+--------+-- stop: abort, idle, tools gone ----------> NoAnswer, stopped
-                                      | not proven
-                                      +-- end the server, whose exit proves it
+ events ... idle -> last message -> tools gone -> ProcessExit 0 | 1
+    |
+    +-- stop: abort, idle, tools gone ----------> NoAnswer, stopped
+              | not proven
+              +-- end the server, whose exit proves it
 ```
+
+How it gets there: `served_new` begins one, `served_taken_up` finds one of an earlier daemon.
+Where events were missed, the server's state is asked for, and what is new in it is handed on.
 """
 
 import collections
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
 
-from fallbackd.core.exchange import (
-    Chunk,
-    Exit,
-    HttpResponse,
-    NoAnswer,
-    NotStarted,
-    ProcessExit,
-    ServedPrompt,
-)
+from fallbackd.core.exchange import Chunk, Exit, NoAnswer, Permissions, ProcessExit
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.transport import Running
-from fallbackd.transports.http import OutputLog
+from fallbackd.transports.output_log import OutputLog
+from fallbackd.transports.recording import mend
 from fallbackd.transports.served_client import CallFailed
+from fallbackd.transports.served_endings import without_server
+from fallbackd.transports.served_record import PromptRecord, forget_prompt, write_prompt
 from fallbackd.transports.served_server import Server
-from fallbackd.transports.served_tools import ToolWatch, end_tools, find_tools, watch_tools
+from fallbackd.transports.served_session import LOOK_S, ServedSession
+from fallbackd.transports.served_told import Event, Snapshot, Told
+from fallbackd.transports.served_tools import ToolWatch, end_tools, find_tools
 
 T = TypeVar("T")
 
 MIN_ABORT_S = 2.0
 """What an abort gets even where `stop` grants less: it takes 0.05 s (measured)."""
-LOOK_S = 0.1
-SESSION_LIMIT_S = 90.0
-"""The first session of a directory waits for the user's plugins, which may be installed first."""
 
 HANDED_ON = frozenset(
     {
@@ -58,7 +53,6 @@ HANDED_ON = frozenset(
         "question.asked",
     }
 )
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FINAL_PARTS = frozenset({"text", "step-start", "step-finish"})
 
 
@@ -66,35 +60,24 @@ class RunningPrompt:
     """One prompt under way. See `ports.transport.Running`."""
 
     def __init__(
-        self,
-        call: ServedPrompt,
-        *,
-        lease: Callable[[], Server | None],
-        otherwise: Callable[[], Awaitable[Running | None]],
-        attempt: str,
-        directory: str,
-        clock: Clock,
+        self, *, attempt: str, directory: str, cwd: str, permissions: Permissions, clock: Clock
     ) -> None:
-        """
-        Args:
-            lease: Gives the server, with a lease on it; None when no more prompts are taken.
-            otherwise: Starts what does the same without a server; None where nothing does.
-        """
-        self._call = call
-        self._lease = lease
-        self._otherwise = otherwise
-        self._instead: Running | None = None
-        self._clock = clock
-        self._log = OutputLog(directory)
-        self.cwd = call.cwd
         self.attempt = attempt
+        self.cwd = cwd
+        self._permissions = permissions
+        self._directory = directory
+        self._clock = clock
+        self._log = OutputLog(directory, size_bytes=mend(directory))
+        self._record: PromptRecord | None = None
         self._server: Server | None = None
-        self._session = ""
-        self._posted = False
+        self._session: ServedSession | None = None
+        self._was_posted = False
         self._tools: ToolWatch | None = None
-        self._heard: collections.deque[dict[str, Any]] = collections.deque()
+        self._told = Told()
+        self._heard: collections.deque[Event] = collections.deque()
         self._news = anyio.Event()
         self._had_gap = False
+        self._has_caught_up = False
         self._is_idle = False
         self._failed = False
         self._is_alone = True
@@ -102,13 +85,10 @@ class RunningPrompt:
         self._stop_grace_s: float | None = None
         self._exit: Exit | None = None
 
-    def __repr__(self) -> str:
-        return f"RunningPrompt({self._call!r})"
-
     @property
     def pid(self) -> int | None:
         """None: the server's process is not this attempt's to end."""
-        return None if self._instead is None else self._instead.pid
+        return None
 
     @property
     def exit(self) -> Exit:
@@ -118,38 +98,42 @@ class RunningPrompt:
 
     @property
     def log_bytes(self) -> int:
-        return self._log.size_bytes if self._instead is None else self._instead.log_bytes
+        return self._log.size_bytes
+
+    @property
+    def recorded_bytes(self) -> int:
+        return 0
 
     def stop(self, *, grace_s: float) -> None:
         if self._stop_grace_s is None:
             self._stop_grace_s = grace_s
-        if self._instead is not None:
-            self._instead.stop(grace_s=grace_s)
         if self._scope is not None:
             self._scope.cancel()
 
     # --- what the server tells ------------------------------------------------------------------
 
-    def hear(self, event: dict[str, Any]) -> None:
-        kind = event.get("type")
-        properties = event["properties"]
-        if properties.get("sessionID") == self._session:
-            status = properties.get("status")
-            if kind == "session.idle" or (
-                kind == "session.status"
-                and isinstance(status, dict)
-                and status.get("type") == "idle"
-            ):
-                self._is_idle = True
-            elif kind == "session.status":
-                self._is_idle = False
-            elif kind == "session.error":
-                self._failed = True
-            elif kind == "session.compacted":
-                self._failed = False
-        if kind in HANDED_ON:
+    def hear(self, event: Event) -> None:
+        self._mind(event)
+        if event.get("type") in HANDED_ON:
             self._heard.append(event)
         self._news.set()
+
+    def _mind(self, event: Event) -> None:
+        """What it says about the turn as a whole."""
+        kind, properties = event.get("type"), event["properties"]
+        if self._session is None or properties.get("sessionID") != self._session.name:
+            return
+        status = properties.get("status")
+        if kind == "session.idle" or (
+            kind == "session.status" and isinstance(status, dict) and status.get("type") == "idle"
+        ):
+            self._is_idle = True
+        elif kind == "session.status":
+            self._is_idle = False
+        elif kind == "session.error":
+            self._failed = True
+        elif kind == "session.compacted":
+            self._failed = False
 
     def reconnected(self) -> None:
         self._had_gap = True
@@ -164,182 +148,163 @@ class RunningPrompt:
         return any(each.pid == pid for each in find_tools(self._tools, is_alone=self._is_alone))
 
     def joined(self) -> None:
-        """Another prompt uses the server too from now on."""
-        self._is_alone = False
+        if self._is_alone:
+            self._is_alone = False
+            self._note(is_alone=False)
 
     # --- its course -----------------------------------------------------------------------------
 
     async def chunks(self) -> AsyncIterator[Chunk]:
-        """See `ports.transport.Running`. Leaving early aborts the prompt and waits for that."""
+        """See `ports.transport.Running`. Whoever leaves early leaves the prompt under way."""
         try:
             async for chunk in self._course():
-                if self._instead is None:  # a process of its own is recorded by its runner
-                    self._log.write(chunk)
                 yield chunk
         finally:
             self._log.close()
-            if self._exit is None and self._instead is None:
-                with anyio.CancelScope(shield=True):  # every wait in there is bounded
-                    self._exit = await self._stopped()
             if self._server is not None:
-                self._server.leave(self)
-                self._server.release()
+                self._server.listeners.remove(self)
+                if self._exit is not None:
+                    forget_prompt(self._server.directory, self.attempt)
+                    self._server.release()
 
-    async def _course(self) -> AsyncIterator[Chunk]:
-        server = self._lease()
-        if server is None:
-            self._exit = NoAnswer(
-                exception="Cancelled", text="the daemon is stopping", at=self._clock.now()
-            )
-            return
-        self._server = server
-        if not await self._unless_stopped(server.settled):
-            if self._stop_grace_s is None:
-                if not isinstance(server.exit, NotStarted):
-                    self._instead = await self._otherwise()
-                if self._instead is not None:
-                    async for chunk in self._instead.chunks():
-                        yield chunk
-                    self._exit = self._instead.exit
-                    return
-                if server.tail:
-                    yield Chunk("stderr", server.tail, self._clock.now())
-                self._exit = self._without_server(server)
-            else:
-                self._exit = await self._stopped()
-            return
-        try:
-            # A session that is made for a prompt that was stopped meanwhile stays empty.
-            if (begun := await self._unless_stopped(lambda: self._begin(server))) is not None:
-                yield begun
-            if self._stop_grace_s is None:
-                await self._post(server)
-        except CallFailed as error:
-            self._failed = self._is_idle = True
-            if error.status:
-                yield self._line("session.error", error=_error_of(error))
-            elif not server.is_over:
-                # Whether it has taken the prompt nobody knows.
-                self._exit = await self._stopped()
-                self._exit = NoAnswer(
-                    exception="ReadTimeout",
-                    text=str(error),
-                    at=self._clock.now(),
-                    gone=self._exit.gone,
-                )
-                return
+    def _course(self) -> AsyncIterator[Chunk]:
+        raise NotImplementedError
+
+    async def _follow(self, server: Server, session: ServedSession) -> AsyncIterator[Chunk]:
+        """Hand on what happens until it is over; sets the exit."""
         while self._stop_grace_s is None and not server.is_over:
+            if self._had_gap:
+                self._had_gap = False
+                async for chunk in self._catch_up(session):
+                    yield chunk
             while self._heard:
-                event = self._heard.popleft()
-                yield self._chunk(event)
-                async for answer in self._answer(server, event):
-                    yield answer
-            if self._is_idle:
+                if self._is_stale(event := self._heard.popleft()):
+                    continue
+                async for chunk in self._hand_on(session, event):
+                    yield chunk
+            if self._exit is not None:
+                return
+            if self._is_idle and not self._had_gap:
                 break
-            await self._unless_stopped(lambda: self._more(server))
+            await self._unless_stopped(self._more)
         if server.is_over:
-            self._exit = self._without_server(server)
+            self._end(without_server(server, was_posted=self._was_posted, at=self._clock.now()))
         elif self._stop_grace_s is not None:
-            self._exit = await self._stopped()
+            self._end(await self._stopped())
         else:
-            if (final := await self._final(server)) is not None:
-                yield final
+            if (final := await self._final(session)) is not None and not self._told.has(final):
+                yield self._chunk(final)
             gone = await self._end_tools(server)
-            self._exit = ProcessExit(
-                code=1 if self._failed else 0,
-                at=self._clock.now(),
-                gone=gone,
-                stopped=self._stop_grace_s is not None,
+            self._end(
+                ProcessExit(
+                    code=1 if self._failed else 0,
+                    at=self._clock.now(),
+                    gone=gone,
+                    stopped=self._stop_grace_s is not None,
+                )
             )
 
-    async def _begin(self, server: Server) -> Chunk:
-        """Create the session. No tool can run before this, so what runs now is not ours."""
-        assert server.pid is not None
-        self._tools = watch_tools(server.pid, self._call.cwd)
-        made = await server.call(
-            "POST",
-            "/session",
-            body={"title": self._call.title},
-            cwd=self._call.cwd,
-            limit_s=SESSION_LIMIT_S,
+    def _is_stale(self, event: Event) -> bool:
+        """Whether it had happened before the state of the server was looked at."""
+        return (
+            self._has_caught_up and event.get("type") != "session.status" and self._told.has(event)
         )
-        self._session = str(made.get("id", "")) if isinstance(made, dict) else ""
-        if not self._session:
-            raise CallFailed(502, None, "the server made a session without an id")
-        for other in server.others_than(self):
-            self._is_alone = False
-            if isinstance(other, RunningPrompt):
-                other.joined()
-        server.listen(self._session, self)
-        return self._line("fallbackd.session")
 
-    async def _post(self, server: Server) -> None:
-        call = self._call
-        body: dict[str, Any] = {"parts": [{"type": "text", "text": call.prompt}]}
-        if call.model is not None:
-            provider, _, model = call.model.partition("/")
-            body["model"] = {"providerID": provider, "modelID": model}
-        if call.agent is not None:
-            body["agent"] = call.agent
-        self._posted = True
-        # Not given up when stopped: a prompt that arrives after its abort would run.
-        await server.call("POST", f"/session/{self._session}/prompt_async", body=body, cwd=call.cwd)
-
-    async def _more(self, server: Server) -> None:
+    async def _more(self) -> None:
         await self._news.wait()
         self._news = anyio.Event()
-        if self._had_gap:
-            self._had_gap = False
-            self._is_idle = self._is_idle or not await self._is_busy(server)
 
-    async def _answer(self, server: Server, event: dict[str, Any]) -> AsyncIterator[Chunk]:
+    async def _hand_on(self, session: ServedSession, event: Event) -> AsyncIterator[Chunk]:
+        yield self._chunk(event)
+        async for chunk in self._answer(session, event):
+            yield chunk
+
+    async def _answer(self, session: ServedSession, event: Event) -> AsyncIterator[Chunk]:
         """Nobody is there to be asked, and what waits for an answer waits for ever."""
-        asked = event["properties"]
-        match event.get("type"):
-            case "permission.asked":
-                reply = "once" if self._call.permissions == "full" else "reject"
-                path, body = f"/permission/{asked.get('id')}/reply", {"reply": reply}
-                permission = asked.get("permission")
-            case "question.asked":
-                reply = "reject"
-                path, body = f"/question/{asked.get('id')}/reject", {}
-                permission = "question"
-            case _:
-                return
-        try:
-            await server.call("POST", path, body=body, cwd=self._call.cwd)
-        except CallFailed:
-            pass  # answered already, or the server is ending: its events tell
-        if reply == "reject":
-            yield self._line("fallbackd.permission", permission=permission)
+        kind = event.get("type")
+        if kind not in ("permission.asked", "question.asked"):
+            return
+        if await session.answer(event, allow=self._permissions == "full"):
+            asked = event["properties"].get("permission") if kind[0] == "p" else "question"
+            yield self._line("fallbackd.permission", permission=asked)
 
-    async def _final(self, server: Server) -> Chunk | None:
+    async def _catch_up(self, session: ServedSession) -> AsyncIterator[Chunk]:
+        """What happened while nobody listened, by the state of the server."""
+        was_idle, self._is_idle = self._is_idle, False  # what is heard from now on counts
+        snapshot = await self._unless_stopped(lambda: self._look(session))
+        if snapshot is None:
+            self._is_idle = self._is_idle or was_idle
+            self._had_gap = not self._is_idle  # to be looked at again, after what was heard
+            self._news.set()
+            return
+        self._has_caught_up = True
+        for child in snapshot.children:
+            session.server.listeners.add(str(child["id"]), self)
+        asked_before = [each for each in snapshot.asked if self._told.has(each)]
+        for event in self._told.missed(snapshot):
+            self._mind(event)
+            async for chunk in self._hand_on(session, event):
+                yield chunk
+        for event in asked_before:  # told, but perhaps not answered
+            async for chunk in self._answer(session, event):
+                yield chunk
+        if snapshot.is_busy or self._is_idle:
+            return
+        if snapshot.is_settled:
+            error = (snapshot.last_answer or {}).get("error")
+            if isinstance(error, dict) and error.get("name") != "MessageAbortedError":
+                self._failed = True
+            self._is_idle = True
+            if not was_idle:
+                yield self._line("session.idle")
+        elif was_idle:
+            self._is_idle = True
+        else:
+            note = "it ended while nobody listened, and its server does not know how"
+            gone = (await self._stopped()).gone
+            self._end(ProcessExit(at=self._clock.now(), gone=gone, note=note))
+
+    async def _look(self, session: ServedSession) -> Snapshot | None:
+        """Of a turn that goes on, or whose end is written down; None: no answer for now."""
+        until = anyio.current_time() + session.server.limits.settle_s
+        while not session.server.is_over:
+            is_late = anyio.current_time() > until
+            try:
+                snapshot = await session.look()
+            except CallFailed:
+                if is_late:
+                    return None
+            else:
+                if snapshot.is_busy or snapshot.is_settled or is_late:
+                    return snapshot
+            await anyio.sleep(LOOK_S)
+        return None
+
+    async def _final(self, session: ServedSession) -> Event | None:
         try:
-            messages = await server.call(
-                "GET", f"/session/{self._session}/message", cwd=self._call.cwd
-            )
+            messages = await session.messages()
         except CallFailed:
             return None  # the events have the text too
-        for message in reversed(messages if isinstance(messages, list) else []):
+        for message in reversed(messages):
             info = message.get("info", {})
             if info.get("role") == "assistant" and info.get("summary") is not True:
                 parts = [p for p in message.get("parts", []) if p.get("type") in _FINAL_PARTS]
-                return self._line("fallbackd.final", message={"info": info, "parts": parts})
+                return self._own("fallbackd.final", message={"info": info, "parts": parts})
         return None
 
     # --- its end --------------------------------------------------------------------------------
 
     async def _stopped(self) -> Exit:
         """Abort what runs, and prove that it is gone. Every wait in here is bounded."""
-        server = self._server
+        server, session = self._server, self._session
         gone = True
-        if server is not None and self._session and not server.is_over:
+        if server is not None and session is not None and not server.is_over:
             grace_s = max(MIN_ABORT_S, self._stop_grace_s or 0.0)
             with anyio.move_on_after(grace_s):
-                still = await self._abort(server)
+                still = await session.abort()
                 gone = still and await self._end_tools(server, all_sessions=True)
                 # A turn that began behind the abort would show now.
-                gone = gone and not await self._is_busy(server)
+                gone = gone and not await session.is_busy()
                 grace_s = 0.0
             if grace_s or not gone:
                 server.stop("a prompt on it could not be proven stopped")
@@ -350,54 +315,26 @@ class RunningPrompt:
             exception="Cancelled", text="stopped", at=self._clock.now(), gone=gone, stopped=True
         )
 
-    async def _abort(self, server: Server) -> bool:
-        while not server.is_over:
-            try:
-                await server.call("POST", f"/session/{self._session}/abort", cwd=self._call.cwd)
-            except CallFailed:
-                return server.is_over
-            if not await self._is_busy(server):
-                return True
-            await anyio.sleep(LOOK_S)
-        return True
-
-    async def _is_busy(self, server: Server) -> bool:
-        """By the list of sessions that are at work; idle ones are not on it."""
-        try:
-            at_work = await server.call("GET", "/session/status", cwd=self._call.cwd)
-        except CallFailed:
-            return True
-        status = at_work.get(self._session) if isinstance(at_work, dict) else None
-        return isinstance(status, dict) and status.get("type") != "idle"
-
     async def _end_tools(self, server: Server, *, all_sessions: bool = False) -> bool:
         if self._tools is None or server.is_over:
             return server.exit is None or server.exit.gone
         return await end_tools(self._tools, is_alone=self._is_alone, all_sessions=all_sessions)
 
-    def _without_server(self, server: Server) -> Exit:
-        """How a prompt ends whose server did not start, or ended under it."""
-        exit, at = server.exit, self._clock.now()
-        tail = _COLOURS.sub("", server.tail.decode(errors="replace")).strip()
-        gone = exit is None or exit.gone
-        if server.stop_reason:
-            # We ended it: for this prompt it is as if the other side had hung up.
-            exception = "RemoteProtocolError" if self._posted else "ConnectTimeout"
-            text = f"the helper server was ended: {server.stop_reason}\n{tail}".strip()
-            return NoAnswer(exception=exception, text=text, at=at, gone=gone)
-        match exit:
-            case ProcessExit(code=0) | None:
-                text = f"the helper server ended by itself\n{tail}".strip()
-                return NoAnswer(exception="RemoteProtocolError", text=text, at=at, gone=gone)
-            case ProcessExit():
-                note = f"the helper server ended by itself\n{tail}".strip()
-                return msgspec.structs.replace(exit, note=note, at=at)
-            case NotStarted() | NoAnswer() | HttpResponse():
-                return exit
-            case _:
-                assert_never(exit)
+    def _end(self, exit: Exit) -> None:
+        self._exit = exit
+        self._note(phase="ended", exit=exit)
 
     # --- small parts ----------------------------------------------------------------------------
+
+    def _note(self, **changes: Any) -> None:
+        """In the record, as far as the disk takes it: what it says already stays true."""
+        if self._record is None:
+            return
+        self._record = msgspec.structs.replace(self._record, **changes)
+        try:
+            write_prompt(self._directory, self._record)
+        except OSError:
+            pass
 
     async def _unless_stopped(self, step: Callable[[], Awaitable[T]]) -> T | None:
         """What `step` returns, or None when a stop came first. No scope outlives a `yield`."""
@@ -407,21 +344,17 @@ class RunningPrompt:
             return await step()
         return None
 
-    def _chunk(self, event: dict[str, Any]) -> Chunk:
-        return Chunk("event", msgspec.json.encode(event) + b"\n", self._clock.now())
+    def _chunk(self, event: Event) -> Chunk:
+        """Recorded, then handed on."""
+        self._told.take(event)
+        chunk = Chunk("event", msgspec.json.encode(event) + b"\n", self._clock.now())
+        self._log.write(chunk)
+        return chunk
 
     def _line(self, kind: str, **properties: Any) -> Chunk:
+        return self._chunk(self._own(kind, **properties))
+
+    def _own(self, kind: str, **properties: Any) -> Event:
         """A line of our own between those of the server."""
-        return self._chunk({"type": kind, "properties": {"sessionID": self._session, **properties}})
-
-
-def _error_of(error: CallFailed) -> dict[str, Any]:
-    """In the shape of `session.error`, from an answer that has that shape as a rule."""
-    answer = error.body if isinstance(error.body, dict) else {}
-    data = answer.get("data")
-    data = data if isinstance(data, dict) else {}
-    name = answer.get("name")
-    return {
-        "name": name if isinstance(name, str) else "UnknownError",
-        "data": {"message": str(error), **data, "statusCode": error.status},
-    }
+        name = "" if self._session is None else self._session.name
+        return {"type": kind, "properties": {"sessionID": name, **properties}}

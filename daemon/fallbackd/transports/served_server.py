@@ -7,17 +7,21 @@ One helper server (`opencode serve`): its life, its calls, its events.
      +---- 20 s --------+-------- ends by itself, event stream lost ---------+
 ```
 
+It runs under a runner, so it outlives the daemon. A later one takes it up again: the process by
+the runner's record, the port from what it has printed, the password from its environment.
+
 A request that reaches the server in the first moment of its socket is never answered, so nothing
 is sent before its ready line or a look at its health with a short limit.
 """
 
+import re
 import secrets
 import shutil
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -28,9 +32,12 @@ from msgspec import Struct
 from fallbackd.core.exchange import CommandLine, Exit, NoAnswer, ProcessExit
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.transports.served_client import CALL_LIMIT_S, CallFailed, ServerClient
+from fallbackd.transports.served_found import Found
+from fallbackd.transports.served_listeners import Listener, Listeners
+from fallbackd.transports.served_record import ServerRecord, noted_prompts, write_server
 
 PASSWORD_VARIABLE = "OPENCODE_SERVER_PASSWORD"
-READY_LINE = b"opencode server listening on"
+READY_LINE = re.compile(rb"opencode server listening on http://[\w.\[\]:]+:(\d+)\s")
 PORT_TAKEN_WORDS = (b"ServeError", b"EADDRINUSE", b"in use")
 
 HEALTH_LIMIT_S = 1.0
@@ -46,25 +53,11 @@ TAIL_BYTES = 8192
 class Limits(Struct, frozen=True, kw_only=True):
     start_s: float = 20.0
     idle_s: float = 300.0
-
-
-class Listener(Protocol):
-    """A prompt that uses the server."""
-
-    cwd: str
-    attempt: str
-
-    def has_started(self, pid: int) -> bool:
-        """Whether this process is one of its tools."""
-        ...
-
-    def hear(self, event: dict[str, Any]) -> None: ...
-
-    def reconnected(self) -> None:
-        """The event stream had a gap."""
-        ...
-
-    def server_over(self) -> None: ...
+    stray_s: float = 60.0
+    """How long a server that was taken up waits for somebody to take up the prompts on it."""
+    settle_s: float = 5.0
+    """For it to begin what it has accepted, or to write down the end of what it has done; the
+    latter takes up to 30 ms (measured)."""
 
 
 class Server:
@@ -73,28 +66,43 @@ class Server:
     def __init__(
         self,
         key: str,
-        command: CommandLine,
+        source: CommandLine | Found,
         *,
         processes: Transport,
         directory: Path,
         limits: Limits,
         on_over: Callable[["Server"], None],
     ) -> None:
+        """
+        Args:
+            source: How it is started, or what an earlier daemon has left of it.
+        """
         self.key = key
-        self._command = command
+        self._source = source
         self._processes = processes
-        self._directory = directory
-        self._limits = limits
+        self.directory = directory
+        self.limits = limits
         self._on_over = on_over
-        self._password = secrets.token_urlsafe(24)
+        if isinstance(source, Found):
+            self._password = source.environment.get(PASSWORD_VARIABLE, "")
+            self._running: Running | None = source.running
+            self.unclaimed = noted_prompts(directory)
+        else:
+            self._password = secrets.token_urlsafe(24)
+            self._running = None
+            self.unclaimed = set()
+        """Attempts of an earlier daemon on it that nobody has taken up yet."""
         self._client: ServerClient | None = None
-        self._running: Running | None = None
+        self._port: int | None = None
+        self._reading = anyio.CancelScope(shield=True)
+        self._over = anyio.Event()
+        self._is_left = False
         self._tail = b""
         self._saw_ready_line = anyio.Event()
         self._settled = anyio.Event()
         self._must_stop = anyio.Event()
         self._ended = anyio.Event()
-        self._listeners: dict[str, Listener] = {}
+        self.listeners = Listeners()
         self._tasks: TaskGroup | None = None
         self._leases = 0
         self._uses = 0
@@ -127,40 +135,45 @@ class Server:
     async def run(self) -> None:
         """From start to proven end. Cancelling it stops the process and waits for its end."""
         try:
-            for number in range(STARTS):
-                await self._run_once(number)
-                if self.is_ready or self.stop_reason or not self._lost_its_port():
-                    break
+            if isinstance(self._source, Found):
+                await self._live(self._source.running)
+            else:
+                for number in range(STARTS):
+                    await self._live(await self._start(self._source, number))
+                    if self.is_ready or self._is_left or not self._may_start_again():
+                        break
         finally:
             self.is_ready = False
-            if self.exit is None:
-                self.exit = NoAnswer(exception="Cancelled", text="the daemon is stopping")
             self._ended.set()
             self._settled.set()
             self._on_over(self)
-            for listener in list(self._listeners.values()):
-                listener.server_over()
+            if not self._is_left:
+                if self.exit is None:
+                    self.exit = NoAnswer(exception="Cancelled", text="the daemon is stopping")
+                for listener in self.listeners.all():
+                    listener.server_over()
             with anyio.move_on_after(CALL_LIMIT_S, shield=True):
                 if self._client is not None:
                     await self._client.aclose()
                 # Whoever watched the process may still be writing down how it ended.
-                while self._directory.exists():
+                while not self._is_left and self.directory.exists():
                     await anyio.to_thread.run_sync(
-                        lambda: shutil.rmtree(self._directory, ignore_errors=True)
+                        lambda: shutil.rmtree(self.directory, ignore_errors=True)
                     )
                     await anyio.sleep(CLEAN_AGAIN_S)
 
-    async def _run_once(self, number: int) -> None:
-        directory = self._directory / str(number)
+    async def _start(self, command: CommandLine, number: int) -> Running:
+        directory = self.directory / str(number)
         scratch = directory / "tmp"
-        for each in (self._directory, directory, scratch):
+        for each in (self.directory, directory, scratch):
             each.mkdir(mode=0o700, exist_ok=True)
+        write_server(self.directory, ServerRecord(key=self.key))
         port = _free_port()
         command = msgspec.structs.replace(
-            self._command,
-            argv=(*self._command.argv, "--hostname", "127.0.0.1", "--port", str(port)),
+            command,
+            argv=(*command.argv, "--hostname", "127.0.0.1", "--port", str(port)),
             # It leaves a library of 5.6 MB behind in there with each start.
-            env={**self._command.env, PASSWORD_VARIABLE: self._password, "TMPDIR": str(scratch)},
+            env={**command.env, PASSWORD_VARIABLE: self._password, "TMPDIR": str(scratch)},
         )
         if self._client is not None:
             await self._client.aclose()
@@ -168,11 +181,15 @@ class Server:
         self._tail = b""
         with anyio.CancelScope(shield=True):
             # Half a start would leave a process that nobody knows; it is a matter of milliseconds.
-            running = await self._processes.open(
+            running = self._running = await self._processes.open(
                 command, attempt=f"server:{self.key}", directory=str(directory), env={}
             )
-        self._running = running
-        over = anyio.Event()
+        return running
+
+    async def _live(self, running: Running) -> None:
+        self._over = over = anyio.Event()
+        if self._is_left:
+            return
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._read_output, running, over)
@@ -181,32 +198,40 @@ class Server:
                 await over.wait()
             finally:
                 self._tasks = None
-                running.stop(grace_s=STOP_GRACE_S)
+                if not self._is_left:
+                    running.stop(grace_s=STOP_GRACE_S)
                 tasks.cancel_scope.cancel()
 
     async def _read_output(self, running: Running, over: anyio.Event) -> None:
         # Ends with the process, never before: its exit is the proof that it is gone.
-        with anyio.CancelScope(shield=True):
+        with self._reading:
             async for chunk in running.chunks():
-                self._tail = (self._tail + chunk.data)[-TAIL_BYTES:]
-                if READY_LINE in self._tail:
+                tail = self._tail + chunk.data
+                if self._port is None and (ready := READY_LINE.search(tail)) is not None:
+                    self._port = int(ready[1])
                     self._saw_ready_line.set()
+                self._tail = tail[-TAIL_BYTES:]
             self.exit = running.exit
-            over.set()
+        over.set()
 
     async def _serve(self, over: anyio.Event) -> None:
         with self._start_scope:
-            self._start_scope.deadline = anyio.current_time() + self._limits.start_s
+            self._start_scope.deadline = anyio.current_time() + self.limits.start_s
             await self._become_ready()
         if not self.is_ready:
-            self.stop(f"did not listen within {self._limits.start_s:g} s")
+            self.stop(f"did not listen within {self.limits.start_s:g} s")
         self._expire_if_unused()
+        if self.unclaimed and self._tasks is not None:
+            self._tasks.start_soon(self._end_strays)
         await self._must_stop.wait()
         over.set()
 
     async def _become_ready(self) -> None:
         """After this, the health answers with our password: the port is ours."""
-        assert self._client is not None
+        if self._client is None:
+            await self._saw_ready_line.wait()
+            assert self._port is not None
+            self._client = ServerClient(self._port, self._password)
         while True:
             with anyio.move_on_after(HEALTH_EVERY_S):
                 await self._saw_ready_line.wait()
@@ -223,15 +248,28 @@ class Server:
         self.is_ready = True
         self._settled.set()
 
-    def _lost_its_port(self) -> bool:
-        return isinstance(self.exit, ProcessExit) and any(
-            word in self._tail for word in PORT_TAKEN_WORDS
+    def _may_start_again(self) -> bool:
+        """Whether it only lost the race for its port."""
+        return (
+            not self.stop_reason
+            and isinstance(self.exit, ProcessExit)
+            and any(word in self._tail for word in PORT_TAKEN_WORDS)
         )
 
     async def settled(self) -> bool:
         """Wait until it serves or is over. Returns whether it serves."""
         await self._settled.wait()
         return self.is_ready
+
+    def runs_with(self, environment: Mapping[str, str]) -> bool:
+        """Whether a server that was started now would have the same environment."""
+        source = self._source
+        return not isinstance(source, Found) or source.runs_with(environment)
+
+    def retire(self) -> None:
+        """Take no new prompts; end when the last one has left."""
+        self.is_retired = True
+        self._expire_if_unused()
 
     async def ended(self) -> None:
         await self._ended.wait()
@@ -244,6 +282,14 @@ class Server:
         self._must_stop.set()
         self._start_scope.cancel()
 
+    async def leave(self) -> None:
+        """Let go of it, for a later daemon to take it up."""
+        self._is_left = self.is_retired = True
+        self._reading.cancel()
+        self._over.set()
+        self._start_scope.cancel()
+        await self._ended.wait()
+
     # --- who uses it ----------------------------------------------------------------------------
 
     def lease(self) -> None:
@@ -254,30 +300,34 @@ class Server:
         self._leases -= 1
         self._expire_if_unused()
 
-    def listen(self, session: str, listener: Listener) -> None:
-        self._listeners[session] = listener
+    def join(self, listener: Listener) -> bool:
+        """
+        Say to all other prompts that this one is there too.
 
-    def leave(self, listener: Listener) -> None:
-        for session in [s for s, each in self._listeners.items() if each is listener]:
-            del self._listeners[session]
-
-    def attempt_of(self, pid: int) -> str | None:
-        return next(
-            (each.attempt for each in set(self._listeners.values()) if each.has_started(pid)), None
-        )
-
-    def others_than(self, listener: Listener) -> list[Listener]:
-        return [each for each in set(self._listeners.values()) if each is not listener]
+        Returns:
+            Whether it is the only one.
+        """
+        others = self.listeners.all() - {listener}
+        for each in others:
+            each.joined()
+        return not others and not self.unclaimed
 
     def _expire_if_unused(self) -> None:
         if self._leases == 0 and self._tasks is not None:
             self._tasks.start_soon(self._expire, self._uses)
 
     async def _expire(self, uses: int) -> None:
-        if not self.is_retired:
-            await anyio.sleep(self._limits.idle_s)
+        if not self.is_retired or self.unclaimed:
+            await anyio.sleep(self.limits.idle_s)
         if self._uses == uses:
             self.stop("nobody used it")
+
+    async def _end_strays(self) -> None:
+        """Prompts that nobody asks for any more end with the server, as soon as others allow."""
+        await anyio.sleep(self.limits.stray_s)
+        if self.unclaimed:
+            self.unclaimed.clear()
+            self.retire()
 
     # --- its calls and events -------------------------------------------------------------------
 
@@ -290,8 +340,9 @@ class Server:
         cwd: str | None = None,
         limit_s: float = CALL_LIMIT_S,
     ) -> Any:
-        """See `ServerClient.call`. Only while it serves, or has served."""
-        assert self._client is not None
+        """See `ServerClient.call`."""
+        if self._client is None:
+            raise CallFailed(0, None, f"{method} {path}: the server does not listen yet")
         return await self._client.call(method, path, body=body, cwd=cwd, limit_s=limit_s)
 
     async def _follow_events(self, client: ServerClient, connected: anyio.Event) -> None:
@@ -303,24 +354,12 @@ class Server:
                 async for event in events:
                     tries = 0
                     if event.get("type") == "server.connected" and connected.is_set():
-                        for each in set(self._listeners.values()):
+                        for each in self.listeners.all():
                             each.reconnected()
                     connected.set()
-                    self._dispatch(event)
+                    self.listeners.dispatch(event)
             await anyio.sleep(EVENT_AGAIN_S)
         self.stop("its event stream was lost")
-
-    def _dispatch(self, event: dict[str, Any]) -> None:
-        properties = event["properties"]
-        info = properties.get("info")
-        if event.get("type") == "session.created" and isinstance(info, dict):
-            # A subagent's session belongs to the prompt of its parent.
-            parent = self._listeners.get(str(info.get("parentID")))
-            if parent is not None:
-                self.listen(str(info.get("id")), parent)
-        listener = self._listeners.get(str(properties.get("sessionID")))
-        if listener is not None:
-            listener.hear(event)
 
 
 def _free_port() -> int:

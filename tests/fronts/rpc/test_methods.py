@@ -7,7 +7,7 @@ import pytest
 from tests.support.engine import NOW, delegation
 from tests.support.front import Front, front
 
-from fallbackd.core.decide_callers import Resolution
+from fallbackd.core.callers import Resolution
 from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health import Health, Outage
@@ -299,7 +299,12 @@ async def test_resolve_says_a_lease_only_where_one_was_asked_for() -> None:
             backend="codex", lease_id="l1", lease_generation=3, lease_expires_at=NOW
         )
         found = await result(served, "resolve", lease=True)
-        assert found["lease"] == {"id": "l1", "generation": 3, "expires_at": NOW}
+        assert found["lease"] == {
+            "id": "l1",
+            "generation": 3,
+            "expires_at": NOW,
+            "owner": None,
+        }
 
 
 async def test_a_report_is_handed_on_and_answered_with_health() -> None:

@@ -21,6 +21,7 @@ NOTES = Path(os.environ["DOUBLE_NOTES"])
 TOKEN = base64.b64encode(f"opencode:{os.environ['OPENCODE_SERVER_PASSWORD']}".encode()).decode()
 
 listeners: set[asyncio.Queue] = set()
+asked: list[dict] = []
 sessions: dict[str, dict] = {}
 background: set[asyncio.Task] = set()
 
@@ -76,6 +77,62 @@ def sleeper(cwd: str, *, stubborn: bool = False) -> subprocess.Popen:
     return tool
 
 
+async def obey(session: str, fifo: str) -> None:
+    """Do what the lines of a pipe say, and note each when it is done. Text is stored at its end."""
+    state = sessions[session]
+    info = {"id": "msg_o", "sessionID": session, "role": "assistant"}
+    part = {"id": "prt_o", "messageID": "msg_o", "sessionID": session, "type": "text", "text": ""}
+    with open(os.open(fifo, os.O_RDWR)) as lines:
+        while line := (await asyncio.to_thread(lines.readline)).strip():
+            word, _, rest = line.partition(" ")
+            match word:
+                case "begin":
+                    state["messages"].append({"info": info, "parts": [part]})
+                    emit(session, "message.updated", info=info)
+                    emit(session, "message.part.updated", part=part)
+                case "delta":
+                    said = {"messageID": "msg_o", "partID": "prt_o", "field": "text"}
+                    emit(session, "message.part.delta", **said, delta=rest)
+                case "text":
+                    part["text"] = rest
+                    emit(session, "message.part.updated", part=part)
+                case "tool":
+                    state["tool"] = sleeper(state["cwd"])
+                    run = {"status": "running", "input": {"pid": state["tool"].pid}}
+                    tool = {
+                        "id": "prt_t",
+                        "type": "tool",
+                        "tool": "bash",
+                        "callID": "c",
+                        "state": run,
+                    }
+                    state["messages"][-1]["parts"].append(tool)
+                    emit(session, "message.part.updated", part=tool)
+                case "child":
+                    name = f"{session}_child"
+                    sessions[name] = {"cwd": state["cwd"], "busy": True, "tool": None}
+                    born = {"id": name, "parentID": session}
+                    said = {"id": "msg_c", "sessionID": name, "role": "assistant"}
+                    sessions[name] |= {"info": born, "messages": [{"info": said, "parts": []}]}
+                    emit(name, "session.created", info=born)
+                    emit(name, "message.updated", info=said)
+                case "ask":
+                    asked.append({"id": "per_o", "sessionID": session, "permission": "bash"})
+                    emit(session, "permission.asked", **asked[-1])
+                case "fail":
+                    error = {"name": "APIError", "data": {"message": "no key", "statusCode": 401}}
+                    emit(session, "session.error", error=error)
+                    info |= {"error": error, "time": {"completed": 1}}
+                    status(session, "idle")
+                case "end":
+                    info |= {"finish": "stop", "time": {"completed": 1}}
+                    emit(session, "message.updated", info=info)
+                    status(session, "idle")
+                case "quiet":
+                    state["busy"] = False
+            note("obeyed", line=line)
+
+
 async def prompt(session: str, body: dict) -> None:
     state = sessions[session]
     text = body["parts"][0]["text"]
@@ -121,6 +178,8 @@ async def prompt(session: str, body: dict) -> None:
             emit("ses_stranger", "session.status", status={"type": "busy"})
             answer(session, "with help")
             status(session, "idle")
+        case "obey":
+            await obey(session, rest)
         case "die":
             print("panic: out of luck", file=sys.stderr, flush=True)
             os._exit(3)
@@ -156,10 +215,22 @@ def route(method: str, path: str, cwd: str, body: dict):
                     state["tool"].wait()
                 status(name, "idle")
             return 200, True
+        case "GET", ["session", name, "children"]:
+            note("looked", session=name)
+            born = [s["info"] for s in sessions.values() if "info" in s]
+            return 200, [each for each in born if each["parentID"] == name]
+        case "DELETE", ["session", name]:
+            note("delete", session=name)
+            return 200, sessions.pop(name, None) is not None
+        case "GET", ["permission"]:
+            return 200, asked
         case "GET", ["session", name, "message"]:
             return 200, sessions[name]["messages"]
         case "POST", ["permission" | "question" as kind, name, reply]:
             note(kind, id=name, reply=body.get("reply", reply))
+            if asked:
+                asked.clear()
+                return 200, True
             session = next(reversed(sessions))
             answer(session, f"{kind} {body.get('reply', reply)}")
             status(session, "idle")
@@ -195,6 +266,9 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 await events(writer)
                 return
             cwd = parse_qs(url.query).get("directory", [""])[0]
+            if b'"swallow"' in raw:
+                note("swallowed")
+                await asyncio.Event().wait()
             code, value = route(method, url.path, cwd, json.loads(raw) if raw else {})
             data = b"" if value is None else json.dumps(value).encode()
             start = f"HTTP/1.1 {code} X\r\nContent-Length: {len(data)}\r\n\r\n"

@@ -1,4 +1,4 @@
-"""`config`: check, reload or show the configuration."""
+"""`config`: check, reload or show the configuration, or import that of another program."""
 
 from __future__ import annotations
 
@@ -16,25 +16,73 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
 
 
+_SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+
+
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["check", "reload", "show"])
-    parser.add_argument("file", metavar="FILE", nargs="?", help="check this file instead")
+    parser.add_argument("action", choices=["check", "reload", "show", "import"])
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="check this file instead; import a config.yaml of Hermes, or, without a file, "
+        "the JKZ_* variables",
+    )
+    parser.add_argument(
+        "--dry-run",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="import: show what would be added, change nothing",
+    )  # with the FILE behind it, since a parser has given up on an absent FILE by then
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    if args.file is not None and args.action != "check":
+    if args.file is not None and args.action not in ("check", "import"):
         raise UsageError(f"config {args.action} takes no FILE")
+    if args.dry_run is not None and args.action != "import":
+        raise UsageError(f"config {args.action} takes no --dry-run")
     match args.action:
         case "check":
             params = {} if args.file is None else {"path": os.path.abspath(args.file)}
             found = client.call("config.check", params)
             show(args, found, check_view)
             return exits.OK if found.get("ok") else exits.CONFIG
+        case "import":
+            show(args, client.call("config.import", import_params(args)), import_view)
         case "reload":
             show(args, client.call("config.reload", {}), reload_view)
         case _:
             show(args, client.call("config.get", {}), config_view)
     return exits.OK
+
+
+def import_params(args: argparse.Namespace) -> dict[str, Json]:
+    params: dict[str, Json] = {"write": args.dry_run is None}
+    if file := args.file or args.dry_run:
+        params["path"] = os.path.abspath(file)
+        return params
+    found: dict[str, Json] = {}
+    for name, value in os.environ.items():
+        if name.startswith("JKZ_"):
+            # That there is a key is told, and nothing more of it.
+            found[name] = "" if name.endswith(_SECRET) else value
+    params["env"] = found
+    return params
+
+
+def import_view(found: dict[str, Json], style: Style) -> str:
+    lines = [str(found.get("toml") or "").rstrip("\n") or "# nothing to take"]
+    for label, key in (("taken", "to"), ("left", "why")):
+        rows = found.get(label)
+        for row in rows if isinstance(rows, list) else []:
+            if isinstance(row, dict):
+                what, rest = one_line(row.get("what", "")), one_line(row.get(key, ""))
+                word = f"taken: {what} -> {rest}" if label == "taken" else f"left:  {what}: {rest}"
+                lines.append(style.paint(f"# {word}", "green" if label == "taken" else "yellow"))
+    if found.get("written"):
+        lines.append(f"# written to {one_line(found['written'])}")
+    return "\n".join(lines)
 
 
 def check_view(found: dict[str, Json], style: Style) -> str:

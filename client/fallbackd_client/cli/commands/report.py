@@ -7,7 +7,7 @@ import argparse
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.evidence import add_evidence_arguments, evidence, failure_view
 from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.render import Style, one_line
 from fallbackd_client.cli.views import health_table
 
 TYPE_CHECKING = False
@@ -24,6 +24,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--credential", metavar="C", help="label of the credential")
     parser.add_argument("--attempt", metavar="A")
     parser.add_argument("--lease", metavar="L", help="the lease that `resolve` gave")
+    parser.add_argument(
+        "--next-lease", action="store_true", help="take a lease for what comes next"
+    )
     parser.add_argument("--started-at", type=float, metavar="T", help="Unix seconds")
     parser.add_argument("--file", metavar="FILE", help="output of the call; `-`: standard input")
     add_evidence_arguments(parser)
@@ -39,6 +42,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         "credential": args.credential,
         "attempt": args.attempt,
         "lease": args.lease,
+        "next_lease": args.next_lease or None,
         "started_at": args.started_at,
         "evidence": found_evidence or None,
     }
@@ -54,5 +58,15 @@ def _view(found: dict[str, Json], style: Style) -> str:
     if found.get("health"):
         parts.append(health_table(found["health"], style))
     if isinstance(found.get("next"), dict):
-        parts.append(f"go on with {found['next'].get('backend', '?')}")
+        following = found["next"]
+        words = [one_line(following.get("backend", "?"))]
+        words += [
+            f"{name} {one_line(following[name])}"
+            for name in ("model", "credential")
+            if following.get(name)
+        ]
+        lease = found.get("lease")
+        if isinstance(lease, dict):
+            words.append(f"lease {lease.get('id')}, generation {lease.get('generation')}")
+        parts.append(f"go on with {', '.join(words)}")
     return "\n".join(parts) or "taken"

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """No arguments of its own."""
+    parser.add_argument(
+        "--stop-work",
+        action="store_true",
+        help="cancel what runs, instead of waiting for it and leaving the rest to the next daemon",
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    show(args, client.call("daemon.shutdown", {}), _view)
+    params: dict[str, Json] = {"stop_work": True} if args.stop_work else {}
+    show(args, client.call("daemon.shutdown", params), _view)
     return exits.OK
 
 

@@ -7,7 +7,7 @@ from fallbackd_client.wire.envelope import Method
 
 class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_work: bool = False
-    """Cancel what runs instead of waiting for its end."""
+    """Cancel what runs. False: wait for its end, and leave what takes longer to the next daemon."""
 
 
 class Result(Struct, frozen=True, kw_only=True):

@@ -3,11 +3,12 @@
 from typing import Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from fallbackd_client.wire.aliases import one_of
 from fallbackd_client.wire.bounds import Instant, Name, SessionName
 from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.methods.resolve import Lease
 from fallbackd_client.wire.shapes import (
     CandidateVerdict,
     Evidence,
@@ -28,7 +29,11 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     credential: Name | None = None
     attempt: Name | None = None
     lease: Name | None = None
-    """The `id` of the lease that `resolve` gave."""
+    """The `id` of the lease that `resolve` or an earlier `report` gave."""
+    next_lease: bool = False
+    """The caller will go on with `next` by itself, and reports that with its lease."""
+    owner: Name | None = None
+    """Who that is, for people; absent: its process id."""
     started_at: Instant | None = None
     evidence: Evidence | None = None
     usage: TokenUsage | None = None
@@ -57,7 +62,15 @@ class Result(Struct, frozen=True, kw_only=True):
     health: dict[str, HealthEntry] = field(default_factory=dict)
     """The backend's, after the report."""
     next: CandidateVerdict | None = None
-    """The candidate to go on with."""
+    """The candidate to go on with: the same once more, another credential, or another backend."""
+    position: int | None = None
+    """Its place among the candidates."""
+    candidates: tuple[CandidateVerdict, ...] = ()
+    """Verdicts of all, after a failure."""
+    retry_at: float | None = None
+    """Where `next` is null after a failure: the earliest return of anybody."""
+    lease: Lease | UnsetType | None = UNSET
+    """For `next`, only where asked for; null where none is needed."""
 
 
 METHOD: Method[Params, Result] = Method(

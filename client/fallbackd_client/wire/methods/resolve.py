@@ -23,6 +23,8 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow_metered: bool = False
     lease: bool = False
     """The caller will make the call itself, and reports with the lease."""
+    owner: Name | None = None
+    """Who that is, for people; absent: its process id."""
 
     def normalised(self) -> "Params":
         """
@@ -44,6 +46,7 @@ class Lease(Struct, frozen=True, kw_only=True):
     id: str
     generation: int
     expires_at: float
+    owner: str | None = None
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -53,6 +56,8 @@ class Result(Struct, frozen=True, kw_only=True):
     tier: str | None = None
     trigger: Trigger | None = None
     """Null without a redirect."""
+    position: int | None = None
+    """Place of the chosen one among the candidates, 0 for the requested one."""
     candidates: tuple[CandidateVerdict, ...] = ()
     lease: Lease | UnsetType | None = UNSET
     """Only where asked for; null where none is needed."""

@@ -3,7 +3,7 @@
 import structlog
 
 from fallbackd.core.state import Journaled
-from fallbackd.engine.attempts import Progress
+from fallbackd.engine.live import Progress
 from fallbackd.ports.opencode import Link
 
 log = structlog.get_logger("opencode")

@@ -31,6 +31,19 @@ class Checked(Struct, frozen=True, kw_only=True):
     warnings: tuple[Problem, ...] = ()
 
 
+class ImportedText(Struct, frozen=True, kw_only=True):
+    """What the configuration of another program becomes here."""
+
+    source: str
+    toml: str
+    taken: tuple[tuple[str, str], ...] = ()
+    """(what, where it went)."""
+    left: tuple[tuple[str, str], ...] = ()
+    """(what, why it was not taken)."""
+    written: str | None = None
+    """The file that it was put into."""
+
+
 class Host(Protocol):
     """The process: configuration, places, life."""
 
@@ -56,6 +69,17 @@ class Host(Protocol):
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         """Read a configuration without taking it. Null for both: the daemon's own file."""
+        ...
+
+    async def import_config(
+        self, *, path: str | None, env: dict[str, str] | None, write: bool
+    ) -> ImportedText:
+        """
+        Read the configuration of another program: a file, or `JKZ_*` variables.
+
+        Raises:
+            Invalid: It cannot be read, or what was taken cannot be written.
+        """
         ...
 
     async def reload_config(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from fallbackd.core import exchange, failures, state, views
-from fallbackd.core.decide_callers import Resolution
+from fallbackd.core.callers import Resolution
 from fallbackd.fronts.rpc.host import Problem
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.resolve import Lease
@@ -81,6 +81,7 @@ def verdict(one: state.Verdict) -> wire.CandidateVerdict:
         state=one.state,  # type: ignore[arg-type] # the same words, typed on the wire only
         until_at=one.until_at,
         tier=one.tier,
+        credential=one.credential,
     )
 
 
@@ -185,13 +186,25 @@ def session_usage(
     return tuple(rows)
 
 
-def lease(one: Resolution, *, asked: bool) -> Lease | UnsetType | None:
+def lease(one: Resolution | None, *, asked: bool) -> Lease | UnsetType | None:
     """Absent where nobody asked for it, null where none is needed."""
     if not asked:
         return UNSET
-    if one.lease_id is None or one.lease_generation is None or one.lease_expires_at is None:
+    if one is None or one.lease_id is None:
         return None
-    return Lease(id=one.lease_id, generation=one.lease_generation, expires_at=one.lease_expires_at)
+    if one.lease_generation is None or one.lease_expires_at is None:
+        return None
+    return Lease(
+        id=one.lease_id,
+        generation=one.lease_generation,
+        expires_at=one.lease_expires_at,
+        owner=one.lease_owner,
+    )
+
+
+def owner(said: str | None, pid: int | None) -> str | None:
+    """Who holds a lease, for people."""
+    return said if said is not None or pid is None else f"process {pid}"
 
 
 def event(one: state.Journaled) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from fallbackd.core.state import Journaled
-from fallbackd.engine.attempts import Progress
+from fallbackd.engine.live import Progress
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.errors import RpcError
 from fallbackd.fronts.rpc.host import Session

@@ -9,6 +9,9 @@ One attempt, from the order to the record of its end.
     +-- grace is over ---------------------------------------+
  from everywhere: nobody is left (ECHILD) -> the end is recorded
 ```
+
+It needs no daemon: one that is gone is waited for at a socket in the attempt's directory, where the
+next one takes the line up again.
 """
 
 import enum
@@ -23,6 +26,7 @@ import traceback
 from typing import Any
 
 from fallbackd.transports.runner import frames, tree
+from fallbackd.transports.runner.meeting import LINE_FILE, Meeting, claim
 from fallbackd.transports.runner.peer import Gone, Peer
 from fallbackd.transports.runner.reaper import Reaper
 from fallbackd.transports.runner.recorder import STDERR, STDOUT, Recorder
@@ -67,17 +71,25 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
     except OSError as error:
         outcome: Started | Refused = refusal(error, spec["directory"])
     else:
-        outcome = start(spec, has_input=bool(spec["stdin_bytes"]))
+        try:
+            claim(directory)
+        except FileExistsError:
+            return  # a later daemon was first: it believes that nothing is started here
+        except OSError as error:
+            outcome = refusal(error, spec["directory"])
+        else:
+            outcome = start(spec, has_input=bool(spec["stdin_bytes"]))
     if isinstance(outcome, Refused):
         record: dict[str, Any] = {"refused": outcome._asdict() | {"at": _now(spec)}}
         peer.send(frames.pack_json(frames.REFUSED, record["refused"]))
     else:
         attempt = _Attempt(peer, spec, outcome, stdin, directory)
         record = attempt.run()
-        peer.send(frames.pack_json(frames.EXIT, record))
+        attempt.tell_end(record)
     # The daemon goes on at once; what is on disk is for one that comes later.
     if directory >= 0:
         _write_record(directory, EXIT_FILE, record, durable=True)
+        _remove(directory, LINE_FILE)
     if spec["tmp"]:
         import shutil  # for few programs only
 
@@ -96,7 +108,8 @@ class _Attempt:
     ) -> None:
         # First of all: the daemon counts the time until here.
         self._start = getattr(tree.process(program.pid), "start", 0)
-        peer.send(frames.pack_json(frames.STARTED, {"pid": program.pid, "start": self._start}))
+        started = frames.pack_json(frames.STARTED, {"pid": program.pid, "start": self._start})
+        peer.send(started)
         self._program = program
         self._peer = peer
         self._spec = spec
@@ -126,13 +139,40 @@ class _Attempt:
         signal.signal(signal.SIGTERM, lambda *_: self._ask(spec["stop_grace_s"]))
         self._poll = select.poll()
         self._poll.register(self._wake, _READABLE)
-        if peer.fileno() >= 0:
-            self._poll.register(peer.fileno(), _READABLE)
-        peer.on_close = self._poll.unregister
+        self._meeting = Meeting(directory, started)
+        self._have(peer)
         for handle in (*self._letters, self._stdin):
             if handle >= 0:
                 os.set_blocking(handle, False)
                 self._poll.register(handle, select.POLLOUT if handle == self._stdin else _READABLE)
+
+    def _have(self, peer: Peer) -> None:
+        self._peer = peer
+        self._seen = -1  # a daemon that comes later reads from the beginning
+        if peer.fileno() < 0:
+            self._wait_for_peer()
+            return
+        self._poll.register(peer.fileno(), _READABLE)
+        peer.on_close = self._lose
+
+    def _lose(self, handle: int) -> None:
+        self._poll.unregister(handle)
+        self._wait_for_peer()
+
+    def _wait_for_peer(self) -> None:
+        if (handle := self._meeting.open()) >= 0:
+            self._poll.register(handle, _READABLE)
+
+    def _meet(self) -> None:
+        """A later daemon takes the line up."""
+        if (peer := self._meeting.take()) is not None:
+            self._poll.unregister(self._meeting.fileno())
+            self._meeting.close()
+            self._patience_s = _FOLLOWER_S if self._stop_at is None else _HURRIED_FOLLOWER_S
+            self._have(peer)
+
+    def tell_end(self, record: dict[str, Any]) -> None:
+        self._peer.send(frames.pack_json(frames.EXIT, record))
 
     def run(self) -> dict[str, Any]:
         me = tree.process(os.getpid())
@@ -165,6 +205,8 @@ class _Attempt:
                     self._feed()
                 elif handle == self._wake:
                     self._empty_wake()
+                elif handle == self._meeting.fileno():
+                    self._meet()
                 else:
                     self._listen()
             self._reaper.reap()
@@ -369,5 +411,12 @@ def _write_record(directory: int, name: str, record: dict[str, Any], *, durable:
         os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
         if durable:
             os.fsync(directory)
+    except OSError:
+        pass
+
+
+def _remove(directory: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=directory)
     except OSError:
         pass

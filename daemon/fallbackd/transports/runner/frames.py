@@ -6,18 +6,23 @@ What the daemon and a runner say to each other: a kind, a length, a payload.
 | daemon | SPEC | JSON; followed by `stdin_bytes` raw bytes |
 | daemon | STOP | JSON `{grace_s}` |
 | daemon | SEEN | JSON `{offset}`: the follower holds the part of the log that starts there |
-| runner | HELLO | JSON `{pid}`, with a pidfd beside it |
+| runner | HELLO | JSON `{pid, version}`, with a pidfd beside it |
 | runner | STARTED | JSON `{pid, start}` |
 | runner | REFUSED | JSON `{error, text, path, at}`: nothing was started |
 | runner | RING | empty: the recording has grown |
 | runner | CHUNK | stream letter, time, bytes that the disk did not take |
 | runner | EXIT | the exit record |
+
+A daemon that takes a line up again sends no SPEC; it gets HELLO and STARTED and then the rest. It
+may be of another version than the runner: a kind or a field that one does not know is passed over,
+and what is there now stays as it is.
 """
 
 import json
 import struct
 from typing import Any
 
+VERSION = 1
 SPEC = b"s"
 STOP = b"t"
 SEEN = b"a"
@@ -52,7 +57,7 @@ def unpack_chunk(payload: bytes) -> tuple[str, float, bytes]:
 
 
 def read_json(payload: bytes) -> dict[str, Any]:
-    """`Any`: both ends are of one version, and a bad record is a bug of ours."""
+    """`Any`: a bad record is a bug of ours."""
     record: dict[str, Any] = json.loads(payload)
     return record
 

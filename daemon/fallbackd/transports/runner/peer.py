@@ -28,7 +28,7 @@ class Peer:
         """Say who we are, with a handle that stays ours when the pid is given away."""
         assert self._line is not None
         handle = os.pidfd_open(os.getpid())
-        hello = frames.pack_json(frames.HELLO, {"pid": os.getpid()})
+        hello = frames.pack_json(frames.HELLO, {"pid": os.getpid(), "version": frames.VERSION})
         try:
             socket.send_fds(self._line, [hello], [handle])
         except OSError as error:

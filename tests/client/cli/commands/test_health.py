@@ -59,3 +59,23 @@ def test_clearing_says_what_it_cleared(run_cli: RunCli, cleared: list[str], word
 @pytest.mark.parametrize("argv", ["health mark", "health pause", "health nosuch", "health list -x"])
 def test_a_wrong_action_is_usage(run_cli: RunCli, argv: str) -> None:
     assert run_cli(argv.split(), {"health": ONE}).code == 2
+
+
+def test_credentials_are_shown_by_label_and_said_once(run_cli: RunCli) -> None:
+    out = {"state": "rate_limited", "reason": "usage_limit", "count": 1}
+    entry = {
+        "state": "healthy",
+        "credentials": [{"label": "work", **out}, {"label": "home", "state": "healthy"}],
+        "scopes": [
+            {"scope": "credential:api.example/work", **out},
+            {"scope": "credential:api.example/work+model:m", **out},
+        ],
+    }
+    ran = run_cli(["health", "get", "acme"], {"health": {"health": {"acme": entry}}})
+    lines = [line.split("  ")[0] for line in ran.out.splitlines()[1:]]
+    assert lines == [
+        "acme",
+        "· credential work",
+        "· credential home",
+        "· credential:api.example/work+model:m",
+    ]

@@ -47,3 +47,13 @@ def test_a_success_needs_no_evidence(run_cli: RunCli) -> None:
 
 def test_a_report_without_a_backend_is_usage(run_cli: RunCli) -> None:
     assert run_cli(["report", "success"], {"report": {}}).code == 2
+
+
+def test_the_next_one_is_told_with_its_credential_and_lease(run_cli: RunCli) -> None:
+    answer = {
+        "next": {"backend": "acme", "verdict": "chosen", "model": "m", "credential": "home"},
+        "lease": {"id": "l2", "generation": 4, "expires_at": 1.0},
+    }
+    ran = run_cli([*ARGV, "--http-status", "429", "--next-lease"], {"report": answer})
+    assert ran.params("report")["next_lease"] is True
+    assert "go on with acme, model m, credential home, lease l2, generation 4" in ran.out

@@ -49,7 +49,12 @@ def test_values_are_of_the_kind_that_their_names_say() -> None:
         "config": ["", FILES],
         "sessions": [SESSIONS],
     }
-    assert root.children["config"].positionals[0].value.words == ("check", "reload", "show")
+    assert root.children["config"].positionals[0].value.words == (
+        "check",
+        "reload",
+        "show",
+        "import",
+    )
 
 
 def test_flags_take_no_value_and_repeated_ones_are_known() -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fallbackd.core.decide_callers import Resolution
+from fallbackd.core.callers import Resolution
 from fallbackd.core.exchange import Usage
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.health_view import health_entry
@@ -35,7 +35,10 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
             output_tokens=used.output_tokens,
             cost_usd=used.cost_usd,
         ),
+        next_lease=params.next_lease,
+        owner=shapes.owner(params.owner, session.peer_pid),
     )
+    following = answer.next
     return Result(
         failure=shapes.failure(answer.failure),
         health={
@@ -43,7 +46,11 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
                 engine.snapshot(), engine.settings.policy, backend, now=engine.clock.now()
             )
         },
-        next=_next(answer.next),
+        next=_next(following),
+        position=None if following is None else following.position,
+        candidates=tuple(shapes.verdict(one) for one in answer.candidates),
+        retry_at=answer.retry_at if following is None else None,
+        lease=shapes.lease(following, asked=params.next_lease),
     )
 
 

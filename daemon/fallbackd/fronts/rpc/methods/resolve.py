@@ -24,6 +24,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         model=params.model,
         prompt_tokens=params.prompt_tokens,
         lease=params.lease,
+        owner=shapes.owner(params.owner, session.peer_pid),
     )
     candidates = tuple(shapes.verdict(one) for one in found.candidates)
     if found.backend is None:
@@ -42,5 +43,6 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         tier=found.tier,
         trigger=found.trigger,  # type: ignore[arg-type] # the same words, typed on the wire only
         candidates=candidates,
+        position=found.position,
         lease=shapes.lease(found, asked=params.lease),
     )

@@ -1,0 +1,79 @@
+"""Takes over the configuration of another program, on demand."""
+
+import os
+import stat
+from collections.abc import Mapping
+
+from fallbackd.config.files import import_from, read_content
+from fallbackd.config.import_hermes import FILE_NAME
+from fallbackd.config.import_jkz import ALL, PREFIX, read_jkz
+from fallbackd.config.importing import Imported
+from fallbackd.config.load import load
+from fallbackd.engine.requests import Invalid
+from fallbackd.fronts.rpc.host import ImportedText
+from fallbackd.lib import atomicfile
+
+
+def import_text(
+    config_path: str, *, path: str | None, env: Mapping[str, str] | None, write: bool
+) -> ImportedText:
+    """
+    Args:
+        config_path: The file that is in use here.
+        path: Of the other program's file; None: `JKZ_*` variables.
+        env: Those variables; None: the daemon's own.
+        write: Put what was taken behind the file that is in use.
+
+    Raises:
+        Invalid: There is nothing that can be read, or the file in use cannot take it.
+    """
+    found = _read(path, env)
+    text = found.toml()
+    written = _write(config_path, text, path or ALL) if write and text else None
+    return ImportedText(
+        source=found.source,
+        toml=text,
+        taken=tuple((one.what, one.to) for one in found.taken),
+        left=tuple((one.what, one.why) for one in found.left),
+        written=written,
+    )
+
+
+def _read(path: str | None, env: Mapping[str, str] | None) -> Imported:
+    if path is None:
+        variables = os.environ if env is None else env
+        return read_jkz({k: v for k, v in variables.items() if k.startswith(PREFIX)})
+    found = import_from(path, {})
+    if found.problem is not None:
+        raise Invalid(f"{path}: {found.problem.message}")
+    if found.imported is None:
+        raise Invalid(
+            f"{path}: name a {FILE_NAME} of Hermes, or no file for the {ALL} variables; files of "
+            "opencode are taken where they lie"
+        )
+    return found.imported
+
+
+def _write(config_path: str, text: str, source: str) -> str:
+    place = os.path.realpath(config_path)
+    content = read_content(place)
+    if content.problem is not None:
+        raise Invalid(f"{config_path} {content.problem}; mend it first")
+    before = "" if content.text is None else content.text.rstrip("\n") + "\n\n"
+    after = f"{before}# Imported from {source}.\n{text}"
+    errors = load(after, path=config_path).errors
+    if errors:
+        raise Invalid(
+            f"{config_path} has tables of the same names already ({errors[0].message}); "
+            "show the lines with --dry-run and put them in by hand"
+        )
+    try:
+        mode = stat.S_IMODE(os.stat(place).st_mode)
+    except OSError:
+        mode = 0o600
+    try:
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        atomicfile.write(place, after, mode=mode)
+    except OSError as error:
+        raise Invalid(f"{config_path} cannot be written: {error.strerror or error}") from error
+    return place

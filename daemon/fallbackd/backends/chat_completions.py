@@ -1,0 +1,114 @@
+"""The dialect that most servers speak: OpenAI's chat completions."""
+
+from typing import Any
+
+from fallbackd.backends.http_answers import HttpParser, first_choice, states_error
+from fallbackd.backends.lines import count, fields, tool_key, words
+from fallbackd.core.exchange import Observation, ToolEnded, ToolStarted, Usage
+
+ENDS_WITH = (b"\ndata: [DONE]", b"\ndata:[DONE]")
+
+_TOOLS = "hermes.tool"
+"""Begin of the names of events by which an agent behind this API tells of its own tools."""
+_ENDED = frozenset({"completed", "done", "finished", "failed", "error"})
+
+
+def body(
+    *, model: str | None, prompt: str, effort: str | None, max_output_tokens: int | None, host: str
+) -> dict[str, Any]:
+    """
+    The request as JSON.
+
+    Args:
+        host: Of the server: a few refuse fields that others need.
+    """
+    request: dict[str, Any] = {
+        "messages": [{"role": "user", "content": prompt}],
+        "stream": True,
+    }
+    if model:
+        request["model"] = model
+    # Without it there is no usage in a stream. Mistral answers 422 to it, and sends usage anyway.
+    if host != "api.mistral.ai":
+        request["stream_options"] = {"include_usage": True}
+    if effort:
+        request["reasoning_effort"] = effort
+    if max_output_tokens:
+        # OpenAI's own newer models refuse the old name, other servers do not know the new one.
+        name = "max_completion_tokens" if host == "api.openai.com" else "max_tokens"
+        request[name] = max_output_tokens
+    return request
+
+
+class ChatParser(HttpParser):
+    def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
+        if name.startswith(_TOOLS):
+            return self._tool(name, event)
+        choice = first_choice(event)
+        if states_error(event) or choice.get("error"):
+            return self.fails(event if event.get("error") or not choice else choice)
+        seen: list[Observation] = []
+        delta = fields(choice.get("delta")) or fields(choice.get("message"))
+        text = _content(delta.get("content"))
+        thought = words(delta.get("reasoning_content")) or words(delta.get("reasoning"))
+        refusal = words(delta.get("refusal"))
+        finish = words(choice.get("finish_reason"))
+        if text or thought or refusal or finish or delta.get("tool_calls"):
+            seen += self.answers()
+        if text:
+            self.texts.append(text)
+            seen += self.phase("writing")
+        elif thought:
+            seen += self.phase("thinking")
+        if refusal:
+            self.refusals.append(refusal)
+        if finish:
+            self.finish_word = finish
+            self.has_ended = True
+        if event.get("usage"):
+            seen += [*self.answers(), self._used(event)]
+        return seen
+
+    def read_word(self, data: str) -> None:
+        if data == "[DONE]" and self.answered:
+            self.has_ended = True
+
+    def read_whole(self, value: dict[str, Any]) -> None:
+        choice = first_choice(value)
+        if not choice:
+            return
+        message = fields(choice.get("message"))
+        text = _content(message.get("content")) or words(choice.get("text"))
+        self.texts.append(text)
+        if refusal := words(message.get("refusal")):
+            self.refusals.append(refusal)
+        self.finish_word = words(choice.get("finish_reason"))
+        self.answered = self.has_ended = True
+        self._used(value)
+
+    def _tool(self, name: str, event: dict[str, Any]) -> list[Observation]:
+        """What its tools have done, nobody sees: effects are possible as soon as one runs."""
+        tool = words(event.get("tool")) or words(event.get("name")) or "tool"
+        call = words(event.get("toolCallId")) or words(event.get("tool_call_id"))
+        if words(event.get("status")) in _ENDED or name.endswith(("completed", "result")):
+            return [ToolEnded(call=call)]
+        self.answered = True
+        key = tool_key(tool, call or event.get("label"))
+        return [ToolStarted(key=key, name=tool, effects="possible", call=call)]
+
+    def _used(self, value: dict[str, Any]) -> Usage:
+        used = fields(value.get("usage"))
+        cost = used.get("cost")
+        self.usage = Usage(
+            input_tokens=count(used.get("prompt_tokens")),
+            output_tokens=count(used.get("completion_tokens")),
+            cost_usd=float(cost) if isinstance(cost, int | float) else None,
+        )
+        return self.usage
+
+
+def _content(content: object) -> str:
+    """A text, or a list of parts of which some are texts."""
+    if isinstance(content, list):
+        return "".join(words(fields(part).get("text")) for part in content)
+    return words(content)

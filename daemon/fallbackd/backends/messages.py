@@ -1,0 +1,84 @@
+"""The dialect of Anthropic's messages API, which many other vendors offer under `/anthropic`."""
+
+from typing import Any
+
+from fallbackd.backends.http_answers import HttpParser, states_error
+from fallbackd.backends.lines import count, fields, words
+from fallbackd.core.exchange import Observation, Usage
+
+VERSION = "2023-06-01"
+"""`anthropic-version`: the only one that there is, since 2023."""
+
+ENDS_WITH = (b"\nevent: message_stop",)
+
+MAX_OUTPUT_TOKENS = 8192
+"""The API demands a number; every model since Claude 3.5 may write this much."""
+
+
+def body(*, model: str | None, prompt: str, max_output_tokens: int | None) -> dict[str, Any]:
+    """The request as JSON."""
+    request: dict[str, Any] = {
+        "max_tokens": max_output_tokens or MAX_OUTPUT_TOKENS,
+        "messages": [{"role": "user", "content": prompt}],
+        "stream": True,
+    }
+    if model:
+        request["model"] = model
+    return request
+
+
+class MessagesParser(HttpParser):
+    def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
+        kind = words(event.get("type")) or name
+        if kind == "error" or states_error(event):
+            return self.fails(event)
+        match kind:
+            case "message_start":
+                self._used(fields(fields(event.get("message")).get("usage")))
+                return []
+            case "content_block_start":
+                return [*self.answers(), *self._piece(fields(event.get("content_block")))]
+            case "content_block_delta":
+                return [*self.answers(), *self._piece(fields(event.get("delta")))]
+            case "message_delta":
+                self._stopped(fields(event.get("delta")).get("stop_reason"))
+                self._used(fields(event.get("usage")))
+                return [*self.answers(), self.usage]
+            case "message_stop":
+                self.has_ended = self.has_ended or self.answered
+                return []
+            case _:
+                return []
+
+    def read_whole(self, value: dict[str, Any]) -> None:
+        content = value.get("content")
+        if not isinstance(content, list):
+            return
+        self.answered = True
+        for block in content:
+            self._piece(fields(block))
+        self._stopped(value.get("stop_reason"))
+        self._used(fields(value.get("usage")))
+
+    def _piece(self, piece: dict[str, Any]) -> list[Observation]:
+        match words(piece.get("type")):
+            case "text" | "text_delta":
+                self.texts.append(words(piece.get("text")))
+                return self.phase("writing")
+            case "thinking" | "thinking_delta":
+                return self.phase("thinking")
+            case _:
+                return []
+
+    def _stopped(self, reason: object) -> None:
+        if isinstance(reason, str) and reason:
+            self.finish_word = reason
+            self.has_ended = True
+
+    def _used(self, used: dict[str, Any]) -> None:
+        """The start tells the input, the end the output; cached input is input."""
+        parts = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        self.usage = Usage(
+            input_tokens=sum(count(used.get(part)) for part in parts) or self.usage.input_tokens,
+            output_tokens=count(used.get("output_tokens")) or self.usage.output_tokens,
+        )

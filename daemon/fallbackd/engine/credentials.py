@@ -1,0 +1,182 @@
+"""
+Credentials by reference: on their way to a call, and looked at before they are used.
+
+The secret itself is found by the transport. A look sees whether it is there, and whether it is
+another one than before; of what was seen only a salted digest is held, in memory.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import structs
+
+from fallbackd.backends.spec import Options
+from fallbackd.core.events import CredentialSeen
+from fallbackd.core.exchange import (
+    Call,
+    CommandLine,
+    CredentialRef,
+    HttpRequest,
+    NotStarted,
+    ServedPrompt,
+)
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.health import Outage, view
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.scopes import credential_scope, find_backend
+from fallbackd.engine.world import Settings, World
+from fallbackd.ports.clock import Clock
+from fallbackd.ports.secrets import SecretSeen
+from fallbackd.ports.store import Store
+
+SECRET_ERRORS = frozenset({"NO_SECRET", "OLD_SECRET"})
+ASK_AGAIN_S = 30.0
+"""A command whose credential is out of use is asked this often for another one."""
+
+
+def credential_of(options: Options, label: str | None) -> CredentialRef | None:
+    return next((one for one in options.credentials if one.label == label), None)
+
+
+def carrying(call: Call, credential: CredentialRef | None, options: Options) -> Call:
+    """
+    The call with its credential, where the kind has not placed it itself.
+
+    A program gets the chosen one in its variable, and none of the others that it would inherit.
+    """
+    if credential is None:
+        return call
+    match call:
+        case HttpRequest():
+            return call if call.credential else structs.replace(call, credential=credential)
+        case CommandLine():
+            return _with_variable(call, credential, options)
+        case ServedPrompt():
+            otherwise = call.otherwise and _with_variable(call.otherwise, credential, options)
+            return structs.replace(
+                call,
+                # A server keeps what it was started with.
+                key=f"{call.key} {credential.label}",
+                server=_with_variable(call.server, credential, options),
+                otherwise=otherwise,
+            )
+
+
+def _with_variable(call: CommandLine, credential: CredentialRef, options: Options) -> CommandLine:
+    if call.credential is not None:
+        return call
+    others = {one.name for one in options.credentials if one.source == "env"}
+    others |= {one.into for one in options.credentials if one.into is not None}
+    return structs.replace(
+        call, credential=credential, unset=(*call.unset, *sorted(others - {credential.into}))
+    )
+
+
+def without_secret(exit: NotStarted, *, now: float) -> Failure:
+    """The credential's own trouble: another one may do, and so may another backend."""
+    is_old = exit.error == "OLD_SECRET"
+    return structs.replace(
+        make_failure(
+            Reason.AUTH if is_old else Reason.NOT_CONFIGURED,
+            now=now,
+            detail="expired" if is_old else "no_secret",
+            confidence="structured",
+            signature=f"fallbackd/{'old' if is_old else 'no'}_secret",
+            evidence=exit.text,
+            rotate=True,
+        ),
+        needs_human=True,
+    )
+
+
+class Host(Protocol):
+    store: Store
+    clock: Clock
+    settings: Settings
+    world: World
+    started_at: float
+    """What is in its environment now was given to the daemon then."""
+
+
+class CredentialLooks:
+    """Looks at the credentials of backends; says only what the records do not say yet."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._digests: dict[tuple[BackendId, str], bytes] = {}
+        self._asked_at: dict[tuple[BackendId, str], float] = {}
+
+    async def seen(self, name: BackendId) -> list[CredentialSeen]:
+        host = self._host
+        backend = find_backend(host.settings.policy, name)
+        if backend is None or not backend.enabled:
+            return []
+        found = []
+        for ref in host.settings.options_of(name).credentials:
+            if ref.label not in backend.credentials:
+                continue
+            outages = self._outages(credential_scope(backend, ref.label))
+            event = await self._look(name, ref, outages)
+            if event is not None:
+                found.append(event)
+        return found
+
+    def _outages(self, scope: ScopeId) -> Mapping[ScopeId, Outage]:
+        """Of the credential, with any model, that are in force."""
+        now = self._host.clock.now()
+        return {
+            record.scope: record.outage
+            for record in self._host.store.peek().health.values()
+            if record.scope.partition("+model:")[0] == scope
+            and record.outage is not None
+            and view(record, now=now).state in ("rate_limited", "broken")
+        }
+
+    async def _look(
+        self, name: BackendId, ref: CredentialRef, outages: Mapping[ScopeId, Outage]
+    ) -> CredentialSeen | None:
+        host, key = self._host, (name, ref.label)
+        now = host.clock.now()
+        if ref.source == "command":
+            # Running a program is no look: only for one that cannot be used as it is.
+            if not outages or 0 <= now - self._asked_at.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
+                return None
+            self._asked_at[key] = now
+        seen = await host.world.secrets.look(ref, fresh=ref.source == "command")
+        own = next((one for scope, one in outages.items() if "+model:" not in scope), None)
+        if seen.problem is not None:
+            reason = Reason.AUTH if seen.is_old else Reason.NOT_CONFIGURED
+            if own is not None and own.until_at is None:
+                return None
+            if own is not None and own.reason is reason and (own.until_at or 0) - now > 60:
+                return None
+            return CredentialSeen(
+                backend=name, credential=ref.label, reason=reason, detail=seen.problem
+            )
+        before = self._digests.get(key)
+        if seen.digest is not None:
+            self._digests[key] = seen.digest
+        if not outages:
+            return None
+        is_mended = own is not None and own.source == "readiness"
+        changed = self._is_changed(ref, seen, before, outages)
+        if not (is_mended or changed):
+            return None
+        return CredentialSeen(backend=name, credential=ref.label, changed=changed)
+
+    def _is_changed(
+        self,
+        ref: CredentialRef,
+        seen: SecretSeen,
+        before: bytes | None,
+        outages: Mapping[ScopeId, Outage],
+    ) -> bool:
+        if seen.digest is None:
+            return False
+        if before is not None:
+            return seen.digest != before
+        # The first look of this run: what failed was seen by an earlier one.
+        failed_at = max(one.last_failure_at for one in outages.values())
+        if seen.changed_at is not None:
+            return seen.changed_at > failed_at
+        return ref.source == "env" and failed_at < self._host.started_at

@@ -1,0 +1,83 @@
+"""What runs now and cannot be stored: an attempt, and what the engine knows for it."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from fallbackd.core.effects import StartAttempt
+from fallbackd.core.events import Event
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId
+from fallbackd.core.state import Delegation
+from fallbackd.core.watch import Watch, shift
+from fallbackd.engine.runs import Runs
+from fallbackd.engine.world import Settings, World
+from fallbackd.ports.clock import Clock
+from fallbackd.ports.transport import Running
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """`attempt.output`: how far the log has grown. No `seq`, not journaled."""
+
+    attempt: AttemptId
+    delegation: str
+    session: str
+    backend: BackendId
+    offset: int
+    at: float
+    phase: str | None = None
+
+
+class Host(Protocol):
+    """What an attempt asks of the engine."""
+
+    clock: Clock
+    settings: Settings
+    world: World
+    runs: Runs
+
+    async def handle(self, event: Event) -> object: ...
+
+    def recall(self, delegation: DelegationId, pid: int | None) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+
+class LiveAttempt:
+    """An attempt that runs now: what cannot be stored."""
+
+    def __init__(self, order: StartAttempt, *, started_at: float) -> None:
+        self.order = order
+        self.watch = Watch(started_at=started_at)
+        self.running: Running | None = None
+        self._stop_grace_s: float | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop_grace_s is not None
+
+    def stop(self, grace_s: float) -> None:
+        """Also before it has started: then nothing is, or it is stopped as soon as it is there."""
+        self._stop_grace_s = grace_s
+        if self.running is not None:
+            self.running.stop(grace_s=grace_s)
+
+    def shift(self, by_s: float) -> None:
+        """The wall clock was set: what was seen moves with it."""
+        self.watch = shift(self.watch, by_s)
+
+    def opened(self, running: Running) -> None:
+        self.running = running
+        if self._stop_grace_s is not None:
+            running.stop(grace_s=self._stop_grace_s)
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """What the engine knows of a delegation that core does not."""
+
+    prompt: str | None
+    """None: it cannot be read back any more."""
+    env: Mapping[str, str]
+    missing: tuple[str, ...] = ()
+    """Variables of the caller that this backend takes and nobody has any more."""
+    delegation: Delegation

@@ -1,0 +1,265 @@
+"""Reads one attempt: chunks become events, and its exit one `AttemptEnded`."""
+
+import anyio.to_thread
+import structlog
+from msgspec import structs
+
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.events import (
+    AttemptAnswered,
+    AttemptEnded,
+    AttemptGaveUp,
+    AttemptRetrying,
+    Woke,
+)
+from fallbackd.core.exchange import (
+    DAEMON_LOST,
+    Chunk,
+    Evidence,
+    Exit,
+    GivenUp,
+    NoAnswer,
+    NotStarted,
+    Observation,
+    ProcessExit,
+    ProviderAnswered,
+    Reply,
+    Retrying,
+    ToolStarted,
+)
+from fallbackd.core.failures import Failure
+from fallbackd.core.watch import EffectsWord, see
+from fallbackd.engine.credentials import SECRET_ERRORS, without_secret
+from fallbackd.engine.judging import daemon_lost, judge, no_ones_fault, rebooted, unexplained
+from fallbackd.engine.live import Host, LiveAttempt, Prepared, Progress
+
+log = structlog.get_logger("attempts")
+
+MAX_NOTICE_CHARS = 500
+"""A longer answer is an answer, whatever words it holds."""
+PROGRESS_S = 0.25
+"""Output is told to subscribers at most this often for one attempt."""
+
+
+class Reader:
+    """
+    Feeds one parser and turns what it says into events.
+
+    Of an attempt that is taken up, what was recorded before is read with the times of then and
+    told as a whole once it is over: a throttle that has passed since is none.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        live: LiveAttempt,
+        kind: BackendKind,
+        options: Options,
+        prepared: Prepared,
+        *,
+        cwd: str,
+    ) -> None:
+        self._host = host
+        self._live = live
+        self._kind = kind
+        self._prepared = prepared
+        self._cwd = cwd
+        self._parser = kind.parser(options)
+        self._retrying = False
+        self._gave_up = False
+        self._looped = False
+        self._told_at = 0.0
+        self._behind_until: int | None = None
+        """Size of the log at which the past ends; None: it has."""
+        self._has_answered = False
+        self._untold: AttemptRetrying | AttemptGaveUp | None = None
+        self._untold_at = 0.0
+
+    async def begin_behind(self, recorded_bytes: int) -> None:
+        self._behind_until = recorded_bytes
+        await self._catch_up()
+
+    async def feed(self, chunk: Chunk) -> None:
+        live = self._live
+        seen = self._parser.feed(chunk)
+        now = self._host.clock.now() if self._behind_until is None else chunk.at
+        for one in seen:
+            had_answer = live.watch.answered_at is not None
+            live.watch = see(live.watch, one, now=now)
+            if isinstance(one, ProviderAnswered | ToolStarted) and (
+                self._retrying or not had_answer
+            ):
+                self._retrying = False
+                await self._tell(AttemptAnswered(attempt=live.order.attempt))
+            await self._post(one, now)
+        if self._behind_until is not None:
+            await self._catch_up()
+            return
+        if not self._looped and live.watch.repeats >= self._loop_steps():
+            self._looped = True
+            await self._look()
+        # A clock that was set back must not silence it.
+        if not 0 <= now - self._told_at < PROGRESS_S:
+            self._told_at = now
+            self._tell_progress()
+
+    async def _catch_up(self) -> None:
+        """Where the past is read to its end: say what it came to, and mind the limits again."""
+        live = self._live
+        assert live.running is not None
+        assert self._behind_until is not None
+        if live.running.log_bytes < self._behind_until:
+            return
+        self._behind_until = None
+        if self._has_answered:
+            await self._tell(AttemptAnswered(attempt=live.order.attempt))
+        if (untold := self._untold) is not None:
+            if isinstance(untold, AttemptRetrying) and untold.wait_s is not None:
+                passed_s = self._host.clock.now() - self._untold_at
+                untold = structs.replace(untold, wait_s=max(0.0, untold.wait_s - passed_s))
+            await self._tell(untold)
+        await self._look()
+        if live.watch.first_output_at is not None:
+            self._tell_progress()
+
+    async def _tell(self, event: AttemptAnswered | AttemptRetrying | AttemptGaveUp) -> None:
+        if self._behind_until is None:
+            await self._host.handle(event)
+        elif isinstance(event, AttemptAnswered):
+            self._has_answered = True
+            self._untold = None
+        else:
+            first = self._untold
+            if isinstance(event, AttemptRetrying) and isinstance(first, AttemptRetrying):
+                event = structs.replace(event, since_at=first.since_at)
+            self._untold = event
+
+    async def _look(self) -> None:
+        live = self._live
+        await self._host.handle(
+            Woke(
+                delegation=live.order.delegation,
+                attempt=live.order.attempt,
+                watch=live.watch,
+                luck=self._host.world.luck(),
+            )
+        )
+
+    def _tell_progress(self) -> None:
+        live = self._live
+        if live.running is not None:
+            self._host.progress(
+                Progress(
+                    attempt=live.order.attempt,
+                    delegation=live.order.delegation,
+                    session=self._prepared.delegation.session,
+                    backend=live.order.backend,
+                    offset=live.running.log_bytes,
+                    at=self._host.clock.now(),
+                    phase=live.watch.phase,
+                )
+            )
+
+    def _loop_steps(self) -> int:
+        return self._host.settings.policy.defaults.loop_steps
+
+    async def _post(self, seen: Observation, now: float) -> None:
+        attempt = self._live.order.attempt
+        match seen:
+            case Retrying():
+                failure = self._judge(seen.evidence, now)
+                if failure is not None:
+                    self._retrying = True
+                    since_at = None if self._behind_until is None else now
+                    self._untold_at = now
+                    await self._tell(
+                        AttemptRetrying(
+                            attempt=attempt, failure=failure, wait_s=seen.wait_s, since_at=since_at
+                        )
+                    )
+            case GivenUp():
+                failure = self._judge(seen.evidence, now)
+                if failure is not None and not self._gave_up:
+                    self._gave_up = True
+                    await self._tell(AttemptGaveUp(attempt=attempt, failure=failure))
+            case _:
+                pass
+
+    def _lost(self, exit: Exit) -> Failure | None:
+        """An end that the output tells nothing about: nobody saw it, or there was no beginning."""
+        now = self._host.clock.now()
+        match exit:
+            case ProcessExit(rebooted=True):
+                return rebooted(now=now)
+            case NoAnswer(exception=name) if name == DAEMON_LOST:
+                return daemon_lost(now=now)
+            case NotStarted(error=error) if error in SECRET_ERRORS:
+                return without_secret(exit, now=now)
+            case NotStarted(path=path) if path == self._cwd:
+                what = f"{self._cwd} cannot be worked in any more"
+                return no_ones_fault("no_cwd", what, exit.text, now=now)
+            case NotStarted(path=path) if path == self._directory():
+                what = f"{path} cannot be written"
+                return no_ones_fault("no_place", what, exit.text, now=now)
+            case _:
+                return None
+
+    def _directory(self) -> str:
+        return str(self._host.runs.attempt_path(self._live.order.attempt))
+
+    def _judge(self, evidence: Evidence, now: float | None = None) -> Failure | None:
+        host = self._host
+        return judge(
+            evidence,
+            host.settings,
+            self._kind,
+            self._live.order.backend,
+            now=host.clock.now() if now is None else now,
+        )
+
+    def _notice(self, reply: Reply) -> Failure | None:
+        """A limit notice that is the whole answer is none."""
+        if len(reply.text) > MAX_NOTICE_CHARS:
+            return None
+        return self._judge(Evidence(text=reply.text, stream="stdout", exit_code=0))
+
+    async def finish(self, exit: Exit) -> AttemptEnded:
+        host, live = self._host, self._live
+        outcome = self._parser.finish(exit)
+        exit_code = None
+        if isinstance(exit, ProcessExit):
+            exit_code = exit.code if exit.signal is None else -exit.signal
+        watch = live.watch
+        failure: Failure | None = None
+        usage = watch.usage
+        effects: EffectsWord = watch.effects
+        if (lost := self._lost(exit)) is not None:
+            failure = lost
+        elif isinstance(outcome, Reply):
+            usage = outcome.usage if outcome.usage.input_tokens else usage
+            if (notice := self._notice(outcome)) is not None:
+                return AttemptEnded(
+                    attempt=live.order.attempt,
+                    failure=notice,
+                    exit_code=exit_code,
+                    effects=effects,
+                    usage=usage,
+                    gone=exit.gone,
+                )
+            name = self._prepared.delegation.delegation
+            if not await anyio.to_thread.run_sync(host.runs.keep_answer, name, outcome.text):
+                log.warning("answer.held", delegation=name, problem="it cannot be written yet")
+        else:
+            evidence = outcome
+            if watch.answered_at is not None and not evidence.answered:
+                evidence = structs.replace(evidence, answered=True)
+            failure = self._judge(evidence) or unexplained(now=host.clock.now())
+        return AttemptEnded(
+            attempt=live.order.attempt,
+            failure=failure,
+            exit_code=exit_code,
+            effects=effects,
+            usage=usage,
+            gone=exit.gone,
+            answered=watch.answered_at is not None or failure is None,
+        )

@@ -1,0 +1,52 @@
+"""Where secrets are found: by reference, at the moment of their use, never kept."""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from fallbackd.core.exchange import CredentialRef
+
+
+class SecretProblem(Exception):
+    """
+    A credential cannot be used now. Its text says where and what to do, never what was found.
+
+    Attributes:
+        is_old: It is there, and over by its own date; else it is missing or cannot be read.
+    """
+
+    def __init__(self, text: str, *, is_old: bool = False) -> None:
+        super().__init__(text)
+        self.is_old = is_old
+
+
+class SecretSeen(Struct, frozen=True, kw_only=True):
+    """What a look at a credential's source found."""
+
+    problem: str | None = None
+    """Why it cannot be used; None: it is there."""
+    is_old: bool = False
+    digest: bytes | None = None
+    """Of the material, with a salt that lives as long as the process; None: nobody can tell."""
+    changed_at: float | None = None
+    """When its source was last changed, where the source says so."""
+
+
+class Secrets(Protocol):
+    async def read(self, ref: CredentialRef) -> str:
+        """
+        The secret, for one call.
+
+        Raises:
+            SecretProblem: It is not there, or over.
+        """
+        ...
+
+    async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
+        """
+        See whether it is there and whether it is another one than before, without using it.
+
+        Args:
+            fresh: Ask a command again whose last answer is still good for use.
+        """
+        ...

@@ -1,0 +1,275 @@
+"""
+One HTTP request under way, its body handed on as it arrives.
+
+No cancel scope is held while a chunk is in the hands of the caller: an async generator may be
+left at any `yield`, and a scope must be left in the task that entered it.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct, field
+
+from fallbackd.core.exchange import (
+    Chunk,
+    Exit,
+    HttpRequest,
+    HttpResponse,
+    NoAnswer,
+    NotStarted,
+)
+from fallbackd.ports.clock import Clock
+from fallbackd.transports import http_record
+from fallbackd.transports.http_clients import CLOSE_LIMIT_S, Clients, TlsFiles
+from fallbackd.transports.output_log import OutputLog
+
+if TYPE_CHECKING:
+    import httpx2
+
+WRITE_LIMIT_S = 60.0
+FAREWELL_S = 2.0
+"""Servers end a stream within a packet of its last event; some never do."""
+
+_SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
+"""Headers of a response that are nobody's evidence and may be a login."""
+
+
+class Carried(Struct, frozen=True, kw_only=True):
+    """What leaves with a request and must never be seen."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    secrets: tuple[str, ...] = ()
+    """Texts that no message may hold, the shortest first."""
+
+    def __repr__(self) -> str:
+        return f"Carried(<{len(self.secrets)} secrets>)"
+
+
+class Line:
+    """What all requests share."""
+
+    def __init__(self, *, clients: Clients, clock: Clock, farewell_s: float) -> None:
+        self.clients = clients
+        self.clock = clock
+        self.farewell_s = farewell_s
+        self.is_detached = False
+
+
+class HttpRunning:
+    """
+    See `ports.transport.Running`.
+
+    Args:
+        problem: Why it cannot be sent at all.
+    """
+
+    def __init__(
+        self,
+        call: HttpRequest,
+        *,
+        carried: Carried,
+        problem: NotStarted | None,
+        line: Line,
+        directory: str,
+    ) -> None:
+        self._call = call
+        self._carried = carried
+        self._line = line
+        self._clock = line.clock
+        self._directory = directory
+        self._log = OutputLog(directory)
+        self._ends = _Ends(call.ends_with)
+        self._scope: anyio.CancelScope | None = None
+        self._stopped = False
+        self._exit: Exit | None = problem
+
+    def __repr__(self) -> str:
+        return f"HttpRunning({self._call!r})"
+
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    @property
+    def exit(self) -> Exit:
+        if self._exit is None:
+            raise RuntimeError(f"{self!r} has not ended: exhaust its chunks first")
+        return self._exit
+
+    @property
+    def log_bytes(self) -> int:
+        return self._log.size_bytes
+
+    @property
+    def recorded_bytes(self) -> int:
+        return 0
+
+    def stop(self, *, grace_s: float) -> None:
+        """Drop the connection. There is no polite way, so `grace_s` is not used."""
+        self._stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        """See `ports.transport.Running`. Leaving early drops the connection too."""
+        if self._exit is not None:
+            return  # it could not be sent
+        response: httpx2.Response | None = None
+        end: HttpResponse | NoAnswer | None = None
+        try:
+            answer = await self._send()
+            if isinstance(answer, NoAnswer):
+                end = answer
+            else:
+                response = answer
+                body = response.aiter_bytes()
+                size, broken, ended = 0, "", False
+                while not ended and not broken:
+                    data, broken = await self._next(body)
+                    ended = data is None
+                    if data is None:
+                        continue
+                    room = self._call.max_bytes - size
+                    if len(data) > room:
+                        data, broken = data[:room], "BodyTooLong"
+                    size += len(data)
+                    if data:
+                        chunk = Chunk("http", data, self._clock.now())
+                        self._log.write(chunk)
+                        until = anyio.current_time() + self._line.farewell_s
+                        self._ends.see(data, until=until)
+                        yield chunk
+                end = self._responded(response, is_broken=bool(broken))
+        finally:
+            self._log.close()
+            if response is not None:
+                with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                    await response.aclose()
+            await self._end(end)
+
+    async def _end(self, end: HttpResponse | NoAnswer | None) -> None:
+        """Keep how it ended, durably, before anybody acts on it."""
+        if self._line.is_detached:
+            self._exit = http_record.lost(at=self._clock.now())
+        elif end is None:
+            self._exit = NoAnswer(
+                exception="Cancelled", text="left before its end", at=self._clock.now()
+            )
+        else:
+            record = http_record.ExitRecord(
+                exit=end, log_bytes=self._log.size_bytes, is_whole=not self._log.is_cut
+            )
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(http_record.write_exit, self._directory, record)
+            self._exit = end
+
+    def _responded(self, response: "httpx2.Response", *, is_broken: bool) -> HttpResponse:
+        return HttpResponse(
+            status=response.status_code,
+            headers={
+                name.lower(): value
+                for name, value in response.headers.items()
+                if name.lower() not in _SECRET_ANSWERS
+            },
+            at=self._clock.now(),
+            stopped=self._stopped,
+            truncated=is_broken,
+        )
+
+    async def _send(self) -> "httpx2.Response | NoAnswer":
+        import httpx2
+
+        call = self._call
+        failed: Exception | None = None
+        with anyio.CancelScope() as self._scope:
+            if self._stopped:
+                self._scope.cancel()
+            try:
+                client = self._line.clients.find(call.url, call.tls)
+                request = client.build_request(
+                    call.method,
+                    call.url,
+                    headers={**call.headers, **self._carried.headers},
+                    content=self._carried.body,
+                    timeout=httpx2.Timeout(
+                        connect=call.connect_timeout_s,
+                        read=call.read_timeout_s,
+                        write=WRITE_LIMIT_S,
+                        pool=call.connect_timeout_s,
+                    ),
+                )
+                return await client.send(request, stream=True)
+            # ValueError: header values that are no ASCII, proxies that are no URL.
+            # ImportError: a SOCKS proxy without the package for it.
+            except (
+                httpx2.HTTPError,
+                httpx2.InvalidURL,
+                ValueError,
+                ImportError,
+                TlsFiles,
+            ) as error:
+                failed = error
+        if failed is None:
+            return NoAnswer(
+                exception="Cancelled", text="stopped", at=self._clock.now(), stopped=True
+            )
+        return NoAnswer(
+            exception=type(failed).__name__,
+            text=self._told(failed),
+            at=self._clock.now(),
+            stopped=self._stopped,
+        )
+
+    async def _next(self, body: AsyncIterator[bytes]) -> tuple[bytes | None, str]:
+        """The next piece, or None at the end; and the name of what broke the body off, if so."""
+        import httpx2
+
+        with anyio.CancelScope(deadline=self._ends.deadline) as self._scope:
+            if self._stopped:
+                self._scope.cancel()
+            try:
+                return await anext(body), ""
+            except StopAsyncIteration:
+                return None, ""
+            except (httpx2.HTTPError, httpx2.StreamError) as error:
+                return None, "" if self._ends.is_seen else type(error).__name__
+        # The answer is complete, and the server has held the line for long enough.
+        return None, "" if self._ends.is_seen and not self._stopped else "Cancelled"
+
+    def _told(self, error: Exception) -> str:
+        """What the library says, without what must not be said."""
+        import httpx2
+
+        if isinstance(error, httpx2.LocalProtocolError | UnicodeError):
+            # Quotes the header that it refuses, which may be the key.
+            return "the request could not be written: a header has characters that HTTP forbids"
+        text = str(error) or str(error.__cause__ or "")
+        for secret in reversed(self._carried.secrets):
+            text = text.replace(secret, "[redacted]")
+        return text
+
+
+class _Ends:
+    """Looks for the marks of a complete answer, wherever pieces of the body break."""
+
+    def __init__(self, marks: tuple[bytes, ...]) -> None:
+        self._marks = marks
+        self._keep = max((len(mark) for mark in marks), default=1) - 1
+        self._tail = b"\n"
+        self.deadline = float("inf")
+
+    @property
+    def is_seen(self) -> bool:
+        return self.deadline != float("inf")
+
+    def see(self, data: bytes, *, until: float) -> None:
+        """`until`: how long to wait if a mark is in it, on the clock of the event loop."""
+        if self.is_seen or not self._marks:
+            return
+        window = self._tail + data
+        if any(mark in window for mark in self._marks):
+            self.deadline = until
+        self._tail = window[-self._keep :] if self._keep else b""

@@ -1,0 +1,96 @@
+"""
+The log of an attempt that has no runner: what came over a connection, with its times.
+
+`output.log` has the bytes as they came, `output.idx` one line per chunk: `time stream length end`,
+the stream by its letter. The same layout as a runner's, in one part.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from fallbackd.core.exchange import Chunk, StreamName
+
+MAX_LOG_BYTES = 64 * 1024 * 1024
+STREAM_LETTERS: dict[StreamName, str] = {"stdout": "o", "stderr": "e", "http": "h", "event": "v"}
+LOG_CUT_MARKER = b"\n[fallbackd: the rest was not kept]\n"
+
+
+class OutputLog:
+    """
+    `output.log` and `output.idx` of one attempt, private to the user.
+
+    The log has the bytes as they came; the index one line per chunk: `time stream length end`,
+    the stream by its letter. A disk that takes no more ends the log and nothing else.
+
+    Args:
+        directory: Exists. The files are made with the first chunk.
+        max_bytes: What is kept; a marker says that more came.
+        size_bytes: What is in it already, from an earlier daemon.
+    """
+
+    def __init__(
+        self, directory: str, *, max_bytes: int = MAX_LOG_BYTES, size_bytes: int = 0
+    ) -> None:
+        self._directory = Path(directory)
+        self._max_bytes = max_bytes
+        self._files: tuple[BinaryIO, BinaryIO] | None = None
+        self._full = size_bytes >= max_bytes
+        self.size_bytes = size_bytes
+
+    def write(self, chunk: Chunk) -> None:
+        if self._full:
+            return
+        data = chunk.data
+        if self.size_bytes + len(data) > self._max_bytes:
+            self._full = True
+            data = data[: self._max_bytes - self.size_bytes] + LOG_CUT_MARKER
+        end = self.size_bytes + len(data)
+        try:
+            if self._files is None:
+                self._files = self._create("output.log"), self._create("output.idx")
+            log, index = self._files
+            log.write(data)
+            letter = STREAM_LETTERS[chunk.stream]
+            index.write(f"{chunk.at:.6f} {letter} {len(data)} {end}\n".encode())
+        except OSError:
+            self._full = True
+            return
+        self.size_bytes = end
+
+    def close(self) -> None:
+        if self._files is not None:
+            for file in self._files:
+                file.close()
+
+    def _create(self, name: str) -> BinaryIO:
+        descriptor = os.open(
+            self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        return os.fdopen(descriptor, "wb", buffering=0)
+
+    @property
+    def is_cut(self) -> bool:
+        """Something that came was not kept."""
+        return self._full
+
+
+def recorded(directory: str) -> Iterator[Chunk]:
+    """What a log holds, in whole chunks; a last one that was not wholly written is left out."""
+    folder = Path(directory)
+    names = {letter: stream for stream, letter in STREAM_LETTERS.items()}
+    try:
+        index = (folder / "output.idx").read_text("ascii").splitlines()
+        log = (folder / "output.log").open("rb")
+    except FileNotFoundError:
+        return
+    with log:
+        for line in index:
+            at, letter, length, end = line.split() if line.count(" ") == 3 else ("", "", "", "")
+            if letter not in names or not (length.isdigit() and end.isdigit()):
+                return
+            data = log.read(int(length))
+            if len(data) < int(length):
+                return
+            yield Chunk(names[letter], data, float(at))

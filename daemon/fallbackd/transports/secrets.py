@@ -1,0 +1,243 @@
+"""
+Resolves a reference to a credential to its secret, just before the call that carries it.
+
+Environment variables, files, commands and systemd credentials. Nothing is written, nothing is
+kept but the answers of commands, and those only until they are over. A problem says where to look;
+what was found there is never told.
+"""
+
+import hashlib
+import os
+import secrets
+import signal
+import stat
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct
+
+from fallbackd.core.exchange import CredentialRef, NotStarted
+from fallbackd.ports.secrets import SecretProblem, SecretSeen
+from fallbackd.transports.environment import child_environment
+from fallbackd.transports.material import Material, material_of
+
+MAX_SECRET_BYTES = 64 * 1024
+COMMAND_LIMIT_S = 15.0
+"""A program that asks a keyring answers at once; one that asks a person must not hang a call."""
+COMMAND_FRESH_S = 300.0
+"""How long the answer of a command is used that does not say when it is over."""
+EXPIRY_LEEWAY_S = 30.0
+"""A command is asked again this long before its answer is over: the call has to arrive."""
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    material: Material
+    until_at: float
+
+    def __repr__(self) -> str:
+        return f"_Answer(until_at={self.until_at})"
+
+
+class Secrets:
+    """
+    See `ports.secrets.Secrets`.
+
+    Args:
+        environ: Of the daemon: where variables and `CREDENTIALS_DIRECTORY` are looked up.
+    """
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        now: Callable[[], float],
+        command_limit_s: float = COMMAND_LIMIT_S,
+    ) -> None:
+        self._environ = environ
+        self._now = now
+        self._command_limit_s = command_limit_s
+        self._salt = secrets.token_bytes(32)
+        self._answers: dict[tuple[str, ...], _Answer] = {}
+        self._asking: dict[tuple[str, ...], anyio.Lock] = {}
+
+    async def read(self, ref: CredentialRef) -> str:
+        return (await self._material(ref, fresh=False)).secret
+
+    async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
+        changed_at = None
+        if ref.source in ("file", "systemd"):
+            changed_at = await anyio.to_thread.run_sync(self._changed_at, ref)
+        try:
+            found = await self._material(ref, fresh=fresh)
+        except SecretProblem as problem:
+            return SecretSeen(problem=str(problem), is_old=problem.is_old, changed_at=changed_at)
+        digest = hashlib.blake2b(found.secret.encode(), key=self._salt, digest_size=16).digest()
+        return SecretSeen(digest=digest, changed_at=changed_at)
+
+    async def _material(self, ref: CredentialRef, *, fresh: bool) -> Material:
+        match ref.source:
+            case "env":
+                found = self._parsed(ref, self._variable(ref))
+            case "file" | "systemd":
+                data = await anyio.to_thread.run_sync(self._file, ref)
+                found = self._parsed(ref, data)
+            case "command":
+                found = await self._asked(ref, fresh=fresh)
+        if found.expires_at is not None and found.expires_at <= self._now() and not found.renewable:
+            raise SecretProblem(f"{_where(ref)} is over by its own date: log in again", is_old=True)
+        return found
+
+    def _parsed(self, ref: CredentialRef, text: str) -> Material:
+        return material_of(text, field=ref.field, where=_where(ref))
+
+    def _variable(self, ref: CredentialRef) -> str:
+        value = self._environ.get(ref.name)
+        if value is None:
+            raise SecretProblem(
+                f"{_where(ref)} is not set for the daemon: set it and start the daemon again"
+            )
+        return value
+
+    # --- files -----------------------------------------------------------------------------
+
+    def _path(self, ref: CredentialRef) -> str:
+        if ref.source == "file":
+            return self._home() + ref.name[1:] if ref.name.startswith("~/") else ref.name
+        directory = self._environ.get("CREDENTIALS_DIRECTORY")
+        if not directory:
+            raise SecretProblem(
+                f"{_where(ref)}: systemd gave no credentials to the daemon; write "
+                f"LoadCredential={ref.name}:… into its unit"
+            )
+        return os.path.join(directory, ref.name)
+
+    def _home(self) -> str:
+        return self._environ.get("HOME") or os.path.expanduser("~")
+
+    def _changed_at(self, ref: CredentialRef) -> float | None:
+        try:
+            return os.stat(self._path(ref)).st_mtime
+        except (OSError, SecretProblem):
+            return None
+
+    def _file(self, ref: CredentialRef) -> str:
+        path = self._path(ref)
+        try:
+            # A pipe or a device must not make us wait.
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError as error:
+            raise SecretProblem(f"{_where(ref)}: {error.strerror or error}") from None
+        try:
+            self._require_private(ref, os.fstat(handle))
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                data = file.read(MAX_SECRET_BYTES + 1)
+        except OSError as error:
+            raise SecretProblem(f"{_where(ref)}: {error.strerror or error}") from None
+        finally:
+            os.close(handle)
+        return _text(data, _where(ref))
+
+    def _require_private(self, ref: CredentialRef, seen: os.stat_result) -> None:
+        if not stat.S_ISREG(seen.st_mode):
+            raise SecretProblem(f"{_where(ref)} is not a regular file")
+        if ref.source == "systemd":
+            return  # systemd has made it, in a directory of ours alone
+        open_to = stat.S_IWGRP | stat.S_IWOTH
+        if seen.st_uid == os.geteuid():
+            open_to |= stat.S_IRGRP | stat.S_IROTH
+        elif seen.st_uid != 0:
+            raise SecretProblem(f"{_where(ref)} belongs to another user")
+        if seen.st_mode & open_to:
+            raise SecretProblem(f"{_where(ref)} is open to other users: chmod 600 {ref.name}")
+
+    # --- commands --------------------------------------------------------------------------
+
+    async def _asked(self, ref: CredentialRef, *, fresh: bool) -> Material:
+        key = (*ref.argv, ref.field or "")
+        async with self._asking.setdefault(key, anyio.Lock()):
+            known = self._answers.get(key)
+            if known is not None and not fresh and self._now() < known.until_at:
+                return known.material
+            self._answers.pop(key, None)
+            found = self._parsed(ref, await self._run(ref))
+            until_at = self._now() + COMMAND_FRESH_S
+            if found.expires_at is not None:
+                until_at = found.expires_at - EXPIRY_LEEWAY_S
+            self._answers[key] = _Answer(material=found, until_at=until_at)
+            return found
+
+    async def _run(self, ref: CredentialRef) -> str:
+        where = _where(ref)
+        env = child_environment(self._environ, added={}, unset=(), marks={})
+        try:
+            code, data = await _output(ref.argv, env, limit_s=self._command_limit_s)
+        except TimeoutError:
+            raise SecretProblem(f"{where} did not end within {self._command_limit_s:g} s") from None
+        except OSError as error:
+            raise SecretProblem(f"{where}: {error.strerror or error}") from None
+        if code != 0:
+            raise SecretProblem(f"{where} ended with status {code}: run it by hand to see why")
+        return _text(data, where)
+
+
+async def _output(
+    argv: Sequence[str], env: Mapping[str, str], *, limit_s: float
+) -> tuple[int, bytes]:
+    """
+    Exit status and output of a program. What it says beside it is dropped: it may be the secret.
+
+    Raises:
+        TimeoutError, OSError: It took too long, or there is no such program.
+    """
+    process = await anyio.open_process(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        cwd="/",
+        start_new_session=True,
+    )
+    data = bytearray()
+    try:
+        with anyio.fail_after(limit_s):
+            assert process.stdout is not None
+            async for chunk in process.stdout:
+                data += chunk[: MAX_SECRET_BYTES + 1 - len(data)]
+            return await process.wait(), bytes(data)
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)  # its own group, and not reaped yet
+            await process.aclose()
+
+
+def _text(data: bytes, where: str) -> str:
+    if len(data) > MAX_SECRET_BYTES:
+        raise SecretProblem(f"{where}: more than {MAX_SECRET_BYTES} bytes are no secret")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise SecretProblem(f"{where}: it is not text") from None
+
+
+def _where(ref: CredentialRef) -> str:
+    """The source in words. Arguments of a command may be secrets: only its program is told."""
+    match ref.source:
+        case "env":
+            source = f"the variable {ref.name}"
+        case "file":
+            source = f"the file {ref.name}"
+        case "systemd":
+            source = f"the systemd credential {ref.name}"
+        case "command":
+            source = f"the command {os.path.basename(ref.argv[0])}" if ref.argv else "the command"
+    return f"credential {ref.label}: {source}"
+
+
+def no_secret(problem: SecretProblem, *, at: float) -> NotStarted:
+    """The end of a call that had no secret to carry."""
+    return NotStarted(
+        error="OLD_SECRET" if problem.is_old else "NO_SECRET", text=str(problem), at=at
+    )

@@ -1,0 +1,150 @@
+"""
+A prompt that an earlier daemon has posted: what it recorded, what was missed, then what comes.
+
+    exit on record    the same chunks, the same exit, without any server
+    server runs       recorded chunks, its state as far as that is news, then live
+    server is gone    recorded chunks; how it ended is unknown, its tools are proven gone
+"""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import msgspec
+
+from fallbackd.core.exchange import Chunk, Exit, ProcessExit
+from fallbackd.ports.clock import Clock
+from fallbackd.transports.orphans import Family, end_family
+from fallbackd.transports.recording import read_chunks
+from fallbackd.transports.runner import tree
+from fallbackd.transports.served_client import CallFailed
+from fallbackd.transports.served_endings import without_server
+from fallbackd.transports.served_prompt import RunningPrompt
+from fallbackd.transports.served_record import PromptRecord
+from fallbackd.transports.served_server import Server
+from fallbackd.transports.served_session import ServedSession
+from fallbackd.transports.served_tools import ToolWatch
+
+ORPHAN_GRACE_S = 2.0
+ORPHAN_BOUND_S = 8.0
+
+
+class TakenUpPrompt(RunningPrompt):
+    def __init__(
+        self,
+        record: PromptRecord,
+        server: Server | None,
+        *,
+        attempt: str,
+        directory: str,
+        clock: Clock,
+    ) -> None:
+        """
+        Args:
+            server: The one of the record, with a lease on it; None: it is gone, or not needed.
+        """
+        super().__init__(
+            attempt=attempt,
+            directory=directory,
+            cwd=record.cwd,
+            permissions=record.permissions,
+            clock=clock,
+        )
+        self._record = record
+        self._server = server
+        self._is_alone = record.is_alone
+        self._was_posted = True
+        self._recorded_bytes = self._log.size_bytes
+        self._read_bytes = 0
+        self._is_behind = True
+        if server is not None:
+            session = self._session = ServedSession(server, record.session, cwd=record.cwd)
+            self._is_alone = server.join(self) and record.is_alone
+            server.listeners.add(session.name, self)
+        if record.identity is not None:
+            self._tools = ToolWatch(
+                server_pid=record.identity.pid, cwd=record.cwd, before=frozenset(record.before)
+            )
+
+    def __repr__(self) -> str:
+        return f"TakenUpPrompt({self.attempt!r})"
+
+    @property
+    def recorded_bytes(self) -> int:
+        return self._recorded_bytes
+
+    @property
+    def log_bytes(self) -> int:
+        return self._read_bytes if self._is_behind else self._log.size_bytes
+
+    async def _course(self) -> AsyncIterator[Chunk]:
+        record, server, session = self._record, self._server, self._session
+        assert record is not None
+        for chunk in read_chunks(self._directory):
+            self._recall(chunk)
+            self._read_bytes += len(chunk.data)
+            yield chunk
+            await anyio.lowlevel.checkpoint()
+        self._is_behind = False
+        if record.exit is not None:
+            self._exit = record.exit
+            return
+        if server is None or session is None:
+            self._end(await self._without_server(record))
+            return
+        if not await self._unless_stopped(server.settled):
+            if server.is_over:
+                at = self._clock.now()
+                self._end(without_server(server, was_posted=True, at=at))
+            else:
+                self._end(await self._stopped())
+            return
+        if not self._told.has_session:
+            yield self._line("fallbackd.session")
+        for child in self._told.children:
+            server.listeners.add(child, self)
+        self._had_gap = True  # from the death of the earlier daemon until now
+        async for chunk in self._follow(server, session):
+            yield chunk
+
+    def _recall(self, chunk: Chunk) -> None:
+        try:
+            event = msgspec.json.decode(chunk.data)
+        except msgspec.DecodeError:
+            return  # cut off where the log was full
+        if isinstance(event, dict) and isinstance(event.get("properties"), dict):
+            self._told.take(event)
+            self._mind(event)
+
+    async def _without_server(self, record: PromptRecord) -> Exit:
+        of, at = record.identity, self._clock.now()
+        if of is not None and of.boot_id != tree.boot_id():
+            note = "the machine was started anew; how it ended is unknown"
+            return ProcessExit(at=at, note=note, rebooted=True)
+        left = None
+        if of is not None:
+            left = await end_family(
+                Family(token=of.token, pid=of.pid, start=of.start),
+                grace_s=ORPHAN_GRACE_S,
+                bound_s=ORPHAN_BOUND_S,
+            )
+        note = "its helper server is gone; how it ended is unknown"
+        return ProcessExit(at=at, gone=left == [], note=note)
+
+
+async def was_posted(session: ServedSession) -> bool | None:
+    """
+    Whether the server has the prompt of a daemon that died while it posted it.
+
+    False: it has not, and cannot get it any more. None: it does not say, and is ended.
+    """
+    try:
+        if await session.messages() or await session.is_busy():
+            return True
+        await session.delete()
+        if not await session.is_busy():
+            return False
+    except CallFailed:
+        pass
+    session.server.stop("whether it has a prompt cannot be told")
+    await session.server.ended()
+    return None

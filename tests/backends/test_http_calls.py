@@ -1,0 +1,213 @@
+"""Which dialect an HTTP API is asked in, where, with which key, and what is read of its models."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from fallbackd.backends import ENDPOINTS, KINDS
+from fallbackd.backends.http_calls import MODES, mode_of, mode_of_url, read_models
+from fallbackd.backends.spec import Options
+from fallbackd.core.exchange import CredentialRef, HttpRequest, Tls, Work
+
+WORK = Work(prompt="say pong", prompt_path="/p", cwd="/c", scratch="/s")
+CHOSEN = CredentialRef(label="work", source="file", name="~/key")
+
+
+def start(kind: str, options: Options | None = None, **work: Any) -> HttpRequest:
+    call = KINDS[kind].start(structs.replace(WORK, **work), options or Options())
+    assert isinstance(call, HttpRequest)
+    return call
+
+
+def models(kind: str, options: Options | None = None) -> HttpRequest:
+    ask = KINDS[kind].models
+    assert ask is not None
+    return ask(WORK, options or Options())
+
+
+@pytest.mark.parametrize(
+    ("url", "mode"),
+    [
+        ("https://api.openai.com/v1", "chat_completions"),
+        ("https://api.anthropic.com", "messages"),
+        ("https://api.anthropic.com/v1/", "messages"),
+        ("https://api.example.com/anthropic", "messages"),
+        ("https://api.example.com/anthropic/", "messages"),
+        ("https://api.example.com/Anthropic/v1", "messages"),
+        ("https://api.example.com/anthropic-mirror/v1", "chat_completions"),
+        ("https://anthropic.example.com/v1", "chat_completions"),
+        ("https://chatgpt.com/backend-api/codex", "responses"),
+        ("https://chatgpt.com/v1", "chat_completions"),
+        ("https://api.example.com/v1/responses", "responses"),
+        ("http://127.0.0.1:11434/v1", "chat_completions"),
+        ("http://127.0.0.1:8088/api/chat", "hermes_chat"),
+    ],
+)
+def test_the_url_says_which_dialect_is_spoken(url: str, mode: str) -> None:
+    assert mode_of_url(url) == mode
+
+
+def test_a_configured_dialect_goes_before_kind_and_url() -> None:
+    url = "https://api.example.com/anthropic"
+    endpoint = ENDPOINTS["openai-http"]
+    assert mode_of(endpoint, Options(base_url=url)) == "messages"
+    assert mode_of(endpoint, Options(base_url=url, api_mode="chat_completions")) == (
+        "chat_completions"
+    )
+    assert mode_of(endpoint, Options(base_url=url, api_mode="codex_responses")) == "responses"
+    assert mode_of(ENDPOINTS["anthropic-http"], Options(base_url="http://x/v1")) == "messages"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "url"),
+    [
+        ("openai-http", {}, "https://api.openai.com/v1/chat/completions"),
+        ("openai-http", {"api_mode": "responses"}, "https://api.openai.com/v1/responses"),
+        ("openai-http", {"base_url": "http://h:1"}, "http://h:1/v1/chat/completions"),
+        ("openai-http", {"base_url": "http://h:1/api/v3/"}, "http://h:1/api/v3/chat/completions"),
+        (
+            "openai-http",
+            {"base_url": "http://h/v1/chat/completions"},
+            "http://h/v1/chat/completions",
+        ),
+        ("openai-http", {"base_url": "http://h/x?v=2"}, "http://h/x/chat/completions?v=2"),
+        (
+            "openai-http",
+            {"base_url": "https://chatgpt.com/backend-api/codex"},
+            "https://chatgpt.com/backend-api/codex/responses",
+        ),
+        ("openai-http", {"base_url": "http://h/anthropic"}, "http://h/anthropic/v1/messages"),
+        ("anthropic-http", {}, "https://api.anthropic.com/v1/messages"),
+        ("anthropic-http", {"base_url": "http://h/v1"}, "http://h/v1/messages"),
+        (
+            "google-http",
+            {},
+            "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions",
+        ),
+        ("openrouter-http", {}, "https://openrouter.ai/api/v1/chat/completions"),
+    ],
+)
+def test_the_address_has_the_path_of_its_dialect(
+    kind: str, options: dict[str, str], url: str
+) -> None:
+    assert start(kind, Options(**options)).url == url  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "url"),
+    [
+        ("openai-http", {}, "https://api.openai.com/v1/models"),
+        ("openai-http", {"base_url": "http://h:1"}, "http://h:1/v1/models"),
+        ("openai-http", {"base_url": "http://h/v1/chat/completions"}, "http://h/v1/models"),
+        ("anthropic-http", {}, "https://api.anthropic.com/v1/models"),
+        ("anthropic-http", {"base_url": "http://h/anthropic"}, "http://h/anthropic/v1/models"),
+        ("hermes-api", {"base_url": "http://h/api/chat"}, "http://h/v1/models"),
+        ("google-http", {}, "https://generativelanguage.googleapis.com/v1beta/openai/models"),
+    ],
+)
+def test_the_list_of_models_is_beside_it(kind: str, options: dict[str, str], url: str) -> None:
+    found = models(kind, Options(**options))  # type: ignore[arg-type]
+    assert (found.method, found.url, found.body) == ("GET", url, b"")
+
+
+def test_a_list_of_models_is_read_in_the_shape_that_all_vendors_share() -> None:
+    body = {"object": "list", "data": [{"id": "gpt-5", "more": 1}, {"id": "models/gemini-3"}]}
+    assert read_models(json.dumps(body).encode()) == ("gpt-5", "gemini-3")
+    assert read_models(b'{"data": []}') == ()
+    for wrong in (b"", b"<html>", b"[]", b'{"data": [{"name": 1}]}', b"\xff", b"[" * 100_000):
+        assert read_models(wrong) is None
+
+
+def test_the_chosen_credential_is_carried_as_the_dialect_wants_it() -> None:
+    chat = start("openai-http", credential=CHOSEN)
+    assert chat.credential == CHOSEN
+    assert chat.secret_headers == {"authorization": "Bearer {credential}"}
+    own = start("anthropic-http", credential=CHOSEN)
+    assert own.secret_headers == {"x-api-key": "{credential}"}
+    assert own.headers["anthropic-version"] == "2023-06-01"
+    other = start("anthropic-http", Options(base_url="http://h/anthropic"), credential=CHOSEN)
+    assert other.secret_headers == {
+        "x-api-key": "{credential}",
+        "authorization": "Bearer {credential}",
+    }
+    assert "anthropic-version" not in chat.headers
+
+
+@pytest.mark.parametrize(
+    ("kind", "base_url", "inherited", "name"),
+    [
+        ("openai-http", None, {}, "OPENAI_API_KEY"),
+        ("anthropic-http", None, {"OPENAI_API_KEY": "x"}, "ANTHROPIC_API_KEY"),
+        ("google-http", None, {"GOOGLE_API_KEY": "x"}, "GOOGLE_API_KEY"),
+        ("google-http", None, {}, "GEMINI_API_KEY"),
+        ("openrouter-http", None, {"OPENROUTER_API_KEY": " "}, "OPENROUTER_API_KEY"),
+        ("openai-http", "https://openrouter.ai/api/v1", {}, "OPENROUTER_API_KEY"),
+        ("openai-http", "https://other.example/v1", {"OPENAI_API_KEY": "x"}, None),
+        ("anthropic-http", "https://other.example/anthropic", {"ANTHROPIC_API_KEY": "x"}, None),
+    ],
+)
+def test_a_key_of_the_environment_goes_to_its_own_vendor_and_to_nobody_else(
+    kind: str, base_url: str | None, inherited: dict[str, str], name: str | None
+) -> None:
+    found = start(kind, Options(base_url=base_url), inherited=inherited)
+    assert found.credential == (
+        None if name is None else CredentialRef(label=name, source="env", name=name)
+    )
+    assert bool(found.secret_headers) == (name is not None)
+
+
+def test_headers_tls_and_timeouts_are_the_backend_s_own() -> None:
+    options = Options(
+        headers={"X-Team": "blue", "User-Agent": "ours"},
+        connect_timeout_s=3,
+        read_timeout_s=40,
+        tls_ca_file="~/ca.pem",
+        tls_verify=True,
+    )
+    found = start("openai-http", options)
+    assert found.headers["x-team"] == "blue"
+    assert found.headers["user-agent"] == "ours"
+    assert (found.connect_timeout_s, found.read_timeout_s) == (3, 40)
+    assert found.tls == Tls(ca_file="~/ca.pem")
+    assert start("openai-http").tls is None
+    assert start("openai-http", Options(tls_verify=False)).tls == Tls(verify=False)
+
+
+def body_of(kind: str, options: Options, **work: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(start(kind, options, **work).body)
+    return found
+
+
+def test_fields_that_a_server_refuses_are_not_sent_to_it() -> None:
+    def chat(url: str | None) -> dict[str, Any]:
+        return body_of("openai-http", Options(base_url=url, model="m", max_output_tokens=9))
+
+    assert chat(None)["max_completion_tokens"] == 9
+    assert chat("http://h/v1")["max_tokens"] == 9
+    assert chat("http://h/v1")["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in chat("https://api.mistral.ai/v1")
+    codex = body_of(
+        "openai-http",
+        Options(base_url="https://chatgpt.com/backend-api/codex", max_output_tokens=9),
+        effort="low",
+    )
+    assert "max_output_tokens" not in codex
+    assert codex["instructions"]
+    assert (codex["store"], codex["reasoning"]) == (False, {"effort": "low"})
+
+
+def test_a_server_with_one_model_is_asked_without_its_name() -> None:
+    assert "model" not in body_of("openai-http", Options(base_url="http://h/v1"))
+    assert body_of("anthropic-http", Options())["max_tokens"] == 8192
+
+
+@pytest.mark.parametrize("kind", sorted(ENDPOINTS))
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_every_kind_asks_and_reads_in_every_dialect(kind: str, mode: str) -> None:
+    options = Options(base_url="http://h/v1", api_mode=mode, model="m")
+    request = start(kind, options, credential=CHOSEN)
+    assert b"say pong" in request.body
+    assert "say pong" not in repr(request)
+    assert KINDS[kind].parser(options).feed is not None

@@ -1,0 +1,254 @@
+"""Configurations of other programs: what is taken, what is not, and why."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fallbackd.config.files import load_file
+from fallbackd.config.import_hermes import read_hermes
+from fallbackd.config.import_jkz import KINDS, read_jkz
+from fallbackd.config.importing import Imported, overlay
+from fallbackd.config.load import load
+
+
+def hermes(**keys: Any) -> Imported:
+    return read_hermes(json.dumps(keys))  # JSON is YAML
+
+
+def chain(found: Imported) -> list[str]:
+    names: list[str] = found.tables.get("chains", {}).get("*", [])
+    return names
+
+
+def whys(found: Imported) -> dict[str, str]:
+    return {one.what: one.why for one in found.left}
+
+
+def entry(provider: str = "openrouter", model: str = "m", **more: str) -> dict[str, str]:
+    return {"provider": provider, "model": model, **more}
+
+
+def usable(found: Imported) -> None:
+    """What was made is TOML, and our own reader has nothing to say against its form."""
+    assert tomllib.loads(found.toml()) == found.tables
+    assert load(found.toml(), path="x.toml").errors == ()
+
+
+@pytest.mark.parametrize("key", ["fallback_providers", "fallback_model"])
+@pytest.mark.parametrize("shape", ["table", "list"])
+def test_a_chain_under_any_key_and_of_any_shape_is_taken(key: str, shape: str) -> None:
+    found = hermes(**{key: entry() if shape == "table" else [entry(), entry("a", "1")]})
+    assert chain(found) == ["openrouter/m", "a/1"][: 1 if shape == "table" else 2]
+    usable(found)
+
+
+def test_the_three_keys_are_one_chain_without_doubles() -> None:
+    found = hermes(
+        model={"default": "big", "fallback_chain": [entry("groq", "g")]},
+        fallback_providers=[entry("OpenRouter", "M"), entry(base_url="http://h/v1/")],
+        fallback_model=[entry(), entry(base_url="http://h/v1")],
+    )
+    assert chain(found) == ["groq/g", "OpenRouter/M", "openrouter/m"]
+    assert whys(found)["fallback_model[0]"] == "is the same as fallback_providers[0]"
+    assert whys(found)["fallback_model[1]"] == "is the same as fallback_providers[1]"
+    assert "model" in whys(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "why"),
+    [
+        ('{"fallback_model": "just a string"}', "fallback_model", "not a mapping or list"),
+        ('{"fallback_model": [7]}', "fallback_model[0]", "not a mapping"),
+        ('{"fallback_model": {"provider": "a"}}', "fallback_model", "has no model"),
+        ('{"fallback_model": {"model": "a"}}', "fallback_model", "has no provider"),
+        (": : :\n- [", "config.yaml", "is not valid YAML"),
+        ("[1, 2]", "config.yaml", "holds no table"),
+        ("a: !!python/object/apply:os.system [x]", "config.yaml", "is not valid YAML"),
+    ],
+)
+def test_what_cannot_be_taken_is_said(text: str, what: str, why: str) -> None:
+    found = read_hermes(text)
+    assert chain(found) == []
+    assert found.toml() == ""
+    assert whys(found)[what].startswith(why)
+
+
+@pytest.mark.parametrize("field", ["key_env", "api_key_env"])
+def test_a_key_is_taken_by_the_name_of_its_variable_alone(field: str) -> None:
+    found = hermes(fallback_providers=[entry("a", api_key="inline-secret", **{field: "KX"})])
+    assert found.tables["backends"]["a/m"]["credentials"] == [{"label": "main", "env": "KX"}]
+    assert "api_key" in next(name for name in whys(found) if name.endswith("api_key"))
+    assert "inline-secret" not in repr(found)
+    usable(found)
+
+
+def test_known_providers_have_an_address_and_a_usual_variable() -> None:
+    made = hermes(fallback_model=entry("google", "gemini-3")).tables["backends"]["google/gemini-3"]
+    assert made["base_url"].endswith("/openai")
+    assert made["credentials"] == [{"label": "main", "env": "GEMINI_API_KEY"}]
+    unknown = hermes(fallback_model=entry("nobody"))
+    assert "base_url" not in unknown.tables["backends"]["nobody/m"]
+    assert "set base_url" in whys(unknown)["fallback_model.base_url"]
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "mode"),
+    [
+        ({"api_mode": "anthropic_messages"}, "anthropic-http", None),
+        ({"base_url": "https://x.example/anthropic"}, "anthropic-http", None),
+        ({"api_mode": "codex_responses"}, "openai-http", "responses"),
+        ({"api_mode": "chat_completions"}, "openai-http", "chat_completions"),
+        ({}, "openai-http", None),
+    ],
+)
+def test_the_protocol_is_chosen_by_mode_and_address(
+    more: dict[str, str], kind: str, mode: str | None
+) -> None:
+    made = hermes(fallback_model=entry("x", **more)).tables["backends"]["x/m"]
+    assert (made["kind"], made.get("api_mode")) == (kind, mode)
+
+
+@pytest.mark.parametrize("url", ["http://user:hunter2@h/v1", "ftp://h/v1", "h/v1"])
+def test_an_address_that_cannot_be_used_takes_its_entry_along(url: str) -> None:
+    found = hermes(fallback_model=entry("x", base_url=url))
+    assert chain(found) == []
+    assert "hunter2" not in repr(found)
+
+
+API = {"JKZ_API_ENDPOINT": "https://e.example/v1", "JKZ_API_MODEL": "A"}
+
+
+def roles(**environ: str) -> dict[str, Any]:
+    found = read_jkz(environ)
+    usable(found)
+    made: dict[str, Any] = found.tables.get("roles", {})
+    return made
+
+
+def test_roles_have_their_kind_their_endpoint_and_a_way_back_into_the_session() -> None:
+    made = roles(**API, **{f"JKZ_{role.upper().replace('-', '_')}_MODEL": "R" for role in KINDS})
+    assert {role: table["kind"] for role, table in made.items()} == KINDS
+    assert made["lens"]["chain"] == [
+        {"backend": "jkz-api", "tier": "primary", "model": "R"},
+        {"backend": "in-session", "tier": "in_session", "model": "sonnet", "effort": "medium"},
+    ]
+    for role in ("curator", "inspector", "judge", "sentinel"):
+        assert made[role]["chain"][-1]["model"] == "opus"
+    assert made["judge"]["must_differ_from"] == ["author"]
+    assert "must_differ_from" not in made["lens"]
+
+
+def test_a_name_with_a_hyphen_is_found_by_its_underscore() -> None:
+    found = read_jkz(API | {"JKZ_RESEARCH_REVIEWER_MODEL": "R"})
+    assert found.tables["roles"]["research-reviewer"]["chain"][0]["model"] == "R"
+    assert ("JKZ_RESEARCH_REVIEWER_MODEL", "roles.research-reviewer.chain[0].model") in [
+        (one.what, one.to) for one in found.taken
+    ]
+
+
+def test_the_fallback_model_of_a_role_goes_before_the_general_one() -> None:
+    found = read_jkz(API | {"JKZ_API_MODEL_FALLBACK": "B", "JKZ_LENS_MODEL_FALLBACK": "C"})
+    backends = found.tables["backends"]
+    assert backends["jkz-api"]["fallback_model"] == "B"
+    assert backends["jkz-lens"] | {"model": "A", "fallback_model": "C"} == backends["jkz-lens"]
+    assert found.tables["roles"]["lens"]["chain"][0]["backend"] == "jkz-lens"
+
+
+def test_who_does_the_work_goes_from_the_near_to_the_far() -> None:
+    own = {"JKZ_AUDITOR_ENDPOINT": "https://e1.example/v1"}
+    assert roles(**API, **own, JKZ_AUDITOR_BACKEND="codex")["auditor"]["chain"][0] == {
+        "backend": "codex",
+        "tier": "primary",
+    }
+    found = read_jkz(API | own)
+    name = found.tables["roles"]["auditor"]["chain"][0]["backend"]
+    assert found.tables["backends"][name]["base_url"] == "https://e1.example/v1"
+    local = roles(JKZ_LENS_MODEL="L")
+    assert local["lens"]["chain"][0] == {"backend": "gemini", "tier": "primary", "model": "L"}
+    assert "auditor" not in local, "an adversarial role has nobody without an endpoint"
+
+
+def test_tier_api_needs_an_address_and_a_model() -> None:
+    start = "JKZ_LENS_PROVIDER_FALLBACK"
+    found = read_jkz(API | {f"{start}_ENDPOINT": "https://r.example/v1"})
+    assert whys(found)[f"{start}_ENDPOINT"] == "the model is missing"
+    assert [one.get("tier") for one in found.tables["roles"]["lens"]["chain"]] == [
+        "primary",
+        "in_session",
+    ]
+    whole = read_jkz(
+        API
+        | {f"{start}_ENDPOINT": "https://r.example/v1", f"{start}_MODEL": "R"}
+        | {f"{start}_API_KEY": "", "JKZ_API_KEY": "a-secret"}
+    )
+    assert whole.tables["roles"]["lens"]["chain"][1] == {
+        "backend": "jkz-lens-fallback",
+        "tier": "api",
+    }
+    backend = whole.tables["backends"]["jkz-lens-fallback"]
+    assert backend["credentials"] == [{"label": "jkz", "env": f"{start}_API_KEY"}]
+    assert "a-secret" not in repr(whole)
+
+
+def test_the_general_tier_api_is_for_the_roles_that_have_one() -> None:
+    general = {"JKZ_PROVIDER_FALLBACK_ENDPOINT": "https://g.example/v1"}
+    general["JKZ_PROVIDER_FALLBACK_MODEL"] = "G"
+    made = roles(**API, **general)
+    assert {role for role, table in made.items() if len(table["chain"]) == 3} == {
+        "lens",
+        "curator",
+        "inspector",
+        "research-reviewer",
+    }
+
+
+def test_models_of_programs_go_to_their_backends() -> None:
+    found = read_jkz({"JKZ_CODEX_MODEL": "c", "JKZ_CODEX_MODEL_FALLBACK": "d", "JKZ_X": "1"})
+    assert found.tables["backends"]["codex"] == {"model": "c", "fallback_model": "d"}
+    assert "JKZ_X" in whys(found)
+
+
+def test_without_any_variable_there_is_nothing_to_take() -> None:
+    assert read_jkz({"HOME": "/x"}) == Imported(source="jkz")
+
+
+def test_what_the_user_says_himself_goes_before_what_is_imported(tmp_path: Path) -> None:
+    imported = {"fallback_providers": [entry(), entry("groq", "g")]}
+    (tmp_path / "config.yaml").write_text(json.dumps(imported))
+    config = tmp_path / "config.toml"
+    config.write_text(
+        'import = ["config.yaml"]\n[backends."openrouter/m"]\ncontext_tokens = 5000\n'
+    )
+    found = load_file(str(config))
+    assert found.errors == ()
+    assert [one.backend for one in found.policy.chains["*"]] == ["openrouter/m", "groq/g"]
+    backend = found.policy.backends["openrouter/m"]  # type: ignore[index]
+    assert (backend.context_tokens, backend.model) == (5000, "m")
+    (tmp_path / "config.yaml").write_text("fallback_model: 7")
+    again = load_file(str(config))
+    assert again.digest != found.digest
+    assert "not a mapping or list" in str(again.warnings)
+
+
+def test_variables_are_imported_by_name(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('import = ["JKZ_*"]\n')
+    found = load_file(str(config), API)
+    assert [one.backend for one in found.policy.roles["judge"].chain][:1] == ["jkz-api"]
+    assert "judge" not in load_file(str(config), {}).policy.roles
+
+
+def test_a_file_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('import = ["gone/config.yaml"]\n')
+    found = load_file(str(config))
+    assert found.errors == ()
+    assert "there is no such file" in str(found.warnings)
+
+
+def test_an_overlay_is_made_key_by_key() -> None:
+    under = {"a": {"x": 1, "y": [1]}, "b": 1}
+    assert overlay({"a": {"y": [2]}, "c": 3}, under) == {"a": {"x": 1, "y": [2]}, "b": 1, "c": 3}

@@ -1,0 +1,159 @@
+"""HTTP backends in an engine: signs of life, limits, an engine that comes after another."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.clock import ManualClock
+from tests.support.provider import Provider, provider
+from tests.support.provider_frames import INPUT_TOKENS, OUTPUT_TOKENS, TEXT
+from tests.support.running_engine import (
+    Agent,
+    Ear,
+    agent,
+    ended,
+    engine_in,
+    settings,
+    state_of,
+    tried,
+    until,
+    work,
+)
+
+from fallbackd.core.state import Delegation
+from fallbackd.engine.loop import Engine
+from fallbackd.engine.requests import NewWork
+from fallbackd.engine.world import Settings
+from fallbackd.transports.http import HttpTransport
+
+
+def api(p: Provider, name: str, kind: str = "openai-http", **more: Any) -> Agent:
+    suffix = "" if kind == "anthropic-http" else "/v1"
+    options = {"base_url": p.url(name) + suffix, "model": "m1"}
+    return agent(name, kind=kind, options=options, provider=f"{name}.example", **more)
+
+
+@asynccontextmanager
+async def engine_for(place: Path, config: Settings, **more: Any) -> AsyncIterator[Engine]:
+    clock = more.setdefault("clock", ManualClock())
+    transport = HttpTransport(clock=clock, environ={})
+    async with engine_in(place, config, transport=transport, **more) as engine:
+        yield engine
+    await transport.detach()
+
+
+def answer_of(engine: Engine, found: Delegation) -> str:
+    return (engine.world.runs_root / found.delegation / "answer").read_text()
+
+
+async def begun(engine: Engine, p: Provider, *, words: bytes) -> Delegation:
+    """Delegate to `a`, and wait until these words of its answer are on record."""
+    found = await engine.delegate(NewWork(prompt="x", backend="a"))
+    await p.called("a")
+    log = engine.world.runs_root / found.delegation / "1" / "output.log"
+    await until(lambda: log.exists() and words in log.read_bytes())
+    return found
+
+
+async def test_a_stream_is_a_sign_of_life_an_answer_and_usage(tmp_path: Path) -> None:
+    async with provider() as p, engine_for(tmp_path, settings(api(p, "a"))) as engine:
+        ear = Ear(engine)
+        found = await work(engine, backend="a")
+        assert found.state == "succeeded"
+        assert found.attempts[0].answered_at is not None
+        assert found.attempts[0].effects == "none"
+        assert answer_of(engine, found) == TEXT
+        usage = found.usage
+        assert (usage.input_tokens, usage.output_tokens) == (INPUT_TOKENS, OUTPUT_TOKENS)
+        assert any(one.offset > 0 for one in ear.progress)
+
+
+async def test_an_error_in_mid_stream_goes_to_the_next_backend_and_keeps_no_half(
+    tmp_path: Path,
+) -> None:
+    async with provider() as p:
+        p.behave("a", "error_mid")
+        config = settings(api(p, "a", kind="anthropic-http"), api(p, "b"))
+        async with engine_for(tmp_path, config) as engine:
+            found = await work(engine, backend="a")
+            assert tried(found)[-1] == ("b", None)
+            assert answer_of(engine, found) == TEXT
+            assert state_of(engine, "b") == "healthy"
+
+
+async def test_comments_without_an_answer_end_at_the_limit_for_the_first_one(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with provider() as p:
+        p.behave("a", "pings")
+        async with engine_for(tmp_path, settings(api(p, "a"), api(p, "b")), clock=clock) as engine:
+            found = await begun(engine, p, words=b"PROCESSING")
+            clock.advance(301)
+            await engine.look_at_clock()
+            done = await ended(engine, found)
+            assert tried(done) == [("a", "timeout"), ("b", None)]
+            first = done.attempts[0].failure
+            assert first is not None
+            assert first.detail == "first_answer"
+
+
+async def test_a_stream_that_never_ends_is_over_after_the_limit_for_the_whole(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with provider() as p:
+        p.behave("a", "drip")
+        config = settings(api(p, "a", timeout_s=100.0), api(p, "b"))
+        async with engine_for(tmp_path, config, clock=clock) as engine:
+            found = await begun(engine, p, words=b"PONG-OK")
+            clock.advance(101)
+            await engine.look_at_clock()
+            done = await ended(engine, found)
+            assert tried(done) == [("a", "stalled"), ("b", None)]
+            first = done.attempts[0].failure
+            assert first is not None
+            assert first.detail == "total"
+
+
+async def test_a_request_that_was_lost_with_its_daemon_is_made_once_more_and_marks_nobody(
+    tmp_path: Path,
+) -> None:
+    async with provider() as p:
+        p.behave("a", "hang_mid", "ok")
+        config = settings(api(p, "a"), api(p, "b"))
+        async with engine_for(tmp_path, config, store="sqlite") as engine:
+            found = await begun(engine, p, words=b"PONG-OK")
+        async with engine_for(tmp_path, config, store="sqlite") as engine:
+            done = await ended(engine, found)
+            assert done.served_by == "a"
+            assert answer_of(engine, done) == TEXT
+            assert state_of(engine, "a") == "healthy"
+        assert len(p.calls("a")) == 2
+        assert p.calls("b") == []
+
+
+async def test_an_answer_that_came_before_the_end_of_its_daemon_is_not_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    async with provider() as p:
+        p.behave("a", "hang_mid")
+        config = settings(api(p, "a"), api(p, "b"))
+        async with engine_for(tmp_path, config, store="sqlite") as engine:
+            found = await begun(engine, p, words=b"PONG-OK")
+        # The rest and the record of the end, as of a daemon that died just behind them.
+        place = tmp_path / "runs" / found.delegation / "1"
+        rest = b'data: {"choices":[{"delta":{"content":"!"},"finish_reason":"stop"}]}\n\n'
+        with (place / "output.log").open("ab") as log, (place / "output.idx").open("ab") as index:
+            log.write(rest)
+            index.write(b"%.6f h %d %d\n" % (0.0, len(rest), log.tell()))
+            size = log.tell()
+        record = {"exit": {"type": "response", "status": 200}, "log_bytes": size}
+        (place / "exit.json").write_text(json.dumps(record))
+        async with engine_for(tmp_path, config, store="sqlite") as engine:
+            done = await ended(engine, found)
+            assert tried(done) == [("a", None)]
+            assert answer_of(engine, done).endswith("!")
+        assert len(p.calls("a")) == 1

@@ -1,0 +1,63 @@
+"""The laws hold in thousands of worlds; and where a rule is broken, a world shows it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.simulation.many import Tally, play_many
+from tests.simulation.run import play, somewhere
+
+MEMORY_SEEDS = range(2000)
+SQLITE_SEEDS = range(10_000, 10_100)
+ROOT = Path(__file__).parents[2]
+Tell = Callable[[str], None]
+
+
+def require_all_hold(tally: Tally, count: int) -> None:
+    assert not tally.failures, "\n".join(tally.failures[:20])
+    assert tally.plays == count
+
+
+def test_the_laws_hold_on_the_memory_store(tell: Tell) -> None:
+    tally = play_many(MEMORY_SEEDS)
+    tell(f"memory store, {tally}")
+    require_all_hold(tally, len(MEMORY_SEEDS))
+    assert tally.lives > tally.plays
+
+
+def test_the_laws_hold_on_the_sqlite_store(tell: Tell) -> None:
+    tally = play_many(SQLITE_SEEDS, sqlite=True)
+    tell(f"SQLite store, {tally}")
+    require_all_hold(tally, len(SQLITE_SEEDS))
+    assert tally.lives > tally.plays
+
+
+@pytest.mark.parametrize("sqlite", [False, True])
+def test_the_same_seed_is_the_same_play(*, sqlite: bool) -> None:
+    with somewhere() as place:
+        for seed in range(8):
+            one, other = (play(seed, place, sqlite=sqlite) for _ in range(2))
+            assert one.trace == other.trace
+            assert one.digest == other.digest
+        assert play(1, place).digest != play(2, place).digest
+
+
+def test_a_play_depends_on_no_order_of_hashes() -> None:
+    """In other processes, as somebody replays it who was shown a failing seed."""
+    told = []
+    for hashes in ("1", "2"):
+        environ = {**os.environ, "PYTHONHASHSEED": hashes}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "42", "--trace"],
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told.append(done.stdout)
+    assert told[0] == told[1]
+    assert "AttemptEnded" in told[0]

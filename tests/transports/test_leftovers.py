@@ -1,0 +1,250 @@
+"""What one transport leaves, another one takes up."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from tests.transports.programs import (
+    HANG_S,
+    collect,
+    is_alive,
+    private_directory,
+    python,
+    read_pid,
+    shell,
+    start,
+    text_of,
+    transport,
+    until,
+)
+
+from fallbackd.core.exchange import NotStarted, ProcessExit
+from fallbackd.transports import leftovers
+from fallbackd.transports.manager import is_restart, is_restarted, unit_of
+from fallbackd.transports.process import ProcessTransport
+from fallbackd.transports.running import RunnerLimits, RunningProcess
+
+COUNTS = """
+    echo $$ > {place}/pid
+    n=0
+    while [ ! -e {place}/go ]; do n=$((n + 1)); echo $n; sleep 0.01; done
+    exit 3
+    """
+
+
+async def left_behind(place: Path, code: str = COUNTS, **call: object) -> str:
+    """An attempt whose transport has gone away; its directory."""
+    directory = private_directory(place)
+    by = ProcessTransport(limits=RunnerLimits(stop_grace_s=0.2))
+    await start(by, shell(code.format(place=place)), directory, **call)  # type: ignore[arg-type]
+    await by.detach()
+    return directory
+
+
+async def taken_up(by: ProcessTransport, directory: str) -> RunningProcess:
+    found = await by.attach(attempt="d1.1", directory=directory)
+    assert found is not None
+    return found
+
+
+async def test_it_is_read_from_its_beginning_and_followed_to_its_end(tmp_path: Path) -> None:
+    directory = await left_behind(tmp_path)
+    pid = await read_pid(tmp_path / "pid")
+    log = Path(directory) / "output.log"
+    await until(lambda: log.stat().st_size > 20)
+    async with transport() as by:
+        running = await taken_up(by, directory)
+        assert running.pid == pid
+        assert running.recorded_bytes >= 20
+        (tmp_path / "go").touch()
+        lines = [int(line) for line in text_of(await collect(running)).split()]
+        assert lines == list(range(1, len(lines) + 1))
+        assert running.log_bytes == log.stat().st_size
+        assert isinstance(running.exit, ProcessExit)
+        assert (running.exit.code, running.exit.gone) == (3, True)
+    assert not list(tmp_path.glob("attempt/line")), "the meeting place is removed"
+
+
+async def test_one_after_another_may_take_it_up(tmp_path: Path) -> None:
+    directory = await left_behind(tmp_path)
+    for _ in range(3):
+        by = ProcessTransport()
+        running = await taken_up(by, directory)
+        chunks = running.chunks()
+        assert (await anext(chunks)).data.startswith(b"1\n")
+        await by.detach()
+    async with transport(limits=RunnerLimits(stop_grace_s=0.2)) as last:
+        running = await taken_up(last, directory)
+        running.stop(grace_s=0.2)
+        await collect(running)
+        assert isinstance(running.exit, ProcessExit)
+        assert running.exit.stopped
+        assert running.exit.gone
+
+
+async def test_closing_ends_what_was_taken_up_and_never_read(tmp_path: Path) -> None:
+    directory = await left_behind(tmp_path)
+    pid = await read_pid(tmp_path / "pid")
+    async with transport(limits=RunnerLimits(stop_grace_s=0.2)) as by:
+        await taken_up(by, directory)
+    assert not is_alive(pid)
+
+
+async def test_a_log_longer_than_its_bound_is_caught_up_with(tmp_path: Path) -> None:
+    code = """
+        import os, pathlib, time
+        place = pathlib.Path("{place}")
+        for n in range(4000):
+            print("%099d" % n, flush=n % 100 == 0)
+        print("written", flush=True)
+        (place / "written").touch()
+        while not (place / "go").exists():
+            time.sleep(0.01)
+        """
+    directory = private_directory(tmp_path)
+    by = ProcessTransport(limits=RunnerLimits(max_log_bytes=131_072))
+    await start(by, python(code.replace("{place}", str(tmp_path))), directory)
+    await by.detach()
+    await until((tmp_path / "written").exists)
+    async with transport() as by:
+        running = await taken_up(by, directory)
+        seen = b""
+        async for chunk in running.chunks():
+            seen += chunk.data
+            if running.log_bytes >= running.recorded_bytes:
+                (tmp_path / "go").touch()
+        assert b"bytes of output were dropped" in seen
+        assert seen.rstrip().endswith(b"written")
+
+
+async def test_where_nothing_was_started_nothing_will_be(tmp_path: Path) -> None:
+    async with transport() as by:
+        missing = str(tmp_path / "missing")
+        assert await by.attach(attempt="d1.1", directory=missing) is None
+        directory = private_directory(tmp_path)
+        stale = os.open(directory, os.O_RDONLY)
+        assert await by.attach(attempt="d1.1", directory=directory) is None
+        assert not Path(directory).exists(), "its name is free for the attempt to be made"
+        with pytest.raises(FileExistsError):
+            leftovers.claim(stale)  # a runner that had found the directory before
+        os.close(stale)
+
+
+async def test_a_fence_that_was_half_made_is_made_whole(tmp_path: Path) -> None:
+    directory = private_directory(tmp_path)
+    handle = os.open(directory, os.O_RDONLY)
+    leftovers.claim(handle, by="daemon")
+    os.close(handle)
+    async with transport() as by:
+        assert await by.attach(attempt="d1.1", directory=directory) is None
+    assert not Path(directory).exists()
+
+
+async def test_a_runner_does_not_start_what_was_fenced(tmp_path: Path) -> None:
+    directory = private_directory(tmp_path)
+    handle = os.open(directory, os.O_RDONLY)
+    leftovers.claim(handle, by="daemon")
+    os.close(handle)
+    async with transport() as by:
+        running = await start(by, shell(f"touch {tmp_path}/ran"), directory)
+        await collect(running)
+        assert isinstance(running.exit, NotStarted | ProcessExit)
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_runner_that_died_before_it_wrote_a_record_leaves_nobody(tmp_path: Path) -> None:
+    directory = await left_behind(tmp_path)
+    pid = await read_pid(tmp_path / "pid")
+    record = json.loads((Path(directory) / "attempt.json").read_text())
+    os.kill(record["runner"], signal.SIGKILL)
+    (Path(directory) / "attempt.json").unlink()
+    async with transport(limits=RunnerLimits(stop_grace_s=0.2)) as by:
+        running = await taken_up(by, directory)
+        await collect(running)
+        assert isinstance(running.exit, ProcessExit)
+        assert (running.exit.code, running.exit.signal, running.exit.gone) == (None, None, True)
+    assert not is_alive(pid)
+
+
+async def test_a_record_of_another_boot_is_no_process_of_this_one(tmp_path: Path) -> None:
+    directory = private_directory(tmp_path)
+    record = {"runner": os.getpid(), "runner_start": 0, "pid": os.getpid(), "start": 0}
+    record |= {"token": "t", "boot_id": "another"}  # type: ignore[dict-item]
+    (Path(directory) / "attempt.json").write_text(json.dumps(record))
+    (Path(directory) / "claim").write_text(json.dumps(record))
+    async with transport() as by:
+        running = await taken_up(by, directory)
+        assert await collect(running) == []
+        assert isinstance(running.exit, ProcessExit)
+        assert running.exit.rebooted
+
+
+async def test_a_stranger_at_the_meeting_place_is_sent_away(tmp_path: Path) -> None:
+    """Nobody else reaches the private directory; and if he did, he would learn nothing."""
+    directory = await left_behind(tmp_path)
+    place = Path(directory) / "line"
+    await until(place.exists)
+    for each in (tmp_path, *list(tmp_path.parents)[:2], Path(directory)):
+        each.chmod(0o755)
+    place.chmod(0o777)
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(4242)
+            line = socket.socket(socket.AF_UNIX)
+            line.settimeout(HANG_S)
+            line.connect(str(place))
+            theirs.send(b"heard " + line.recv(100))
+        except OSError as error:
+            theirs.send(f"refused: {error}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    with ours, theirs:
+        assert ours.recv(100) == b"heard "
+    (tmp_path / "go").touch()
+    async with transport() as by:
+        running = await taken_up(by, directory)
+        await collect(running)
+        assert isinstance(running.exit, ProcessExit)
+        assert running.exit.code == 3
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "unit"),
+    [
+        (
+            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/f.service\n",
+            ("f.service", True),
+        ),
+        ("0::/system.slice/f.service\n", ("f.service", False)),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/a.scope\n", (None, True)),
+        ("0::/\n", (None, False)),
+        ("", (None, False)),
+    ],
+)
+def test_the_unit_is_read_from_the_control_group(
+    cgroup: str, unit: tuple[str | None, bool]
+) -> None:
+    assert unit_of(cgroup) == unit
+
+
+@pytest.mark.parametrize(
+    ("jobs", "restarted"),
+    [
+        ("12 f.service restart running\n", True),
+        ("12 f.service stop running\n", False),
+        ("12 g.service restart running\n13 f.service stop running\n", False),
+        ("", False),
+        ("no jobs running.\n", False),
+    ],
+)
+def test_a_restart_is_told_by_the_list_of_jobs(jobs: str, *, restarted: bool) -> None:
+    assert is_restarted(jobs, "f.service") is restarted
+
+
+async def test_without_a_manager_nothing_is_a_restart() -> None:
+    assert not await is_restart({})
