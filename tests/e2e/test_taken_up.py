@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,61 +56,74 @@ async def test_prompts_on_the_private_server_outlive_the_daemon(tmp_path: Path) 
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
     async with scene(tmp_path, patience_s=60) as s:
-        # A tool runs when the daemon dies, and goes on under the next one.
-        s.provider.behave("opencode", "tool", command=f"cat {fifo}")
-        begun = await begin(s, "r1")
-        await appear(runs("cat", str(fifo)))
-        (server,) = matching(servers_of(s))
-        await s.daemon.kill()
-        await s.daemon.start()
-        await release(fifo)
-        check(s, await finished(s, "r1"), begun)
-        assert len(s.provider.calls("opencode")) == 2, "the tool call and the answer"
+        try:
+            await kill_again_and_again(s, fifo)
+        finally:
+            for left in matching(servers_of(s)):  # of a run that failed
+                os.kill(left.pid, signal.SIGTERM)
 
-        # The turn ends while there is no daemon.
-        s.provider.log.clear()
-        begun = await begin(s, "r2")
-        await appear(runs("cat", str(fifo)))
-        await s.daemon.kill()
-        await release(fifo)
-        await s.provider.called("opencode", 2)
-        await s.daemon.start()
-        check(s, await finished(s, "r2"), begun)
-        assert len(s.provider.calls("opencode")) == 2
 
-        # It streams.
-        s.provider.log.clear()
-        s.provider.behave("opencode", "slow", pause_s=0.5)
-        begun = await begin(s, "r3")
-        await s.provider.called("opencode")
-        await s.daemon.kill()
-        await s.daemon.start()
-        check(s, await finished(s, "r3"), begun)
-        assert len(s.provider.calls("opencode")) == 1
+async def kill_again_and_again(s: Scene, fifo: Path) -> None:
+    # A machine at its limits may not start the server in time: then a prompt is run without it.
+    while not matching(servers_of(s)):
+        assert (await s.delegate("opencode", permissions="full"))["text"] == TEXT
 
-        # It waits for its provider.
-        s.provider.log.clear()
-        s.provider.behave("opencode", "429", "ok", retry_after_s=3)
-        begun = await begin(s, "r4")
-        await s.provider.called("opencode", where=lambda call: call.has_failed)
-        await s.daemon.kill()
-        await s.daemon.start()
-        check(s, await finished(s, "r4"), begun)
-        assert len(s.provider.calls("opencode")) == 2
+    # A tool runs when the daemon dies, and goes on under the next one.
+    s.provider.log.clear()
+    s.provider.behave("opencode", "tool", command=f"cat {fifo}")
+    begun = await begin(s, "r1")
+    await appear(runs("cat", str(fifo)))
+    (server,) = matching(servers_of(s))
+    await s.daemon.kill()
+    await s.daemon.start()
+    await release(fifo)
+    check(s, await finished(s, "r1"), begun)
+    assert len(s.provider.calls("opencode")) == 2, "the tool call and the answer"
 
-        # A tool is ended by the daemon that took it up.
-        s.provider.behave("opencode", "tool", command=f"cat {fifo}")
-        begun = await begin(s, "r5")
-        await appear(runs("cat", str(fifo)))
-        await s.daemon.kill()
-        await s.daemon.start()
-        assert (await s.cancel(begun))["state"] == "cancelled", s.daemon.log()
-        assert matching(runs("cat", str(fifo))) == []
+    # The turn ends while there is no daemon.
+    s.provider.log.clear()
+    begun = await begin(s, "r2")
+    await appear(runs("cat", str(fifo)))
+    await s.daemon.kill()
+    await release(fifo)
+    await s.provider.called("opencode", 2)
+    await s.daemon.start()
+    check(s, await finished(s, "r2"), begun)
+    assert len(s.provider.calls("opencode")) == 2
 
-        # All of them on one server, which ends with the last daemon.
-        assert [each.pid for each in matching(servers_of(s))] == [server.pid]
-        await s.daemon.stop()
-        assert matching(servers_of(s)) == []
+    # It streams.
+    s.provider.log.clear()
+    s.provider.behave("opencode", "slow", pause_s=0.5)
+    begun = await begin(s, "r3")
+    await s.provider.called("opencode")
+    await s.daemon.kill()
+    await s.daemon.start()
+    check(s, await finished(s, "r3"), begun)
+    assert len(s.provider.calls("opencode")) == 1
+
+    # It waits for its provider.
+    s.provider.log.clear()
+    s.provider.behave("opencode", "429", "ok", retry_after_s=3)
+    begun = await begin(s, "r4")
+    await s.provider.called("opencode", where=lambda call: call.has_failed)
+    await s.daemon.kill()
+    await s.daemon.start()
+    check(s, await finished(s, "r4"), begun)
+    assert len(s.provider.calls("opencode")) == 2
+
+    # A tool is ended by the daemon that took it up.
+    s.provider.behave("opencode", "tool", command=f"cat {fifo}")
+    begun = await begin(s, "r5")
+    await appear(runs("cat", str(fifo)))
+    await s.daemon.kill()
+    await s.daemon.start()
+    assert (await s.cancel(begun))["state"] == "cancelled", s.daemon.log()
+    assert matching(runs("cat", str(fifo))) == []
+
+    # All of them on one server, which ends with the last daemon.
+    assert [each.pid for each in matching(servers_of(s))] == [server.pid]
+    await s.daemon.stop()
+    assert matching(servers_of(s)) == []
 
 
 async def release(fifo: Path) -> None:

@@ -6,7 +6,7 @@ import anyio
 from tests.simulation.callers import Callers
 from tests.simulation.stage import Stage
 
-from fallbackd.core.decide_callers import LEASE_S
+from fallbackd.core.callers import LEASE_S
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, is_leased
 from fallbackd.core.ids import ScopeId, delegation_of

@@ -2,13 +2,15 @@
 
 import json
 import os
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from fallbackd.backends.opencode_server import EventReader
 from fallbackd.core.exchange import (
@@ -21,6 +23,7 @@ from fallbackd.core.exchange import (
     ServedPrompt,
     ToolStarted,
 )
+from fallbackd.lib.procenv import read_variables
 from fallbackd.ports.transport import Running
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.runner import tree
@@ -196,6 +199,16 @@ async def listening(running: Running) -> AsyncIterator["Heard"]:
         tasks.start_soon(heard.listen)
         yield heard
         tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def doubles_end(tmp_path: Path) -> Iterator[None]:
+    """Also those that a test which failed has left."""
+    yield
+    for each in notes(tmp_path, "start"):
+        found = tree.process(each["pid"])
+        if found is not None and read_variables(found.pid, ("DOUBLE_NOTES",)):
+            tree.send_signal(found, signal.SIGKILL)
 
 
 def stop_at(kind: type[Observation], *, grace_s: float = 20.0) -> When:

@@ -23,9 +23,9 @@ from tests.transports.programs import (
 
 from fallbackd.core.exchange import NotStarted, ProcessExit
 from fallbackd.transports import leftovers
-from fallbackd.transports.manager import is_restart, is_restarted, unit_of
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.running import RunnerLimits, RunningProcess
+from fallbackd.transports.systemd_jobs import is_restart, is_restarted, unit_of
 
 COUNTS = """
     echo $$ > {place}/pid

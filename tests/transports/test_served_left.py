@@ -4,10 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.served import leave, lives, notes, serving, until
+from tests.support.served import doubles_end, leave, lives, notes, serving, until
 
 from fallbackd.core.exchange import CommandLine
 from fallbackd.transports.process import ProcessTransport
+
+__all__ = ["doubles_end"]
+pytestmark = pytest.mark.usefixtures("doubles_end")
 
 
 async def test_warm_server_is_used_again_and_ends_when_nobody_does(tmp_path: Path) -> None:

@@ -10,11 +10,24 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from tests.support.served import LIMIT_S, Heard, leave, listening, lives, notes, serving, until
+from tests.support.served import (
+    LIMIT_S,
+    Heard,
+    doubles_end,
+    leave,
+    listening,
+    lives,
+    notes,
+    serving,
+    until,
+)
 
 from fallbackd.core.exchange import CommandLine, Evidence, NoAnswer, NotStarted, ProcessExit
 from fallbackd.transports.recording import read_chunks
 from fallbackd.transports.served_record import PromptRecord, read_prompt, write_prompt
+
+__all__ = ["doubles_end"]
+pytestmark = pytest.mark.usefixtures("doubles_end")
 
 
 def log_of(root: Path) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.ports.store import Store
 from fallbackd.stores.opening import StoreTooNew
-from fallbackd.transports.manager import is_restart
+from fallbackd.transports.systemd_jobs import is_restart
 
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""

@@ -25,6 +25,7 @@ from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
 from fallbackd.transports.opencode_link import OpencodeLink
+from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
@@ -143,6 +144,7 @@ def build(
         boot_id=clock.boot_id(),
         variables_of=read_variables,
         secrets=secrets_of,
+        probe=FreeProbe(http, environ=environ),
     )
     engine = Engine(store, clock, settings, world)
     projects = Projects(engine, sessions_log or OpencodeLog(), home=machine.home)

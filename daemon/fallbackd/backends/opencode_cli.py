@@ -9,6 +9,7 @@ minute and more, and nothing of a stream that ends without an end; its log on st
 failed try at once. The server's events tell more, so the server is the default.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -77,9 +78,9 @@ def start(work: Work, options: Options) -> Call:
     # The environment of one prompt cannot be given to a server that is shared.
     if options.serve and not options.command and not work.env:
         # Values of the environment may be secret, and a key is shown.
-        own = hash(frozenset(options.env.items())) & 0xFFFFFFFF
+        own = _digest(options.env)
         return ServedPrompt(
-            key=f"opencode/{work.permissions}/{own:08x}",
+            key=f"opencode/{work.permissions}/{own}",
             server=CommandLine(
                 argv=("opencode", "serve"),
                 cwd=work.cwd,
@@ -93,6 +94,12 @@ def start(work: Work, options: Options) -> Call:
             otherwise=run,
         )
     return run
+
+
+def _digest(env: Mapping[str, str]) -> str:
+    """The same in every run of the daemon, since servers outlive it."""
+    encoded = msgspec.json.encode(sorted(env.items()))
+    return hashlib.sha256(encoded).hexdigest()[:8]
 
 
 def _inline_config(work: Work) -> dict[str, str]:

@@ -29,6 +29,7 @@ from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.keys import keys_of
+from fallbackd.engine.ladder import Ladder
 from fallbackd.engine.live import LiveAttempt, Prepared, Progress
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.runs import Runs
@@ -70,6 +71,7 @@ class Performer:
         self.world = world
         self.runs = Runs(world.runs_root)
         self.readiness = Readiness(self)
+        self.ladder = Ladder(self)
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None

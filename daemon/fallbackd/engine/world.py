@@ -8,9 +8,10 @@ from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import CredentialRef
+from fallbackd.core.exchange import CredentialRef, HttpRequest, NoAnswer
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
+from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Running, Transport
 
@@ -52,6 +53,16 @@ class NoLook:
         return SecretSeen()
 
 
+class NoProbe:
+    """Where nobody may look at a backend without work for it."""
+
+    async def version(self, program: str) -> str | None:
+        return None
+
+    async def fetch(self, request: HttpRequest) -> Fetched:
+        return Fetched(exit=NoAnswer(exception="NoProbe", text="nobody asks here"))
+
+
 class Transports(Struct, frozen=True, kw_only=True):
     command: Transport
     http: Transport
@@ -86,6 +97,7 @@ class World(Struct, frozen=True, kw_only=True):
     variables_of: Callable[[int, tuple[str, ...]], Mapping[str, str]] = lambda _pid, _names: {}
     """Those of the named variables that a process of ours was started with."""
     secrets: Secrets = field(default_factory=NoLook)
+    probe: Probe = field(default_factory=NoProbe)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports import http_record
 from fallbackd.transports.http_clients import Clients
 from fallbackd.transports.http_running import FAREWELL_S, Carried, HttpRunning, Line
-from fallbackd.transports.output_log import OutputLog as OutputLog
 from fallbackd.transports.secrets import Secrets as RealSecrets
 from fallbackd.transports.secrets import no_secret
 

@@ -26,7 +26,7 @@ from fallbackd.core.exchange import (
     NotStarted,
 )
 from fallbackd.lib import atomicfile
-from fallbackd.transports.output_log import recorded
+from fallbackd.transports.recording import read_chunks
 
 BEGIN_FILE = "http.json"
 EXIT_FILE = "exit.json"
@@ -81,7 +81,7 @@ class RecordedRunning:
     """An attempt of an earlier daemon, which is over. See `ports.transport.Running`."""
 
     def __init__(self, directory: str, *, now: float) -> None:
-        self._chunks = list(recorded(directory))
+        self._chunks = list(read_chunks(directory))
         self.recorded_bytes = sum(len(one.data) for one in self._chunks)
         self.log_bytes = 0
         self.exit: Exit = _exit_of(directory, self.recorded_bytes) or lost(at=now)

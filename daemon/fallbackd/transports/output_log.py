@@ -6,7 +6,6 @@ the stream by its letter. The same layout as a runner's, in one part.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,23 +73,3 @@ class OutputLog:
     def is_cut(self) -> bool:
         """Something that came was not kept."""
         return self._full
-
-
-def recorded(directory: str) -> Iterator[Chunk]:
-    """What a log holds, in whole chunks; a last one that was not wholly written is left out."""
-    folder = Path(directory)
-    names = {letter: stream for stream, letter in STREAM_LETTERS.items()}
-    try:
-        index = (folder / "output.idx").read_text("ascii").splitlines()
-        log = (folder / "output.log").open("rb")
-    except FileNotFoundError:
-        return
-    with log:
-        for line in index:
-            at, letter, length, end = line.split() if line.count(" ") == 3 else ("", "", "", "")
-            if letter not in names or not (length.isdigit() and end.isdigit()):
-                return
-            data = log.read(int(length))
-            if len(data) < int(length):
-                return
-            yield Chunk(names[letter], data, float(at))

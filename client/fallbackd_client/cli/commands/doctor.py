@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.doctor.backends import look_at_backends
 from fallbackd_client.cli.doctor.daemon import (
     ask_daemon,
     look_at_daemon,
@@ -34,7 +35,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    """1 where something does not work, else 0. Asks nobody but this machine."""
+    """1 where something does not work, else 0. Nothing that it asks is billed."""
     findings = examine(Machine(socket=args.socket), client)
     if args.quiet:
         findings = [one for one in findings if one.level != NOTE]
@@ -58,6 +59,7 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
     found += look_at_socket(machine) + look_at_state(machine) + look_at_config(machine)
     if isinstance(answer, dict):
         found += look_at_daemon(machine, service, answer)
+        found += look_at_backends(client)
         pid = (answer.get("daemon") or {}).get("pid")
         environ = machine.environ_of(pid) if isinstance(pid, int) else {}
         is_service = pid is not None and pid == service.pid

@@ -28,7 +28,11 @@ _SESSIONS_SHOWN = 20
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--session", metavar="S", help="show this session instead of all")
-    parser.add_argument("--verbose", action="store_true", help="show scopes and usage as well")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show scopes, usage, and what is known of each backend for free",
+    )
     parser.add_argument("--watch", action="store_true", help="show it again each second")
 
 
@@ -58,6 +62,8 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     lines = [" · ".join(word for word in words if word)]
     lines += _config_lines(daemon, style, verbose=verbose)
     lines += ["", health_table(found.get("health") or {}, style, verbose=verbose)]
+    if isinstance(found.get("readiness"), dict):
+        lines += ["", readiness_view(found["readiness"], style)]
     lines += _delegation_lines(found.get("delegations") or {}, style)
     for question in found.get("questions") or []:
         lines += ["", question_view(question)]
@@ -73,6 +79,22 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     if found.get("usage"):
         lines += ["", usage_table(found["usage"], style)]
     return "\n".join(lines)
+
+
+_MARKS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "dim")}
+
+
+def readiness_view(found: dict[str, Json], style: Style) -> str:
+    """What is known of each backend without spending anything."""
+    rows = []
+    for name, one in found.items():
+        for rung in one.get("rungs") or []:
+            word, colour = _MARKS[rung.get("ok")]
+            rows.append(
+                [name, rung.get("name", ""), style.paint(word, colour), one_line(rung["detail"])]
+            )
+            name = ""
+    return table(["BACKEND", "LOOK", "OK", "FOUND"], rows, style)
 
 
 def _config_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> list[str]:

@@ -58,6 +58,22 @@ class DelegationCounts(Struct, frozen=True, kw_only=True):
     active: tuple[DelegationLine, ...] = ()
 
 
+class Rung(Struct, frozen=True, kw_only=True):
+    """One thing that can be known of a backend without spending anything."""
+
+    name: str
+    """program, login, models, quota, request."""
+    ok: bool | None = None
+    """Null: nobody can tell without spending."""
+    detail: str = ""
+
+
+class Readiness(Struct, frozen=True, kw_only=True):
+    at: float
+    """When it was looked at; up to 30 s ago."""
+    rungs: tuple[Rung, ...] = ()
+
+
 class Result(Struct, frozen=True, kw_only=True):
     daemon: DaemonStatus
     health: dict[str, HealthEntry] = field(default_factory=dict)
@@ -68,6 +84,8 @@ class Result(Struct, frozen=True, kw_only=True):
     """Where one was asked for."""
     usage: tuple[UsageRow, ...] | None = None
     """Of that session by period and backend, with `verbose`."""
+    readiness: dict[str, Readiness] | None = None
+    """Of every backend, with `verbose` and without a session."""
 
 
 METHOD: Method[Params, Result] = Method(

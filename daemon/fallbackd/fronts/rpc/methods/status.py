@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from fallbackd.core.redact import redact
 from fallbackd.core.state import Delegation
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.health_view import health_entries
@@ -14,7 +15,9 @@ from fallbackd_client.wire.methods.status import (
     DelegationCounts,
     DelegationLine,
     Params,
+    Readiness,
     Result,
+    Rung,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +44,20 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         else shapes.session_usage(
             one, await engine.delegations(session=one.session, limit=MAX_DELEGATIONS)
         ),
+        readiness=await _readiness(engine) if params.verbose and one is None else None,
     )
+
+
+async def _readiness(engine: "Engine") -> dict[str, Readiness]:
+    return {
+        name: Readiness(
+            at=found.at,
+            rungs=tuple(
+                Rung(name=each.name, ok=each.ok, detail=redact(each.detail)) for each in found.rungs
+            ),
+        )
+        for name, found in (await engine.ladder.climb()).items()
+    }
 
 
 def _daemon(engine: "Engine", session: Session) -> DaemonStatus:

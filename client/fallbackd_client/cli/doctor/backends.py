@@ -1,0 +1,29 @@
+"""What the daemon can know of its backends without spending anything."""
+
+from __future__ import annotations
+
+from fallbackd_client.cli.doctor.findings import WARNING, Finding, command
+from fallbackd_client.errors import ClientError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.client import Client
+
+_LOOK_S = 60.0
+
+
+def look_at_backends(client: Client) -> list[Finding]:
+    """Keys that are missing or refused, and providers that do not answer."""
+    try:
+        answer = client.call("status", {"verbose": True}, timeout_s=_LOOK_S)
+    except ClientError:
+        return []  # why there is none, was told
+    found = []
+    readiness = answer.get("readiness")
+    for name, one in readiness.items() if isinstance(readiness, dict) else ():
+        for rung in one.get("rungs") or []:
+            if rung.get("ok") is False and rung.get("name") in ("login", "models"):
+                what = f"{name}: {rung['name']}: {rung.get('detail', '')}"
+                mend = f"fallbackd-client health list {command(name)}"
+                found.append(Finding("programs", WARNING, what, mend))
+    return found

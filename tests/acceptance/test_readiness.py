@@ -1,0 +1,96 @@
+"""What is known of backends without spending anything: `status --verbose` and `doctor`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+from tests.support.agents import program
+from tests.support.clock import ManualClock
+from tests.support.command import run_client
+from tests.support.daemon import in_process
+from tests.support.provider import Provider, provider
+
+
+def config(p: Provider, cli: Path) -> str:
+    def http(name: str, **more: object) -> str:
+        rows = {"kind": "openai-http", "base_url": f"{p.url(name)}/v1", "model": "m", **more}
+        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in rows.items())
+        return f"[backends.{name}]\n{lines}\n"
+
+    key = '\ncredentials = [{ label = "work", env = "KEY" }]\n'
+    gone = '\ncredentials = [{ label = "lost", env = "NOWHERE" }]\n'
+    return (
+        http("good") + key + http("other", model="old") + key + http("refused") + key
+        + http("unkeyed") + gone
+        + f'[backends.cli]\nkind = "generic-cli"\ncommand = [{json.dumps(str(cli))}]\n'
+        + '[backends.none]\nkind = "generic-cli"\ncommand = ["no-such-program-here"]\n'
+    )  # fmt: skip
+
+
+def rungs(status: dict[str, Any], name: str) -> dict[str, tuple[bool | None, str]]:
+    found = status["readiness"][name]["rungs"]
+    return {one["name"]: (one["ok"], one["detail"]) for one in found}
+
+
+async def test_each_rung_is_climbed_for_free_and_once_in_thirty_seconds(tmp_path: Path) -> None:
+    clock = ManualClock()
+    body = 'echo "$*" >> "$0.asked"; [ "$1" = --version ] && echo tool 1.2.3'
+    cli = program(tmp_path / "bin", "tool", body)
+    async with provider() as p:
+        for name in ("good", "other"):
+            p.offer(name, "m", "n")
+        p.behave("refused", "401")
+        async with in_process(tmp_path, config(p, cli), env={"KEY": "hush"}, clock=clock) as daemon:
+            found = await daemon.client.call("status", {"verbose": True})
+            assert rungs(found, "good")["login"] == (True, "credential work")
+            assert rungs(found, "good")["models"] == (True, "2 models")
+            assert rungs(found, "good")["request"] == (None, "none yet")
+            assert rungs(found, "other")["models"] == (
+                None,
+                "old is not among its 2 models",
+            )
+            assert rungs(found, "unkeyed")["login"][0] is False
+            assert "NOWHERE" in rungs(found, "unkeyed")["login"][1]
+            assert "models" not in rungs(found, "unkeyed"), "without a key nobody is asked"
+            assert rungs(found, "cli")["program"] == (True, f"{cli} tool 1.2.3")
+            assert rungs(found, "none")["program"] == (
+                False,
+                "no-such-program-here is not on PATH",
+            )
+            assert "hush" not in json.dumps(found)
+            assert (
+                "readiness" not in await daemon.client.call("status")
+                or not (await daemon.client.call("status"))["readiness"]
+            )
+
+            asked = len(p.looks)
+            again = await daemon.client.call("status", {"verbose": True})
+            assert again["readiness"] == found["readiness"]
+            assert len(p.looks) == asked
+            clock.advance(31)
+            await daemon.client.call("status", {"verbose": True})
+            assert len(p.looks) == 2 * asked
+            assert p.log == [], "nothing that is billed was asked"
+            listed = (await daemon.client.call("delegation.list"))["delegations"]
+            assert listed == []
+            states = (await daemon.client.call("health"))["health"]
+            assert states["good"]["state"] == "healthy", states["good"]
+            assert states["other"]["state"] == "healthy", states["other"]
+            assert rungs(found, "refused")["models"] == (False, "HTTP 401: auth")
+            assert Path(f"{cli}.asked").read_text() == "--version\n", "kept while the file is"
+
+            shown = await run_client(daemon.socket, "status", "--verbose")
+            assert "2 models" in shown.out
+            examined = await run_client(daemon.socket, "--json", "doctor")
+            whats = [one["what"] for one in json.loads(examined.out)["findings"]]
+            assert any(one.startswith("unkeyed: login:") for one in whats)
+
+
+async def test_offline_nobody_is_asked_and_nobody_is_blamed(tmp_path: Path) -> None:
+    far = '[backends.far]\nkind = "openai-http"\nbase_url = "https://far.example/v1"\nmodel = "m"\n'
+    async with in_process(tmp_path, far) as daemon:
+        daemon.engine.world = structs.replace(daemon.engine.world, has_route=lambda: False)
+        found = await daemon.client.call("status", {"verbose": True})
+        assert rungs(found, "far")["models"] == (None, "this machine has no network")
+        assert (await daemon.client.call("health"))["health"]["far"]["state"] == "healthy"
