@@ -147,11 +147,14 @@ async def a_throttled_model_is_left_before_its_third_request(s: Scene) -> None:
     seen = await s.call("session.get", session=session)
     assert (seen["original"], seen["current"]) == ("a/m", "b/m")
     with anyio.fail_after(HANG_S):
-        while not (usage := (await s.call("usage", session=session))["usage"]):
+        while True:
+            usage = (await s.call("usage", session=session))["usage"]
+            if any(one["period"] == "total" for one in usage):
+                break
             await anyio.sleep(LOOK_S)
-    (row,) = usage
-    assert row["backend"] == "b/m"
-    assert row["output_tokens"] > 0
+    (total,) = (one for one in usage if one["period"] == "total")
+    assert (total["backend"], total["output_tokens"] > 0) == ("b/m", True)
+    assert [one["backend"] for one in usage if one["period"] == "model"] == ["a/m", "b/m"]
 
 
 async def a_fallback_that_is_throttled_too_is_left_for_the_next_one(s: Scene) -> None:
@@ -230,6 +233,8 @@ async def a_server_that_dies_before_the_prompt_gets_it_when_it_is_back(s: Scene)
     await s.server.kill()
     s.proxy.release()
     await s.until(lambda: "server.lost" in s.daemon.log())
+    found = await s.call("session.get", session=session)
+    assert found["rescue"] == "prompt: a/m → b/m (rate_limit)"
     status = await s.call("opencode.status", session=session)
     assert status["rescue"]["step"] == "prompt"
     assert "Under way" in status["text"]
