@@ -99,7 +99,7 @@ def _late(draft: Draft, event: TurnFailed, session: Session) -> Literal["late", 
         return "late"
     if turn is not None and turn.message == event.message and turn.backend != event.backend:
         return "late"
-    if rescue is not None and draft.now - rescue.began_at < LOCK_S:
+    if rescue is not None and 0 <= draft.now - rescue.began_at < LOCK_S:
         return "busy"
     return None
 
