@@ -61,7 +61,7 @@ async def test_a_call_names_its_directory_and_carries_its_password() -> None:
         called = await one.call("POST", "/session", body={"a": 1}, directory="/a b")
         assert (called.status, called.body) == (200, {"id": "ses_1"})
         assert b"POST /session?directory=%2Fa+b " in served.requests[0]
-        assert b"authorization: Basic b3BlbmNvZGU6cHc=" in served.requests[0]
+        assert b"Authorization: Basic b3BlbmNvZGU6cHc=" in served.requests[0]
         assert "pw" not in repr(one)
 
 
