@@ -274,6 +274,7 @@ async def test_what_the_caller_set_is_read_back_from_the_attempt(
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
         name = await begun(first, tmp_path, env={"WORD": "hush"})
     async with engine_in(tmp_path, config, store="sqlite") as second:
+        await until(lambda: any(live.running is not None for live in second._live.values()))
         go(tmp_path, "echo 'rate limit reached' >&2; exit 75")
         done = await ended(second, name)
         if is_known:

@@ -115,6 +115,8 @@ class Question(Struct, frozen=True, kw_only=True):
     answered_by: AnsweredBy | None = None
     choice: str | None = None
     note: str | None = None
+    closed_at: float | None = None
+    """When it stopped to wait, answered or not; null while it is open."""
 
 
 class HandedBack(Struct, frozen=True, kw_only=True):
@@ -296,7 +298,10 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 
     backend: str
     period: str
-    """hour, day, week, total; `model`: a time in which a session was on this model."""
+    """
+    hour, day (UTC), week (seven days), total; `since` where that was asked for. `model`: a time
+    in which a session was on this model.
+    """
     since_at: float | None = None
     until_at: float | None = None
     """End of a period that is over: its first instant that is not in it."""
@@ -310,6 +315,8 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     cap: float | None = None
     unit: str | None = None
+    cost: str | None = None
+    """Who pays: subscription, metered, local; null where nobody has said."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):

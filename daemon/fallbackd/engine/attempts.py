@@ -24,6 +24,7 @@ from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import Host, LiveAttempt, Prepared
 from fallbackd.engine.reading import Reader
 from fallbackd.engine.world import Transports, World
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Transport
 
 log = structlog.get_logger("attempts")
@@ -53,7 +54,9 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
         )
     if ended.failure is not None:
         ended = structs.replace(ended, has_route=host.world.has_route())
+    hit("attempt.ended.before")
     await host.handle(structs.replace(ended, luck=host.world.luck()))
+    hit("attempt.ended.after")
 
 
 async def _is_gone(running: Running) -> bool:
@@ -77,7 +80,9 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     running = None
     if order.taken_up:
         directory = str(host.runs.attempt_path(order.attempt))
+        hit("attempt.attach.before")
         running = await world.attach(attempt=order.attempt, directory=directory)
+        hit("attempt.attach.after")
         if running is None and order.rebooted:
             return AttemptEnded(attempt=order.attempt, failure=rebooted(now=host.clock.now()))
         if running is None and order.was_started:
@@ -104,12 +109,14 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     reader = Reader(host, live, kind, options, prepared, cwd=cwd)
     live.opened(running)
     await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid))
+    hit("attempt.started")
     broken: Exception | None = None
     if order.taken_up:
         await reader.begin_behind(running.recorded_bytes)
     async for chunk in running.chunks():
         if broken is not None:
             continue  # to the end: only that proves that it is gone
+        hit("attempt.chunk")
         try:
             await reader.feed(chunk)
         except Exception as error:
@@ -194,11 +201,13 @@ async def _begin(
     before = await anyio.to_thread.run_sync(world.fingerprint, cwd) if looks else None
     if live.is_stopped:
         return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
+    hit("attempt.open.before")
     # A daemon that leaves must not stop what it has half started.
     with anyio.CancelScope(shield=True):
         running = await _transport(world.transports, call).open(
             call, attempt=order.attempt, directory=str(directory), env=marks(prepared, order)
         )
+    hit("attempt.open.after")
     return running, before
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import anyio
+import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup
 from msgspec import structs
@@ -16,8 +17,10 @@ from msgspec import structs
 from fallbackd.core.decide import decide
 from fallbackd.core.effects import (
     Answer,
+    AskPerson,
     Effect,
     Export,
+    GoOn,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -26,23 +29,32 @@ from fallbackd.core.effects import (
 from fallbackd.core.events import ClockStepped, Event, Resumed, Woke
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
+from fallbackd.core.state import Decision, Delegation, Journaled, Keys, Snapshot
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.ladder import Ladder
+from fallbackd.engine.leftovers import list_directories, tidy
 from fallbackd.engine.live import LiveAttempt, Prepared, Progress
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.wakes import Wakes
 from fallbackd.engine.world import Settings, World
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
 
-_UNLOGGED = frozenset({"event", "evidence", "text", "seq", "delegation", "session", "backend"})
+_UNLOGGED = frozenset(
+    {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
+)
 
 Listener = Callable[[Journaled | Progress], None]
+
+
+def _hears(delegation: Delegation) -> bool:
+    """Whether a change elsewhere may put it further; a question is not answered by one."""
+    return delegation.state in ("waiting", "queued") or delegation.cancelling
 
 
 class Held:
@@ -90,12 +102,14 @@ class Performer:
 
     async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled. `ready` is called once work can be taken."""
+        before = await anyio.to_thread.run_sync(list_directories, self.runs.root)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await self._resume()
             tasks.start_soon(self._wakes.run)
             await self.readiness.look(self.settings.policy.backends)
             ready()
+            await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
             await anyio.sleep_forever()
 
     async def _resume(self) -> None:
@@ -106,6 +120,7 @@ class Performer:
             self._held[one.delegation] = Held(prompt, {}, missing=one.env_names)
         for one in left:
             log.info("delegation.resumed", delegation=one.delegation, session=one.session)
+            hit("delegation.resumed")
             await self.handle(
                 Resumed(delegation=one.delegation, boot=self.world.boot_id, luck=self.world.luck())
             )
@@ -132,6 +147,7 @@ class Performer:
         decision, notes = await self.store.transact(
             keys, lambda seen: self._decide(seen, event, now=now), must_keep=must_keep
         )
+        hit("journal.kept")
         self._publish(notes)
         return decision
 
@@ -155,11 +171,13 @@ class Performer:
                 # What it is about has ended, and cannot be read back from the disk: no news.
                 log.error("event.lost", event_type=type(event).__name__, problem=str(error))
                 return Decision()
+            hit("event.kept")
             for effect in decision.effects:
                 if isinstance(effect, WakeAt):
                     at = effect.at + self._shifted_s - shifted_s  # the clock was set meanwhile
                     effect = structs.replace(effect, at=at)
                 self._perform(effect)
+            hit("event.done")
         return decision
 
     async def look_at_clock(self) -> None:
@@ -184,22 +202,33 @@ class Performer:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case StartAttempt():
+                hit("effect.start_attempt")
                 assert self._tasks is not None
                 live = LiveAttempt(effect, started_at=self._started_at(effect))
                 self._live[effect.attempt] = live
                 self._tasks.start_soon(self._attempt, live, name=effect.attempt)
             case StopAttempt():
+                hit("effect.stop_attempt")
                 if (found := self._live.get(effect.attempt)) is not None:
                     found.stop(effect.grace_s)
             case Answer():
+                hit("effect.answer")
                 self._answer(effect.delegation)
+            case AskPerson():
+                self._let_go(effect.delegation)
+            case GoOn():
+                if (asked := self._held.get(effect.delegation)) is not None:
+                    asked.finished = anyio.Event()
             case WakeAt():
+                hit("effect.wake_at")
                 if effect.delegation in self._held:
                     self._wakes.set(effect)
             case WakeWaiting():
+                hit("effect.wake_waiting")
                 if self._tasks is not None:  # before the start nobody waits
                     self._tasks.start_soon(self._wake_waiting)
             case Export():
+                hit("effect.export")
                 self.on_export()
             case _:
                 assert_never(effect)
@@ -252,8 +281,17 @@ class Performer:
     async def _wake_waiting(self) -> None:
         for name in list(self.store.peek().active):
             delegation = self.store.peek().active.get(name)
-            if delegation is not None and delegation.state in ("waiting", "queued"):
+            is_idle = delegation is not None and delegation.running is None
+            if delegation is not None and is_idle and _hears(delegation):
                 await self.handle(Woke(delegation=name, luck=self.world.luck()))
+
+    def _let_go(self, delegation: DelegationId) -> None:
+        """Whoever waits for the end gets the question instead."""
+        held = self._held.get(delegation)
+        if held is not None:
+            held.settled.set()
+            held.finished.set()
+        self._tell_freed()
 
     def _answer(self, delegation: DelegationId) -> None:
         held = self._held.pop(delegation, None)

@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 
 from fallbackd.core.ids import AttemptId, DelegationId, attempt_number, delegation_of
+from fallbackd.lib.failpoints import hit
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -29,7 +30,9 @@ class Runs:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = self.path(delegation)
         directory.mkdir(mode=0o700)
+        hit("run.directory")
         _write_new(directory / "prompt", prompt.encode("utf-8", "surrogatepass"))
+        hit("run.prompt")
         if self._held:  # the disk takes something again
             self.write_held()
 
@@ -52,6 +55,7 @@ class Runs:
     def prepare(self, attempt: AttemptId) -> Path:
         directory = self.attempt_path(attempt)
         directory.mkdir(mode=0o700)
+        hit("attempt.directory")
         return directory
 
     def work_path(self, delegation: DelegationId) -> Path:
@@ -91,8 +95,11 @@ class Runs:
         path = self.path(delegation) / "answer"
         part = path.with_name("answer.part")
         part.unlink(missing_ok=True)
+        hit("answer.before")
         _write_new(part, text.encode("utf-8", "replace"), durable=True)
+        hit("answer.written")
         os.replace(part, path)
+        hit("answer.kept")
 
     def read_answer(self, delegation: DelegationId) -> str | None:
         held = self._held.get(delegation)

@@ -9,6 +9,7 @@ import structlog
 from fallbackd.core.events import Ticked
 from fallbackd.core.ids import SessionId
 from fallbackd.engine.loop import Engine
+from fallbackd.lib.failpoints import hit
 
 log = structlog.get_logger("ticker")
 
@@ -46,6 +47,7 @@ async def tick(engine: Engine, *, prune: bool = False) -> None:
             sessions_before_at=now - defaults.session_ttl_s,
         )
         idle = tuple(idle_sessions)
+        hit("tick.pruned")
         for delegation in gone:
             await anyio.to_thread.run_sync(engine.runs.remove, delegation)
         if gone or idle:
@@ -59,3 +61,4 @@ async def tick(engine: Engine, *, prune: bool = False) -> None:
     )
     await engine.handle(Ticked(idle_sessions=idle, fallen_sessions=fallen))
     engine.last_tick_at = engine.clock.now()
+    hit("tick.done")

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from fallbackd.lib.failpoints import hit
 from fallbackd.stores.codec import MIGRATIONS, SCHEMA_VERSION
 
 CHECK_ALL_BYTES = 32 * 1024 * 1024
@@ -211,6 +212,7 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
         for statements in MIGRATIONS[version:]:
             for statement in statements:
                 connection.execute(statement)
+        hit("store.migration.within")
         connection.execute(
             "REPLACE INTO meta (key, value) VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),)
         )
@@ -222,6 +224,7 @@ def _try_to_write(connection: sqlite3.Connection) -> None:
             "INSERT INTO meta (key, value) VALUES ('openings', '1')"
             " ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
         )
+        hit("store.opening.within")
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores.commit import Commit, Request
 from fallbackd.stores.database import Database, decoded
@@ -173,6 +174,7 @@ class SqliteStore:
             request.answer = answer
         if self._backlog.is_empty:
             self._mirror.forget_surplus()
+        hit("store.acknowledged")
 
     def _decide_without_disk(self, request: Request) -> None:
         """Again and alone: those before it may have been refused."""
@@ -283,7 +285,9 @@ class SqliteStore:
                 await self._settle()
                 self._facts[key] = value
                 self._backlog.put("facts", key, value)
+                hit("store.fact.before")
                 await self._write_backlog()
+        hit("store.fact.after")
 
     async def flush(self) -> bool:
         if self._problem is None and self._backlog.is_empty:

@@ -9,6 +9,7 @@ import anyio
 from msgspec import Struct
 
 from fallbackd.core.exchange import Chunk, Exit, NotStarted, ProcessExit
+from fallbackd.lib.failpoints import hit
 from fallbackd.transports.orphans import Family, end_family
 from fallbackd.transports.recording import (
     Follower,
@@ -146,6 +147,7 @@ class RunningProcess:
                 except OSError:
                     break  # what it said before it left is still to be read
             self._is_ordered = not view
+            hit("order.sent")
             return await self._answer()
         finally:
             self._is_followed = False

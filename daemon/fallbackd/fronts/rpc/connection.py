@@ -21,6 +21,7 @@ from msgspec import Struct, UnsetType
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Later, refusal
 from fallbackd.fronts.rpc.host import Host
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
+from fallbackd.lib.failpoints import hit
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Id
 from fallbackd_client.wire.framing import MAX_LINE_BYTES, LineSplitter, LineTooLong
@@ -57,6 +58,7 @@ class Connection:
         *,
         number: int,
         peer_pid: int | None = None,
+        peer_uid: int | None = None,
         limits: Limits,
         beyond: anyio.abc.TaskGroup,
     ) -> None:
@@ -72,6 +74,7 @@ class Connection:
         self._subscriptions = subscriptions
         self._number = number
         self._peer_pid = peer_pid
+        self._peer_uid = peer_uid
         self._limits = limits
         self._beyond = beyond
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -99,6 +102,10 @@ class Connection:
     @property
     def peer_pid(self) -> int | None:
         return self._peer_pid
+
+    @property
+    def peer_uid(self) -> int | None:
+        return self._peer_uid
 
     @property
     def is_busy(self) -> bool:
@@ -249,6 +256,7 @@ class Connection:
     def write(self, data: bytes) -> None:
         if not self._is_open:
             return
+        hit("reply.before")
         if not self._outbox:
             try:
                 sent = self._socket.send(data)
@@ -257,6 +265,7 @@ class Connection:
             except OSError:
                 return  # the reader sees the same and ends the connection
             if sent == len(data):
+                hit("reply.after")
                 return
             data = data[sent:]
         self._outbox.append(data)
