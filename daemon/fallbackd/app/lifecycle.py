@@ -21,12 +21,14 @@ import anyio.to_thread
 import structlog
 
 from fallbackd import __version__
+from fallbackd.app import private
 from fallbackd.app.configuration import Configuration
 from fallbackd.app.importing import import_text
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.projects import watched_servers
 from fallbackd.app.state import claim_state
+from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, import_marks
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, keep_clock, open_records, say_alive
@@ -36,9 +38,10 @@ from fallbackd.engine.ticker import run_ticker
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
-from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText
+from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
+from fallbackd.lib import coredump, heap
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.ports.store import Store
@@ -48,6 +51,9 @@ from fallbackd.transports.systemd_jobs import is_restart
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
 SOCKET_LOOK_S = 2.0
+PLACES_LOOK_S = 2.0
+MANY_CONNECTIONS = 50
+"""When so many have gone, their memory is given back."""
 ALIVE_EVERY_S = 600.0
 SETTLE_S = 2.0
 """How long callers get to take the answers of work that has just ended."""
@@ -70,6 +76,8 @@ def run(
 ) -> int:
     """Serve until a signal. Returns the exit status."""
     umask = os.umask(0o077)
+    core_bytes = coredump.forbid()
+    heap.keep_large_blocks_apart()
     _raise_descriptor_limit()
     held: list[int] = []
     endpoint: Endpoint | None = None
@@ -77,7 +85,9 @@ def run(
         held.append(claim_state(places.state_dir, places.lock))
         handed = handed_over(environ, own_pid=os.getpid())
         endpoint = Endpoint.open(places.socket) if handed is None else Endpoint.inherited(handed)
-        daemon = Daemon(places, environ, endpoint, umask=umask)
+        if (exposed := private.require(private.watched(places, socket=endpoint.path))) is not None:
+            raise EndpointUnusable(exposed)
+        daemon = Daemon(places, environ, endpoint, umask=umask, core_bytes=core_bytes)
         daemon.sessions_log = sessions_log or daemon.sessions_log
         anyio.run(daemon.live)
     except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
@@ -104,13 +114,21 @@ class Daemon:
     version = __version__
 
     def __init__(
-        self, places: Places, environ: Mapping[str, str], endpoint: Endpoint, *, umask: int
+        self,
+        places: Places,
+        environ: Mapping[str, str],
+        endpoint: Endpoint,
+        *,
+        umask: int,
+        core_bytes: int,
     ) -> None:
         self._places = places
         self._environ = environ
         self._endpoint = endpoint
         self._umask = umask
         self.sessions_log = OpencodeLog()
+        self._core_bytes = core_bytes
+        self._guard = private.Guard(private.watched(places, socket=endpoint.path))
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
@@ -136,6 +154,10 @@ class Daemon:
         return self._places.state_dir
 
     @property
+    def path(self) -> str | None:
+        return self._environ.get("PATH")
+
+    @property
     def connections(self) -> int:
         return 0 if self._server is None else self._server.connections
 
@@ -145,6 +167,9 @@ class Daemon:
 
     def config(self) -> ConfigState:
         return ConfigState() if self._configuration is None else self._configuration.state()
+
+    def troubles(self) -> tuple[Trouble, ...]:
+        return troubles(self._guard, self._server, self._engine)
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         assert self._configuration is not None
@@ -201,6 +226,8 @@ class Daemon:
                     tasks=edges,
                     umask=self._umask,
                     sessions_log=self.sessions_log,
+                    core_bytes=self._core_bytes,
+                    socket=self.socket,
                 )
                 await self._serve(built, store, clock)
                 edges.cancel_scope.cancel()
@@ -216,6 +243,7 @@ class Daemon:
         export = self._export = VoiceExport(engine, built.home)
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
+        engine.on_step = lambda: keep_clock(store, clock)
         try:
             await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
@@ -233,6 +261,7 @@ class Daemon:
                 tasks.start_soon(self._tick, engine, store, clock, watchdog)
                 tasks.start_soon(self._say_alive, store, clock)
                 tasks.start_soon(self._keep_socket, server)
+                tasks.start_soon(self._keep_private, engine)
                 tasks.start_soon(watchdog.run)
                 await tasks.start(self._hear_signals)
                 export.soon()
@@ -333,6 +362,16 @@ class Daemon:
                 continue
             server.replace(self._endpoint.listener)
             log.warning("socket.restored", socket=self.socket)
+
+    async def _keep_private(self, engine: Engine) -> None:
+        most = 0
+        while True:
+            engine.hold_work(private.EXPOSED, self._guard.look())
+            await anyio.sleep(PLACES_LOOK_S)
+            most = max(most, self.connections)
+            if most - self.connections >= MANY_CONNECTIONS:
+                heap.trim()
+                most = self.connections
 
     def _watchdog_interval_s(self) -> float | None:
         return watchdog_interval_s(

@@ -12,13 +12,16 @@ from msgspec import Struct
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.projects import Projects
+from fallbackd.app.tmux import Windows
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib.clock import SystemClock
+from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.procenv import find_variable, read_variables
+from fallbackd.lib.secretvalues import concealer
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
@@ -93,11 +96,15 @@ def build(
     tasks: TaskGroup,
     umask: int,
     sessions_log: OpencodeLog | None = None,
+    core_bytes: int | None = None,
+    socket: str | None = None,
 ) -> Built:
     """
     Args:
         tasks: Where helper servers live; outlives the engine.
         umask: What agent CLIs run with, which is the user's and not our own.
+        socket: Where the daemon listens; None: as `places` say.
+        core_bytes: The same for their core files; None: as ours.
     """
     defaults: Defaults = settings.policy.defaults
     secrets_of = Secrets(environ=environ, now=clock.now)
@@ -106,13 +113,15 @@ def build(
         now=clock.now,
         umask=umask,
         secrets=secrets_of,
-        limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes),
+        limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes, core_bytes=core_bytes),
     )
     http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
     served = ServedTransport(
         processes, tasks=tasks, directory=places.servers, clock=clock, environ=environ
     )
     machine = Machine(environ)
+    windows = Windows(environ, socket=socket or places.socket)
+    tasks.start_soon(windows.run)
 
     def begun_by(directory: str) -> Transport:
         """By the record that each leaves before it begins; processes have a runner for that."""
@@ -143,6 +152,9 @@ def build(
         attach=attach,
         boot_id=clock.boot_id(),
         variables_of=read_variables,
+        open_window=windows.open,
+        shortage=shortage,
+        conceal=concealer(environ),
         secrets=secrets_of,
         probe=FreeProbe(http, environ=environ),
     )

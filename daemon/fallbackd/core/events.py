@@ -30,6 +30,9 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     permissions: Literal["read", "workspace", "full"] = "workspace"
     parent: DelegationId | None = None
     parent_attempt: AttemptId | None = None
+    client: str | None = None
+    has_tmux: bool = False
+    """The program is there."""
     """The attempt from inside which it comes; None: the one that runs."""
     prompt_tokens: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON

@@ -15,6 +15,8 @@ from fallbackd.core.failures import FLAGS, Reason
 from fallbackd.core.ids import BackendId
 
 DAY_S = 86_400.0
+TMUX_SESSION = "fallbackd"
+"""The session that holds the windows."""
 
 Window = Annotated[float, Meta(ge=10, le=604_800)]
 ShortWindow = Annotated[float, Meta(ge=0.05, le=604_800)]
@@ -120,6 +122,10 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """As many such attempts are allowed where hardly anything is demanded."""
     max_running: Annotated[int, Meta(ge=1, le=1000)] = 64
     """Running attempts on this host; more wait in the state `queued`."""
+    max_unfinished: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    """Delegations that have not ended; more are refused."""
+    max_unfinished_of_client: Annotated[int, Meta(ge=1, le=100_000)] = 750
+    """The same of one user's session of processes: the rest is for others."""
     last_resort_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
     loop_steps: Annotated[int, Meta(ge=3, le=1000)] = 20
     idle_s: Annotated[float, Meta(ge=0, le=604_800)] = 3600.0
@@ -134,6 +140,15 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     max_sessions: Annotated[int, Meta(ge=1)] = 10_000
     session_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
     delegation_ttl_s: Annotated[float, Meta(ge=60)] = 30 * DAY_S
+    tmux: bool = False
+    """A window of tmux for each delegation, that follows its log."""
+    tmux_windows: Annotated[int, Meta(ge=1, le=200)] = 16
+    """So many at most; further delegations have none."""
+    max_runs_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 4 * 1024 * 1024 * 1024
+    """Prompts, answers and logs of all delegations; the oldest ended ones go first."""
+    journal_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
+    max_journal: Annotated[int, Meta(ge=1000)] = 200_000
+    """Events that can be replayed."""
 
 
 Cost = Literal["subscription", "metered", "local"]

@@ -210,6 +210,10 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """Candidates whose stated time was waited for once."""
     warnings: tuple[str, ...] = ()
     log_dir: str = ""
+    tmux_window: str | None = None
+    """`session:window` that follows the log."""
+    client: str | None = None
+    """Whose work counts together where places are shared out."""
     boot: str = ""
     """The boot of the machine under which it was last taken on."""
     env_names: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from fallbackd.core.effects import (
     Effect,
     Export,
     GoOn,
+    OpenWindow,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -73,6 +74,8 @@ def words_of_effect(effect: Effect) -> str | None:
             return f"look again for {effect.purpose} at {effect.at:.1f}"
         case WakeWaiting():
             return "let waiting work look again"
+        case OpenWindow():
+            return f"open a window for {effect.delegation}"
         case Export():
             return None
         case _:

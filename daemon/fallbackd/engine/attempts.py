@@ -177,7 +177,7 @@ async def _begin(
     credential = credential_of(options, order.credential)
     if credential is None and order.credential is not None:
         what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
-        return _not_started(host, order, what)
+        return _not_started(host, order, what, marks=False)
     work = Work(
         prompt=prompt,
         prompt_path=str(prompt_path),
@@ -252,15 +252,20 @@ def _transport(transports: Transports, call: Call) -> Transport:
 
 
 def _not_started(
-    host: Host, order: StartAttempt, text: str, *, reason: Reason = Reason.NOT_CONFIGURED
+    host: Host,
+    order: StartAttempt,
+    text: str,
+    *,
+    reason: Reason = Reason.NOT_CONFIGURED,
+    marks: bool = True,
 ) -> AttemptEnded:
-    return AttemptEnded(
-        attempt=order.attempt,
-        failure=make_failure(
-            reason,
-            now=host.clock.now(),
-            confidence="structured",
-            signature="fallbackd/cannot_start",
-            evidence=redact(text),
-        ),
+    failure = make_failure(
+        reason,
+        now=host.clock.now(),
+        confidence="structured",
+        signature="fallbackd/cannot_start",
+        evidence=redact(text),
     )
+    if not marks:
+        failure = structs.replace(failure, marks_health=False)
+    return AttemptEnded(attempt=order.attempt, failure=failure)

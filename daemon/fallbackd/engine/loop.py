@@ -64,6 +64,7 @@ class Engine(Performer):
                 return known
         if self._draining:
             raise Draining("the daemon is draining and takes no new work; ask again when it is up")
+        self._require_room()
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain
         )
@@ -96,6 +97,15 @@ class Engine(Performer):
                 self.runs.remove(event.delegation)
                 self._tell_freed()
         return accepted
+
+    def _require_room(self) -> None:
+        for kind, why in self._obstacles.items():
+            raise Draining(f"no new work: {why}", kind=kind)
+        if (few := self.world.shortage()) is not None:
+            raise Draining(
+                f"no new work: {few}; wait for running work to end, or close connections",
+                kind="shortage",
+            )
 
     async def _same_request(self, work: NewWork, request_id: str) -> Delegation | None:
         """
@@ -354,6 +364,7 @@ class Engine(Performer):
             timezone=timezone,
             kind_name=kind,
             signatures=self.world.signatures.get(kind or ""),
+            conceal=self.world.conceal,
         )
 
     def signatures(self, kind: str | None) -> tuple[corrections.Known, ...]:

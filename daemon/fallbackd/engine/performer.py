@@ -5,10 +5,11 @@ It holds what cannot be stored (prompts, waiters, live attempts) and decides not
 an effect starts comes back as one event.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import assert_never
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup
@@ -21,12 +22,14 @@ from fallbackd.core.effects import (
     Effect,
     Export,
     GoOn,
+    OpenWindow,
     StartAttempt,
     StopAttempt,
     WakeAt,
     WakeWaiting,
 )
 from fallbackd.core.events import ClockStepped, Event, Resumed, Woke
+from fallbackd.core.fairness import free_places, turns
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Delegation, Journaled, Keys, Snapshot
@@ -53,8 +56,11 @@ Listener = Callable[[Journaled | Progress], None]
 
 
 def _hears(delegation: Delegation) -> bool:
-    """Whether a change elsewhere may put it further; a question is not answered by one."""
-    return delegation.state in ("waiting", "queued") or delegation.cancelling
+    """
+    Whether a change elsewhere may put it further; a question is not answered by one, and whoever
+    waits for a place is woken when there is one.
+    """
+    return delegation.state == "waiting" or delegation.cancelling
 
 
 class Held:
@@ -87,11 +93,15 @@ class Performer:
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None
+        self.on_step: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        """The clock was set and the records moved: a later run must not move them again."""
         self._held: dict[DelegationId, Held] = {}
         self._live: dict[AttemptId, LiveAttempt] = {}
         self._listeners: dict[int, Listener] = {}
         self._next_listener = 0
         self._draining = False
+        self._obstacles: dict[str, str] = {}
+        """Why no new work is taken now, by kind."""
         self._wakes = Wakes(clock, self._woken)
         self._tasks: TaskGroup | None = None
         self._freed = anyio.Event()
@@ -124,11 +134,19 @@ class Performer:
             await self.handle(
                 Resumed(delegation=one.delegation, boot=self.world.boot_id, luck=self.world.luck())
             )
+        await self.fill_places()
 
     def drain(self) -> None:
         """No new work from now on; what runs goes on."""
         self._draining = True
         self._tell_freed()
+
+    def hold_work(self, kind: str, why: str | None) -> None:
+        """Take no new work for this reason, until it is None; what runs goes on."""
+        if why is None:
+            self._obstacles.pop(kind, None)
+        else:
+            self._obstacles[kind] = why
 
     @property
     def is_draining(self) -> bool:
@@ -198,6 +216,7 @@ class Performer:
         for live in self._live.values():
             live.shift(by_s)
         await self._transact(Keys(), ClockStepped(by_s=by_s))
+        await self.on_step()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -227,6 +246,8 @@ class Performer:
                 hit("effect.wake_waiting")
                 if self._tasks is not None:  # before the start nobody waits
                     self._tasks.start_soon(self._wake_waiting)
+            case OpenWindow():
+                self.world.open_window(effect.delegation, effect.most)
             case Export():
                 hit("effect.export")
                 self.on_export()
@@ -284,6 +305,20 @@ class Performer:
             is_idle = delegation is not None and delegation.running is None
             if delegation is not None and is_idle and _hears(delegation):
                 await self.handle(Woke(delegation=name, luck=self.world.luck()))
+        await self.fill_places()
+
+    async def fill_places(self) -> None:
+        """Wake those that wait for a place, each in its turn, while there are free ones."""
+        woken: set[DelegationId] = set()
+        while True:
+            active = self.store.peek().active
+            free = free_places(active, self.settings.policy.defaults.max_running)
+            due = [one for one in turns(active) if one not in woken]
+            is_nested = bool(due) and active[due[0]].parent is not None
+            if not due or (free <= 0 and not is_nested):
+                return
+            woken.add(due[0])
+            await self.handle(Woke(delegation=due[0], luck=self.world.luck()))
 
     def _let_go(self, delegation: DelegationId) -> None:
         """Whoever waits for the end gets the question instead."""

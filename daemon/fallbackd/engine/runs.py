@@ -12,11 +12,22 @@ Names are minted by the daemon; nothing that a caller says becomes part of a pat
 import os
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from fallbackd.core.ids import AttemptId, DelegationId, attempt_number, delegation_of
 from fallbackd.lib.failpoints import hit
 
+BLOCK_BYTES = 512
+"""The unit of `st_blocks`, whatever the file system. Source: stat(2)."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Kept(NamedTuple):
+    delegation: DelegationId
+    size_bytes: int
+    """On the disk, which takes whole blocks."""
+    changed_at: float
+    """Of the file that was changed last."""
 
 
 class Runs:
@@ -111,9 +122,31 @@ class Runs:
         except OSError:
             return None
 
+    def measure(self) -> list[Kept]:
+        """Every directory, with the space that it takes."""
+        try:
+            names = sorted(one.name for one in os.scandir(self.root) if one.is_dir())
+        except OSError:
+            return []
+        return [_measured(self.root / name) for name in names]
+
     def remove(self, delegation: DelegationId) -> None:
         self._held.pop(delegation, None)
         shutil.rmtree(self.path(delegation), ignore_errors=True)
+
+
+def _measured(directory: Path) -> Kept:
+    """Follows no link: what an agent has pointed to is not ours."""
+    size_bytes, changed_at = 0, 0.0
+    for place, _, names in os.walk(directory):
+        for path in (place, *(os.path.join(place, name) for name in names)):
+            try:
+                seen = os.lstat(path)
+            except OSError:
+                continue  # it was there a moment ago
+            size_bytes += seen.st_blocks * BLOCK_BYTES
+            changed_at = max(changed_at, seen.st_mtime)
+    return Kept(DelegationId(directory.name), size_bytes, changed_at)
 
 
 def _write_new(path: Path, data: bytes, *, durable: bool = False) -> None:

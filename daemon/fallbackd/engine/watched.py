@@ -138,6 +138,7 @@ class Watched:
             self.backend_of(model),
             now=self.now,
             own_rules=tuple(rules),
+            conceal=engine.world.conceal,
         )
         return failure or make_failure(
             Reason.UNKNOWN,

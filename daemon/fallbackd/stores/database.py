@@ -168,19 +168,29 @@ class Database:
         hit("store.prune.after")
         return dropped, len(dropped) == PRUNED_AT_ONCE
 
-    def prune_journal(self, *, before_at: float, last_seq: int) -> None:
-        """Drop the oldest entries up to the first one that is not older."""
+    def prune_journal(self, *, before_at: float, up_to_seq: int, last_seq: int) -> None:
+        """Drop the oldest entries up to the first one that is not older, and up to a place."""
         connection = self._writable()
         with transaction(connection):
             kept = connection.execute(
                 "SELECT seq FROM journal WHERE at >= ? ORDER BY seq LIMIT 1", (before_at,)
             ).fetchone()
             connection.execute(PUT["meta"], ("last_seq", str(last_seq)))
-            connection.execute(
-                "DELETE FROM journal WHERE seq < ?", (kept[0] if kept else last_seq + 1,)
-            )
+            first = max(kept[0] if kept else last_seq + 1, up_to_seq + 1)
+            connection.execute("DELETE FROM journal WHERE seq < ?", (first,))
             hit("store.prune_journal.within")
         hit("store.prune_journal.after")
+
+    def checkpoint(self) -> None:
+        """
+        Bring what lies in the log into the file.
+
+        The log keeps its content: whoever copies both meanwhile, the file first, has all of it.
+        Source: wal_checkpoint PASSIVE, sqlite.org/pragma.html.
+        """
+        if self._connection is not None and self._is_writable:
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
         self._is_closed = True

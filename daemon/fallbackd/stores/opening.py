@@ -18,6 +18,8 @@ from fallbackd.stores.codec import MIGRATIONS, SCHEMA_VERSION
 CHECK_ALL_BYTES = 32 * 1024 * 1024
 """Up to this size the whole file is checked; above, what a start needs: it must not take long."""
 NEEDED = ("meta", "health", "meters", "sessions", "finished", "facts")
+MAX_LOG_BYTES = 16 * 1024 * 1024
+"""To which the log shrinks after a burst of writes."""
 BUSY_TIMEOUT_S = 5.0
 """Somebody looks into the file with a tool that locks it."""
 
@@ -94,7 +96,7 @@ def is_damage(error: Exception) -> bool:
 def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives its other files the mode of this one.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     path.chmod(0o600)
     _refuse_an_emptied_file(path)
     with _closing_on_error(_connect(path, "mode=rw")) as connection:
@@ -104,6 +106,7 @@ def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
         trouble: Exception | None = None
         try:
             connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
             if version < SCHEMA_VERSION:
                 _migrate(connection, version)
             _try_to_write(connection)

@@ -103,6 +103,7 @@ class ProcessTransport:
             "tmp": tmp,
             "token": token,
             "umask": self._umask,
+            "core_bytes": self._limits.core_bytes,
             "epoch": self._now() - time.clock_gettime(time.CLOCK_BOOTTIME),
             "max_log_bytes": self._limits.max_log_bytes,
             "stop_grace_s": self._limits.stop_grace_s,

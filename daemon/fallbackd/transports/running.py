@@ -33,6 +33,8 @@ class RunnerLimits(Struct, frozen=True, kw_only=True):
     """For a runner that is stopped by a signal, with no word about the time."""
     kill_bound_s: float = 10.0
     """How long KILL may take before the family counts as not gone."""
+    core_bytes: int | None = None
+    """Soft limit of core files, -1: none. None: that of the daemon."""
 
 
 class RunningProcess:

@@ -31,6 +31,19 @@ class Checked(Struct, frozen=True, kw_only=True):
     warnings: tuple[Problem, ...] = ()
 
 
+class Trouble(Struct, frozen=True, kw_only=True):
+    """Something around the daemon that is not as it has to be, while it lasts."""
+
+    kind: str
+    """Stable word: exposed, unprotected, shortage."""
+    message: str
+    """A sentence."""
+    mend: str = ""
+    """The command line that ends it, where there is one."""
+    stops_work: bool = False
+    """New work is refused until it has ended."""
+
+
 class ImportedText(Struct, frozen=True, kw_only=True):
     """What the configuration of another program becomes here."""
 
@@ -60,12 +73,19 @@ class Host(Protocol):
     def state_dir(self) -> str | None: ...
 
     @property
+    def path(self) -> str | None:
+        """Where programs are looked for."""
+        ...
+
+    @property
     def connections(self) -> int: ...
 
     @property
     def is_draining(self) -> bool: ...
 
     def config(self) -> ConfigState: ...
+
+    def troubles(self) -> tuple[Trouble, ...]: ...
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         """Read a configuration without taking it. Null for both: the daemon's own file."""
@@ -130,6 +150,11 @@ class Session(Protocol):
     @property
     def peer_pid(self) -> int | None:
         """The process that connected, where the kernel tells. It may be gone by now."""
+        ...
+
+    @property
+    def client(self) -> str | None:
+        """Whose work counts together, where work has to be shared out."""
         ...
 
     @property

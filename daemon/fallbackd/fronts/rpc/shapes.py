@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from fallbackd.core import exchange, failures, questions, state, views
 from fallbackd.core.callers import Resolution
@@ -12,6 +12,8 @@ from fallbackd.core.rescue import Rescue
 from fallbackd.fronts.rpc.host import Problem
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.resolve import Lease
+
+ANSWER_GONE = "The answer was removed with its run directory, to keep within `max_runs_bytes`."
 
 
 def failure(one: failures.Failure | None) -> wire.Failure | None:
@@ -92,6 +94,14 @@ def usage(one: exchange.Usage) -> wire.TokenUsage:
     )
 
 
+def answered(one: state.Delegation, text: str | None) -> wire.Delegation:
+    """A delegation with its answer, or with a word about why there is none any more."""
+    shown = delegation(one, text=text)
+    if one.state == "succeeded" and text is None:
+        return structs.replace(shown, warnings=(*shown.warnings, ANSWER_GONE))
+    return shown
+
+
 def question(one: questions.Question) -> wire.Question:
     by = one.answered_by
     return wire.Question(
@@ -126,6 +136,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
     return wire.Delegation(
         delegation=one.delegation,
         session=one.session,
+        tmux_window=one.tmux_window,
         role=one.role,
         state=one.state,
         mode=one.mode,
