@@ -283,6 +283,8 @@ class FakeHost:
     def config(self) -> ConfigState:
         return self.state
 
+    opencode = None
+
     def troubles(self) -> tuple[Trouble, ...]:
         return self.troubled
 

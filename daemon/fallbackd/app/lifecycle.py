@@ -24,7 +24,9 @@ from fallbackd import __version__
 from fallbackd.app import private
 from fallbackd.app.configuration import Configuration
 from fallbackd.app.importing import import_text
+from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
+from fallbackd.app.projects import watched_servers
 from fallbackd.app.state import claim_state
 from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, import_marks
@@ -34,6 +36,7 @@ from fallbackd.config.watch import watch
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.engine.world import Settings
+from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
 from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.fronts.rpc.methods import HANDLERS
@@ -64,7 +67,13 @@ EXIT_UNUSABLE = 78
 log = structlog.get_logger("daemon")
 
 
-def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = False) -> int:
+def run(
+    places: Places,
+    environ: Mapping[str, str],
+    *,
+    socket_is_given: bool = False,
+    sessions_log: OpencodeLog | None = None,
+) -> int:
     """Serve until a signal. Returns the exit status."""
     umask = os.umask(0o077)
     core_bytes = coredump.forbid()
@@ -79,6 +88,7 @@ def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = F
         if (exposed := private.require(private.watched(places, socket=endpoint.path))) is not None:
             raise EndpointUnusable(exposed)
         daemon = Daemon(places, environ, endpoint, umask=umask, core_bytes=core_bytes)
+        daemon.sessions_log = sessions_log or daemon.sessions_log
         anyio.run(daemon.live)
     except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
         print(f"fallbackd: {error}", file=sys.stderr)
@@ -116,6 +126,7 @@ class Daemon:
         self._environ = environ
         self._endpoint = endpoint
         self._umask = umask
+        self.sessions_log = OpencodeLog()
         self._core_bytes = core_bytes
         self._guard = private.Guard(private.watched(places, socket=endpoint.path))
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
@@ -175,6 +186,10 @@ class Daemon:
         assert self._configuration is not None
         return await self._configuration.reload(self._take, self._tell)
 
+    @property
+    def opencode(self) -> OpencodeFront | None:
+        return None if self._built is None else self._built.opencode
+
     def attempt_of(self, pid: int) -> str | None:
         return None if self._built is None else self._built.attempt_of(pid)
 
@@ -210,6 +225,7 @@ class Daemon:
                     environ=self._environ,
                     tasks=edges,
                     umask=self._umask,
+                    sessions_log=self.sessions_log,
                     core_bytes=self._core_bytes,
                     socket=self.socket,
                 )
@@ -233,9 +249,13 @@ class Daemon:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await import_marks(engine, configuration.loaded, built.home)
+                await built.projects.configure(configuration.loaded)
                 server = self._server = Server(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(export.run)
+                tasks.start_soon(built.projects.run)
+                servers = watched_servers(configuration.loaded, self._environ)
+                tasks.start_soon(built.opencode.run, servers)
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
                 tasks.start_soon(self._tick, engine, store, clock, watchdog)
@@ -295,6 +315,10 @@ class Daemon:
         export.path = configuration.loaded.export_voice
         await import_marks(engine, configuration.loaded, export.home)
         export.soon()
+        if self._built is not None:
+            await self._built.projects.configure(configuration.loaded)
+            servers = watched_servers(configuration.loaded, self._environ)
+            self._built.opencode.configure(servers)
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None

@@ -32,10 +32,12 @@ def set_up(
     format: Literal["console", "json"],
     level: str,
     conceal: Callable[[str], str] = lambda text: text,
+    copy_to: structlog.typing.Processor | None = None,
 ) -> None:
     """
     Args:
         conceal: Replaces secrets that are known by value.
+        copy_to: Sees every line after it was cleaned.
     """
     structlog.configure(
         processors=[
@@ -44,6 +46,7 @@ def set_up(
             structlog.processors.format_exc_info,
             clean,
             lambda _, __, fields: _concealed(fields, conceal),
+            *(() if copy_to is None else (copy_to,)),
             _renderer(format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),

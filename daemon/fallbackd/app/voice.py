@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from fallbackd.config.load import Loaded
+from fallbackd.config.load import VOICE_FILE, Loaded
 from fallbackd.config.voice import VoiceMark, read_voice, render_voice
 from fallbackd.core.views import health_entries
 from fallbackd.engine.loop import Engine
@@ -25,6 +25,8 @@ GATHER_S = 0.2
 async def import_marks(engine: Engine, loaded: Loaded, home: str) -> None:
     """Take over marks of files that have changed since they were taken the last time."""
     for path in loaded.imports:
+        if os.path.basename(path) != VOICE_FILE:
+            continue
         place = _expanded(path, home)
         text = await anyio.to_thread.run_sync(_read, place)
         if text is None:

@@ -9,12 +9,15 @@ from pathlib import Path
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
+from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
+from fallbackd.app.projects import Projects
 from fallbackd.app.tmux import Windows
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
+from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.procenv import find_variable, read_variables
@@ -24,6 +27,7 @@ from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
+from fallbackd.transports.opencode_link import OpencodeLink
 from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
@@ -44,6 +48,8 @@ class Built(Struct):
     engine: Engine
     transports: tuple[Transport, ...]
     """In the order in which they are to be closed."""
+    opencode: OpencodeFront
+    projects: Projects
     home: str
     attempt_of: Callable[[int], str | None]
     """From inside which attempt a process was started, by its server or its environment."""
@@ -89,6 +95,7 @@ def build(
     environ: Mapping[str, str],
     tasks: TaskGroup,
     umask: int,
+    sessions_log: OpencodeLog | None = None,
     core_bytes: int | None = None,
     socket: str | None = None,
 ) -> Built:
@@ -151,8 +158,12 @@ def build(
         secrets=secrets_of,
         probe=FreeProbe(http, environ=environ),
     )
+    engine = Engine(store, clock, settings, world)
+    projects = Projects(engine, sessions_log or OpencodeLog(), home=machine.home)
     return Built(
-        engine=Engine(store, clock, settings, world),
+        engine=engine,
+        opencode=OpencodeFront(engine, OpencodeLink, projects),
+        projects=projects,
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),

@@ -252,6 +252,15 @@ class Role(Struct, frozen=True, kw_only=True):
         return "fallback" if self.kind is None else ON_OUTAGE[self.kind]
 
 
+class Project(Struct, frozen=True, kw_only=True):
+    """What one directory's own file says about opencode sessions there."""
+
+    enabled: bool = True
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    """By agent; `*` for every other one."""
+    reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=dict)
+
+
 class Policy(Struct, frozen=True, kw_only=True):
     """Everything that a decision reads besides the records."""
 
@@ -261,6 +270,16 @@ class Policy(Struct, frozen=True, kw_only=True):
     """In the order of declaration."""
     chains: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     roles: Mapping[str, Role] = field(default_factory=dict)
+    rescues: bool = True
+    """Whether failed turns of opencode sessions are taken to another model."""
+    quotas: Mapping[str, str] = field(default_factory=dict)
+    """Quota group by provider, for `provider/model` ids that nobody configured."""
+    served: frozenset[str] = frozenset()
+    """`provider/model` ids that known opencode servers offer."""
+    projects: Mapping[str, Project] = field(default_factory=dict)
+    """By directory; empty: the user's own file, for wherever there is no other."""
+    windows: Mapping[BackendId, Mapping[Reason, ReasonPolicy]] = field(default_factory=dict)
+    """Of candidates that the files of projects name: the longest that any of them asks for."""
 
     def wait_threshold_s(self, mode: str) -> float:
         fixed = self.defaults.wait_threshold_s
@@ -276,6 +295,10 @@ class Policy(Struct, frozen=True, kw_only=True):
             own = found.reasons.get(reason)
             if own is not None:
                 return own
+        if backend is not None and (asked := self.windows.get(backend)) is not None:
+            own = asked.get(reason)
+            if own is not None:
+                return own
         return self.reasons.get(reason)
 
 
@@ -289,12 +312,15 @@ OPENCODE = BackendId("opencode")
 _IMPLICIT = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(?:/[\w.:@+-]{1,200})+", re.ASCII)
 
 
-def implicit_backend(id: str, *, like: Backend | None = None) -> Backend | None:
+def implicit_backend(
+    id: str, *, like: Backend | None = None, quotas: Mapping[str, str] = {}
+) -> Backend | None:
     """
     A backend for a `provider/model` id that nobody configured; None for ids of another form.
 
     Args:
         like: The opencode backend whose limits it shares.
+        quotas: Quota group by provider.
     """
     if len(id) > 300 or not _IMPLICIT.fullmatch(id):
         return None
@@ -305,6 +331,7 @@ def implicit_backend(id: str, *, like: Backend | None = None) -> Backend | None:
         enabled=like is None or like.enabled,
         model=id,
         provider=id.partition("/")[0],
+        quota=quotas.get(id.partition("/")[0]),
         suggestible=False,
         stall_s=like.stall_s if like else None,
         busy_stall_s=like.busy_stall_s if like else None,

@@ -26,6 +26,12 @@ from fallbackd.core.state import (
 )
 
 
+def model_words(backend: str) -> str:
+    """`model [provider]` of a `provider/model` id; any other id as it is."""
+    provider, slash, model = backend.partition("/")
+    return f"{model} [{provider}]" if slash else backend
+
+
 def words_of_change(change: Change) -> str | None:
     """None: nothing that explains a decision."""
     match change:

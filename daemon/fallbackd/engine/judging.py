@@ -24,6 +24,7 @@ def judge(
     timezone: str | None = None,
     kind_name: str | None = None,
     signatures: tuple[Rule, ...] | None = None,
+    own_rules: tuple[Rule, ...] = (),
     conceal: Callable[[str], str] = lambda text: text,
 ) -> Failure | None:
     """
@@ -31,6 +32,7 @@ def judge(
 
     Args:
         kind_name: Of a kind that can be judged and not started, with its `signatures`.
+        own_rules: Before all others.
         conceal: Replaces secrets that are known by value, in what is shown.
     """
     policy = settings.policy
@@ -42,7 +44,7 @@ def judge(
         signatures = () if kind is None else kind.rules
     failure = classify(
         evidence,
-        settings.rules_for(name) + signatures,
+        own_rules + settings.rules_for(name) + signatures,
         now=now,
         timezone=timezone,
         max_wait_s=lambda reason: max_wait_s(reasons, reason),

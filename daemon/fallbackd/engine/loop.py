@@ -438,7 +438,12 @@ class Engine(Performer):
     async def set_settings(self, settings: Settings) -> None:
         """Take a new configuration over without touching what runs."""
         old = self.settings
-        self.settings = settings
+        # What was seen of opencode servers and projects is not in the file.
+        seen = old.policy
+        policy = structs.replace(
+            settings.policy, served=seen.served, projects=seen.projects, windows=seen.windows
+        )
+        self.settings = settings = structs.replace(settings, policy=policy)
         changed = tuple(
             name
             for name in {**old.policy.backends, **settings.policy.backends}

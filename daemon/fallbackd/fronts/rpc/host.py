@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
+    from fallbackd.fronts.opencode.front import OpencodeFront
     from fallbackd.fronts.rpc.subscriptions import Subscriptions
 
 
@@ -109,6 +110,11 @@ class Host(Protocol):
             Whether anything changed. A bad file shows in `config().errors`, the last good
             configuration stays.
         """
+        ...
+
+    @property
+    def opencode(self) -> "OpencodeFront | None":
+        """What watches opencode servers; None where nothing does."""
         ...
 
     def attempt_of(self, pid: int) -> str | None:

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from fallbackd.core import exchange, failures, questions, state, views
 from fallbackd.core.callers import Resolution
+from fallbackd.core.rescue import Rescue
 from fallbackd.fronts.rpc.host import Problem
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.resolve import Lease
@@ -188,7 +189,14 @@ def session(one: state.Session) -> wire.SessionView:
         notices=one.notices_sent,
         notices_sent=one.notices_sent,
         ignored_reports=one.ignored_reports,
+        server=one.server or None,
+        directory=one.project or None,
+        rescue=None if one.rescue is None else rescue_words(one.rescue),
     )
+
+
+def rescue_words(one: Rescue) -> str:
+    return f"{one.step}: {one.left} → {one.to} ({one.reason})"
 
 
 def session_usage(
@@ -220,6 +228,20 @@ def session_usage(
                 input_tokens=spent.input_tokens,
                 output_tokens=spent.output_tokens,
                 cost_usd=spent.cost_usd,
+            )
+        )
+    borders = [each.from_at for each in one.periods[1:]]
+    for period, until_at in zip(one.periods, [*borders, None], strict=False):
+        rows.append(
+            wire.UsageRow(
+                backend=period.backend,
+                period="model",
+                since_at=period.from_at,
+                until_at=until_at,
+                session=one.session,
+                input_tokens=period.usage.input_tokens,
+                output_tokens=period.usage.output_tokens,
+                cost_usd=period.usage.cost_usd,
             )
         )
     return tuple(rows)
