@@ -1,4 +1,4 @@
-"""The front matter of a Markdown file: plain data, written as YAML."""
+"""The front matter of a Markdown file, as data."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ MAX_CHARS = 64 * 1024
 
 
 class NotPlain(Exception):
-    """It cannot be read, or asks for more than data."""
+    """What cannot be read, with the number of its line."""
 
 
 def split(text: str) -> str | None:
@@ -21,20 +21,28 @@ def split(text: str) -> str | None:
     return None
 
 
-def parse(text: str) -> Any:  # any JSON, and dates
+def parse(text: str) -> Any:
     """
+    The value of a YAML text.
+
     Raises:
-        NotPlain: It is no YAML, or has tags of other programs, which may ask for code.
+        NotPlain: It is none, it is too long, or has tags or aliases: a description of an agent
+            needs none, and a few aliases may stand for gigabytes.
     """
     import yaml  # 20 ms, for those who have such files
 
     if len(text) > MAX_CHARS:
         raise NotPlain(f"is longer than {MAX_CHARS} characters")
     try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+                mark = event.start_mark
+                line = "" if mark is None else f"line {mark.line + 1}: "
+                raise NotPlain(f"{line}has a tag or an alias")
         return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
-        raise NotPlain(f"{where}{error.problem or 'is no YAML'}") from None
-    except (yaml.YAMLError, RecursionError, ValueError):
-        raise NotPlain("is no YAML") from None
+        raise NotPlain(f"{where}is no YAML") from None
+    except (RecursionError, ValueError) as error:
+        raise NotPlain("is no YAML that can be read") from error
