@@ -123,7 +123,7 @@ class Audit:
         for seen in self._said.limited:
             if (seen["until_at"] or 0.0) > now_at:
                 self._expect(
-                    limited["state"] == "rate_limited"
+                    limited["state"] in ("rate_limited", seen["state"])
                     and limited["until_at"] >= seen["until_at"]
                     and limited["count"] >= seen["count"],
                     f"the mark of limited was {seen} and is {limited}",
