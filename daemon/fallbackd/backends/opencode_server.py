@@ -387,8 +387,7 @@ def error_evidence(error: Fields) -> Evidence:
     status = data.get("statusCode")
     headers = _fields(data.get("responseHeaders"))
     raw = _text(data.get("responseBody"))
-    # A failure in the middle of a stream has the provider's own JSON as its message.
-    body = _json(raw) if raw else _json(text) if text.startswith("{") else None
+    body = _json(raw) if raw else text_body(text)
     return Evidence(
         text=text,
         stream="jsonl",
@@ -397,6 +396,11 @@ def error_evidence(error: Fields) -> Evidence:
         body=body,
         code=_text(error.get("name")) or None,
     )
+
+
+def text_body(text: str) -> object:
+    """A failure in the middle of a stream has the provider's own JSON as its message."""
+    return _json(text) if text.startswith("{") else None
 
 
 def _json(text: str) -> object:

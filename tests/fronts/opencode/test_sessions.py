@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from tests.support.opencode import DIRECTORY
 from tests.support.playbook import policy_of
 from tests.support.watching import Watching, watching
@@ -124,6 +125,60 @@ async def test_a_model_that_nobody_knows_is_left_before_it_has_written_anything(
         await w.rest()
         assert len(w.server.prompts) == 1
         assert (await w.session()).hops[-1].reason == "model_not_found"
+
+
+NOT_FOUND = "Model not found: nope/m. Did you mean: more?"
+
+
+def not_found(w: Watching) -> None:
+    error = {"name": "UnknownError", "data": {"message": NOT_FOUND}}
+    w.server.event("session.error", sessionID=SESSION, error=error)
+
+
+@pytest.mark.parametrize("step", ["/message", "/abort", "/revert"])
+async def test_an_error_that_is_said_twice_is_not_charged_to_the_next_model(
+    tmp_path: Path, step: str
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+
+        def say_it_again(path: str) -> None:
+            if path.endswith(step) and not w.server.prompts:
+                not_found(w)
+
+        w.server.on_call = say_it_again
+        w.server.begins(SESSION, FIRST, "nope/m", is_asked=False)
+        not_found(w)
+        await w.rest()
+        assert [one["model"]["providerID"] for one in w.server.prompts] == ["b"]
+        assert (await w.session()).current == "b/m"
+        assert "backend:b/m" not in w.engine.snapshot().health
+        assert len(w.told("fallback")) == 1
+
+
+async def test_an_error_of_the_next_model_leads_on_from_its_first_instant(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+
+        def fail_at_once(path: str) -> None:
+            if path.endswith("/prompt_async") and not w.server.prompts:
+                not_found(w)
+
+        w.server.on_call = fail_at_once
+        w.server.begins(SESSION, FIRST, "nope/m", is_asked=False)
+        not_found(w)
+        await w.rest()
+        assert [one["model"]["providerID"] for one in w.server.prompts] == ["b", "c"]
+
+
+async def test_a_retry_whose_words_are_the_providers_own_json_is_understood(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        w.server.retries(SESSION, '{"type":"rate_limit_error","param":null}')
+        await w.rest()
+        assert (await w.session()).hops[-1].reason == "rate_limit"
 
 
 async def test_a_wait_that_is_longer_than_the_servers_own_is_what_the_provider_stated(

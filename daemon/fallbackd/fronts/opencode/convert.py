@@ -22,7 +22,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from fallbackd.backends.opencode_server import error_evidence, message_usage, tool_effects
+from fallbackd.backends.opencode_server import (
+    error_evidence,
+    message_usage,
+    text_body,
+    tool_effects,
+)
 from fallbackd.core.exchange import Evidence, Usage
 
 Fields = Mapping[str, Any]  # any JSON
@@ -259,7 +264,7 @@ def retry_evidence(status: Fields, *, attempt: int, now: float) -> Evidence:
         if wait_s > own_s + 0.5:
             headers["retry-after"] = str(round(wait_s))
     text = _text(status.get("message"))
-    return Evidence(text=text, stream="jsonl", headers=headers)
+    return Evidence(text=text, stream="jsonl", headers=headers, body=text_body(text))
 
 
 def _error(error: Fields, session: str) -> Sequence[Fact]:

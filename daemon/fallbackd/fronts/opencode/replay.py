@@ -7,7 +7,7 @@ model. Each step is on record before it is done, so that whoever comes after a c
                              the next model is asked to go on from it
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -88,7 +88,20 @@ class At(Struct, frozen=True, kw_only=True):
 class Replay:
     """One rescue, from its first step or from where another run of the daemon left it."""
 
-    def __init__(self, watched: Watched, at: At, rescue: Rescue) -> None:
+    def __init__(
+        self,
+        watched: Watched,
+        at: At,
+        rescue: Rescue,
+        *,
+        before_prompt: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            before_prompt: Called directly before the next model is asked. What was heard up to
+                then is about the model that is left.
+        """
+        self._before_prompt = before_prompt
         self._watched = watched
         self._at = at
         self._rescue = rescue
@@ -151,6 +164,7 @@ class Replay:
         parts = parts_again(found.get("parts")) or [{"type": "text", "text": ""}]
         if not rescue.reverts:
             parts = [{"type": "text", "text": continuation(rescue)}]
+        self._before_prompt()
         await self._prompt(rescue.new_message, info, parts)
         if rescue.reverts:
             await self._send_queued(messages)

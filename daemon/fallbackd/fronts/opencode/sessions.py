@@ -6,7 +6,7 @@ Held in memory is only what the next facts need to be understood (which message 
 Whatever must outlive the daemon is on record, and the rest can be asked of the server.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ import structlog
 
 from fallbackd.core.exchange import Evidence, Usage
 from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.rescue import Rescue
 from fallbackd.core.rules import Rule
 from fallbackd.core.state import Session
 from fallbackd.engine.watched import Watched, Where
@@ -32,19 +33,16 @@ from fallbackd.fronts.opencode.convert import (
     Stopped,
     ToolUsed,
     facts,
-    is_of_user,
     may_have_written,
-    model_of,
 )
 from fallbackd.fronts.opencode.replay import At, Failed, Gone, Lost, Replay
+from fallbackd.fronts.opencode.track import Track, understand
 from fallbackd.ports.opencode import Link
 
 log = structlog.get_logger("opencode")
 
 MAX_TRACKED = 2000
 """Sessions that are held in memory; of the others the server is asked again."""
-MAX_WAITING = 1000
-"""Facts of one session that wait behind a rescue; more are dropped, the oldest first."""
 LOOP_STEPS = 20
 
 StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
@@ -60,26 +58,6 @@ class ProjectFiles(Protocol):
     def rules(self, directory: str) -> tuple[Rule, ...]:
         """Its own failure signatures."""
         ...
-
-
-class Track:
-    """One session, as far as it was seen."""
-
-    def __init__(self, session: str) -> None:
-        self.session = session
-        self.directory = ""
-        self.message = ""
-        """Of the user: the one that is being answered."""
-        self.reply = ""
-        self.model = ""
-        self.agent: str | None = None
-        self.is_answered = False
-        self.may_have_written = False
-        self.unfinished = 0
-        self.is_child: bool | None = None
-        self.facts: deque[Fact] = deque(maxlen=MAX_WAITING)
-        self.is_working = False
-        self.lock = anyio.Lock()
 
 
 class _Look:
@@ -242,7 +220,7 @@ class Sessions:
             return  # the server is gone; whoever comes back with it sees how things are then
         messages = look.messages
         if messages is not None:
-            _understand(track, messages, is_over=not is_retry)
+            understand(track, messages, is_over=not is_retry)
         if not track.message or not track.model:
             log.warning("fallback.skipped", session=track.session, why="no user message")
             return
@@ -280,7 +258,8 @@ class Sessions:
             why=ruled.text,
         )
         if ruled.rescue is not None:
-            await Replay(self._watched, at, ruled.rescue).run(messages)
+            replay = self._replay(track, at, ruled.rescue)
+            await replay.run(messages)
 
     async def _look_at_messages(self, look: _Look, at: At) -> None:
         try:
@@ -355,40 +334,7 @@ class Sessions:
         at = At(link=self._link, session=session.session, directory=track.directory)
         log.warning("rescue.resumed", session=session.session, step=rescue.step)
         async with track.lock:  # what comes meanwhile waits
-            await Replay(self._watched, at, rescue).run(is_resumed=True)
+            await self._replay(track, at, rescue).run(is_resumed=True)
 
-
-def _understand(track: Track, messages: Sequence[Fields], *, is_over: bool) -> None:
-    """
-    Which message is being answered, by which model: as the server has it now.
-
-    Args:
-        is_over: The turn has ended: a question without any reply failed before it was asked.
-    """
-    replies = [one for one in map(_asked_by, messages) if one is not None]
-    questions = [one["info"] for one in messages if is_of_user(one)]
-    if replies:
-        fact, is_finished = replies[-1]
-        track.message, track.reply = fact.message, fact.reply
-        track.model, track.agent = fact.model, fact.agent or track.agent
-        if not (is_over and is_finished):
-            return
-    replied = {fact.message for fact, _ in replies}
-    for info in reversed(questions):
-        model = model_of(info)
-        if info.get("id") in replied or model is None:
-            return
-        track.message, track.reply, track.model = str(info.get("id")), "", model
-        agent = info.get("agent")
-        track.agent = agent if isinstance(agent, str) else track.agent
-        return
-
-
-def _asked_by(message: Fields) -> tuple[Asked, bool] | None:
-    """What a message of a model answers, and whether it is a whole answer."""
-    info = message.get("info")
-    if not isinstance(info, dict):
-        return None
-    event = {"type": "message.updated", "properties": {"info": info}}
-    asked = next((one for one in facts(event, now=0.0) or () if isinstance(one, Asked)), None)
-    return None if asked is None else (asked, bool(info.get("finish")))
+    def _replay(self, track: Track, at: At, rescue: Rescue) -> Replay:
+        return Replay(self._watched, at, rescue, before_prompt=track.drop_errors)
