@@ -67,6 +67,8 @@ class Ruled(Struct, frozen=True, kw_only=True):
     ruling: Ruling
     failure: Failure
     rescue: Rescue | None = None
+    stops: bool = False
+    """The turn waits in vain: it is to be stopped, and nothing sent in its place."""
     text: str = ""
     """For the log."""
 
@@ -134,7 +136,7 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
     if not _is_covered(failure, role, turn):
         return no("not_covered", f"{failure.reason.value} does not lead to another model")
     if event.is_child:
-        return no("child", "a subagent's failure is answered by its parent")
+        return _child(draft, event, failure, session)
     candidates = candidates_of(draft, event.backend, event.role, session)
     if len(candidates) < 2:
         return no("no_chain", f"no chain is configured for agent {event.role or 'unknown'}")
@@ -174,6 +176,38 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
     rescue = _rescue(draft, event, failure, choice, on_lease=_lease_name(event))
     session = structs.replace(session, rescue=rescue)
     return Ruled(ruling="rescue", failure=failure, rescue=rescue), session
+
+
+def _child(
+    draft: Draft, event: TurnFailed, failure: Failure, session: Session
+) -> tuple[Ruled, Session]:
+    """
+    A subagent is not moved to another model: its parent gets the error and goes on. It gets it
+    only once the turn has ended, which the server's own retries may put off for hours.
+    """
+    since_at, stated_at = event.retries_since_at, failure.stated_reset_at
+    stops = False
+    if since_at is not None:
+        # What it has done so far is lost with it: the longer patience holds.
+        until_at = since_at + draft.policy.patience_s("batch")
+        if draft.now < until_at and (stated_at is None or stated_at <= until_at):
+            text = "the own retries of a subagent go on for now"
+            return Ruled(ruling="child", failure=failure, text=text), session
+        # Without a network its parent would come no further.
+        stops = failure.reason is not Reason.LOCAL_NETWORK
+    how = "is stopped" if stops else "has ended" if since_at is None else "goes on trying"
+    session = told(
+        draft,
+        session,
+        f"child:{event.message}",
+        "failed",
+        route=(event.backend, ""),
+        reason=failure.reason.value,
+        text=f"{model_words(event.backend)} failed ({failure.reason.value}) in a subagent, which"
+        f" {how}" + ("" if how == "goes on trying" else "; its parent gets the error and goes on"),
+    )
+    text = "a subagent's failure is answered by its parent"
+    return Ruled(ruling="child", failure=failure, stops=stops, text=text), session
 
 
 def _is_covered(failure: Failure, role: Role | None, turn: Turn) -> bool:

@@ -159,9 +159,11 @@ class Watched:
         is_child: bool = False,
         is_late: bool = False,
         latest: str = "",
+        retries_since_at: float | None = None,
     ) -> Ruled:
         """
         Args:
+            retries_since_at: Of the server itself; None: the turn is over.
             is_late: The server itself says that this is not so any more.
             latest: The last message of the session.
         """
@@ -178,6 +180,7 @@ class Watched:
                 role=where.agent,
                 wrote=wrote,
                 is_child=is_child,
+                retries_since_at=retries_since_at,
                 is_late=is_late,
                 has_route=failure.reason is not Reason.NETWORK or engine.world.has_route(),
                 rescue=engine.world.mint(),

@@ -103,6 +103,66 @@ async def test_a_subagent_is_left_to_its_parent_but_its_model_is_marked(tmp_path
         assert w.engine.snapshot().health["backend:a/m"].outage is not None  # type: ignore[index]
 
 
+async def subagent(w: Watching) -> None:
+    w.server.open("ses_child", parent=SESSION)
+    w.server.begins("ses_child", FIRST, "a/m")
+    await w.rest()
+
+
+async def test_a_subagent_that_would_wait_for_an_hour_is_stopped_and_that_is_told(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await subagent(w)
+        w.server.retries("ses_child", "Too many requests", next=(w.clock.now() + 3600) * 1000)
+        await w.rest()
+        assert [path for _, path, _ in w.server.calls] == ["/session/ses_child/abort"]
+        (text,) = w.told("failed")
+        assert "in a subagent, which is stopped" in text
+        turn = (await w.session("ses_child")).turn
+        assert turn is not None
+        assert not turn.running
+
+
+async def test_the_retries_of_a_subagent_are_borne_until_patience_is_over(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await subagent(w)
+        w.server.retries("ses_child", "Too many requests")
+        await w.rest()
+        w.clock.advance(29)
+        w.server.retries("ses_child", "Too many requests", attempt=2)
+        await w.rest()
+        assert (w.server.calls, w.notices) == ([], [])
+        w.clock.advance(2)
+        w.server.retries("ses_child", "Too many requests", attempt=3)
+        await w.rest()
+        assert [path for _, path, _ in w.server.calls] == ["/session/ses_child/abort"]
+        assert len(w.told("failed")) == 1
+
+
+async def test_patience_with_a_subagent_begins_anew_with_each_of_its_steps(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await subagent(w)
+        w.server.retries("ses_child", "Too many requests")
+        await w.rest()
+        w.clock.advance(600)
+        w.server.asks("ses_child", FIRST, "a/m")
+        w.server.retries("ses_child", "Too many requests")
+        await w.rest()
+        assert w.server.calls == []
+
+
+async def test_a_subagent_that_has_failed_is_told_once(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await subagent(w)
+        for _ in range(2):
+            w.server.fails("ses_child", 429, "Too many requests")
+            await w.rest()
+        assert w.server.calls == []
+        (text,) = w.told("failed")
+        assert "which has ended" in text
+
+
 async def test_streams_that_end_without_an_end_are_no_progress(tmp_path: Path) -> None:
     async with watching(tmp_path, policy()) as w:
         w.server.begins(SESSION, FIRST, "a/m", is_asked=False)

@@ -248,6 +248,7 @@ class Sessions:
             is_child=bool(track.is_child),
             is_late=look.is_late,
             latest="" if not messages else str(messages[-1]["info"]["id"]),
+            retries_since_at=track.retries(self._watched.now) if is_retry else None,
         )
         log.info(
             "fallback.ruled",
@@ -260,6 +261,21 @@ class Sessions:
         if ruled.rescue is not None:
             replay = self._replay(track, at, ruled.rescue)
             await replay.run(messages)
+        elif ruled.stops:
+            await self._stop(at)
+
+    async def _stop(self, at: At) -> None:
+        try:
+            called = await at.call("POST", "/abort")
+        except Gone:
+            await self._watched.deleted(at.session)
+            return
+        except Lost:
+            return  # its status is looked at when the server is back
+        if called.is_good:
+            log.info("subagent.stopped", session=at.session)
+        else:
+            log.error("subagent.unstopped", session=at.session, problem=called.problem)
 
     async def _look_at_messages(self, look: _Look, at: At) -> None:
         try:

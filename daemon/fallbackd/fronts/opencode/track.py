@@ -33,10 +33,18 @@ class Track:
         self.is_answered = False
         self.may_have_written = False
         self.unfinished = 0
+        self.retried_reply = ""
+        self.retries_since_at = 0.0
         self.is_child: bool | None = None
         self.facts: deque[Fact] = deque(maxlen=MAX_WAITING)
         self.is_working = False
         self.lock = anyio.Lock()
+
+    def retries(self, now: float) -> float:
+        """The server asks for a reply again: since when it does."""
+        if self.retried_reply != self.reply or not self.retries_since_at:
+            self.retried_reply, self.retries_since_at = self.reply, now
+        return self.retries_since_at
 
     def drop_errors(self) -> None:
         """
