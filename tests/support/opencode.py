@@ -28,6 +28,8 @@ class OpencodeDouble:
         answers: Instead of what it would answer, by the end of the path: a status, or `Called`.
         calls: (method, path, body) of calls that change something.
         toasts: Texts that were shown.
+        only_in: The directory whose status names its sessions; None: every one.
+        passwords: With which it was opened, one for each time.
     """
 
     def __init__(self, url: str = URL, *, now: Callable[[], float] = lambda: 0.0) -> None:
@@ -36,6 +38,8 @@ class OpencodeDouble:
         self.answers: dict[str, int | Called] = {}
         self.calls: list[tuple[str, str, Json]] = []
         self.toasts: list[str] = []
+        self.only_in: str | None = None
+        self.passwords: list[str | None] = []
         self.sessions: dict[str, Json] = {}
         self.messages: dict[str, list[Json]] = {}
         self.statuses: dict[str, Json] = {}
@@ -202,6 +206,8 @@ class OpencodeDouble:
             return Called(status=0, problem="ReadError")
         if method != "GET":
             self.calls.append((method, path, dict(body or {})))
+        if path == "/session/status" and self.only_in not in (None, directory):
+            return Called(status=200, body={})
         told = next((one for end, one in self.answers.items() if path.endswith(end)), None)
         if told is not None:
             return told if isinstance(told, Called) else Called(status=told, problem=f"HTTP {told}")

@@ -30,7 +30,15 @@ No pattern there: msgspec 0.22 frees memory twice for `Annotated[str, pattern] |
 RequestName = Annotated[str, Meta(min_length=1, max_length=200, pattern=_PRINTABLE)]
 
 PromptText = Annotated[str, Meta(min_length=1, description="Text for the backend, without NUL.")]
-DirectoryPath = Annotated[str, Meta(min_length=1, max_length=4096)]
+DirectoryPath = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=4096,
+        pattern=r"^[^\x00]+$(?![\s\S])",
+        description="A path, without NUL.",
+    ),
+]
 Note = Annotated[str, Meta(max_length=2000)]
 
 Instant = Annotated[float, Meta(ge=0, description="Unix seconds, UTC.")]

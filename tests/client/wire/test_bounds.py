@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from fallbackd_client.wire.bounds import DelegationState, SessionName, SettleS
+from fallbackd_client.wire.bounds import DelegationState, DirectoryPath, SessionName, SettleS
 from fallbackd_client.wire.states import END_STATES
 
 
@@ -14,6 +14,14 @@ def test_a_session_may_be_any_printable_text(text: str) -> None:
 def test_a_session_that_is_empty_long_or_unprintable_is_refused(text: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(text, SessionName)
+
+
+def test_a_directory_may_be_any_path_and_no_path_has_a_nul() -> None:
+    for path in ("/", "/a b", "/über\n/x", "/tmp/\ud7ff"):
+        assert msgspec.convert(path, DirectoryPath) == path
+    for path in ("", "/tmp/\x00x", "/tmp\x00", "\x00", "/x\n\x00"):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(path, DirectoryPath)
 
 
 @pytest.mark.parametrize("seconds", [-0.1, 60.5])

@@ -1,19 +1,24 @@
 """The servers that are known: announced, remembered, found again."""
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
+from tests.support.clock import ManualClock
 from tests.support.opencode import DIRECTORY, OpencodeDouble
 from tests.support.playbook import policy_of
 from tests.support.running_engine import engine_in, settings, until
 from tests.support.watching import NoFiles
 
 from fallbackd.engine.loop import Engine
-from fallbackd.fronts.opencode.front import BadServer, OpencodeFront
+from fallbackd.fronts.opencode import watch
+from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, BadServer, OpencodeFront
 from fallbackd.stores.memory import MemoryStore
 
 URL = "http://127.0.0.1:4096"
@@ -21,18 +26,25 @@ URL = "http://127.0.0.1:4096"
 
 @asynccontextmanager
 async def front(
-    place: Path, store: MemoryStore | None = None
+    place: Path,
+    store: MemoryStore | None = None,
+    *,
+    servers: dict[str, OpencodeDouble] | None = None,
+    configured: Mapping[str, str | None] | None = None,
+    clock: ManualClock | None = None,
 ) -> AsyncIterator[tuple[OpencodeFront, dict[str, OpencodeDouble], Engine]]:
-    servers: dict[str, OpencodeDouble] = {}
+    servers = {} if servers is None else servers
 
     def open_link(url: str, *, password: str | None) -> OpencodeDouble:
-        return servers.setdefault(url, OpencodeDouble(url))
+        server = servers.setdefault(url, OpencodeDouble(url))
+        server.passwords.append(password)
+        return server
 
     config = structs.replace(settings(), policy=policy_of(roles={"build": ["b/m"]}))
-    async with engine_in(place, config, store=store or MemoryStore()) as engine:
+    async with engine_in(place, config, store=store or MemoryStore(), clock=clock) as engine:
         found = OpencodeFront(engine, open_link, NoFiles())
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(found.run, {})
+            tasks.start_soon(found.run, configured or {})
             await anyio.lowlevel.checkpoint()
             yield found, servers, engine
             tasks.cancel_scope.cancel()
@@ -111,3 +123,156 @@ async def test_a_message_is_redirected_by_what_every_server_has_seen(tmp_path: P
             model="a/m",
         )
         assert found.model == "b/m"
+
+
+async def test_a_configuration_without_a_password_leaves_the_announced_one(
+    tmp_path: Path,
+) -> None:
+    async with front(tmp_path) as (f, servers, _):
+        await f.announce(URL, password="hunter2")
+        await until(lambda: f.states()[0].is_up)
+        f.configure({URL: None})
+        assert f.states()[0].is_up
+        assert servers[URL].passwords == ["hunter2"]
+        f.configure({URL: "another"})
+        assert servers[URL].passwords == ["hunter2", "another"]
+
+
+async def test_a_server_that_is_remembered_does_not_take_the_place_of_a_configured_one(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+    async with front(tmp_path, store) as (f, _, _):
+        await f.announce(URL, password=None)
+    async with front(tmp_path, store, configured={URL: "hunter2"}) as (f, servers, _):
+        await until(lambda: f.states() and f.states()[0].is_up)
+        assert servers[URL].passwords == ["hunter2"]
+        assert not f.states()[0].is_announced
+
+
+def down(url: str) -> OpencodeDouble:
+    server = OpencodeDouble(url)
+    server.is_down = True
+    return server
+
+
+async def test_a_new_server_takes_the_place_of_the_one_that_is_gone_for_longest(
+    tmp_path: Path,
+) -> None:
+    urls = [f"http://127.0.0.1:{5000 + number}" for number in range(MAX_SERVERS)]
+    clock = ManualClock()
+    gone = {url: down(url) for url in urls[1:]}
+    async with front(tmp_path, servers=gone, clock=clock) as (f, _, _):
+        for url in urls:
+            await f.announce(url, password=None)
+            clock.advance(1)
+        await until(lambda: f.states()[0].is_up)
+        await f.announce(urls[1], password=None)  # it still says that it is there
+        await f.announce(URL, password=None)
+        left = [one.url for one in f.states()]
+        assert len(left) == MAX_SERVERS
+        assert urls[2] not in left
+        assert {urls[0], urls[1], URL} <= set(left)
+
+
+async def test_a_server_that_is_gone_for_a_day_is_forgotten_and_one_that_is_up_is_not(
+    tmp_path: Path,
+) -> None:
+    store, clock = MemoryStore(), ManualClock()
+    other = "http://127.0.0.1:5000"
+    async with front(tmp_path, store, servers={other: down(other)}, clock=clock) as (f, _, engine):
+        await f.announce(URL, password=None)
+        await f.announce(other, password=None)
+        await until(lambda: f.states()[0].is_up)
+        clock.advance(FORGET_S - 3600)
+        await f.forget()
+        assert len(f.states()) == 2
+        clock.advance(7200)
+        seen_at = clock.now()
+        await f.forget()
+        assert [one.url for one in f.states()] == [URL]
+        remembered = json.loads(await engine.store.get_meta("opencode_servers") or "")
+        assert list(remembered) == [URL]
+        assert remembered[URL] >= seen_at
+
+
+async def test_a_session_that_nobody_knows_is_found_in_the_directory_that_was_announced(
+    tmp_path: Path,
+) -> None:
+    server = OpencodeDouble(URL)
+    server.only_in = "/elsewhere"
+    server.begins("ses_1", "m1", "a/m")
+    server.retries("ses_1", "Too many requests")
+    async with front(tmp_path, servers={URL: server}) as (f, _, _):
+        await f.announce(URL, password=None)
+        await until(lambda: f.states()[0].is_up)
+        assert server.prompts == []
+        assert await f.announce(URL, password=None, directory="/elsewhere")
+        await until(lambda: server.prompts)
+
+
+OTHER = "http://127.0.0.1:5000"
+
+
+async def left_at_revert(place: Path, store: MemoryStore, server: OpencodeDouble) -> None:
+    """A rescue that an earlier daemon has begun."""
+
+    def go_down(path: str) -> None:
+        server.is_down = server.is_down or path.endswith("/revert")
+
+    async with front(place, store, servers={URL: server}) as (f, _, _):
+        await f.announce(URL, password=None)
+        await until(lambda: f.states()[0].is_up)
+        server.on_call = go_down
+        server.begins("ses_1", "m1", "a/m")
+        server.retries("ses_1", "Too many requests")
+        await until(lambda: server.is_down)
+    server.on_call = lambda _: None
+
+
+def second_of(server: OpencodeDouble) -> OpencodeDouble:
+    """Another server of the same user."""
+    found = OpencodeDouble(OTHER)
+    found.sessions, found.messages = server.sessions, server.messages
+    return found
+
+
+async def test_a_rescue_goes_on_at_the_server_that_has_the_session_and_only_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "ELSEWHERE_S", 0.0)
+    store, server = MemoryStore(), OpencodeDouble(URL)
+    await left_at_revert(tmp_path, store, server)
+    server.is_down = False
+    servers = {URL: server, OTHER: second_of(server)}
+    known: dict[str, str | None] = dict.fromkeys(servers)
+    release, answer = anyio.Event(), server.call
+
+    async def slow(method: str, path: str, **more: Any) -> Any:
+        if path.endswith("/abort"):
+            await release.wait()
+        return await answer(method, path, **more)
+
+    server.call = slow  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        async with front(tmp_path, store, servers=servers, configured=known) as (f, _, _):
+            await until(lambda: f.states() and all(one.is_up for one in f.states()))
+            second = f._watches[OTHER]
+            assert second.sessions is not None
+            await second._catch_up(second.sessions)
+            assert servers[OTHER].calls == []
+            release.set()
+            await until(lambda: server.prompts)
+    assert [one["event"] for one in logs].count("rescue.resumed") == 1
+
+
+async def test_a_rescue_goes_on_at_another_server_where_its_own_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "ELSEWHERE_S", 0.0)
+    store, server = MemoryStore(), OpencodeDouble(URL)
+    await left_at_revert(tmp_path, store, server)
+    servers = {URL: server, OTHER: second_of(server)}
+    known: dict[str, str | None] = dict.fromkeys(servers)
+    async with front(tmp_path, store, servers=servers, configured=known):
+        await until(lambda: servers[OTHER].prompts)

@@ -15,7 +15,7 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.watched import Watched, Where
 from fallbackd.fronts.opencode.sessions import ProjectFiles
 from fallbackd.fronts.opencode.telling import Notice, notice_of, show
-from fallbackd.fronts.opencode.watch import Watch
+from fallbackd.fronts.opencode.watch import Peers, Watch
 from fallbackd.ports.opencode import OpenLink
 
 log = structlog.get_logger("opencode")
@@ -24,6 +24,7 @@ ANNOUNCED_KEY = "opencode_servers"
 MAX_SERVERS = 100
 FORGET_S = 24 * 3600.0
 """A server that announced itself and was not seen for so long is forgotten."""
+FORGET_EVERY_S = 600.0
 
 
 class BadServer(Exception):
@@ -45,6 +46,7 @@ class OpencodeFront:
         self._open_link = open_link
         self._files = files
         self._watches: dict[str, Watch] = {}
+        self._peers = Peers()
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._passwords: dict[str, str | None] = {}
         self._configured: frozenset[str] = frozenset()
@@ -66,9 +68,12 @@ class OpencodeFront:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 self.configure(servers)
-                for url in await self._remembered():
-                    self._add(url, None, is_announced=True)
-                await anyio.sleep_forever()
+                for url, seen_at in (await self._remembered()).items():
+                    if url not in self._watches:
+                        self._add(url, None, is_announced=True, seen_at=seen_at)
+                while True:
+                    await anyio.sleep(FORGET_EVERY_S)
+                    await self.forget()
         finally:
             self._tasks = None
             stop_hearing()
@@ -96,9 +101,12 @@ class OpencodeFront:
 
     # --- servers -------------------------------------------------------------------------------
 
-    async def announce(self, url: str, *, password: str | None) -> bool:
+    async def announce(self, url: str, *, password: str | None, directory: str = "") -> bool:
         """
         A server says that it is there.
+
+        Args:
+            directory: In which it has sessions.
 
         Returns:
             Whether it was known already.
@@ -112,35 +120,67 @@ class OpencodeFront:
         if known is not None and is_same:
             if not known.is_up:
                 known.look_now()
+            known.works_in(directory)
             return True
         if known is None and len(self._watches) >= MAX_SERVERS:
-            raise BadServer(f"{MAX_SERVERS} opencode servers are known already")
+            self._make_room()
         is_announced = url not in self._configured
-        if known is not None:
-            self._drop(url)
         self._add(url, password, is_announced=is_announced)
+        self._watches[url].works_in(directory)
         if is_announced:
             await self._remember()
         log.info("server.announced", server=url)
         return False
 
-    def _add(self, url: str, password: str | None, *, is_announced: bool) -> None:
+    def _make_room(self) -> None:
+        """
+        Raises:
+            BadServer: All of them are up, or configured.
+        """
+        gone = [one for one in self._watches.values() if one.is_announced and not one.is_up]
+        if not gone:
+            raise BadServer(f"{MAX_SERVERS} opencode servers are known already")
+        self._drop(min(gone, key=lambda one: one.seen_at).url)
+
+    async def forget(self) -> None:
+        """Let go of announced servers that were not seen for long, also in the records."""
+        before = self.watched.now - FORGET_S
+        for one in list(self._watches.values()):
+            if one.is_announced and not one.is_up and one.seen_at < before:
+                self._drop(one.url)
+                log.info("server.forgotten", server=one.url)
+        await self._remember()
+
+    def _add(
+        self, url: str, password: str | None, *, is_announced: bool, seen_at: float | None = None
+    ) -> None:
+        """Without a password the one that is known goes on holding: it was announced."""
         known = self._watches.get(url)
         if known is not None:
-            if self._passwords.get(url) == password:
+            if password is None or self._passwords.get(url) == password:
                 known.is_announced = known.is_announced and is_announced
                 return
             self._drop(url)
+        directories = () if known is None else known.directories
         link = self._open_link(url, password=password)
-        watch = Watch(self.watched, link, self._files, is_announced=is_announced)
+        watch = Watch(
+            self.watched,
+            link,
+            self._files,
+            self._peers,
+            is_announced=is_announced,
+            seen_at=self.watched.now if seen_at is None else seen_at,
+        )
+        for directory in directories:
+            watch.works_in(directory)
         self._watches[url] = watch
         self._passwords[url] = password
         if self._tasks is not None:
-            self._tasks.start_soon(self._watch, watch)
+            scope = self._scopes[url] = anyio.CancelScope()
+            self._tasks.start_soon(self._watch, watch, scope)
 
-    async def _watch(self, watch: Watch) -> None:
-        with anyio.CancelScope() as scope:
-            self._scopes[watch.url] = scope
+    async def _watch(self, watch: Watch, scope: anyio.CancelScope) -> None:
+        with scope:
             try:
                 await watch.run()
             finally:
@@ -154,24 +194,29 @@ class OpencodeFront:
         if scope is not None:
             scope.cancel()
 
-    async def _remembered(self) -> list[str]:
+    async def _remembered(self) -> dict[str, float]:
         """Addresses only: passwords are not kept, and come again with the next announcement."""
         text = await self._engine.store.get_meta(ANNOUNCED_KEY)
         try:
             found = json.loads(text or "{}")
         except ValueError:
-            return []
+            return {}
         now = self.watched.now
         urls = found.items() if isinstance(found, dict) else ()
-        return [
-            url
+        usable = [
+            (url, float(at))
             for url, at in urls
             if isinstance(at, int | float) and now - at < FORGET_S and _is_usable(url)
-        ][:MAX_SERVERS]
+        ]
+        return dict(usable[:MAX_SERVERS])
 
     async def _remember(self) -> None:
         now = self.watched.now
-        urls = {one.url: now for one in self._watches.values() if one.is_announced}
+        urls = {
+            one.url: now if one.is_up else one.seen_at
+            for one in self._watches.values()
+            if one.is_announced
+        }
         await self._engine.store.set_meta(ANNOUNCED_KEY, json.dumps(urls))
 
     # --- messages that are about to be sent ------------------------------------------------------

@@ -315,17 +315,17 @@ class Sessions:
 
     # --- after a gap ---------------------------------------------------------------------------
 
-    async def catch_up(self, known: Sequence[Session]) -> None:
+    async def catch_up(self, known: Sequence[Session], *, directories: Sequence[str] = ()) -> None:
         """
         What happened while nobody listened: turns that are over, retries that go on.
 
         Args:
             known: Sessions on record that live at this server.
+            directories: More of them, in which sessions may be on no record.
         """
-        directories = {"", *(one.project for one in known)}
         states: dict[str, Any] = {}
         is_complete = True
-        for directory in directories:
+        for directory in {"", *directories, *(one.project for one in known)}:
             called = await self._link.call("GET", "/session/status", directory=directory)
             is_complete = is_complete and called.is_good and isinstance(called.body, dict)
             for name, status in (called.body if is_complete else {}).items():
@@ -343,13 +343,14 @@ class Sessions:
 
     async def resume(self, session: Session) -> None:
         """Go on with a rescue that an earlier run of the daemon, or a lost server, left."""
-        rescue = session.rescue
-        if rescue is None:
-            return
         track = self.track(session.session, session.project)
         at = At(link=self._link, session=session.session, directory=track.directory)
-        log.warning("rescue.resumed", session=session.session, step=rescue.step)
         async with track.lock:  # what comes meanwhile waits
+            now = await self._watched.session(session.session)
+            rescue = None if now is None else now.rescue
+            if rescue is None:
+                return
+            log.warning("rescue.resumed", session=session.session, step=rescue.step)
             await self._replay(track, at, rescue).run(is_resumed=True)
 
     def _replay(self, track: Track, at: At, rescue: Rescue) -> Replay:

@@ -6,13 +6,14 @@ One opencode server, for as long as it is known: found, followed, lost, found ag
                 └──── waits, up to 10 s ◀── stream of events ends
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 import anyio.abc
 import structlog
 
+from fallbackd.core.state import Session
 from fallbackd.engine.watched import Watched
 from fallbackd.fronts.opencode.convert import Fields
 from fallbackd.fronts.opencode.sessions import ProjectFiles, Sessions
@@ -22,21 +23,43 @@ log = structlog.get_logger("opencode")
 
 HEALTH_LIMIT_S = 1.0
 """A request in the first moment of its socket is never answered (measured)."""
+ELSEWHERE_S = 2.0
+"""How long a rescue is left to the server that it was begun at, before another one goes on."""
+MAX_DIRECTORIES = 200
 FIRST_WAIT_S = 0.2
 MAX_WAIT_S = 10.0
+
+
+class Peers:
+    """What the watches of several servers know of each other: a session is known to all."""
+
+    def __init__(self) -> None:
+        self.up: set[str] = set()
+        """Addresses of those that are followed."""
+        self.resuming: set[str] = set()
+        """Rescues that one of them goes on with."""
 
 
 class Watch:
     """
     Attributes:
         is_up: It answers, and its events are followed.
+        seen_at: When it showed itself last. Of no meaning while it is up.
     """
 
     def __init__(
-        self, watched: Watched, link: Link, files: ProjectFiles, *, is_announced: bool
+        self,
+        watched: Watched,
+        link: Link,
+        files: ProjectFiles,
+        peers: Peers,
+        *,
+        is_announced: bool,
+        seen_at: float,
     ) -> None:
         self.link = link
         self.is_announced = is_announced
+        self.seen_at = seen_at
         self.is_up = False
         self.version: str | None = None
         self.since_at: float | None = None
@@ -44,6 +67,9 @@ class Watch:
         self.sessions: Sessions | None = None
         self._watched = watched
         self._files = files
+        self._peers = peers
+        self._directories: dict[str, None] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._sooner = anyio.Event()
 
     @property
@@ -52,12 +78,34 @@ class Watch:
 
     def look_now(self) -> None:
         """It has just shown itself."""
+        self.seen_at = self._watched.now
         self._sooner.set()
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        return tuple(self._directories)
+
+    def works_in(self, directory: str) -> None:
+        """It has said that it has sessions there, which may be on no record."""
+        if not directory or directory in self._directories:
+            return
+        self._directories[directory] = None
+        while len(self._directories) > MAX_DIRECTORIES:
+            self._directories.pop(next(iter(self._directories)))
+        if self.is_up and self._tasks is not None and self.sessions is not None:
+            self._tasks.start_soon(self._look_around, self.sessions, (directory,))
 
     async def run(self) -> None:
         """Until cancelled."""
+        try:
+            await self._run()
+        finally:
+            self._peers.up.discard(self.url)
+
+    async def _run(self) -> None:
         wait_s = FIRST_WAIT_S
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             self.sessions = Sessions(
                 self._watched, self.link, self._files, lambda work: tasks.start_soon(work)
             )
@@ -70,6 +118,8 @@ class Watch:
                     log.exception("server.broke", server=self.url)
                 if self.is_up:
                     self.is_up = False
+                    self.seen_at = self._watched.now
+                    self._peers.up.discard(self.url)
                     log.warning("server.lost", server=self.url)
                 with anyio.move_on_after(wait_s):
                     await self._sooner.wait()
@@ -98,6 +148,7 @@ class Watch:
                 if not self.is_up:
                     # Only now nothing is missed any more.
                     self.is_up = True
+                    self._peers.up.add(self.url)
                     self.since_at = self._watched.now
                     log.info("server.followed", server=self.url, version=self.version)
                     tasks.start_soon(self._catch_up, sessions)
@@ -108,16 +159,44 @@ class Watch:
     async def _catch_up(self, sessions: Sessions) -> None:
         try:
             self._watched.know(models_of(await self._get("/config/providers")))
-            await sessions.catch_up(await self._watched.living_at(self.url))
-            for session in await self._watched.unfinished():
-                called = await self.link.call(
-                    "GET", f"/session/{session.session}", directory=session.project
-                )
-                # A session is known to every server of its user, whoever wrote it down.
-                if called.is_good or session.server == self.url:
-                    await sessions.resume(session)
+            known = await self._watched.living_at(self.url)
+            await sessions.catch_up(known, directories=self.directories)
+            unfinished = await self._watched.unfinished()
+            for session in unfinished:
+                if session.server == self.url:
+                    await self._resume(sessions, session)
+            others = [one for one in unfinished if one.server != self.url]
+            if others:
+                await anyio.sleep(ELSEWHERE_S)
+                for session in others:
+                    await self._resume_here(sessions, session.session)
         except Exception:
             log.exception("server.broke", server=self.url)
+
+    async def _look_around(self, sessions: Sessions, directories: Sequence[str]) -> None:
+        try:
+            await sessions.catch_up((), directories=directories)
+        except Exception:
+            log.exception("server.broke", server=self.url)
+
+    async def _resume_here(self, sessions: Sessions, name: str) -> None:
+        """A session is known to every server of its user, whoever wrote it down."""
+        session = await self._watched.session(name)
+        if session is None or session.rescue is None or session.server in self._peers.up:
+            return
+        called = await self.link.call("GET", f"/session/{name}", directory=session.project)
+        if called.is_good:
+            await self._resume(sessions, session)
+
+    async def _resume(self, sessions: Sessions, session: Session) -> None:
+        name = "" if session.rescue is None else session.rescue.id
+        if name in self._peers.resuming:
+            return
+        self._peers.resuming.add(name)
+        try:
+            await sessions.resume(session)
+        finally:
+            self._peers.resuming.discard(name)
 
     async def _get(self, path: str) -> Any:
         called = await self.link.call("GET", path)

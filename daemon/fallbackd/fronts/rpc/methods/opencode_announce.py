@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     front = front_of(session)
     try:
-        is_known = await front.announce(params.url, password=params.password)
+        is_known = await front.announce(
+            params.url, password=params.password, directory=params.directory or ""
+        )
     except BadServer as error:
         raise RpcError(
             codes.NOT_PERMITTED, f"`url`: {error}.", data={"path": "url", "kind": "server"}
