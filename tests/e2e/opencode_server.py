@@ -32,7 +32,10 @@ BUDGET_MS = 20_000
 
 
 class Server:
-    def __init__(self, home: Home, env: Mapping[str, str], log_path: Path) -> None:
+    def __init__(
+        self, home: Home, env: Mapping[str, str], log_path: Path, *, hostname: str
+    ) -> None:
+        self.hostname = hostname
         self.home = home
         self.env = env
         self.log_path = log_path
@@ -51,7 +54,12 @@ class Server:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [str(install.BIN / "opencode"), "serve", "--port", str(self.port)],
+                [
+                    str(install.BIN / "opencode"),
+                    "serve",
+                    *("--hostname", self.hostname),
+                    *("--port", str(self.port)),
+                ],
                 cwd=self.home.work,
                 env=dict(self.env),
                 stdin=subprocess.DEVNULL,
@@ -132,7 +140,12 @@ def said(messages: list[dict[str, Any]], role: str) -> list[tuple[str, str]]:
 
 @asynccontextmanager
 async def opencode(
-    home: Home, provider: Provider, *, plugin: Path | None = None, **env: str
+    home: Home,
+    provider: Provider,
+    *,
+    plugin: Path | None = None,
+    hostname: str = "127.0.0.1",
+    **env: str,
 ) -> AsyncIterator[Server]:
     settings = {
         "autoupdate": False,
@@ -154,7 +167,9 @@ async def opencode(
     place.write_text(json.dumps(settings, indent=2))
     # With a plugin it waits until the types of plugins are installed, or cannot be.
     offline = {"npm_config_fetch_retries": "0"}
-    server = Server(home, {**home.env, **offline, **env}, home.path / "opencode-serve.log")
+    server = Server(
+        home, {**home.env, **offline, **env}, home.path / "opencode-serve.log", hostname=hostname
+    )
     try:
         await server.start()
         yield server

@@ -79,14 +79,18 @@ def has_answer(messages: list[dict[str, Any]]) -> bool:
 
 
 @asynccontextmanager
-async def scene(tmp_path: Path, *, plugin: Path | None = None) -> AsyncIterator[Scene]:
+async def scene(
+    tmp_path: Path, *, plugin: Path | None = None, hostname: str = "127.0.0.1"
+) -> AsyncIterator[Scene]:
     """Without a plugin the daemon is told of the server by its configuration."""
     with anyio.fail_after(2 * HANG_S):
         async with provider() as served:
             home = build_home(tmp_path, served, names=("opencode",))
             runtime = tmp_path / "run"
             async with (
-                opencode(home, served, plugin=plugin, FALLBACKD_SOCKET=str(runtime)) as server,
+                opencode(
+                    home, served, plugin=plugin, hostname=hostname, FALLBACKD_SOCKET=str(runtime)
+                ) as server,
                 holding_proxy(server.port) as proxy,
             ):
                 config = CONFIG.format(servers="" if plugin else json.dumps(proxy.url))
@@ -258,7 +262,7 @@ PARTS = (
 async def test_with_the_plugin_messages_go_at_once_where_they_will_be_answered(
     tmp_path: Path,
 ) -> None:
-    async with scene(tmp_path, plugin=PLUGIN) as s:
+    async with scene(tmp_path, plugin=PLUGIN, hostname="0.0.0.0") as s:
         s.provider.behave("a", "429", retry_after_s=None)
         first = await s.asks()
         assert said(await s.answer(first), "assistant") == ANSWERED
@@ -278,9 +282,27 @@ async def test_with_the_plugin_messages_go_at_once_where_they_will_be_answered(
         await s.daemon.stop()
         alone = await s.asks()
         assert said(await s.answer(alone), "assistant") == [("a/m", TEXT)]
+        await s.until(lambda: notices(s, "fallbackd does not run any more"))
         await s.daemon.start()
         await s.followed(times=2)
         commands = await s.server.call("GET", "/command")
         assert "fallback-status" in [one["name"] for one in commands]
         tools = await s.server.call("GET", "/experimental/tool/ids")
         assert "fallback-status" in tools
+        await after_its_window_a_model_is_used_again(s)
+
+
+async def after_its_window_a_model_is_used_again(s: Scene) -> None:
+    config = s.daemon.config_path.read_text()
+    s.daemon.config_path.write_text(config.replace("window_s = 600", "window_s = 10"))
+    await s.call("config.reload")
+    await s.forget()
+    s.provider.behave("a", "429", retry_after_s=None)
+    first = await s.asks()
+    assert said(await s.answer(first), "assistant") == ANSWERED
+    s.provider.behave("a", "ok")
+    with anyio.fail_after(HANG_S):
+        while (await s.health("a/m"))["state"] != "healthy":
+            await anyio.sleep(LOOK_S)
+    second = await s.asks()
+    assert said(await s.answer(second), "assistant") == [("a/m", TEXT)]

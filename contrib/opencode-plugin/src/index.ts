@@ -2,7 +2,8 @@
 // and shows its state. Without a daemon everything is as without the plugin.
 
 import type { Hooks, Plugin, PluginInput, ToolDefinition } from "@opencode-ai/plugin"
-import { Daemon, socketPath, within } from "./rpc.ts"
+import { addressOf } from "./address.ts"
+import { Daemon, Refused, socketPath, within } from "./rpc.ts"
 
 const REDIRECT_LIMIT_MS = 50
 const STATUS_LIMIT_MS = 5000
@@ -19,35 +20,51 @@ type Options = { budgetMs?: number }
 const plugin: Plugin = async (input, options?: Options) => {
   const budgetMs = options?.budgetMs ?? REDIRECT_LIMIT_MS
   let announcing = false
+  let isSettled = false // the daemon has taken this server, or will never
+  let misses = 0
+  const server = addressOf(input.serverUrl)
   const daemon = new Daemon(socketPath(), () => void announce())
   const tell = notices(input)
 
-  async function announce(): Promise<boolean> {
-    if (announcing) return daemon.isOpen
+  async function announce(): Promise<void> {
+    if (announcing) return
     announcing = true
+    isSettled = false
     try {
       const password = process.env["OPENCODE_SERVER_PASSWORD"]
-      const said = await within(
-        daemon.call<object>("opencode.announce", {
-          url: String(input.serverUrl).replace(/\/$/, "").replace("//localhost:", "//127.0.0.1:"),
-          directory: input.directory,
-          ...(password ? { password } : {}),
-        }),
-        ANNOUNCE_LIMIT_MS,
+      const said = daemon.call<object>("opencode.announce", {
+        url: server,
+        directory: input.directory,
+        ...(password ? { password } : {}),
+      })
+      const heard = said.then(
+        () => (isSettled = true),
+        (error: unknown) => {
+          if (!(error instanceof Refused) || error.kind === "draining") return
+          isSettled = true
+          tell(`fallbackd does not watch this opencode: ${error.message}`)
+        },
       )
-      return said !== undefined
+      await within(heard, ANNOUNCE_LIMIT_MS)
     } finally {
       announcing = false
     }
+    misses = daemon.isOpen ? 0 : misses + 1
   }
 
   // A daemon that comes up later, or comes back, hears of this server without being asked.
+  // One that only starts again is back before it is missed twice.
   const timer = setInterval(() => {
-    if (!daemon.isOpen) void announce()
+    if (daemon.isOpen && isSettled) return
+    void announce().then(() => {
+      if (misses === 2) tell("fallbackd does not run any more: models are used as they are chosen")
+    })
   }, ANNOUNCE_EVERY_MS)
   timer.unref?.()
-  void announce().then((heard) => {
-    if (!heard && !daemon.isOpen) tell("fallbackd is not running: models are used as they are chosen")
+  void announce().then(() => {
+    if (misses === 0) return
+    misses = 2 // said now, and not again with the next look
+    tell("fallbackd is not running: models are used as they are chosen")
   })
 
   const hooks: Hooks = {
@@ -60,7 +77,7 @@ const plugin: Plugin = async (input, options?: Options) => {
           session: asked.sessionID,
           model: named,
           directory: input.directory,
-          server: String(input.serverUrl).replace(/\/$/, "").replace("//localhost:", "//127.0.0.1:"),
+          server,
           ...(output.message.agent ?? asked.agent
             ? { agent: output.message.agent ?? asked.agent }
             : {}),

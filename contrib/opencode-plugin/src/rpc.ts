@@ -7,9 +7,17 @@ import { join } from "node:path"
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json }
 
+type Problem = { message?: string; data?: { kind?: string } }
 type Waiting = { resolve: (value: unknown) => void; reject: (error: Error) => void }
 
-export class Refused extends Error {}
+export class Refused extends Error {
+  constructor(
+    message: string,
+    readonly kind?: string,
+  ) {
+    super(message)
+  }
+}
 
 /** Where the daemon listens, in the order in which it looks for its own place. */
 export function socketPath(env: NodeJS.ProcessEnv = process.env): string {
@@ -76,7 +84,7 @@ export class Daemon {
     this.rest = lines.pop() ?? ""
     for (const line of lines) {
       if (line.trim() === "") continue
-      let message: { id?: number; result?: unknown; error?: { message?: string } }
+      let message: { id?: number; result?: unknown; error?: Problem }
       try {
         message = JSON.parse(line)
       } catch {
@@ -85,7 +93,8 @@ export class Daemon {
       if (typeof message.id !== "number") continue
       const waiting = this.waiting.get(message.id)
       this.waiting.delete(message.id)
-      if (message.error) waiting?.reject(new Refused(message.error.message ?? "refused"))
+      const problem = message.error
+      if (problem) waiting?.reject(new Refused(problem.message ?? "refused", problem.data?.kind))
       else waiting?.resolve(message.result)
     }
   }
