@@ -31,6 +31,7 @@ READ_ONLY = frozenset(
         "delegation.log",
         "delegation.wait",
         "explain",
+        "question.list",
         "rpc.discover",
         "session.get",
         "session.list",

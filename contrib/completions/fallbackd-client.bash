@@ -8,7 +8,11 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="call cancel classify completions config delegate doctor drain events explain health log ping report resolve sessions show shutdown status suggest usage wait" ;;
+            children="answer call cancel classify completions config delegate doctor drain events explain health log ping questions report resolve sessions show shutdown status suggest usage wait" ;;
+        "answer")
+            flags="-h --help --socket --json --note"
+            valued="--socket --note"
+            children="" ;;
         "call")
             flags="-h --help --socket --json"
             valued="--socket"
@@ -85,6 +89,10 @@ _fallbackd_client_table() {
             flags="-h --help --socket --json"
             valued="--socket"
             children="" ;;
+        "questions")
+            flags="-h --help --socket --json --session --all"
+            valued="--socket --session"
+            children="" ;;
         "report")
             flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --next-lease --started-at --file --stream --exit-code --http-status --header --exception"
             valued="--socket --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception"
@@ -128,6 +136,8 @@ _fallbackd_client_table() {
 _fallbackd_client_value() {
     case $1 in
         ":--socket") _fallbackd_client_paths -f ;;
+        "answer:--socket") _fallbackd_client_paths -f ;;
+        "answer:1") _fallbackd_client_ask questions ;;
         "call:--socket") _fallbackd_client_paths -f ;;
         "call:1") _fallbackd_client_ask methods ;;
         "cancel:--socket") _fallbackd_client_paths -f ;;
@@ -174,6 +184,8 @@ _fallbackd_client_value() {
         "log:--socket") _fallbackd_client_paths -f ;;
         "log:1") _fallbackd_client_ask delegations ;;
         "ping:--socket") _fallbackd_client_paths -f ;;
+        "questions:--socket") _fallbackd_client_paths -f ;;
+        "questions:--session") _fallbackd_client_ask sessions ;;
         "report:--socket") _fallbackd_client_paths -f ;;
         "report:--backend") _fallbackd_client_ask backends ;;
         "report:--session") _fallbackd_client_ask sessions ;;

@@ -22,6 +22,7 @@ def test_without_a_file_the_built_in_profiles_and_chains_are_in_force() -> None:
         "numasec",
         "hermes-api",
         "claude",
+        "in-session",
     ]
     assert built_in.options.keys() == built_in.policy.backends.keys()
     assert {

@@ -2,16 +2,18 @@
 
 from fallbackd.backends import KINDS
 from fallbackd.config import profiles
+from fallbackd.core.policy import IN_SESSION_KIND
 
 
 def test_the_kinds_that_a_file_may_name_are_those_that_exist() -> None:
-    assert set(profiles.KIND_NAMES) == set(KINDS)
+    # Nothing is started in the session, so there is nothing to know about how.
+    assert set(profiles.KIND_NAMES) == {*KINDS, IN_SESSION_KIND}
     assert set(profiles.KIND_ALIASES.values()) <= set(KINDS)
     assert not profiles.LATER_KINDS & set(KINDS)
 
 
 def test_every_profile_is_of_a_kind_that_exists_and_has_options() -> None:
-    assert {backend.kind for backend in profiles.BACKENDS.values()} <= set(KINDS)
+    assert {backend.kind for backend in profiles.BACKENDS.values()} <= set(profiles.KIND_NAMES)
     assert profiles.OPTIONS.keys() == profiles.BACKENDS.keys()
 
 

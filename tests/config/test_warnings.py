@@ -106,7 +106,8 @@ CASES: list[tuple[str, list[str]]] = [
         '[backends.acme]\nkind = "generic-cly"\ncommand = ["acme"]',
         [
             'backends.acme.kind: "generic-cly" is not one of "anthropic-http", "claude", "codex", '
-            '"gemini", "generic-cli", "google-http", "hermes-api", "numasec", "openai-http", '
+            '"gemini", "generic-cli", "google-http", "hermes-api", "in-session", "numasec", '
+            '"openai-http", '
             '"opencode", "openrouter-http". Did you mean "generic-cli"? '
             "As it is, the backend is left out."
         ],
@@ -155,18 +156,14 @@ CASES: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        '[backends.codex]\napi_mode = "chat"\nfallback_model = "m"\ncost = "metered"',
+        '[backends.codex]\napi_mode = "chat"',
         [
-            "backends.codex.fallback_model: has no effect yet: a missing model is not swapped.",
             "backends.codex.api_mode: has no effect: codex is no HTTP API.",
         ],
     ),
     (
         '[backends.codex]\nmodel = "m"\nfallback_model = "m"',
-        [
-            "backends.codex.fallback_model: has no effect yet: a missing model is not swapped.",
-            "backends.codex.fallback_model: is the model of the backend itself.",
-        ],
+        ["backends.codex.fallback_model: is the model of the backend itself: it helps nobody."],
     ),
     (
         '[backends.x]\nkind = "generic-cli"\ncommand = ["x"]\nstdin = "none"',
@@ -201,10 +198,6 @@ CASES: list[tuple[str, list[str]]] = [
         ['chains.x[1]: "codex" is equal to an earlier entry; it is left out.'],
     ),
     (
-        '[chains]\nx = [{ backend = "in-session", tier = "in_session" }]',
-        ['chains.x[0]: "in-session" has no effect yet: work is not handed back; it is left out.'],
-    ),
-    (
         '[roles.build]\nfallback_on = ["rate_limit", "rate", "cancelled"]\nchain = "nope"',
         [
             'roles.build.chain: "nope" is no name in [chains]; it is left out.',
@@ -214,12 +207,14 @@ CASES: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        '[roles.judge]\non_outage = "ask"\nreturn_to_better = { policy = "successes", n = 5 }',
+        '[roles.judge]\non_outage = "ask"\nreturn_to_better = { policy = "successes", n = 0 }\n'
+        '[roles.build]\nmust_differ_from = ["auther", "gpt"]\nreturn_to_better = { n = 7 }',
         [
-            "roles.judge.on_outage: has no effect yet: every role falls back alike.",
-            "roles.judge.return_to_better.n: has no effect yet: successes are not counted.",
-            'roles.judge.return_to_better.policy: "successes" has no effect yet; '
-            'the default "idle" is used.',
+            "roles.judge.return_to_better.n: 0: must be a whole number from 1 to 1000; "
+            "the default 5 is used.",
+            'roles.build.must_differ_from[0]: "auther" is neither "author" nor a family that any '
+            'backend has. Did you mean "author"?',
+            'roles.build.return_to_better.n: has an effect only with policy = "successes".',
         ],
     ),
     (

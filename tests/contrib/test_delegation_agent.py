@@ -360,7 +360,7 @@ def test_platforms_and_chains_are_those_of_the_daemon() -> None:
     assert {
         first: [entry.backend for entry in rest] for first, rest in CHAINS.items()
     } == MODULE.FALLBACK_CHAIN
-    assert set(MODULE.PLATFORMS) == set(BACKENDS) - {"claude"}
+    assert set(MODULE.PLATFORMS) == set(BACKENDS) - {"claude", "in-session"}
     for name, platform in MODULE.PLATFORMS.items():
         assert platform["max_context"] == BACKENDS[name].context_tokens
 

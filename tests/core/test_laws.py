@@ -17,6 +17,7 @@ from tests.support.playbook import (
     T0,
     Playbook,
     delegate,
+    entry,
     fail,
     failed,
     policy_of,
@@ -39,6 +40,7 @@ from fallbackd.core.events import (
     HealthMarked,
     HealthPaused,
     HealthResumed,
+    QuestionAnswered,
     ReadinessSeen,
     Reported,
     ResolveRequested,
@@ -52,13 +54,23 @@ from fallbackd.core.exchange import Output, ProviderAnswered
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, Outage, from_disk
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
-from fallbackd.core.policy import Backend
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
+from fallbackd.core.questions import USE
 from fallbackd.core.state import Decision, Delegation
 
 NAMES = ("a", "b", "c", "d")
 POLICY = policy_of(
-    Backend(id=BackendId("a"), kind="codex", model="m", quota="q", provider="p1"),
-    Backend(id=BackendId("b"), kind="opencode", quota="q"),
+    Backend(
+        id=BackendId("a"),
+        kind="codex",
+        model="m",
+        fallback_model="m2",
+        quota="q",
+        provider="p1",
+        family="gpt",
+        cost="subscription",
+    ),
+    Backend(id=BackendId("b"), kind="opencode", quota="q", family="claude"),
     Backend(id=BackendId("c"), kind="generic-cli", plain_output=True, hourly_cap=6),
     Backend(
         id=BackendId("d"),
@@ -68,9 +80,33 @@ POLICY = policy_of(
         loopback=True,
         credentials=("k1", "k2"),
         context_tokens=1_000_000,
+        cost="metered",
     ),
+    Backend(id=BackendId("in-session"), kind=IN_SESSION_KIND),
     chains={"a": ["b", "c", "d"], "b": ["a", "d"], "*": ["c", "a"]},
-    roles={"build": ["b", "a", "c"]},
+    roles={
+        "build": ["b", "a", "c"],
+        "write": Role(
+            name="write",
+            kind="creative",
+            chain=(entry("b"), entry("a"), entry("in-session")),
+            on_outage="ask",
+            question_timeout_s=500,
+        ),
+        "judge": Role(
+            name="judge",
+            kind="adversarial",
+            chain=(entry("a"), Entry(backend=BackendId("c"), tier="api"), entry("b"), entry("d")),
+            must_differ_from=("author",),
+        ),
+        "climb": Role(
+            name="climb",
+            chain=(entry("a"), entry("b"), entry("c")),
+            return_policy="successes",
+            return_n=2,
+            on_outage="skip",
+        ),
+    },
     max_running=3,
 )
 SCOPES = ("a", "b", "c", "d", "quota:q", "model:a/m", "provider:p1", "credential:p1/k1")
@@ -177,7 +213,10 @@ class Laws(RuleBasedStateMachine):
     @rule(
         session=st.integers(0, 4),
         backend=st.one_of(st.none(), backends),
-        role=st.one_of(st.none(), st.just("build")),
+        role=st.sampled_from([None, None, "build", "write", "judge", "climb"]),
+        on_partial=st.sampled_from([None, None, "ask", "fail"]),
+        allow_metered=st.booleans(),
+        differs_from=st.sampled_from([None, None, None, ("gpt",), ("?",)]),
         cwd=st.sampled_from(["", "/w", "/w/x", "/v"]),
         mode=st.sampled_from(["interactive", "batch"]),
         timeout_s=st.one_of(st.none(), st.none(), st.sampled_from([5.0, 100.0])),
@@ -282,6 +321,23 @@ class Laws(RuleBasedStateMachine):
     def a_caller_cancels(self, index: int) -> None:
         name = self._any(sorted(self.world.accepted), index)
         self.world.when(CancelRequested(delegation=DelegationId(name)))
+
+    @rule(index=pick, choice=pick, twice=st.booleans())
+    def a_person_answers(self, index: int, choice: int, *, twice: bool) -> None:
+        asked = [
+            one.question for one in self.world.peek().active.values() if one.question is not None
+        ]
+        question = self._any(sorted(asked, key=lambda one: one.question), index)
+        chosen = question.options[choice % len(question.options)].choice
+        event = QuestionAnswered(
+            question=question.question, delegation=question.delegation, choice=chosen, uid=1000
+        )
+        self.world.when(event)
+        assert self.world.decision.rejection is None
+        if twice:
+            self.world.when(event)
+            assert self.world.decision.rejection is not None
+            assert self.world.decision.changes == ()
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 20.0, 61.0, 301.0, 1000.0, 4000.0, 90_000.0]))
     def time_passes(self, seconds: float) -> None:
@@ -466,7 +522,36 @@ class Laws(RuleBasedStateMachine):
     @invariant()
     def walks_are_bounded(self) -> None:
         for name in self.world.accepted:
-            laws.a_walk_is_bounded(self.world.delegation(name))
+            one = self.world.delegation(name)
+            by_choice = sum(1 for each in one.questions if (each.choice or "").startswith(USE))
+            laws.a_walk_is_bounded(structs.replace(one, budget=one.budget + by_choice))
+
+    @invariant()
+    def a_question_is_open_exactly_while_a_person_is_asked(self) -> None:
+        for name in self.world.accepted:
+            one = self.world.delegation(name)
+            is_asked = one.question is not None
+            if not one.cancelling:
+                assert is_asked == (one.state == "awaiting_answer") or one.outcome is not None
+            if is_asked:
+                assert one.running is None
+            assert all(each.closed_at is not None for each in one.questions[:-1])
+
+    @invariant()
+    def nobody_is_charged_or_judged_by_his_own_without_a_person(self) -> None:
+        families = {"a": "gpt", "b": "claude"}
+        for name in self.world.accepted:
+            one = self.world.delegation(name)
+            chosen = {each.choice.removeprefix(USE) for each in one.questions if each.choice}
+            for each in one.attempts:
+                if each.backend in chosen:
+                    continue
+                assert one.allow_metered or each.backend != "d"
+                if one.differs_from:
+                    assert "?" not in one.differs_from
+                    assert families.get(each.backend) not in (None, *one.differs_from)
+                if one.creative:
+                    assert each.backend == one.requested
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
@@ -491,6 +576,11 @@ class Laws(RuleBasedStateMachine):
             if world.attempts:
                 name = sorted(world.attempts)[0]
                 world.when(failed(name, fail(Reason.AUTH, at=world.now)))
+            elif asked := [one.question for one in world.peek().active.values() if one.question]:
+                name, delegation = asked[0].question, asked[0].delegation
+                world.when(
+                    QuestionAnswered(question=name, delegation=delegation, choice="stop", uid=0)
+                )
             else:
                 due = world.next_wake()
                 assert due is not None, world.peek().active

@@ -12,6 +12,7 @@ from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.questions import Question, options_with
 from fallbackd.core.rules import Rule
 from fallbackd.core.state import (
     Decision,
@@ -31,6 +32,15 @@ from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem
 from fallbackd.stores.memory import MemoryStore
 
 NOW = 1_800_000_000.0
+QUESTION = Question(
+    question="d1.q1",
+    delegation=DelegationId("d1"),
+    session="s1",
+    kind="outage",
+    text="codex is out. Who does it?",
+    options=options_with(("opencode",), wait="wait until codex is back"),
+    opened_at=NOW,
+)
 
 
 class FixedClock:
@@ -137,6 +147,19 @@ class ScriptedEngine:
             size_bytes=3,
             ended=True,
         )
+
+    async def questions(
+        self, *, session: str | None = None, only_open: bool = True, limit: int = 100
+    ) -> Sequence[Question]:
+        self.calls.append(("questions", (session, only_open, limit)))
+        return [one for each in self.found.values() for one in each.questions]
+
+    async def answer(
+        self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
+    ) -> Question:
+        self.calls.append(("answer", (question, choice, note, uid, pid)))
+        self._raise("answer")
+        return QUESTION
 
     async def story(self, delegation_id: str) -> Sequence[PutStory]:
         return [PutStory(delegation=DelegationId(delegation_id), at=NOW, event="Started")]

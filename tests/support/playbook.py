@@ -190,7 +190,8 @@ class Playbook:
                 self._pending.extend(
                     Woke(delegation=one.delegation, luck=self.luck)
                     for one in self.memory.mirror.active.values()
-                    if one.state in ("waiting", "queued") and one.running is None
+                    if (one.state in ("waiting", "queued") or one.cancelling)
+                    and one.running is None
                 )
             case _:
                 pass

@@ -191,10 +191,36 @@ def attempts_table(attempts: Sequence[Json], style: Style) -> str:
 
 
 def question_view(question: dict[str, Json]) -> str:
-    lines = [f"a question is open ({question.get('question', '?')}): {question.get('text', '')}"]
+    name = one_line(question.get("question", "?"))
+    if question.get("choice"):
+        return f"question {name}: {one_line(question.get('text', ''))}\n  {answered_line(question)}"
+    lines = [f"a question is open ({name}): {one_line(question.get('text', ''))}"]
+    if question.get("closed_at") is not None:
+        lines = [f"question {name} was closed: {one_line(question.get('text', ''))}"]
+        return "\n".join(lines)
     options = question.get("options") or []
     lines += [f"  {option.get('choice', '?')}: {option.get('text', '')}" for option in options]
+    lines.append(f"  answer it: `fallbackd-client answer {name} CHOICE`")
+    if question.get("deadline_at") is not None:
+        lines.append(f"  until {when(question['deadline_at'], now())}")
     return "\n".join(lines)
+
+
+def answered_line(question: dict[str, Json]) -> str:
+    """What was chosen, by whom and when."""
+    by = question.get("answered_by") or {}
+    who = "" if by.get("uid") is None else f" by user {by['uid']}"
+    pid = "" if by.get("pid") is None else f" (pid {by['pid']})"
+    at = "" if question.get("answered_at") is None else f", {when(question['answered_at'], now())}"
+    line = f"{one_line(question.get('question', '?'))}: {one_line(question.get('choice', '?'))}"
+    note = f" – {one_line(question['note'])}" if question.get("note") else ""
+    return f"{line}{who}{pid}{at}{note}"
+
+
+def questions_view(questions: Sequence[Json], style: Style) -> str:
+    if not questions:
+        return "no open questions"
+    return "\n\n".join(question_view(question) for question in questions)
 
 
 def sessions_table(sessions: Sequence[Json], style: Style) -> str:
@@ -239,13 +265,25 @@ def usage_table(rows: Sequence[Json], style: Style) -> str:
             row.get("input_tokens", 0),
             row.get("output_tokens", 0),
             "" if row.get("cost_usd") is None else f"{row['cost_usd']:.4f}",
+            row.get("cost") or "",
             "" if row.get("cap") is None else f"{row['cap']:g} {row.get('unit') or ''}",
         ]
         for row in rows
     ]
     if not cells:
         return "nothing used"
-    headers = ["BACKEND", "PERIOD", "SESSION", "ATTEMPTS", "FAILED", "IN", "OUT", "USD", "CAP"]
+    headers = [
+        "BACKEND",
+        "PERIOD",
+        "SESSION",
+        "ATTEMPTS",
+        "FAILED",
+        "IN",
+        "OUT",
+        "USD",
+        "COST",
+        "CAP",
+    ]
     return table(headers, cells, style, coloured=len(headers))
 
 

@@ -115,6 +115,8 @@ class Question(Struct, frozen=True, kw_only=True):
     answered_by: AnsweredBy | None = None
     choice: str | None = None
     note: str | None = None
+    closed_at: float | None = None
+    """When it stopped to wait, answered or not; null while it is open."""
 
 
 class HandedBack(Struct, frozen=True, kw_only=True):
@@ -290,7 +292,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 
     backend: str
     period: str
-    """hour, day, week, total."""
+    """hour, day (UTC), week (seven days), total; `since` where that was asked for."""
     since_at: float | None = None
     session: str | None = None
     model: str | None = None
@@ -302,6 +304,8 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     cap: float | None = None
     unit: str | None = None
+    cost: str | None = None
+    """Who pays: subscription, metered, local; null where nobody has said."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from fallbackd.backends.spec import Options
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 
 KIND_NAMES = (
     "anthropic-http",
@@ -18,6 +18,7 @@ KIND_NAMES = (
     "generic-cli",
     "google-http",
     "hermes-api",
+    "in-session",
     "numasec",
     "openai-http",
     "opencode",
@@ -27,7 +28,7 @@ KIND_NAMES = (
 
 KIND_ALIASES: Mapping[str, str] = {"generic": "generic-cli"}
 
-LATER_KINDS = frozenset({"bedrock-http", "in-session", "opencode-server"})
+LATER_KINDS = frozenset({"bedrock-http", "opencode-server"})
 """Known words of the contract that this version cannot start yet."""
 
 JUDGED_KINDS = frozenset(
@@ -65,6 +66,7 @@ _BACKENDS = (
         kind="codex",
         name="Codex CLI",
         family="gpt",
+        cost="subscription",
         context_tokens=200_000,
         shown_cap=50,
         scores={
@@ -80,6 +82,7 @@ _BACKENDS = (
         kind="gemini",
         name="Gemini CLI",
         family="gemini",
+        cost="subscription",
         context_tokens=1_000_000,
         shown_cap=1_000_000,
         cap_unit="tokens",
@@ -108,10 +111,20 @@ _BACKENDS = (
         name="Hermes API server",
         provider="127.0.0.1:8088",
         loopback=True,
+        cost="local",
         shown_cap=200,
     ),
     # Behind the others, so that it wins no tie against them.
-    Backend(id=CLAUDE, kind="claude", name="Claude Code", family="claude", context_tokens=200_000),
+    Backend(
+        id=CLAUDE,
+        kind="claude",
+        name="Claude Code",
+        family="claude",
+        cost="subscription",
+        context_tokens=200_000,
+    ),
+    # Nothing is started: the caller does the work. Only where a chain or a caller names it.
+    Backend(id=IN_SESSION, kind=IN_SESSION_KIND, name="In the session", suggestible=False),
 )
 
 BACKENDS: Mapping[BackendId, Backend] = {backend.id: backend for backend in _BACKENDS}

@@ -27,9 +27,6 @@ _SECRET_HEADERS = frozenset(
 
 _OF_BACKEND = frozenset(Backend.__struct_fields__) - {"id", "kind", "credentials"}
 _OF_OPTIONS = frozenset(Options.__struct_fields__) - {"credentials"}
-_LATER = {
-    "fallback_model": "a missing model is not swapped",
-}
 
 _HINTS = {
     "command": 'write it as a list, without a shell: command = ["program", "--flag"]',
@@ -55,9 +52,8 @@ def read_backends(raw: object, say: Say) -> Backends:
     left_out: set[str] = set()
     for key, value in table(raw, "backends", say).items():
         path = join("backends", key)
-        if not _ID.fullmatch(key) or key == profiles.IN_SESSION:
-            why = "no name for a backend" if key != profiles.IN_SESSION else "reserved"
-            say(path, f"{show(key)} is {why}; the table is left out.")
+        if not _ID.fullmatch(key):
+            say(path, f"{show(key)} is no name for a backend; the table is left out.")
             left_out.add(key)
             continue
         made = _backend(BackendId(key), value, path, say)
@@ -94,11 +90,8 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     kind = _kind(id, given, path, say)
     if kind is None:
         return None
-    for name, why in _LATER.items():
-        if name in given:
-            say(join(path, name), f"has no effect yet: {why}.")
     if given.get("fallback_model", "") == given.get("model", own.model):
-        say(join(path, "fallback_model"), "is the model of the backend itself.")
+        say(join(path, "fallback_model"), "is the model of the backend itself: it helps nobody.")
     _drop_secrets(given, path, say)
     _drop_bad_url(given, path, say)
     check_http(kind, given, path, say)

@@ -3,20 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.config import profiles
 from fallbackd.config.fields import Say, convert, guess, join, read, show, table
 from fallbackd.config.schema import EntryTable, ReturnTable, RoleTable
 from fallbackd.core.failures import Reason
+from fallbackd.core.families import AUTHOR, known_families
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import HOPPING, Backend, Entry, Role, implicit_backend
-
-_LATER_ROLE = {
-    "kind": "every role falls back alike",
-    "on_outage": "every role falls back alike",
-    "must_differ_from": "families of models are not compared",
-}
+from fallbackd.core.policy import HOPPING, Backend, Entry, Policy, Role, implicit_backend
 
 
 class Known(Struct, kw_only=True):
@@ -87,9 +82,6 @@ def _entry(raw: object, path: str, known: Known, say: Say) -> Entry | None:
         if not isinstance(raw, Mapping) or "backend" not in raw:
             say(path, "names no backend; it is left out.")
         return None
-    if id == profiles.IN_SESSION:
-        say(path, '"in-session" has no effect yet: work is not handed back; it is left out.')
-        return None
     if known.find(id) is None:
         if id not in known.left_out:
             near = guess(id, known.backends)
@@ -115,11 +107,7 @@ def read_roles(
             say,
             by_hand=frozenset({"chain", "fallback_on", "return_to_better"}),
         )
-        for key, why in _LATER_ROLE.items():
-            if given.pop(key, None) is not None and isinstance(value, Mapping):
-                if key == "kind":
-                    given["kind"] = value["kind"]
-                say(join(path, key), f"has no effect yet: {why}.")
+        _doubt_families(given.get("must_differ_from", ()), path, known, say)
         if "chain" in given:
             given["chain"] = _role_chain(given["chain"], join(path, "chain"), chains, known, say)
         if "fallback_on" in given:
@@ -127,7 +115,8 @@ def read_roles(
         back = given.pop("return_to_better", None)
         if back is not None:
             given |= _return(back, join(path, "return_to_better"), say)
-        roles[name] = Role(name=name, **given)
+        role = Role(name=name, **given)
+        roles[name] = structs.replace(role, on_outage=role.outage_policy)
     return roles
 
 
@@ -167,13 +156,20 @@ def _reasons(raw: object, path: str, say: Say) -> frozenset[Reason] | None:
     return frozenset(found)
 
 
+def _doubt_families(words: tuple[str, ...], path: str, known: Known, say: Say) -> None:
+    families = known_families(Policy(backends=known.backends))
+    for number, word in enumerate(words):
+        if word != AUTHOR and word not in families:
+            here = join(join(path, "must_differ_from"), number)
+            near = guess(word, (AUTHOR, *sorted(families)))
+            say(here, f'{show(word)} is neither "author" nor a family that any backend has.{near}')
+
+
 def _return(raw: object, path: str, say: Say) -> dict[str, Any]:
-    given = read(raw, ReturnTable, path, say, in_use=lambda name: "idle" if name == "policy" else 0)
-    for key in ("n", "step"):
-        if key in given:
-            say(join(path, key), "has no effect yet: successes are not counted.")
-    policy = given.get("policy")
-    if policy == "successes":
-        say(join(path, "policy"), '"successes" has no effect yet; the default "idle" is used.')
-        return {}
-    return {"return_policy": policy} if policy else {}
+    plain = Role(name="")
+    given = read(raw, ReturnTable, path, say, in_use=lambda name: getattr(plain, f"return_{name}"))
+    if given.get("policy") != "successes":
+        for key in ("n", "step"):
+            if key in given:
+                say(join(path, key), 'has an effect only with policy = "successes".')
+    return {f"return_{key}": value for key, value in given.items()}

@@ -127,6 +127,9 @@ class RoleTable(Struct, frozen=True, kw_only=True):
     max_fallback_depth: Annotated[int, Meta(ge=1, le=10)] | None = None
     idle_s: Annotated[float, Meta(ge=0, le=604_800)] | None = None
     return_to_better: ReturnTable | None = None
+    allow_metered: bool | None = None
+    fallback_model: ShortText | None = None
+    question_timeout_s: Seconds | None = None
 
 
 class SignatureTable(Struct, frozen=True, kw_only=True):

@@ -108,8 +108,19 @@ def _role(role: Role) -> dict[str, Any]:
         "enabled": role.enabled,
         "max_fallback_depth": role.max_fallback_depth,
         "idle_s": role.idle_s,
-        "return_to_better": {"policy": role.return_policy},
+        "on_outage": role.on_outage,
+        "must_differ_from": list(role.must_differ_from) or None,
+        "allow_metered": role.allow_metered,
+        "fallback_model": role.fallback_model,
+        "question_timeout_s": role.question_timeout_s,
+        "return_to_better": _return(role),
     }
+
+
+def _return(role: Role) -> dict[str, Any]:
+    if role.return_policy != "successes":
+        return {"policy": role.return_policy}
+    return {"policy": role.return_policy, "n": role.return_n, "step": role.return_step}
 
 
 def _without_nulls(value: object) -> object:

@@ -14,12 +14,17 @@ from fallbackd.core.credentials import pick
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, early_trial_at, is_leased, view
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.policy import Backend, Entry, Policy, Role
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role
 from fallbackd.core.scopes import find_backend, model_of, scopes_of, worst
 from fallbackd.core.state import Meter, Session, Verdict, VerdictWord
+from fallbackd.core.tiers import FREE, Limits, forbidden, is_missing_model, labelled, wanted
 
 LONGEST_TRIAL_S = 300.0
 """A trial without a limit of its own is decided by then: the first answer of batch work."""
+
+
+NEVER_BY_TIME: frozenset[VerdictWord] = frozenset({"context", "must_differ", "consent"})
+"""Verdicts that do not change when an outage ends."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -43,7 +48,10 @@ class Request(Struct, frozen=True, kw_only=True):
     not_provider: str | None = None
     """After a malformed request: only another provider than this one."""
     preferred: BackendId | None = None
-    """Session affinity: before the others of its state."""
+    """Session affinity, or the way back up: before the others of its state."""
+    preferred_model: str | None = None
+    """Which of its models, where the chain has several."""
+    limits: Limits = FREE
     local_only: bool = False
     """This machine has no network: only candidates on this machine."""
     last_resort: bool = False
@@ -91,7 +99,7 @@ def resolve(
 ) -> Resolved:
     seen = [
         _look(entry, request, policy, health, meters, now=now)
-        for entry in dict.fromkeys(candidates)
+        for entry in wanted(dict.fromkeys(candidates), policy, health, now=now)
     ]
     usable = [index for index, one in enumerate(seen) if one.choice is not None]
     best = min(usable, key=lambda index: _order(seen[index], request), default=None)
@@ -104,7 +112,11 @@ def resolve(
     if best is not None:
         choice = seen[best].choice
         verdicts[best] = structs.replace(verdicts[best], verdict="chosen")
-    returns = [one.returns_at for one in seen if one.returns_at is not None]
+    returns = [
+        one.returns_at
+        for one in seen
+        if one.returns_at is not None and one.verdict.verdict not in NEVER_BY_TIME
+    ]
     stated = [
         one.returns_at
         for one in seen
@@ -120,7 +132,12 @@ def resolve(
 
 
 def _order(one: _Seen, request: Request) -> tuple[int, int]:
-    is_preferred = one.choice is not None and one.choice.backend.id == request.preferred
+    choice = one.choice
+    is_preferred = (
+        choice is not None
+        and choice.backend.id == request.preferred
+        and request.preferred_model in (None, choice.model)
+    )
     return (one.rank, 0 if is_preferred else 1)
 
 
@@ -158,6 +175,8 @@ def _look(
         luck=request.luck,
     )
     scopes = scopes_of(backend, model, credential)
+    if entry.tier == "model":
+        scopes = tuple(one for one in scopes if not is_missing_model(health.get(one)))
     state, record = worst(health, scopes, now=now)
     outage = None if record is None else record.outage
     reason = None if outage is None else outage.reason.value
@@ -203,6 +222,8 @@ def _look(
         return refuse("same_as_failed", "the same provider, model and credential have failed")
     if why := _too_small(backend, request):
         return refuse("context", why)
+    if (no := forbidden(entry, backend, model, request.limits)) is not None:
+        return refuse(*no)
     if (
         request.not_provider is not None
         and (backend.provider or backend.id) == request.not_provider
@@ -260,7 +281,7 @@ def _look(
             tier=entry.tier,
             credential=credential,
         ),
-        rank=1 if state.state == "cooldown" else 0,
+        rank=2 if backend.kind == IN_SESSION_KIND else int(state.state == "cooldown"),
     )
 
 
@@ -353,9 +374,10 @@ def candidates_for(
     exists and is not empty. Chains are not joined.
     """
     found = chain or ()
-    if not found and role is not None:
-        known = find_role(policy, role)
-        found = known.chain if known is not None and known.enabled else ()
+    known = None if role is None else find_role(policy, role)
+    if not found and known is not None and known.enabled:
+        found = known.chain
+    fallback_model = None if known is None else known.fallback_model
     requested = backend
     if requested is None and not found and session is not None:
         requested = session.original
@@ -367,10 +389,10 @@ def candidates_for(
         first = found[:1]
         if model is not None and first:
             first = (structs.replace(first[0], model=model),)
-        return (*first, *found[1:])
+        return labelled((*first, *found[1:]), policy, fallback_model=fallback_model)
     head = Entry(backend=requested, model=model)
     rest = tuple(e for e in found if not (e.backend == requested and e.model in (model, None)))
-    return (head, *rest)
+    return labelled((head, *rest), policy, fallback_model=fallback_model)
 
 
 def find_role(policy: Policy, name: str) -> Role | None:

@@ -16,6 +16,7 @@ from fallbackd.core import (
     decide_credentials,
     decide_endings,
     decide_health,
+    decide_questions,
     decide_resume,
 )
 from fallbackd.core.draft import Draft
@@ -35,6 +36,7 @@ from fallbackd.core.events import (
     HealthMarked,
     HealthPaused,
     HealthResumed,
+    QuestionAnswered,
     ReadinessSeen,
     Reported,
     ResolveRequested,
@@ -46,6 +48,7 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.health import shift_outage
 from fallbackd.core.policy import Policy
+from fallbackd.core.questions import shifted
 from fallbackd.core.state import Decision, Delegation, Snapshot
 
 
@@ -68,6 +71,8 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             return decide_admit.delegate_requested(draft, event)
         case CancelRequested():
             return decide_admit.cancel_requested(draft, event)
+        case QuestionAnswered():
+            return decide_questions.question_answered(draft, event)
         case AttemptStarted():
             decide_attempts.attempt_started(draft, event)
         case AttemptAnswered():
@@ -157,6 +162,8 @@ def _shifted(delegation: Delegation, by_s: float) -> Delegation:
         attempts=attempts,
         waiting=waiting,
         marks=marks,
+        questions=shifted(delegation.questions, by_s),
+        rests_until_at=moved(delegation.rests_until_at),
         deadline_at=moved(delegation.deadline_at),
         last_activity_at=moved(delegation.last_activity_at),
     )

@@ -10,6 +10,7 @@ from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.resolution import tried_key
+from fallbackd.core.role_rules import rules_for
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Delegation, Rejection, RejectionKind, Session
 from fallbackd.core.stopping import stop_below, stopping
@@ -106,6 +107,14 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     max_hops = policy.defaults.max_fallback_depth
     if role is not None and role.max_fallback_depth is not None:
         max_hops = role.max_fallback_depth
+    rules = rules_for(
+        policy,
+        role,
+        draft.snapshot.session,
+        candidates,
+        allow_metered=event.allow_metered,
+        differs_from=event.differs_from,
+    )
     warnings: tuple[str, ...] = ()
     if event.role is not None and role is None:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
@@ -142,6 +151,11 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         boot=event.boot,
         env_names=event.env_names,
         metadata=event.metadata,
+        creative=rules.creative,
+        on_outage=rules.on_outage,
+        allow_metered=rules.allow_metered,
+        differs_from=rules.differs_from,
+        question_timeout_s=rules.question_timeout_s,
     )
     draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
     draft.put_session(session)  # held from now on, also while the work waits for its place

@@ -16,7 +16,10 @@ from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, is_lease
 from fallbackd.core.offline import own_trouble
+from fallbackd.core.outages import guard
 from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.recovery import answered_by, missed_by, prefer, role_counting
+from fallbackd.core.role_rules import rules_for
 from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Hop, Rejection, Session
@@ -45,17 +48,33 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
     if session is not None and event.backend is None:
         idle_s = draft.now - session.last_used_at
         preferred = session.answered_by if idle_s < policy.defaults.idle_s else None
+    role = None if event.role is None else find_role(policy, event.role)
+    rules = rules_for(
+        policy,
+        role,
+        session,
+        candidates,
+        allow_metered=event.allow_metered,
+        differs_from=event.differs_from,
+    )
     request = Request(
         prompt_tokens=event.prompt_tokens,
         preferred=preferred,
-        last_resort=event.lease is not None,
+        last_resort=event.lease is not None and rules.on_outage == "fallback",
+        limits=rules.limits,
     )
-    resolved = draft.resolve(candidates, request)
+    counting = role_counting(policy, event.role)
+    if counting is not None and event.backend is None:
+        request = prefer(draft, counting, candidates, session, request)
+    resolved, _ = guard(draft, rules, candidates, request, draft.resolve(candidates, request))
     choice = resolved.choice
     found = resolution_of(candidates, resolved)
     if choice is not None:
         found = leased(draft, found, choice, event.lease, owner=event.owner)
         draft.count_credential(choice.backend.id, counted_credential(choice))
+    if counting is not None and session is not None and choice is not None:
+        rises = request.preferred == choice.backend.id != session.answered_by
+        session = structs.replace(session, current=choice.backend.id) if rises else session
     if event.session is not None and choice is not None and candidates:
         draft.put_session(_resolved_session(draft, event, session, candidates[0], choice.backend))
     return draft.finish(answer=found)
@@ -124,7 +143,7 @@ def reported(draft: Draft, event: Reported) -> Decision:
             draft.succeed(backend, model=model, credential=event.credential, started_at=started_at)
             draft.count_usage(backend.id, event.usage)
             if session is not None:
-                draft.put_session(_served(draft, session, backend))
+                draft.put_session(_served(draft, session, backend, model))
             return draft.finish(answer=ReportAnswer())
         case "failure":
             return _reported_failure(draft, event, backend, model, session, was_trial=bool(lease))
@@ -143,12 +162,17 @@ def _give_back(draft: Draft, lease: AttemptId) -> bool:
     return was_held
 
 
-def _served(draft: Draft, session: Session, backend: Backend) -> Session:
+def _served(draft: Draft, session: Session, backend: Backend, model: str | None) -> Session:
     returned = backend.id == session.original
+    role = role_counting(draft.policy, session.role)
+    if role is not None:
+        chain = candidates_for(draft.policy, backend=None, role=role.name, chain=None)
+        session = answered_by(draft, role, chain, session, backend=backend.id, model=model)
     return structs.replace(
         session,
         current=backend.id,
         answered_by=backend.id,
+        answered_model=model,
         depth=0 if returned else session.depth,
         notices_sent=() if returned else session.notices_sent,
         last_used_at=draft.now,
@@ -220,15 +244,21 @@ def _reported_failure(
             draft.put_session(structs.replace(session, last_used_at=draft.now))
         return draft.finish(answer=ReportAnswer(failure=failure))
     tried = frozenset({candidate_key(backend.id, None), candidate_key(backend.id, event.model)})
-    larger_than = backend.context_tokens if failure.shrink_input else None
-    resolved = draft.resolve(
-        candidates,
-        Request(
-            tried=tried,
-            larger_than=larger_than,
-            local_only=failure.reason is Reason.LOCAL_NETWORK,
-        ),
+    rules = rules_for(
+        draft.policy, known, session, candidates, allow_metered=False, differs_from=None
     )
+    larger_than = backend.context_tokens if failure.shrink_input else None
+    request = Request(
+        tried=tried,
+        larger_than=larger_than,
+        local_only=failure.reason is Reason.LOCAL_NETWORK,
+        limits=rules.limits,
+    )
+    counting = role_counting(draft.policy, role)
+    if counting is not None and session is not None:
+        session = missed_by(draft, counting, candidates, session, backend=backend.id, model=model)
+        request = prefer(draft, counting, candidates, session, request)
+    resolved, _ = guard(draft, rules, candidates, request, draft.resolve(candidates, request))
     following = None
     if resolved.choice is not None:
         following = resolution_of(candidates, resolved)

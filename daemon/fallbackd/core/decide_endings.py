@@ -2,6 +2,7 @@
 
 from msgspec import structs
 
+from fallbackd.core.asking import ask_about_part
 from fallbackd.core.chain import candidate_key
 from fallbackd.core.decide_admit import session_of
 from fallbackd.core.decide_attempts import current_of, has_alternative
@@ -14,6 +15,7 @@ from fallbackd.core.failures import DAEMON_LOST_DETAIL, LOW_CONFIDENCE, Failure,
 from fallbackd.core.meter import add_cost
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.recovery import counted, tell_return
 from fallbackd.core.resolution import entry_of
 from fallbackd.core.retry_budget import may_retry
 from fallbackd.core.rotation import first_throttle
@@ -136,12 +138,14 @@ def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: 
         # Nothing is started in its place, so the answer counts; but somebody has to know.
         left = f"processes of {attempt.backend} (pid {attempt.pid}) may still run"
         delegation = structs.replace(delegation, warnings=(*delegation.warnings, left))
+    tell_return(draft, delegation, session, attempt)
     returned = attempt.backend == session.original
     session = structs.replace(
-        session,
+        counted(draft, delegation, session, attempt),
         current=attempt.backend,
         current_model=attempt.model,
         answered_by=attempt.backend,
+        answered_model=attempt.model,
         depth=0 if returned else session.depth,
         notices_sent=() if returned else _still_away(session, attempt.backend),
         usage=_periods(session, attempt, delegation.usage),
@@ -223,6 +227,9 @@ def _failed(
             failure=failure,
             message="two providers reject the form of the request",
         )
+        return
+    if attempt.effects != "none" and delegation.on_partial == "ask":
+        ask_about_part(draft, delegation, session, attempt)
         return
     if attempt.effects != "none" and delegation.on_partial != "continue":
         end(

@@ -18,6 +18,7 @@ from fallbackd.core.failures import NEVER_MARKS, Reason
 from fallbackd.core.health import Health, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import REASONS
+from fallbackd.core.recovery import role_counting
 from fallbackd.core.scopes import backend_scope, find_backend, is_scope_of, own_health, touched
 from fallbackd.core.state import Session
 
@@ -249,6 +250,8 @@ def _tell_recovery(draft: Draft, session: Session) -> None:
     Say once that the one is healthy again from which a session has fallen to where it is now,
     where that was told; never while a turn runs.
     """
+    if role_counting(draft.policy, session.role) is not None:
+        return  # what the clock says is no sign of life: the return itself is told
     told = [pair.rpartition(">") for pair in session.notices_sent]
     original = next((left for left, _, to in reversed(told) if to == session.current), None)
     backend = None if original is None else find_backend(draft.policy, BackendId(original))

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from fallbackd.core.decide_admit import session_of
 from fallbackd.core.draft import Draft
-from fallbackd.core.effects import StartAttempt, StopAttempt, WakeAt
+from fallbackd.core.effects import AskPerson, StartAttempt, StopAttempt, WakeAt
 from fallbackd.core.events import Resumed
 from fallbackd.core.starts import handoff
 from fallbackd.core.state import Delegation
@@ -20,8 +20,10 @@ def resumed(draft: Draft, event: Resumed) -> None:
     any more who wants it, and what it has done to files is unknown.
     """
     delegation = draft.snapshot.delegation
-    if delegation is None or delegation.is_ended or delegation.state == "awaiting_answer":
+    if delegation is None or delegation.is_ended:
         return
+    if delegation.question is not None:
+        draft.effects.append(AskPerson(delegation=delegation.delegation))  # it is open still
     rebooted = bool(delegation.boot) and delegation.boot != event.boot
     running = delegation.running
     if running is None:

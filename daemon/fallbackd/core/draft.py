@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import structs
 
+from fallbackd.core import day_use, meter
 from fallbackd.core import health as machine
-from fallbackd.core import meter
 from fallbackd.core.chain import Request, Resolved, resolve
 from fallbackd.core.effects import Effect, Export, WakeWaiting
 from fallbackd.core.exchange import Usage
@@ -242,11 +242,15 @@ class Draft:
     def count_usage(self, backend: BackendId, usage: Usage) -> None:
         if usage == Usage():
             return
-        self.meters[backend] = meter.used(self.meters.get(backend), backend, usage, now=self.now)
+        used = meter.used(self.meters.get(backend), backend, usage, now=self.now)
+        days = day_use.added(used.days, now=self.now, usage=usage)
+        self.meters[backend] = structs.replace(used, days=days)
         self._metered[backend] = None
 
     def count_end(self, backend: BackendId, state: str) -> None:
-        self.meters[backend] = meter.ended(self.meters.get(backend), backend, state, now=self.now)
+        ended = meter.ended(self.meters.get(backend), backend, state, now=self.now)
+        days = day_use.added(ended.days, now=self.now, state=state)
+        self.meters[backend] = structs.replace(ended, days=days)
         self._metered[backend] = None
 
     def count_time(self, backend: BackendId, *, actual_s: float, estimate_s: float) -> None:

@@ -41,6 +41,18 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
     delegation: DelegationId
 
 
+class AskPerson(Struct, frozen=True, kw_only=True, tag="ask_person"):
+    """A question is open: those who wait for the end are told so. The answer comes later."""
+
+    delegation: DelegationId
+
+
+class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
+    """The question is answered: whoever waits from now on waits for the end again."""
+
+    delegation: DelegationId
+
+
 class WakeAt(Struct, frozen=True, kw_only=True, tag="wake_at"):
     """Bring `Woke` at `at`. A later order for the same key replaces an earlier one."""
 
@@ -58,4 +70,4 @@ class Export(Struct, frozen=True, kw_only=True, tag="export"):
     """Health has changed: whoever keeps a copy of it outside may write it anew."""
 
 
-Effect = StartAttempt | StopAttempt | Answer | WakeAt | WakeWaiting | Export
+Effect = StartAttempt | StopAttempt | Answer | AskPerson | GoOn | WakeAt | WakeWaiting | Export

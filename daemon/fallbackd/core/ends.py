@@ -2,12 +2,17 @@
 
 from msgspec import structs
 
+from fallbackd.core.chain import NEVER_BY_TIME
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import Answer
 from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.families import UNKNOWN, family_of, family_of_model
+from fallbackd.core.questions import closed
 from fallbackd.core.resolution import request_of
-from fallbackd.core.state import Delegation, DelegationState, Outcome, Session
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.state import Delegation, DelegationState, HandedBack, Outcome, Session
 from fallbackd.core.stopping import below
+from fallbackd.core.views import fallback_from
 
 ABOUT_THE_TASK = frozenset(
     {
@@ -30,9 +35,12 @@ def end(
     failure: Failure | None = None,
     message: str | None = None,
     retry_at: float | None = None,
+    handed_back: HandedBack | None = None,
 ) -> None:
     """Give the delegation its one answer, now or when nothing runs any more that it began."""
-    outcome = Outcome(state=state, failure=failure, message=message, retry_at=retry_at)
+    outcome = Outcome(
+        state=state, failure=failure, message=message, retry_at=retry_at, handed_back=handed_back
+    )
     if below(draft, delegation):
         hold(draft, structs.replace(delegation, outcome=outcome))
         draft.put_session(session)
@@ -59,7 +67,13 @@ def close(draft: Draft, delegation: Delegation, session: Session, outcome: Outco
         delegation,
         state=state,
         served_by=None if served_by is None else served_by.backend,
-        tier_served=None if served_by is None else served_by.tier,
+        tier_served="in_session"
+        if state == "handed_back"
+        else (None if served_by is None else served_by.tier),
+        handed_back=outcome.handed_back,
+        questions=closed(delegation.questions, now=now),
+        forced=None,
+        rests_until_at=None,
         failure=outcome.failure if state != "succeeded" else None,
         message=message,
         warnings=warnings,
@@ -71,6 +85,8 @@ def close(draft: Draft, delegation: Delegation, session: Session, outcome: Outco
     )
     _tell_parent(draft, ended)
     draft.put_delegation(ended)
+    if state in ("succeeded", "handed_back") and delegation.creative:
+        session = structs.replace(session, author_family=_author(draft, ended))
     if session.running == delegation.delegation:
         session = structs.replace(session, running=None, last_used_at=now)
     draft.put_session(session)
@@ -80,13 +96,24 @@ def close(draft: Draft, delegation: Delegation, session: Session, outcome: Outco
         backend=ended.served_by or ended.active,
         state=state,
         served_by=ended.served_by,
-        fallback_from=ended.requested if ended.hops else None,
+        fallback_from=fallback_from(ended),
         reason=None if ended.failure is None else ended.failure.reason.value,
+        detail=None if ended.failure is None else ended.failure.detail,
         retry_at=outcome.retry_at,
     )
     draft.tell(ended, "ended", outcome=state + (f": {message}" if message else ""))
     draft.effects.append(Answer(delegation=delegation.delegation))
     draft.wake_waiting()
+
+
+def _author(draft: Draft, ended: Delegation) -> str:
+    """The family of whoever wrote the answer."""
+    hint = ended.handed_back
+    if hint is not None:
+        return (hint.model and family_of_model(hint.model)) or UNKNOWN
+    last = ended.attempts[-1]
+    backend = find_backend(draft.policy, last.backend)
+    return (backend and family_of(backend, last.model)) or UNKNOWN
 
 
 def _tell_parent(draft: Draft, ended: Delegation) -> None:
@@ -157,6 +184,7 @@ def earliest_return(draft: Draft, delegation: Delegation) -> float | None:
         one.until_at
         for one in delegation.verdicts
         if one.until_at is not None
+        and one.verdict not in NEVER_BY_TIME
         and (one.state in ("rate_limited", "broken") or one.verdict == "in_trial")
     ]
     return min(known, default=None)

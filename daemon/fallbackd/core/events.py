@@ -33,6 +33,9 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     """The attempt from inside which it comes; None: the one that runs."""
     prompt_tokens: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
+    allow_metered: bool = False
+    differs_from: tuple[str, ...] | None = None
+    """Families of models, `?` for one that nobody knows; None: whom the role says."""
     log_dir: str = ""
     """Where the logs of its attempts go; the log of attempt n is `<log_dir>/<n>/output.log`."""
     boot: str = ""
@@ -96,6 +99,18 @@ class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel_requested")
     delegation: DelegationId
 
 
+class QuestionAnswered(Struct, frozen=True, kw_only=True, tag="question_answered"):
+    """A person has chosen."""
+
+    question: str
+    delegation: DelegationId
+    """The one that the question belongs to, by its name."""
+    choice: str
+    note: str | None = None
+    uid: int
+    pid: int | None = None
+
+
 class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested"):
     session: SessionId | None = None
     role: str | None = None
@@ -104,6 +119,8 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
     chain_name: str | None = None
     model: str | None = None
     prompt_tokens: int | None = None
+    allow_metered: bool = False
+    differs_from: tuple[str, ...] | None = None
     lease: AttemptId | None = None
     """Minted by the engine where the caller wants to make the call itself."""
     owner: str | None = None
@@ -224,6 +241,7 @@ Event = (
     | AttemptEnded
     | Woke
     | CancelRequested
+    | QuestionAnswered
     | ResolveRequested
     | Reported
     | HealthMarked

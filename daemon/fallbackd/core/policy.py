@@ -136,6 +136,19 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     delegation_ttl_s: Annotated[float, Meta(ge=60)] = 30 * DAY_S
 
 
+Cost = Literal["subscription", "metered", "local"]
+OnOutage = Literal["stop", "skip", "ask", "fallback"]
+RoleKind = Literal["creative", "adversarial", "validator", "utility"]
+
+ON_OUTAGE: Mapping[RoleKind, OnOutage] = {
+    "creative": "stop",
+    "adversarial": "ask",
+    "validator": "ask",
+    "utility": "fallback",
+}
+"""What a role does about a service that is out, where its table does not say."""
+
+
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of a chain."""
 
@@ -186,7 +199,10 @@ class Backend(Struct, frozen=True, kw_only=True):
     backoff_base_s: float | None = None
     backoff_max_s: float | None = None
     allow_env: tuple[str, ...] = ()
-    cost: Literal["subscription", "metered", "local"] | None = None
+    cost: Cost | None = None
+    """Who pays for a call: a plan that is paid already, each call by itself, or nobody."""
+    fallback_model: str | None = None
+    """Used once in place of a model that is missing."""
     reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=dict)
     """Overrides of the policy for this backend (imported configurations)."""
 
@@ -195,12 +211,30 @@ class Role(Struct, frozen=True, kw_only=True):
     name: str
     chain: tuple[Entry, ...] = ()
     enabled: bool = True
-    kind: Literal["creative", "adversarial", "validator", "utility"] | None = None
+    kind: RoleKind | None = None
     fallback_on: frozenset[Reason] | None = None
     """Null: every reason with `hop`."""
     max_fallback_depth: int | None = None
     idle_s: float | None = None
-    return_policy: Literal["idle", "new_session"] = "idle"
+    return_policy: Literal["idle", "new_session", "successes"] = "idle"
+    return_n: int = 5
+    """Of the policy `successes`: answers before somebody better is looked for."""
+    return_step: Literal["best", "one"] = "best"
+    on_outage: OnOutage | None = None
+    """Null: by the kind; a role without a kind falls back."""
+    must_differ_from: tuple[str, ...] = ()
+    """`author`, or families of models."""
+    allow_metered: bool = False
+    fallback_model: str | None = None
+    """Instead of the one of each backend."""
+    question_timeout_s: float | None = None
+    """How long its questions wait for a person; null: for ever."""
+
+    @property
+    def outage_policy(self) -> OnOutage:
+        if self.on_outage is not None:
+            return self.on_outage
+        return "fallback" if self.kind is None else ON_OUTAGE[self.kind]
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -232,6 +266,9 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 HOPPING = frozenset(reason for reason, flags in FLAGS.items() if flags.hop)
 
+IN_SESSION_KIND = "in-session"
+"""The kind of backend that does nothing: the work is handed back to the caller."""
+
 OPENCODE = BackendId("opencode")
 """Whose limits a `provider/model` id shares."""
 _IMPLICIT = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(?:/[\w.:@+-]{1,200})+", re.ASCII)
@@ -262,4 +299,5 @@ def implicit_backend(id: str, *, like: Backend | None = None) -> Backend | None:
         backoff_base_s=like.backoff_base_s if like else None,
         backoff_max_s=like.backoff_max_s if like else None,
         allow_env=like.allow_env if like else (),
+        cost=like.cost if like else None,
     )

@@ -8,12 +8,14 @@ from fallbackd.core import health as machine
 from fallbackd.core.chain import Choice
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import StartAttempt, WakeAt
+from fallbackd.core.ends import end
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import attempt_id
+from fallbackd.core.recovery import answers_needed, is_rise, role_counting
 from fallbackd.core.resolution import reactive_hops
 from fallbackd.core.retry_budget import shown
 from fallbackd.core.scopes import backend_scope
-from fallbackd.core.state import Attempt, Delegation, Hop, Session
+from fallbackd.core.state import Attempt, Delegation, HandedBack, Hop, Session
 
 _REASON_WORDS = frozenset(reason.value for reason in Reason)
 
@@ -56,6 +58,10 @@ def start(
     record = draft.health.get(own.scope, own)
     draft.put_health(structs.replace(record, last_attempt_at=now))
     hop = None if retry_of is not None or rotates else _hop(draft, delegation, session, choice)
+    is_swap = hop is not None and hop.tier_to == "model" and hop.from_backend == hop.to_backend
+    if hop is not None and is_swap:
+        told = f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
+        delegation = structs.replace(delegation, warnings=(*delegation.warnings, told))
     if hop is not None:
         delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
         session = _fallen(draft, delegation, session, hop)
@@ -66,6 +72,9 @@ def start(
         active=choice.backend.id,
         attempts=(*delegation.attempts, attempt),
         waiting=None,
+        forced=None,
+        rests_until_at=None,
+        retry_at=None,
         phase=None,
         last_activity_at=now,
     )
@@ -82,6 +91,7 @@ def start(
         verdicts=delegation.verdicts,
         max_fallback_depth=delegation.max_hops,
         hops=reactive_hops(delegation),
+        **_stays(draft, delegation, session),
         **budget,
     )
     draft.put_delegation(delegation)
@@ -101,6 +111,53 @@ def start(
         draft.effects.append(
             WakeAt(at=delegation.deadline_at, delegation=delegation.delegation, purpose="deadline")
         )
+
+
+def hand_back(
+    draft: Draft, delegation: Delegation, session: Session, choice: Choice, *, event: str
+) -> None:
+    """The caller does it: nothing is started, and the session stays where it is."""
+    hop = _hop(draft, delegation, session, choice)
+    if hop is not None:
+        delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
+        draft.note(
+            "delegation.hopped",
+            delegation,
+            backend=hop.to_backend,
+            route=(hop.from_backend, hop.to_backend),
+            trigger=hop.trigger,
+            reason=hop.reason,
+            evidence=hop.evidence,
+        )
+    hint = HandedBack(model=choice.model, effort=choice.entry.effort)
+    draft.tell(
+        delegation,
+        event,
+        outcome="hands the work back to the caller",
+        verdicts=delegation.verdicts,
+        model=hint.model,
+        effort=hint.effort,
+    )
+    end(
+        draft,
+        delegation,
+        session,
+        state="handed_back",
+        failure=delegation.attempts[-1].failure if delegation.attempts else None,
+        message="the caller does it",
+        handed_back=hint,
+    )
+
+
+def _stays(draft: Draft, delegation: Delegation, session: Session) -> dict[str, Any]:
+    """The values by which a session stays with whom it knows, or goes back up."""
+    role = role_counting(draft.policy, delegation.role)
+    if delegation.attempts[1:] or session.answered_by is None:
+        return {}
+    stays: dict[str, Any] = {"stays_with": session.answered_by}
+    if role is None:
+        return stays
+    return stays | {"answers": session.answers, "answers_needed": answers_needed(role, session)}
 
 
 def _log_path(delegation: Delegation, number: int) -> str | None:
@@ -134,7 +191,7 @@ def _hop(draft: Draft, delegation: Delegation, session: Session, choice: Choice)
             at=now,
             from_backend=last.backend,
             to_backend=choice.backend.id,
-            trigger="reactive",
+            trigger="reactive" if delegation.forced is None else "manual",
             reason="unknown" if failure is None else failure.reason.value,
             evidence="" if failure is None else failure.evidence,
             tier_from=last.tier,
@@ -143,19 +200,34 @@ def _hop(draft: Draft, delegation: Delegation, session: Session, choice: Choice)
             to_model=choice.model if model_swap else None,
         )
     first = delegation.candidates[0]
+    if is_rise(draft, delegation, session, backend=choice.backend.id, model=choice.model):
+        return Hop(
+            at=now,
+            from_backend=session.answered_by or session.current,
+            to_backend=choice.backend.id,
+            trigger="recovery",
+            reason="recovered",
+            evidence=f"{session.answers} answers in a row came from further down",
+            tier_to=tier,
+            from_model=session.answered_model,
+            to_model=choice.model,
+        )
     if (first.backend, first.model) == (choice.entry.backend, choice.entry.model):
         return None
     why = delegation.verdicts[0] if delegation.verdicts else None
-    reason: str | None = "session_affinity"
-    evidence = "the session stays on the backend that answered it"
-    if why is not None and why.verdict not in ("healthy", "unproven"):
+    is_usable = why is not None and why.verdict in ("healthy", "unproven")
+    if is_usable and delegation.forced is None:
+        return None  # the session stays with whom it knows: no move
+    reason: str | None = "unknown"
+    evidence = ""
+    if why is not None:
         reason = why.reason if why.reason in _REASON_WORDS else why.verdict
         evidence = why.detail or ""
     return Hop(
         at=now,
         from_backend=delegation.requested,
         to_backend=choice.backend.id,
-        trigger="preemptive",
+        trigger="preemptive" if delegation.forced is None else "manual",
         reason=reason or "unknown",
         evidence=evidence,
         tier_from=first.tier,

@@ -14,7 +14,8 @@ from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Failure
 from fallbackd.core.health import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
-from fallbackd.core.policy import Entry
+from fallbackd.core.policy import Entry, OnOutage
+from fallbackd.core.questions import Question, open_one
 
 VerdictWord = Literal[
     "chosen",
@@ -138,6 +139,13 @@ class Waiting(Struct, frozen=True, kw_only=True):
     is_stated: bool = False
 
 
+class HandedBack(Struct, frozen=True, kw_only=True):
+    """The caller does the work itself, with this."""
+
+    model: str | None = None
+    effort: str | None = None
+
+
 class Outcome(Struct, frozen=True, kw_only=True):
     """How a delegation ends as soon as what was delegated from inside it is gone."""
 
@@ -145,6 +153,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     message: str | None = None
     retry_at: float | None = None
+    handed_back: HandedBack | None = None
 
 
 class Delegation(Struct, frozen=True, kw_only=True):
@@ -205,6 +214,26 @@ class Delegation(Struct, frozen=True, kw_only=True):
     env_names: tuple[str, ...] = ()
     """Variables that the caller set."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
+    creative: bool = False
+    """Of a creative role: nobody else writes in its place unless a person says so."""
+    on_outage: OnOutage = "fallback"
+    allow_metered: bool = True
+    """Whether a candidate that bills by use may follow one that does not."""
+    differs_from: tuple[str, ...] = ()
+    """Families of which nobody may serve it; `?` for one that nobody knows."""
+    question_timeout_s: float | None = None
+    questions: tuple[Question, ...] = ()
+    """Those that were asked, in order. At most the last one is open."""
+    forced: BackendId | None = None
+    """A person chose it: the next attempt is made there, and no rule of the role holds for it."""
+    rests_until_at: float | None = None
+    """A person chose to wait: nothing is asked again before."""
+    handed_back: HandedBack | None = None
+
+    @property
+    def question(self) -> Question | None:
+        """The open question."""
+        return open_one(self.questions)
 
     @property
     def is_ended(self) -> bool:
@@ -244,6 +273,27 @@ class Session(Struct, frozen=True, kw_only=True):
     last_used_at: float
     recovered_announced: bool = False
     usage: tuple[tuple[BackendId, Usage], ...] = ()
+    answered_model: str | None = None
+    """The model with which `answered_by` answered."""
+    author_family: str | None = None
+    """Of whoever last answered here in a creative role; `?`: nobody knows. None: nobody did."""
+    answers: int = 0
+    """Successful ones since the session moved to where it is."""
+    needed: int = 0
+    """How many of them it takes to look for somebody better; 0: as many as the role says."""
+    rose_at: float | None = None
+    """When it last moved up to somebody better, while it is not certain that this lasts."""
+
+
+class DayUse(Struct, frozen=True, kw_only=True):
+    """What a backend was used for on one day."""
+
+    day: int
+    """Since the epoch, UTC."""
+    attempts: int = 0
+    successes: int = 0
+    failures: int = 0
+    usage: Usage = Usage()
 
 
 class Meter(Struct, frozen=True, kw_only=True):
@@ -268,6 +318,8 @@ class Meter(Struct, frozen=True, kw_only=True):
     last_credential: str | None = None
     demand: tuple[tuple[int, int, int], ...] = ()
     """(minute since the epoch, first attempts, further attempts), oldest first, few minutes."""
+    days: tuple[DayUse, ...] = ()
+    """Oldest first, of the last 31 days (UTC) that saw any use."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -357,6 +409,9 @@ RejectionKind = Literal[
     "request_id",
     "empty_chain",
     "limit",
+    "unknown_question",
+    "answered",
+    "choice",
 ]
 
 

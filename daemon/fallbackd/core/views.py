@@ -246,12 +246,24 @@ def delegation_counters(
     return {**counted, "finished_total": sum(finished.values()), **ended}
 
 
+def fallback_from(delegation: Delegation) -> BackendId | None:
+    """The backend originally asked for; None without a move away from it."""
+    hops = delegation.hops
+    is_back = all(
+        one.trigger == "recovery" and one.to_backend == delegation.requested for one in hops
+    )
+    return None if is_back else delegation.requested
+
+
+_HOW = {"preemptive": "was skipped", "recovery": "was left for a better one", "manual": "was left"}
+
+
 def fallback_reason(delegation: Delegation) -> str | None:
-    """A sentence that begins with the reason of the first hop; None without one."""
-    if not delegation.hops:
+    """A sentence that begins with the reason of the first hop; None without a move away."""
+    if fallback_from(delegation) is None:
         return None
     first = delegation.hops[0]
-    how = "was skipped" if first.trigger == "preemptive" else "failed"
+    how = _HOW.get(first.trigger, "failed")
     path = ", then ".join(hop.to_backend for hop in delegation.hops)
     return f"{first.reason}: {first.from_backend} {how}, so the work went to {path}."
 

@@ -6,15 +6,18 @@ A hop is a move after a started attempt and counts; a candidate that is skipped 
 
 from msgspec import structs
 
+from fallbackd.core.asking import at_outage, forbidden_all, keeps_asking, rests
 from fallbackd.core.chain import Choice, Request, Resolved
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import close, end, end_by_deadline, end_exhausted, hold
 from fallbackd.core.failures import Failure
-from fallbackd.core.resolution import reactive_hops, request_of
+from fallbackd.core.outages import guard
+from fallbackd.core.policy import IN_SESSION_KIND
+from fallbackd.core.resolution import free_of_hops, reactive_hops, request_of
 from fallbackd.core.retry_budget import held_until, shown
 from fallbackd.core.rotation import rotated
-from fallbackd.core.starts import start
+from fallbackd.core.starts import hand_back, start
 from fallbackd.core.state import Delegation, Session, Waiting
 from fallbackd.core.stopping import below
 
@@ -42,6 +45,11 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
     if deadline_at is not None and draft.now >= deadline_at:
         end_by_deadline(draft, delegation, session)
         return
+    if keeps_asking(draft, delegation, session):
+        return
+    if delegation.forced is not None and _start_forced(draft, delegation, session):
+        return
+    delegation = structs.replace(delegation, forced=None)
     waiting = delegation.waiting
     if waiting is not None and waiting.retry is not None:
         if draft.now < waiting.until_at:
@@ -61,7 +69,11 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         if not _is_held_back(draft, delegation, session, choice, event=event):
             start(draft, delegation, session, choice, event=event, rotates=True)
         return
-    if started and (not delegation.failover or reactive_hops(delegation) >= delegation.max_hops):
+    candidates = delegation.candidates if delegation.failover else delegation.candidates[:1]
+    is_far = started and reactive_hops(delegation) >= delegation.max_hops
+    if is_far and delegation.failover:
+        candidates = free_of_hops(draft, delegation)
+    if started and (not delegation.failover or (is_far and not candidates)):
         why = "the caller wants no fallback"
         if delegation.failover:
             why = f"the maximum of {delegation.max_hops} hops is reached"
@@ -76,14 +88,24 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         why = f"the budget of {delegation.budget} attempts is used up"
         end_exhausted(draft, delegation, session, why=why, event=event)
         return
-    candidates = delegation.candidates if delegation.failover else delegation.candidates[:1]
     request = request_of(draft, delegation, session)
     resolved = draft.resolve(candidates, request)
+    resolved, out = guard(draft, delegation, candidates, request, resolved)
     delegation = structs.replace(delegation, verdicts=resolved.verdicts)
-    if resolved.choice is None and not _may_wait(draft, delegation, resolved):
+    if out is not None:
+        is_worth_it = out.in_trial or not out.is_first
+        if is_worth_it and _wait(draft, delegation, resolved, event=event):
+            return
+        at_outage(draft, delegation, session, candidates, out, event=event)
+        return
+    may_doubt = delegation.on_outage == "fallback"
+    if resolved.choice is None and may_doubt and not _may_wait(draft, delegation, resolved):
         resolved = draft.resolve(candidates, structs.replace(request, last_resort=True))
         delegation = structs.replace(delegation, verdicts=resolved.verdicts)
     if resolved.choice is not None:
+        if resolved.choice.backend.kind == IN_SESSION_KIND:
+            hand_back(draft, delegation, session, resolved.choice, event=event)
+            return
         if _is_full(draft, delegation):
             _queue(draft, delegation, None)
             return
@@ -92,7 +114,30 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
         return
     if _wait(draft, delegation, resolved, event=event):
         return
+    if forbidden_all(draft, delegation, session, candidates, request, event=event):
+        return
+    if rests(draft, delegation, session):
+        return
     end_exhausted(draft, delegation, session, why="nobody in the chain is usable", event=event)
+
+
+def _start_forced(draft: Draft, delegation: Delegation, session: Session) -> bool:
+    """Start where a person said. False: that cannot be used any more, and is told."""
+    if _is_full(draft, delegation):
+        _queue(draft, delegation, None)
+        return True
+    entries = tuple(one for one in delegation.candidates if one.backend == delegation.forced)
+    resolved = draft.resolve(entries, Request(prompt_tokens=delegation.prompt_tokens))
+    if resolved.choice is not None:
+        start(draft, delegation, session, resolved.choice, event="chosen by a person")
+        return True
+    draft.tell(
+        delegation,
+        "chosen by a person",
+        outcome=f"{delegation.forced} cannot be used any more",
+        verdicts=resolved.verdicts,
+    )
+    return False
 
 
 def may_hop(delegation: Delegation, failure: Failure) -> bool:

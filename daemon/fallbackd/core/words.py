@@ -4,8 +4,10 @@ from typing import assert_never
 
 from fallbackd.core.effects import (
     Answer,
+    AskPerson,
     Effect,
     Export,
+    GoOn,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -57,6 +59,10 @@ def words_of_effect(effect: Effect) -> str | None:
             return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"
         case Answer():
             return f"answer everybody who waits for {effect.delegation}"
+        case AskPerson():
+            return "tell everybody who waits that a person is asked"
+        case GoOn():
+            return "let those who ask from now on wait for the end again"
         case WakeAt():
             return f"look again for {effect.purpose} at {effect.at:.1f}"
         case WakeWaiting():

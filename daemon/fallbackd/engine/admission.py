@@ -20,9 +20,19 @@ MAX_SESSION_CHARS = 200
 MAX_ROLE_CHARS = 128
 
 
-def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> DelegateRequested:
+def admit(
+    work: NewWork,
+    policy: Policy,
+    world: World,
+    seen: Snapshot,
+    *,
+    differs_from: tuple[str, ...] | None = None,
+) -> DelegateRequested:
     """
     Check what only a look at the machine can tell, and give everything its name.
+
+    Args:
+        differs_from: What the caller named, as families.
 
     Raises:
         Invalid: A parameter that cannot be.
@@ -61,6 +71,8 @@ def admit(work: NewWork, policy: Policy, world: World, seen: Snapshot) -> Delega
         parent_attempt=_parent_attempt(work, parent, seen),
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
         metadata=work.metadata,
+        allow_metered=work.allow_metered,
+        differs_from=differs_from,
         log_dir=str(world.runs_root / delegation),
         boot=world.boot_id,
         env_names=tuple(sorted(work.env)),
@@ -73,6 +85,9 @@ def digest(work: NewWork) -> str:
     whole = msgspec.structs.asdict(work)
     for name in ("wait", "wait_s", "request_id", "parent"):
         del whole[name]
+    for name in ("allow_metered", "differs_from"):
+        if not whole[name]:
+            del whole[name]  # requests from before there were such fields are known still
     encoded = msgspec.json.encode(whole, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()
 

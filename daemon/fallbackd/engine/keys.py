@@ -9,6 +9,7 @@ from fallbackd.core.events import (
     CancelRequested,
     DelegateRequested,
     Event,
+    QuestionAnswered,
     Reported,
     ResolveRequested,
     Resumed,
@@ -33,7 +34,7 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
             | AttemptEnded()
         ):
             return _of_delegation(delegation_of(event.attempt), seen)
-        case Woke() | CancelRequested() | Resumed():
+        case Woke() | CancelRequested() | Resumed() | QuestionAnswered():
             return _of_delegation(event.delegation, seen)
         case ResolveRequested() | Reported():
             return Keys(session=event.session)

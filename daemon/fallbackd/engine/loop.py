@@ -25,6 +25,7 @@ from fallbackd.core.exchange import Evidence, Usage
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry
+from fallbackd.core.questions import Question
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import (
     Decision,
@@ -36,7 +37,7 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
-from fallbackd.engine import corrections
+from fallbackd.engine import asked, authors, corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.judging import judge
 from fallbackd.engine.logs import find_attempt, no_log, read_part
@@ -65,7 +66,15 @@ class Engine(Performer):
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain
         )
-        event = admit(work, self.settings.policy, self.world, self.store.peek())
+        event = admit(
+            work,
+            self.settings.policy,
+            self.world,
+            self.store.peek(),
+            differs_from=await authors.families(
+                self.store, self.settings.policy, work.differs_from
+            ),
+        )
         try:
             self.runs.create(event.delegation, work.prompt)
         except OSError as error:
@@ -127,13 +136,18 @@ class Engine(Performer):
     async def finish_work(self, *, limit_s: float, stop_rest: bool = True) -> None:
         """Wait for the running work, then stop what is left, proven; or leave it as it is."""
         with anyio.move_on_after(limit_s):
-            while self._held:
+            while self._working():
                 await self._freed.wait()
         if stop_rest:
             async with anyio.create_task_group() as tasks:
-                for delegation in list(self.store.peek().active):
+                for delegation in self._working():
                     tasks.start_soon(self.cancel, delegation)
         await anyio.to_thread.run_sync(self.runs.write_held)
+
+    def _working(self) -> list[DelegationId]:
+        """Unfinished work that no question holds: an open question outlives the daemon."""
+        active = self.store.peek().active
+        return [name for name, one in active.items() if one.question is None]
 
     async def wait(
         self,
@@ -204,6 +218,20 @@ class Engine(Performer):
         found = await self.delegation(delegation)
         return await self.store.story(found.delegation)
 
+    # --- questions -------------------------------------------------------------------------
+
+    async def answer(
+        self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
+    ) -> Question:
+        """See `asked.answer`."""
+        return await asked.answer(self, question, choice=choice, note=note, uid=uid, pid=pid)
+
+    async def questions(
+        self, *, session: str | None = None, only_open: bool = True, limit: int = 100
+    ) -> Sequence[Question]:
+        """Newest first."""
+        return await asked.questions(self.store, session=session, only_open=only_open, limit=limit)
+
     # --- callers that talk to providers themselves -------------------------------------------
 
     async def resolve(
@@ -215,6 +243,8 @@ class Engine(Performer):
         chain: tuple[Entry, ...] | None = None,
         model: str | None = None,
         prompt_tokens: int | None = None,
+        allow_metered: bool = False,
+        differs_from: tuple[str, ...] = (),
         lease: bool = False,
         owner: str | None = None,
     ) -> Resolution:
@@ -226,6 +256,8 @@ class Engine(Performer):
             chain=chain,
             model=model,
             prompt_tokens=prompt_tokens,
+            allow_metered=allow_metered,
+            differs_from=await authors.families(self.store, self.settings.policy, differs_from),
             lease=self._minted_lease() if lease else None,
             owner=owner,
             luck=self.world.luck(),

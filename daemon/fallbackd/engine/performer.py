@@ -16,8 +16,10 @@ from msgspec import structs
 from fallbackd.core.decide import decide
 from fallbackd.core.effects import (
     Answer,
+    AskPerson,
     Effect,
     Export,
+    GoOn,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -26,7 +28,7 @@ from fallbackd.core.effects import (
 from fallbackd.core.events import ClockStepped, Event, Resumed, Woke
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
+from fallbackd.core.state import Decision, Delegation, Journaled, Keys, Snapshot
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.ladder import Ladder
@@ -40,9 +42,16 @@ from fallbackd.ports.store import Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
 
-_UNLOGGED = frozenset({"event", "evidence", "text", "seq", "delegation", "session", "backend"})
+_UNLOGGED = frozenset(
+    {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
+)
 
 Listener = Callable[[Journaled | Progress], None]
+
+
+def _hears(delegation: Delegation) -> bool:
+    """Whether a change elsewhere may put it further; a question is not answered by one."""
+    return delegation.state in ("waiting", "queued") or delegation.cancelling
 
 
 class Held:
@@ -193,6 +202,11 @@ class Performer:
                     found.stop(effect.grace_s)
             case Answer():
                 self._answer(effect.delegation)
+            case AskPerson():
+                self._let_go(effect.delegation)
+            case GoOn():
+                if (asked := self._held.get(effect.delegation)) is not None:
+                    asked.finished = anyio.Event()
             case WakeAt():
                 if effect.delegation in self._held:
                     self._wakes.set(effect)
@@ -252,8 +266,17 @@ class Performer:
     async def _wake_waiting(self) -> None:
         for name in list(self.store.peek().active):
             delegation = self.store.peek().active.get(name)
-            if delegation is not None and delegation.state in ("waiting", "queued"):
+            is_idle = delegation is not None and delegation.running is None
+            if delegation is not None and is_idle and _hears(delegation):
                 await self.handle(Woke(delegation=name, luck=self.world.luck()))
+
+    def _let_go(self, delegation: DelegationId) -> None:
+        """Whoever waits for the end gets the question instead."""
+        held = self._held.get(delegation)
+        if held is not None:
+            held.settled.set()
+            held.finished.set()
+        self._tell_freed()
 
     def _answer(self, delegation: DelegationId) -> None:
         held = self._held.pop(delegation, None)

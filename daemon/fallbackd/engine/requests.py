@@ -56,6 +56,9 @@ class NewWork(Struct, frozen=True, kw_only=True):
     on_partial: Literal["continue", "ask", "fail"] | None = None
     permissions: Literal["read", "workspace", "full"] = "workspace"
     env: dict[str, str] = field(default_factory=dict)
+    allow_metered: bool = False
+    differs_from: tuple[str, ...] = ()
+    """Families of models, or delegations whose author is meant."""
     parent: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 

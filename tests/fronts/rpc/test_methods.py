@@ -94,12 +94,19 @@ async def test_a_wait_that_is_over_is_an_error_and_the_work_goes_on(wait: str) -
         assert (await result(served, "delegation.get", delegation="d1"))["state"] == "running"
 
 
-async def test_fields_without_effect_are_said_in_the_result() -> None:
+async def test_consent_and_the_author_reach_the_engine() -> None:
     async with front() as served:
         found = await result(
-            served, "delegate", prompt="x", wait="accepted", differs_from=["claude"]
+            served,
+            "delegate",
+            prompt="x",
+            wait="accepted",
+            differs_from=["claude"],
+            allow_metered=True,
         )
-        assert found["warnings"] == ["`differs_from` has no effect in this version."]
+        assert found["warnings"] == []
+        [work] = served.engine.works
+        assert (work.differs_from, work.allow_metered) == (("claude",), True)
 
 
 def fallen() -> Any:

@@ -31,11 +31,10 @@ async def test_usage_counts_attempts_by_how_they_ended(tmp_path: Path) -> None:
             (one["backend"], one["period"]): (one["attempts"], one["successes"], one["failures"])
             for one in (await call("usage"))["usage"]
         }
+        periods = ("hour", "day", "week", "total")
         assert rows == {
-            ("first", "hour"): (1, 0, 1),
-            ("first", "total"): (1, 0, 1),
-            ("second", "hour"): (2, 2, 0),
-            ("second", "total"): (2, 2, 0),
+            **{("first", period): (1, 0, 1) for period in periods},
+            **{("second", period): (2, 2, 0) for period in periods},
         }
         of_session = [
             (one["backend"], one["attempts"], one["successes"], one["failures"])

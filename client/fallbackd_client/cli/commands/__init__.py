@@ -32,6 +32,7 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command("answer", "answer a question that waits for a person"),
     Command("call", "call any method with JSON"),
     Command("cancel", "stop a delegation and wait until it is proven stopped", waits=True),
     Command("classify", "say what an output of a backend means"),
@@ -45,6 +46,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("health", "list, mark, clear, pause or resume backends"),
     Command("log", "print the output of a delegation's attempt", waits=True),
     Command("ping", "see whether the daemon answers"),
+    Command("questions", "list the choices that wait for a person"),
     Command("report", "tell what became of a call made without the daemon"),
     Command("resolve", "show who would be used now"),
     Command("sessions", "list sessions, or show one"),

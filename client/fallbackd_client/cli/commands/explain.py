@@ -7,7 +7,7 @@ import argparse
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style, clock, one_line, safe
-from fallbackd_client.cli.views import candidates_table, now
+from fallbackd_client.cli.views import candidates_table, now, question_view
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def explain_view(found: dict[str, Json], style: Style) -> str:
         parts.append("(older decisions were dropped)")
     for number, decision in enumerate(found.get("decisions") or [], start=1):
         parts.append(_decision(number, decision, style))
+    parts += [question_view(question) for question in found.get("questions") or []]
     if not found.get("decisions"):
         parts.append("no decisions on record")
     return "\n\n".join(parts)

@@ -117,9 +117,9 @@ def _config_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> li
 
 def _delegation_lines(counts: dict[str, Json], style: Style) -> list[str]:
     words = [
-        f"{counts[name]} {name.removesuffix('_total')}"
-        for name in ("running", "waiting", "queued", "finished_total")
-        if isinstance(counts.get(name), int)
+        f"{counts[name]} {name.removesuffix('_total').replace('_', ' ')}"
+        for name in ("running", "waiting", "queued", "awaiting_answer", "finished_total")
+        if isinstance(counts.get(name), int) and (counts[name] or name != "awaiting_answer")
     ]
     lines = ["", "delegations: " + (", ".join(words) or "none")]
     active = counts.get("active") or []

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 BACKENDS = "backends"
 DELEGATIONS = "delegations"
 METHODS = "methods"
+QUESTIONS = "questions"
 SESSIONS = "sessions"
-DYNAMIC = (BACKENDS, DELEGATIONS, METHODS, SESSIONS)
+DYNAMIC = (BACKENDS, DELEGATIONS, METHODS, QUESTIONS, SESSIONS)
 """Kinds of words that only a daemon knows."""
 FILES = "files"
 DIRECTORIES = "directories"
@@ -31,6 +32,7 @@ _KIND_BY_METAVAR = {
     "DELEGATION": DELEGATIONS,
     "FILE": FILES,
     "METHOD": METHODS,
+    "QUESTION": QUESTIONS,
     "SESSION": SESSIONS,
     "TARGET": BACKENDS,
 }

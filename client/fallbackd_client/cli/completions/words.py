@@ -40,6 +40,9 @@ def _ask(client: Client, kind: str) -> list[tuple[str, str]]:
         case tree.SESSIONS:
             listed = client.call("session.list", {"limit": _SHOWN})["sessions"]
             return [(one["session"], str(one.get("current") or "")) for one in listed]
+        case tree.QUESTIONS:
+            listed = client.call("question.list", {})["questions"]
+            return [(one["question"], str(one.get("text") or "")) for one in listed]
         case tree.METHODS:
             listed = client.call("rpc.discover", {})["methods"]
             return [(one["name"], str(one.get("summary") or "")) for one in listed]

@@ -77,7 +77,14 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`attempt.output`: size of the log now."""
     notice: Literal["fallback", "recovered", "outage"] | UnsetType = UNSET
     question: str | UnsetType = UNSET
+    question_kind: str | UnsetType = UNSET
+    """outage, consent, partial, must_differ."""
+    role: str | UnsetType | None = UNSET
+    choices: tuple[str, ...] | UnsetType = UNSET
+    deadline_at: float | UnsetType | None = UNSET
     choice: str | UnsetType = UNSET
+    note: str | UnsetType | None = UNSET
+    answered_by: dict[str, int | None] | UnsetType = UNSET
     text: str | UnsetType = UNSET
     """A sentence for people."""
     errors: tuple[Any, ...] | UnsetType = UNSET  # `ConfigProblem`s of a rejected configuration

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from fallbackd_client.wire.bounds import Name
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.shapes import CandidateVerdict
+from fallbackd_client.wire.shapes import CandidateVerdict, Question
 
 
 class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,6 +37,8 @@ class Result(Struct, frozen=True, kw_only=True):
     state: str | None = None
     requested: str | None = None
     served_by: str | None = None
+    questions: tuple[Question, ...] = ()
+    """What persons were asked about it, in order."""
     truncated: bool = False
     """Older decisions were dropped."""
 

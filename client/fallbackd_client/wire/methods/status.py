@@ -52,6 +52,8 @@ class DelegationCounts(Struct, frozen=True, kw_only=True):
     running: int = 0
     waiting: int = 0
     queued: int = 0
+    awaiting_answer: int = 0
+    """Those that wait for a person."""
     finished_total: int = 0
     by_state: dict[str, int] = field(default_factory=dict)
     """Ended ones by how they ended."""

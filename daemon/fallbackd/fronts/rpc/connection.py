@@ -57,6 +57,7 @@ class Connection:
         *,
         number: int,
         peer_pid: int | None = None,
+        peer_uid: int | None = None,
         limits: Limits,
         beyond: anyio.abc.TaskGroup,
     ) -> None:
@@ -72,6 +73,7 @@ class Connection:
         self._subscriptions = subscriptions
         self._number = number
         self._peer_pid = peer_pid
+        self._peer_uid = peer_uid
         self._limits = limits
         self._beyond = beyond
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -99,6 +101,10 @@ class Connection:
     @property
     def peer_pid(self) -> int | None:
         return self._peer_pid
+
+    @property
+    def peer_uid(self) -> int | None:
+        return self._peer_uid
 
     @property
     def is_busy(self) -> bool:

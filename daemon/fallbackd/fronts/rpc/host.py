@@ -127,6 +127,11 @@ class Session(Protocol):
         ...
 
     @property
+    def peer_uid(self) -> int | None:
+        """The user of that process, where the kernel tells."""
+        ...
+
+    @property
     def backlog_bytes(self) -> int:
         """What waits to be sent."""
         ...

@@ -135,10 +135,10 @@ class Server:
         self._count += 1
         number = self._next_number
         self._next_number += 1
-        tasks.start_soon(self._serve_one, peer, number, seen.pid, tasks)
+        tasks.start_soon(self._serve_one, peer, number, seen, tasks)
 
     async def _serve_one(
-        self, peer: socket.socket, number: int, pid: int, tasks: anyio.abc.TaskGroup
+        self, peer: socket.socket, number: int, seen: peercred.Peer, tasks: anyio.abc.TaskGroup
     ) -> None:
         connection: Connection | None = None
         try:
@@ -149,7 +149,8 @@ class Server:
                 self._host,
                 self._subscriptions,
                 number=number,
-                peer_pid=pid or None,
+                peer_pid=seen.pid or None,
+                peer_uid=seen.uid,
                 limits=self._limits,
                 beyond=tasks,
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from fallbackd.core import exchange, failures, state, views
+from fallbackd.core import exchange, failures, questions, state, views
 from fallbackd.core.callers import Resolution
 from fallbackd.fronts.rpc.host import Problem
 from fallbackd_client.wire import shapes as wire
@@ -91,12 +91,36 @@ def usage(one: exchange.Usage) -> wire.TokenUsage:
     )
 
 
+def question(one: questions.Question) -> wire.Question:
+    by = one.answered_by
+    return wire.Question(
+        question=one.question,
+        delegation=one.delegation,
+        session=one.session,
+        role=one.role,
+        kind=one.kind,
+        text=one.text,
+        options=tuple(
+            wire.QuestionOption(choice=each.choice, text=each.text) for each in one.options
+        ),
+        opened_at=one.opened_at,
+        deadline_at=one.deadline_at,
+        answered_at=one.answered_at,
+        answered_by=None if by is None else wire.AnsweredBy(uid=by.uid, pid=by.pid),
+        choice=one.choice,
+        note=one.note,
+        closed_at=one.closed_at,
+    )
+
+
 def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delegation:
     """
     Args:
         text: The answer, which is not part of the record.
     """
     tiers = dict.fromkeys(each.tier for each in one.attempts if each.tier is not None)
+    if one.state == "handed_back":
+        tiers["in_session"] = None
     logs = [each.log_path for each in one.attempts if each.log_path is not None]
     return wire.Delegation(
         delegation=one.delegation,
@@ -107,7 +131,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         requested=one.requested,
         active=one.active,
         served_by=one.served_by,
-        fallback_from=one.requested if one.hops else None,
+        fallback_from=views.fallback_from(one),
         fallback_reason=views.fallback_reason(one),
         requested_platform=one.requested,
         active_platform=one.active,
@@ -119,6 +143,10 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         text=text,
         failure=failure(one.failure),
         retry_at=one.retry_at,
+        question=question(one.questions[-1]) if one.questions else None,
+        handed_back=None
+        if one.handed_back is None
+        else wire.HandedBack(model=one.handed_back.model, effort=one.handed_back.effort),
         phase=one.phase,
         last_activity_at=one.last_activity_at,
         usage=usage(one.usage),

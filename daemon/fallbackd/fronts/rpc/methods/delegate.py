@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import anyio
-import msgspec
 
 from fallbackd.core.state import Delegation
 from fallbackd.engine.requests import NewWork
@@ -36,6 +35,8 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         failover=params.failover,
         on_partial=params.on_partial,
         permissions=params.permissions or "workspace",
+        allow_metered=params.allow_metered,
+        differs_from=params.differs_from,
         env=params.env or {},
         parent=params.parent or _parent(session),
         metadata=params.metadata or {},
@@ -46,11 +47,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     if wait_s is not None:  # a directory that was in use has taken its part
         wait_s = max(0.0, wait_s - (anyio.current_time() - began_at))
     found = await _wait(engine, begun, params, wait_s=wait_s)
-    result = shapes.delegation(found, text=await engine.text(found))
-    warnings = _without_effect(params)
-    if warnings:
-        result = msgspec.structs.replace(result, warnings=(*result.warnings, *warnings))
-    return result
+    return shapes.delegation(found, text=await engine.text(found))
 
 
 def _parent(session: Session) -> str | None:
@@ -89,11 +86,4 @@ def wait_is_over(found: Delegation) -> RpcError:
         f"The wait is over, the work goes on. Ask `delegation.wait` for {found.delegation} to wait"
         " again, or `delegation.cancel` to stop it.",
         data={"delegation": found.delegation, "state": found.state},
-    )
-
-
-def _without_effect(params: Params) -> tuple[str, ...]:
-    given = {"allow_metered": params.allow_metered, "differs_from": bool(params.differs_from)}
-    return tuple(
-        f"`{name}` has no effect in this version." for name, is_given in given.items() if is_given
     )

@@ -20,6 +20,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         state=found.state,
         requested=found.requested,
         served_by=found.served_by,
+        questions=tuple(shapes.question(one) for one in found.questions),
         decisions=tuple(_step(one, found) for one in story),
     )
 

@@ -23,6 +23,8 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         chain=chains.entries(params.chain, engine.settings.policy),
         model=params.model,
         prompt_tokens=params.prompt_tokens,
+        allow_metered=params.allow_metered,
+        differs_from=params.differs_from,
         lease=params.lease,
         owner=shapes.owner(params.owner, session.peer_pid),
     )

@@ -38,6 +38,9 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         health=health_entries(snapshot, engine.settings.policy, now=engine.clock.now()),
         sessions=tuple(shapes.session(each) for each in recent),
         delegations=_counts(tuple(snapshot.active.values()), ended, of_session=params.session),
+        questions=tuple(
+            shapes.question(each) for each in await engine.questions(session=params.session)
+        ),
         session=None if one is None else shapes.session(one),
         usage=None
         if one is None or not params.verbose
@@ -92,6 +95,7 @@ def _counts(
         running=states["running"],
         waiting=states["waiting"],
         queued=states["queued"],
+        awaiting_answer=states["awaiting_answer"],
         finished_total=sum(ended.values()),
         by_state=ended,
         active=tuple(

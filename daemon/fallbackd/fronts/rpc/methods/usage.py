@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fallbackd.core import day_use
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
 from fallbackd.core.scopes import backend_scope, find_backend
@@ -51,14 +52,32 @@ def _is_known(engine: "Engine", name: BackendId) -> bool:
     )
 
 
+def _of_days(one: Meter, period: str, first: int, *, cost: str | None) -> UsageRow:
+    used = day_use.together(one.days, from_day=first)
+    return UsageRow(
+        backend=one.backend,
+        period=period,
+        since_at=first * day_use.DAY_S,
+        attempts=used.attempts,
+        successes=used.successes,
+        failures=used.failures,
+        input_tokens=used.usage.input_tokens,
+        output_tokens=used.usage.output_tokens,
+        cost_usd=used.usage.cost_usd,
+        cost=cost,
+    )
+
+
 def _of_backends(
     policy: Policy, meters: Iterable[Meter], *, since_at: float | None, now: float
 ) -> Iterable[UsageRow]:
-    """Minutes are kept for one hour: `since_at` reaches back no further."""
+    """Minutes are kept for one hour, days (UTC) for a month: `since_at` reaches back no further."""
     begin_at = max(now - HOUR_S, since_at or 0.0)
+    today = day_use.day_of(now)
     for one in meters:
         recent = [each for each in one.starts if (each[0] + 1) * 60.0 > begin_at]
-        backend = policy.backends.get(one.backend)
+        backend = find_backend(policy, one.backend)
+        cost = None if backend is None else backend.cost
         is_tokens = backend is not None and backend.cap_unit == "tokens"
         cap = None if backend is None else backend.hourly_cap or backend.shown_cap
         yield UsageRow(
@@ -70,10 +89,17 @@ def _of_backends(
             failures=sum(bad for minute, _, bad in one.ends if (minute + 1) * 60.0 > begin_at),
             cap=None if cap is None else float(cap),
             unit=None if cap is None else ("tokens" if is_tokens else "requests"),
+            cost=cost,
         )
+        periods = {"day": today, "week": today - 6}
+        if since_at is not None:
+            periods["since"] = day_use.day_of(since_at)
+        for period, first in periods.items():
+            yield _of_days(one, period, first, cost=cost)
         yield UsageRow(
             backend=one.backend,
             period="total",
+            cost=cost,
             attempts=one.attempts,
             successes=one.successes,
             failures=one.failures,

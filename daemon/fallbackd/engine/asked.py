@@ -1,0 +1,62 @@
+"""Questions as callers see them: which are open, and the answer of a person."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fallbackd.core.events import Event, QuestionAnswered
+from fallbackd.core.ids import SessionId
+from fallbackd.core.questions import Question, delegation_asking
+from fallbackd.core.state import Decision, Delegation
+from fallbackd.engine.requests import Draining, Refused, Unknown
+from fallbackd.ports.store import Store, StoreUnwritable
+
+MAX_SEARCHED = 1000
+"""Of the delegations, the newest: where questions that are closed are looked for."""
+
+
+class Host(Protocol):
+    async def handle(self, event: Event, *, must_keep: bool = False) -> Decision: ...
+
+
+async def answer(
+    host: Host, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
+) -> Question:
+    """
+    Take what a person has chosen. Returns the question as it is on record now.
+
+    Raises:
+        Unknown, Refused: There is no such question, no such choice, or it is closed.
+        Draining: The answer cannot be kept.
+    """
+    delegation = delegation_asking(question)
+    if delegation is None:
+        raise Unknown(f"no question {question!r}; see `fallbackd-client questions`")
+    event = QuestionAnswered(
+        question=question, delegation=delegation, choice=choice, note=note, uid=uid, pid=pid
+    )
+    try:
+        decision = await host.handle(event, must_keep=True)
+    except StoreUnwritable as error:
+        raise Draining(f"the answer is not taken: {error}", kind="store_unwritable") from error
+    if decision.rejection is not None:
+        raise Refused(decision.rejection)
+    assert isinstance(decision.answer, Question)
+    return decision.answer
+
+
+async def questions(
+    store: Store, *, session: str | None, only_open: bool, limit: int
+) -> Sequence[Question]:
+    """Newest first."""
+    name = None if session is None else SessionId(session)
+    found: Sequence[Delegation] = tuple(store.peek().active.values())
+    if not only_open:
+        found = await store.delegations(session=name, limit=MAX_SEARCHED)
+    listed = [
+        one
+        for delegation in found
+        if name in (None, delegation.session)
+        for one in delegation.questions
+        if one.is_open or not only_open
+    ]
+    return sorted(listed, key=lambda one: (-one.opened_at, one.question))[:limit]

@@ -1,0 +1,48 @@
+"""Whose work it is that somebody else has to look at: names of a caller become families."""
+
+from collections.abc import Sequence
+
+from fallbackd.core.families import UNKNOWN, family_of, family_of_model, known_families
+from fallbackd.core.ids import DelegationId
+from fallbackd.core.policy import Policy
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.state import Delegation
+from fallbackd.engine.requests import Invalid
+from fallbackd.ports.store import Store
+
+
+async def families(store: Store, policy: Policy, names: Sequence[str]) -> tuple[str, ...] | None:
+    """
+    The families that a caller means; None where it names nobody.
+
+    Raises:
+        Invalid: A name is neither a family nor a delegation.
+    """
+    if not names:
+        return None
+    known = known_families(policy)
+    found: dict[str, None] = {}
+    for name in names:
+        if name in known:
+            found[name] = None
+            continue
+        delegation = await store.delegation(DelegationId(name))
+        if delegation is None:
+            raise Invalid(
+                f"differs_from: {name!r} is neither a delegation nor a family of models; "
+                f"known families are {', '.join(sorted(known))}"
+            )
+        found[author_of(delegation, policy)] = None
+    return tuple(found)
+
+
+def author_of(delegation: Delegation, policy: Policy) -> str:
+    """The family of whoever answered last there; `?` where nobody knows."""
+    hint = delegation.handed_back
+    if hint is not None:
+        return (hint.model and family_of_model(hint.model)) or UNKNOWN
+    served = [one for one in delegation.attempts if one.state == "succeeded"]
+    if not served:
+        return UNKNOWN
+    backend = find_backend(policy, served[-1].backend)
+    return (backend and family_of(backend, served[-1].model)) or UNKNOWN
