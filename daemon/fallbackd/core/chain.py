@@ -179,6 +179,7 @@ def _look(
         scopes = tuple(one for one in scopes if not is_missing_model(health.get(one)))
     state, record = worst(health, scopes, now=now)
     outage = None if record is None else record.outage
+    scope = None if record is None or state.state == "healthy" else record.scope
     reason = None if outage is None else outage.reason.value
     until_at = state.until_at
     budget_until_at = meter.over_cap_until(
@@ -205,6 +206,7 @@ def _look(
                 until_at=until_at,
                 tier=entry.tier,
                 credential=credential,
+                scope=scope,
             ),
             returns_at=returns_at,
             stated=stated,
@@ -280,6 +282,7 @@ def _look(
             until_at=until_at,
             tier=entry.tier,
             credential=credential,
+            scope=scope,
         ),
         rank=2 if backend.kind == IN_SESSION_KIND else int(state.state == "cooldown"),
     )
