@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e bench completions fmt lock clean
+.PHONY: help setup demo test check e2e soak bench completions fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -24,7 +24,7 @@ demo: $(READY) ## a real daemon, real processes: one throttled, one missing, one
 	@$(BIN)/python contrib/demo/demo.py
 
 test: $(READY) ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(READY) ## lint, types, layers
 	$(BIN)/ruff check
@@ -35,6 +35,9 @@ check: $(READY) ## lint, types, layers
 e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, zsh, fish, systemd, root)
 	$(BIN)/python -m tests.e2e.install
 	$(BIN)/python -m pytest tests/e2e --override-ini='norecursedirs=.*' -s
+
+soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (900)
+	$(BIN)/python -m tests.soak
 
 bench: $(READY) ## speed, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks

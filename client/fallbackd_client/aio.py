@@ -33,6 +33,7 @@ from fallbackd_client.calls import (
 from fallbackd_client.connection import why_not
 from fallbackd_client.errors import ClientError, NoDaemon, ProtocolError
 from fallbackd_client.paths import find_socket
+from fallbackd_client.patience import Patience, what_is_left
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.framing import LineSplitter, LineTooLong
 
@@ -160,6 +161,8 @@ class AsyncClient:
         self._reconnect_s = reconnect_s
         self._connect_s = connect_s
         self._link: _Link | None = None
+        self._lost_at: float | None = None
+        """When a daemon went that has not been there since."""
         self._connecting = anyio.Lock()
         self._readers: anyio.abc.TaskGroup | None = None
         self._last_id = 0
@@ -204,26 +207,26 @@ class AsyncClient:
             NoDaemon: Nobody there, or the answer did not come.
             RequestTooLarge: The params do not fit into one line.
         """
-        own = with_request_id(method, params)
-        if timeout_s is not None and timeout_s < 0:
-            timeout_s = patience_s(method, own, self._timeout_s)
-        self._last_id += 1
-        call_id = self._last_id
-        line = encode_call(call_id, method, own)
-        give_up_at: float | None = None
-        tries = 0
+        own: Mapping[str, Json] = with_request_id(method, params)
+        began_at = time.monotonic()
+        patience = Patience(self._reconnect_s, time.monotonic)
         while True:
-            link = await self._linked(give_up_at)
+            self._last_id += 1
+            call_id = self._last_id
+            line = encode_call(call_id, method, own)
+            limit_s = timeout_s
+            if timeout_s is not None and timeout_s < 0:
+                limit_s = patience_s(method, own, self._timeout_s)
+            link = await self._linked(patience.give_up_at)
+            patience.connected()
             try:
-                return await self._exchange(link, call_id, line, timeout_s)
+                return await self._exchange(link, call_id, line, limit_s)
             except Lost as lost:
-                now = time.monotonic()
-                if give_up_at is None:
-                    give_up_at = now + self._reconnect_s
-                if not is_repeatable(method, own) or now >= give_up_at:
+                if not is_repeatable(method, own) or not patience.lost():
                     raise NoDaemon("closed", self.path) from lost
-            tries += 1
-            await anyio.sleep(delay_s(tries))
+            await anyio.sleep(patience.pause_s())
+            own = what_is_left(method, own, time.monotonic() - began_at)
+            began_at = time.monotonic()
 
     async def request(self, method: Method[P, R], params: P) -> R:
         """
@@ -259,17 +262,17 @@ class AsyncClient:
         """
         position = since
         wanted = {"kinds": None if kinds is None else list(kinds), "session": session}
-        give_up_at: float | None = None
-        tries = 0
+        patience = Patience(self._reconnect_s, time.monotonic)
         while True:
-            link = await self._open(give_up_at)
+            link = await self._open(patience.give_up_at)
             try:
                 early, position = await self._subscribe(link, position, wanted)
-                give_up_at, tries = None, 0
+                patience = Patience(self._reconnect_s, time.monotonic)
                 dropped = False
                 while not dropped:
                     for event in _events(early or await link.receive()):
                         if event.get("kind") == "subscription.dropped":
+                            patience.lost()
                             dropped = True
                             break
                         seq = event.get("seq")
@@ -280,16 +283,12 @@ class AsyncClient:
                         yield event
                     early = []
             except Lost as lost:
-                is_over = give_up_at is not None and time.monotonic() >= give_up_at
-                if position is None or is_over:
+                if position is None or not patience.lost():
                     raise NoDaemon("closed", self.path) from lost
             finally:
                 with anyio.CancelScope(shield=True):
                     await anyio.aclose_forcefully(link.stream)
-            if give_up_at is None:
-                give_up_at = time.monotonic() + self._reconnect_s
-            tries += 1
-            await anyio.sleep(delay_s(tries))
+            await anyio.sleep(patience.pause_s())
 
     async def _subscribe(
         self, link: _Link, since: int | None, wanted: Mapping[str, Json]
@@ -311,7 +310,8 @@ class AsyncClient:
                         seq = answer.get("seq") if isinstance(answer, dict) else None
                         if not isinstance(seq, int):
                             raise ProtocolError("the answer to events.subscribe has no `seq`")
-                        position = seq if since is None else since
+                        # A lower one: the records were lost with the disk, and begin anew.
+                        position = seq if since is None else min(since, seq)
         except TimeoutError as error:
             raise NoDaemon("timeout", link.path, timeout_s=self._timeout_s or 0.0) from error
         return early, position
@@ -342,16 +342,21 @@ class AsyncClient:
             if link is not None:
                 if link.failure is None:
                     return link
-                if give_up_at is None:
-                    give_up_at = time.monotonic() + self._reconnect_s
+                self._link = None
+                self._lost_at = time.monotonic()
             self._link = link = await self._open(give_up_at)
             self._readers.start_soon(link.read)
             return link
 
     async def _open(self, give_up_at: float | None) -> _Link:
-        """Connect; a daemon that was there before has until `give_up_at` to come back."""
+        """
+        Connect; a daemon that was there before has until `give_up_at` to come back, without it
+        `reconnect_s` from its loss.
+        """
         causes: tuple[str, ...] = _COMES_BACK
-        if give_up_at is None:
+        if give_up_at is None and self._lost_at is not None:
+            give_up_at = self._lost_at + self._reconnect_s
+        if give_up_at is None or time.monotonic() >= give_up_at:
             give_up_at = time.monotonic() + self._connect_s
             causes = ("refused",)
         tries = 0
@@ -359,7 +364,9 @@ class AsyncClient:
             path = self.path
             try:
                 with anyio.fail_after(self._timeout_s):
-                    return _Link(path, await anyio.connect_unix(path))
+                    link = _Link(path, await anyio.connect_unix(path))
+                self._lost_at = None
+                return link
             except TimeoutError as error:
                 raise NoDaemon("busy", path) from error
             except OSError as error:

@@ -31,6 +31,7 @@ READ_ONLY = frozenset(
         "delegation.log",
         "delegation.wait",
         "explain",
+        "opencode.status",
         "question.list",
         "rpc.discover",
         "session.get",
@@ -53,7 +54,7 @@ class Lost(Exception):
 
 def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
     """Sending it twice is the same as sending it once."""
-    if method in READ_ONLY:
+    if method in READ_ONLY or method == "delegation.cancel":
         return True
     if method == "delegate":
         return bool(params.get("request_id"))

@@ -6,8 +6,10 @@ with Client() as client:
     answer = client.call("delegate", {"prompt": "…", "wait": "finished"})
 ```
 
-Connects when first used and again when the connection was lost. What changes nothing, and a
-`delegate` (which carries a `request_id`), is repeated after a loss; everything else raises.
+Connects when first used and again when the connection was lost. What changes nothing, a
+`delegate` (which carries a `request_id`) and a `delegation.cancel` are repeated after a loss, for
+up to `reconnect_s` and with growing pauses; everything else raises. So a caller that waits gets
+its answer although the daemon was killed and came back.
 """
 
 import threading
@@ -26,6 +28,7 @@ from fallbackd_client.calls import (
 from fallbackd_client.connection import Connection
 from fallbackd_client.errors import NoDaemon, ProtocolError, RpcError
 from fallbackd_client.paths import find_socket
+from fallbackd_client.patience import Patience, what_is_left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ class Client:
         timeout_s: Longest wait for an answer; calls that wait for work get that time on top.
         reconnect_s: How long a lost daemon may take to come back.
         connect_s: How long a first connection that is refused is tried again.
+        on_loss: Told, once for each loss, for how many seconds the daemon is waited for.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Client:
         timeout_s: float | None = 30.0,
         reconnect_s: float = 10.0,
         connect_s: float = 1.0,
+        on_loss: "Callable[[float], None]" = lambda _: None,
         sleep: "Callable[[float], None]" = time.sleep,
         monotonic: "Callable[[], float]" = time.monotonic,
     ) -> None:
@@ -69,10 +74,13 @@ class Client:
         self._timeout_s = timeout_s
         self._reconnect_s = reconnect_s
         self._connect_s = connect_s
+        self._on_loss = on_loss
         self._sleep = sleep
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self._lost_at: float | None = None
+        """When a daemon went that has not been there since."""
         self._last_id = 0
 
     @property
@@ -110,13 +118,8 @@ class Client:
             RequestTooLarge: The params do not fit into one line.
         """
         own = with_request_id(method, params)
-        if timeout_s is not None and timeout_s < 0:
-            timeout_s = patience_s(method, own, self._timeout_s)
         with self._lock:
-            self._last_id += 1
-            call_id = self._last_id
-            line = encode_call(call_id, method, own)
-            return self._call(call_id, line, timeout_s, repeatable=is_repeatable(method, own))
+            return self._call(method, own, timeout_s)
 
     def request(self, method: "Method[P, R]", params: "P") -> "R":
         """
@@ -153,19 +156,19 @@ class Client:
         """
         position = since
         wanted = None if kinds is None else list(kinds)
-        give_up_at: float | None = None
-        tries = 0
+        patience = Patience(self._reconnect_s, self._monotonic)
         while True:
-            with self._open(give_up_at) as connection:
+            with self._open(patience.give_up_at) as connection:
                 try:
                     early, position = self._subscribe(connection, position, wanted, session)
-                    give_up_at, tries = None, 0
+                    patience = Patience(self._reconnect_s, self._monotonic)
                     while True:
                         message = early.pop(0) if early else connection.receive(None)
                         event = message.get("params")
                         if message.get("method") != "event" or not isinstance(event, dict):
                             continue
                         if event.get("kind") == "subscription.dropped":
+                            patience.lost()
                             break
                         seq = event.get("seq")
                         if isinstance(seq, int):
@@ -174,40 +177,47 @@ class Client:
                             position = seq
                         yield event
                 except Lost as lost:
-                    if position is None or self._is_over(give_up_at):
+                    is_first = patience.give_up_at is None
+                    if position is None or not patience.lost():
                         raise NoDaemon("closed", self.path) from lost
-            if give_up_at is None:
-                give_up_at = self._monotonic() + self._reconnect_s
-            tries += 1
-            self._sleep(delay_s(tries))
+                    if is_first:
+                        self._on_loss(self._reconnect_s)
+            self._sleep(patience.pause_s())
 
     # --- one call --------------------------------------------------------------------------
 
-    def _call(
-        self, call_id: int, line: bytes, timeout_s: float | None, *, repeatable: bool
-    ) -> "Json":
-        give_up_at: float | None = None
-        tries = 0
+    def _call(self, method: str, params: "Mapping[str, Json]", timeout_s: float | None) -> "Json":
+        began_at = self._monotonic()
+        patience = Patience(self._reconnect_s, self._monotonic)
         while True:
+            self._last_id += 1
+            line = encode_call(self._last_id, method, params)
+            limit_s = timeout_s
+            if timeout_s is not None and timeout_s < 0:
+                limit_s = patience_s(method, params, self._timeout_s)
             try:
-                connection = self._connected(give_up_at)
-                return self._exchange(connection, call_id, line, timeout_s)
+                connection = self._connected(patience.give_up_at)
+                patience.connected()
+                return self._exchange(connection, self._last_id, line, limit_s)
             except Lost as lost:
-                self.close()
-                if not repeatable:
+                self._lose()
+                was_lost_at = patience.give_up_at
+                if not is_repeatable(method, params) or not patience.lost():
                     raise NoDaemon("closed", self.path) from lost
-                now = self._monotonic()
-                if give_up_at is None:
-                    give_up_at = now + self._reconnect_s
-                if now >= give_up_at:
-                    raise NoDaemon("closed", self.path) from lost
-                tries += 1
-                self._sleep(delay_s(tries))
+                if patience.give_up_at != was_lost_at:
+                    self._on_loss(self._reconnect_s)
+                self._sleep(patience.pause_s())
+                params = what_is_left(method, params, self._monotonic() - began_at)
+                began_at = self._monotonic()
             except BaseException as error:
                 # Half an exchange may be under way: its answer must not meet the next call.
                 if not _is_clean(error):
                     self.close()
                 raise
+
+    def _lose(self) -> None:
+        self.close()
+        self._lost_at = self._monotonic()
 
     def _connected(self, give_up_at: float | None) -> Connection:
         """The standing connection, or a new one."""
@@ -215,30 +225,35 @@ class Client:
         if connection is not None:
             if not connection.is_stale():
                 return connection
-            self.close()
-            give_up_at = self._monotonic() + self._reconnect_s
+            self._lose()
         self._connection = self._open(give_up_at)
         return self._connection
 
     def _open(self, give_up_at: float | None) -> Connection:
         """
-        Connect; a daemon that was there before has until `give_up_at` to come back.
+        Connect; a daemon that was there before has until `give_up_at` to come back, without it
+        `reconnect_s` from its loss.
 
         A first connection waits only where it is refused: without a socket nobody was there.
         """
         causes: tuple[str, ...] = _COMES_BACK
-        if give_up_at is None:
+        if give_up_at is None and self._lost_at is not None:
+            give_up_at = self._lost_at + self._reconnect_s
+        if give_up_at is None or self._monotonic() >= give_up_at:
             give_up_at = self._monotonic() + self._connect_s
             causes = ("refused",)
         tries = 0
         while True:
             try:
-                return Connection(self.path, timeout_s=self._timeout_s, monotonic=self._monotonic)
+                opened = Connection(self.path, timeout_s=self._timeout_s, monotonic=self._monotonic)
             except NoDaemon as error:
                 if error.cause not in causes or self._monotonic() >= give_up_at:
                     raise
                 tries += 1
                 self._sleep(delay_s(tries))
+            else:
+                self._lost_at = None
+                return opened
 
     def _exchange(
         self, connection: Connection, call_id: int, line: bytes, timeout_s: float | None
@@ -255,9 +270,6 @@ class Client:
                 return read_answer(message)
 
     # --- events ----------------------------------------------------------------------------
-
-    def _is_over(self, give_up_at: float | None) -> bool:
-        return give_up_at is not None and self._monotonic() >= give_up_at
 
     def _subscribe(
         self,
@@ -281,7 +293,8 @@ class Client:
                 seq = answer.get("seq") if isinstance(answer, dict) else None
                 if not isinstance(seq, int):
                     raise ProtocolError("the answer to events.subscribe has no `seq`")
-                return early, seq if since is None else since
+                # A lower one: the records were lost with the disk, and begin anew.
+                return early, seq if since is None else min(since, seq)
             early.append(message)
 
 

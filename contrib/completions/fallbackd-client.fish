@@ -325,7 +325,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -s h -l help 
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l json -d 'print one JSON document'
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l session -x -a '(__fallbackd_client_ask sessions)' -d 'show this session instead of all'
-complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l verbose -d 'show scopes and usage as well'
+complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l verbose -d 'show scopes, usage, and what is known of each backend for free'
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l watch -d 'show it again each second'
 complete -c fallbackd-client -n '__fallbackd_client_at \'suggest\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'suggest\'' -l socket -r -F -d 'path of the daemon\'s socket'

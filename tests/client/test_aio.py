@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from tests.client.scripted import Failing, Peer, answering, serving
@@ -65,6 +66,46 @@ async def test_only_what_is_safe_is_repeated_after_a_loss(path: Path) -> None:
     assert raised.value.cause == "closed"
     assert server.methods() == ["report", "delegate", "delegate"]
     assert len({one["params"].get("request_id") for one in server.requests[1:]}) == 1
+
+
+async def test_a_daemon_that_dies_in_the_middle_of_its_answers_is_asked_again(path: Path) -> None:
+    def half(peer: Peer) -> None:
+        requests = [peer.read() for _ in range(3)]
+        assert requests[0] is not None
+        peer.raw(b'{"jsonrpc":"2.0","id":%d,"result":{"te' % requests[0]["id"])
+
+    answers = {"delegate": lambda params: params["request_id"], "status": "here"}
+    found: dict[str, Any] = {}
+    with serving(path, half, answering(answers)):
+        async with AsyncClient(str(path)) as client:
+
+            async def one(name: str) -> None:
+                found[name] = await client.call("delegate", {"prompt": "x", "request_id": name})
+
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as calls:
+                    for name in ("a", "b", "c"):
+                        calls.start_soon(one, name)
+    assert found == {"a": "a", "b": "b", "c": "c"}
+
+
+async def test_the_call_after_a_loss_waits_for_the_daemon_too(path: Path) -> None:
+    async with AsyncClient(str(path), connect_s=0, reconnect_s=60) as client:
+        with serving(path, hang_up), pytest.raises(NoDaemon):
+            await client.call("config.reload")
+        found: list[Any] = []
+
+        async def ask() -> None:
+            found.append(await client.call("report", {"backend": "codex"}))
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as calls:
+                calls.start_soon(ask)
+                await anyio.lowlevel.checkpoint()  # it finds nobody there
+                with serving(path, answering({"report": "taken"})):
+                    while not found:
+                        await anyio.sleep(0.01)
+    assert found == ["taken"]
 
 
 async def test_a_cancelled_call_leaves_the_connection_to_the_others(path: Path) -> None:

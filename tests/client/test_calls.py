@@ -25,7 +25,7 @@ from fallbackd_client.errors import NoDaemon, NotSendable, ProtocolError, Reques
         ("resolve", {}, True),
         ("resolve", {"lease": True}, False),
         ("report", {}, False),
-        ("delegation.cancel", {"delegation": "d1"}, False),
+        ("delegation.cancel", {"delegation": "d1"}, True),
         ("config.reload", {}, False),
         ("of.a.later.version", {}, False),
     ],

@@ -169,6 +169,76 @@ def test_a_daemon_that_restarts_is_found_again(path: Path) -> None:
     servers[1].__exit__(None, None, None)
 
 
+def test_a_daemon_that_dies_in_the_middle_of_its_answer_is_asked_again(path: Path) -> None:
+    def half(peer: Peer) -> None:
+        request = peer.read()
+        assert request is not None
+        peer.raw(b'{"jsonrpc":"2.0","id":%d,"result":{"delegation":"d1","te' % request["id"])
+
+    losses: list[float] = []
+    whole = answering({"delegate": {"delegation": "d1", "text": "all of it"}})
+    with (
+        serving(path, half, half, whole) as server,
+        patient(path, on_loss=losses.append, reconnect_s=7) as client,
+    ):
+        answer = client.call("delegate", {"prompt": "x", "wait": "finished"})
+    assert answer == {"delegation": "d1", "text": "all of it"}
+    assert len({one["params"]["request_id"] for one in server.requests}) == 1
+    assert losses == [7], "told once"
+
+
+def test_a_wait_that_is_repeated_is_shorter_by_what_has_passed(path: Path) -> None:
+    now = iter(range(1000))
+    client = Client(
+        str(path), reconnect_s=600, sleep=lambda _: None, monotonic=lambda: float(next(now))
+    )
+    script = answering({"delegation.wait": {"delegation": "d1"}})
+    with serving(path, hang_up, script) as server, client:
+        client.call("delegation.wait", {"delegation": "d1", "timeout_s": 500})
+    first, second = (one["params"]["timeout_s"] for one in server.requests)
+    assert first == 500
+    assert 400 < second < 500
+
+
+def test_the_call_after_a_loss_waits_for_the_daemon_too(path: Path) -> None:
+    """Of one that must not be repeated the caller hears, and asks something else."""
+    back: list[Any] = []
+
+    def come_back(_: float) -> None:
+        if not back:
+            back.append(serving(path, answering({"health": "marked"})))
+            back[0].__enter__()
+
+    client = Client(str(path), sleep=come_back, connect_s=0)
+    mark = {"action": "mark", "target": "codex"}
+    with serving(path, hang_up), client, pytest.raises(NoDaemon):
+        client.call("health", mark)
+    with client:
+        assert client.call("health", mark) == "marked"
+    back[0].__exit__(None, None, None)
+
+
+def test_a_daemon_that_stayed_away_is_not_waited_for_again(path: Path) -> None:
+    now = [0.0]
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        now[0] += seconds
+
+    client = Client(str(path), sleep=sleep, connect_s=0, reconnect_s=5, monotonic=lambda: now[0])
+    with serving(path, hang_up), client, pytest.raises(NoDaemon):
+        client.call("config.reload")
+    with client, pytest.raises(NoDaemon) as raised:
+        client.call("status")
+    assert raised.value.cause == "missing"
+    assert 5 <= sum(naps) < 6.5
+    naps.clear()
+    with client, pytest.raises(NoDaemon):
+        client.call("status")
+    assert naps == []
+
+
 # --- nobody there ------------------------------------------------------------------------------
 
 
@@ -394,6 +464,22 @@ def test_a_dropped_subscriber_subscribes_again(path: Path) -> None:
     with serving(path, first, second), patient(path) as client:
         events = client.events()
         assert [next(events)["seq"], next(events)["seq"]] == [2, 3]
+        events.close()
+
+
+def test_events_go_on_after_the_records_were_lost_and_begin_anew(path: Path) -> None:
+    def first(peer: Peer) -> None:
+        subscribed(peer, 40)
+        peer.event(seq=41, at=1.0, kind="health.moved")
+
+    def second(peer: Peer) -> None:
+        subscribed(peer, 2)
+        peer.event(seq=3, at=1.0, kind="health.moved")
+        peer.read()
+
+    with serving(path, first, second), patient(path) as client:
+        events = client.events()
+        assert [next(events)["seq"], next(events)["seq"]] == [41, 3]
         events.close()
 
 

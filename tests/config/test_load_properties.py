@@ -12,8 +12,10 @@ from fallbackd.config.schema import (
     BackendTable,
     EntryTable,
     File,
+    OpencodeTable,
     ReasonTable,
     RoleTable,
+    ServerTable,
     SignatureTable,
 )
 from fallbackd.config.show import as_dict, as_toml
@@ -68,6 +70,10 @@ FILES = st.fixed_dictionaries(
         "signatures": st.lists(
             table(SignatureTable, pattern=st.text(), reason=st.just("auth")), max_size=3
         ),
+        "opencode": table(
+            OpencodeTable,
+            servers=st.lists(table(ServerTable, url=st.just("http://127.0.0.1:4096")), max_size=2),
+        ),
         "other": VALUES,
     },
 )
@@ -118,4 +124,5 @@ def test_every_top_level_key_is_exercised() -> None:
         "chains",
         "roles",
         "signatures",
+        "opencode",
     }

@@ -101,3 +101,20 @@ def test_a_taken_label_and_an_idle_variable_are_said() -> None:
         "backends.hermes-api.credentials[1]",
     ]
     assert found.options[HTTP].credentials == (CredentialRef(label="a", source="env", name="A"),)
+
+
+def test_one_label_for_two_places_of_one_provider_is_said() -> None:
+    def found(second: str) -> list[str]:
+        url = 'kind = "openai-http"\nbase_url = "https://api.acme.example/v1"'
+        table = f'''
+            [backends.one]
+            {url}
+            credentials = [{{ label = "work", env = "A" }}]
+            [backends.two]
+            {url}
+            credentials = [{{ label = "work", env = "{second}" }}]
+        '''
+        return [one.path for one in load(table, path="config.toml").warnings]
+
+    assert found("A") == []
+    assert found("B") == ["backends.two.credentials[0].label"]

@@ -239,10 +239,11 @@ CASES: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        "import = ['a/voice-platform-health.json', 'model-fallback.json', 3]",
+        "import = ['a/voice-platform-health.json', 'auth.json', 3]",
         [
-            'import[1]: "model-fallback.json": has no effect; '
-            "voice-platform-health.json, config.yaml of Hermes and JKZ_* are imported.",
+            'import[1]: "auth.json": has no effect; voice-platform-health.json, '
+            "model-fallback.json, rate-limit-fallback.json, config.yaml of Hermes and JKZ_* "
+            "are imported.",
             "import[2]: 3: must be the path of a file; it is left out.",
         ],
     ),

@@ -184,6 +184,15 @@ def test_more_than_the_host_may_run_is_queued_and_follows() -> None:
     play.when(CancelRequested(delegation=DelegationId("d3"))).then(answers("d3"))
 
 
+def test_an_attempt_lends_its_place_to_one_delegation_from_inside_it() -> None:
+    play = Playbook(policy_of("a", max_running=1)).when(delegate("d0", backend="a"))
+    play.when(delegate("d1", backend="a", session="s1", parent="d0"))
+    play.when(delegate("d2", backend="a", session="s2", parent="d0"))
+    play.then(starts("d0.1", "a"), starts("d1.1", "a"))
+    assert play.delegation("d2").state == "queued"
+    play.when(succeeded("d1.1")).then(answers("d1"), starts("d2.1", "a"))
+
+
 def test_work_that_waits_for_its_place_holds_its_session() -> None:
     play = Playbook(policy_of("a", max_running=1)).when(delegate("d0", backend="a"))
     play.when(delegate("d1", session="s", backend="a"))

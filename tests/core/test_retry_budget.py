@@ -127,6 +127,7 @@ def test_the_numbers_are_policy_and_old_demand_is_forgotten() -> None:
     assert sum(1 for one in play.peek().active.values() if one.running is not None) == 40
     strict = crowd(1, policy_of("a", "b", chains={"a": ["b"]}, retry_share=0, retry_floor=0))
     strict.when(failed("d0.1", fail(Reason.SERVER_ERROR)))
+    assert any(one.outcome.startswith("no retry: the budget") for one in strict.memory.stories)
     found = strict.delegation("d0")
     assert [one.backend for one in found.attempts] == ["a", "b"]  # a scout, and no retry
 

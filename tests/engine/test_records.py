@@ -151,20 +151,25 @@ async def test_a_damaged_run_directory_keeps_no_daemon_from_starting(tmp_path: P
         assert (await work(second, backend="a")).state == "succeeded"
 
 
-async def test_a_trial_of_a_dead_daemon_blocks_nobody(tmp_path: Path) -> None:
+async def test_a_trial_of_a_dead_daemon_goes_on_and_blocks_nobody_behind_it(
+    tmp_path: Path,
+) -> None:
     clock = ManualClock()
     config = settings(gated(tmp_path))
-    async with engine_in(tmp_path, config, store="sqlite", clock=clock) as first:
+    async with engine_in(tmp_path, config, store="sqlite", clock=clock, leaves=True) as first:
         await first.mark("a", reason="timeout", ttl_s=None, note=None)
         clock.advance(120)
         begun = await first.delegate(NewWork(prompt="x", backend="a"))
         assert begun.attempts[0].trial
         await until(lambda: runs_of(tmp_path, "a") == 1)
-    (tmp_path / "go").touch()
     async with engine_in(tmp_path, config, store="sqlite", clock=clock) as second:
-        done = await work(second, backend="a")
-        assert done.state == "succeeded"
-        assert done.attempts[0].trial
+        trial = second.snapshot().health["backend:a"].trial  # type: ignore[index]
+        assert trial is not None
+        assert trial.attempt == begun.attempts[0].attempt
+        (tmp_path / "go").touch()
+        assert (await ended(second, begun)).state == "succeeded"
+        assert second.snapshot().health["backend:a"].trial is None  # type: ignore[index]
+        assert (await work(second, backend="a")).state == "succeeded"
 
 
 async def test_health_outlives_the_engine(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.support.scripts import runs_of, script
 from tests.transports.programs import is_alive, read_pid
 
 from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.events import Woke
 from fallbackd.core.exchange import (
     Chunk,
     CommandLine,
@@ -36,6 +37,7 @@ from fallbackd.core.exchange import (
     Retrying,
     Work,
 )
+from fallbackd.core.ids import DelegationId
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.requests import NewWork
 from fallbackd.transports.runner.attempt import EXIT_FILE
@@ -156,9 +158,12 @@ async def test_one_that_was_never_started_is_started_under_its_own_name(
     config = settings(gated(tmp_path))
     name = await never_started(tmp_path, config, directory=directory)
     go(tmp_path)
-    async with engine_in(tmp_path, config, store="sqlite") as second:
+    clock = ManualClock()
+    began_at = clock.now()
+    async with engine_in(tmp_path, config, store="sqlite", clock=clock) as second:
         done = await ended(second, name)
         assert [(one.attempt, one.state) for one in done.attempts] == [(f"{name}.1", "succeeded")]
+        assert done.attempts[0].started_at >= began_at, "its limits are counted from now"
     assert runs_of(tmp_path, "a") == 1
 
 
@@ -250,6 +255,25 @@ async def test_silence_is_counted_from_the_last_output(tmp_path: Path) -> None:
         assert tried(await ended(second, name)) == [("a", "stalled"), ("b", None)]
 
 
+@pytest.mark.parametrize("is_asleep", [True, False])
+async def test_an_agent_that_slept_with_the_machine_was_not_silent(
+    tmp_path: Path, *, is_asleep: bool
+) -> None:
+    clock = ManualClock()
+    config = settings(gated(tmp_path, stall_s=100.0), other(tmp_path))
+    async with engine_in(tmp_path, config, clock=clock) as engine:
+        name = await begun(engine, tmp_path)
+        await until(lambda: all(one.watch.last_output_at for one in engine._live.values()))
+        (clock.sleep if is_asleep else clock.advance)(3600)
+        await engine.look_at_clock()
+        if is_asleep:
+            await engine.handle(Woke(delegation=DelegationId(name)))
+            go(tmp_path)
+            assert tried(await ended(engine, name)) == [("a", None)]
+        else:
+            assert tried(await ended(engine, name)) == [("a", "stalled"), ("b", None)]
+
+
 async def test_without_its_prompt_it_ends_where_it_is(tmp_path: Path) -> None:
     config = settings(gated(tmp_path), other(tmp_path))
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
@@ -274,6 +298,7 @@ async def test_what_the_caller_set_is_read_back_from_the_attempt(
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
         name = await begun(first, tmp_path, env={"WORD": "hush"})
     async with engine_in(tmp_path, config, store="sqlite") as second:
+        await until(lambda: any(live.running is not None for live in second._live.values()))
         go(tmp_path, "echo 'rate limit reached' >&2; exit 75")
         done = await ended(second, name)
         if is_known:

@@ -88,3 +88,14 @@ def test_a_relative_path_is_taken_from_the_working_directory(
     monkeypatch.chdir(tmp_path)
     atomicfile.write("file", "x")
     assert (tmp_path / "file").read_text() == "x"
+
+
+def test_drafts_of_a_writer_that_was_killed_are_cleared_and_nothing_else(tmp_path: Path) -> None:
+    ours = tmp_path / f".name.{'0a' * 8}.tmp"
+    others = [tmp_path / f".other.{'0a' * 8}.tmp", tmp_path / ".name.tmp", tmp_path / "name"]
+    for each in (ours, *others):
+        each.touch()
+    atomicfile.clear_drafts(str(tmp_path / "name"))
+    assert not ours.exists()
+    assert all(each.exists() for each in others)
+    atomicfile.clear_drafts(str(tmp_path / "gone" / "name"))

@@ -14,14 +14,23 @@ class Machine:
     def __init__(self) -> None:
         self.wall_s = 1_700_000_000.0
         self.elapsed_s = 1000.0
+        self.awake_s = 900.0
 
     def pass_(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.elapsed_s += seconds
+        self.awake_s += seconds
+
+    def sleep(self, seconds: float) -> None:
         self.wall_s += seconds
         self.elapsed_s += seconds
 
     def clock(self, offset_s: float | None = None) -> SystemClock:
         return SystemClock(
-            offset_s=offset_s, wall=lambda: self.wall_s, elapsed=lambda: self.elapsed_s
+            offset_s=offset_s,
+            wall=lambda: self.wall_s,
+            elapsed=lambda: self.elapsed_s,
+            awake=lambda: self.awake_s,
         )
 
 
@@ -29,6 +38,20 @@ def test_now_is_unix_time() -> None:
     clock: Clock = SystemClock()
     assert clock.now() == pytest.approx(time.time(), abs=30)
     assert clock.step() == 0.0
+
+
+def test_sleep_is_told_once_and_time_goes_on_with_it() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    machine.pass_(100)
+    assert clock.slept() == 0.0
+    machine.sleep(3600)
+    machine.pass_(1)
+    assert clock.slept() == 3600.0
+    assert clock.slept() == 0.0
+    assert clock.now() == 1_700_003_701.0
+    machine.sleep(2)
+    assert clock.slept() == 0.0, "too short to be noticed"
 
 
 def test_now_follows_elapsed_time() -> None:

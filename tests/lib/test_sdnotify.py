@@ -77,7 +77,7 @@ def test_a_manager_that_is_gone_or_does_not_read_neither_raises_nor_blocks(tmp_p
     ("usec", "pid", "expected"),
     [
         ("30000000", None, 15.0),
-        ("30000000", str(os.getpid()), 15.0),
+        pytest.param("30000000", str(os.getpid()), 15.0, id="own"),
         ("30000000", "1", None),
         (None, None, None),
         ("0", None, None),

@@ -20,8 +20,10 @@ from fallbackd.backends import KINDS
 from fallbackd.core.events import Event
 from fallbackd.core.exchange import Call
 from fallbackd.core.health import from_disk
+from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
 from fallbackd.engine.loop import Engine
+from fallbackd.engine.runs import Runs
 from fallbackd.engine.ticker import tick
 from fallbackd.engine.world import Transports, World
 from fallbackd.lib.clock import SystemClock
@@ -50,6 +52,9 @@ class Daemon:
         """Killed after so many more commits, before anything is done about the last one."""
         self.decisions_left: int | None = None
         """Killed when so many more were decided, before the last one is kept."""
+        self.dies_in_trial = False
+        """Killed as soon as a trial was ordered."""
+        self.died = anyio.Event()
         self.disk = anyio.Lock()
         self.store: MemoryStore | SqliteStore
         self.engine: ObservedEngine
@@ -69,6 +74,7 @@ class Daemon:
                 self.store = await opened(self)
                 clock = await _clock(self.store, stage)
                 self.engine = ObservedEngine(self, Kept(self), clock)
+                self.engine.on_step = lambda: keep_clock(self.engine.store, clock)
                 tasks.start_soon(self._run_engine)
                 tasks.start_soon(self._tick, clock)
         except BaseExceptionGroup as errors:
@@ -95,6 +101,7 @@ class Daemon:
             return
         self.is_dead = True
         self.stage.died()
+        self.died.set()
         self.stage.tell("the daemon is killed")
         for launch in self.launches:
             launch.moved.set()
@@ -153,11 +160,16 @@ class Daemon:
 
     def after_commit(self) -> None:
         """What was decided is durable."""
-        if self.stage.laws.take_decided() and self.commits_left is not None:
+        if not self.stage.laws.take_decided():
+            return
+        if self.commits_left is not None:
             self.commits_left -= 1
             if self.commits_left <= 0:
                 self.kill()
                 raise Dead
+        if self.dies_in_trial and self.stage.laws.has_begun_trial:
+            self.kill()
+            raise Dead
 
 
 class ObservedEngine(Engine):
@@ -187,12 +199,33 @@ class ObservedEngine(Engine):
             ),
         )
         self._daemon = daemon
+        self.runs = Files(stage.place / "runs", daemon)
 
     def _decide(self, seen: Snapshot, event: Event, *, now: float) -> Decision:
         self._daemon.require_alive()
         decision = super()._decide(seen, event, now=now)
         self._daemon.stage.laws.decided(seen, event, decision, self.settings.policy, now=now)
         return decision
+
+
+class Files(Runs):
+    """Run directories of a daemon that may be dead the next moment: it does not tidy up then."""
+
+    def __init__(self, root: Path, daemon: Daemon) -> None:
+        super().__init__(root)
+        self._daemon = daemon
+
+    def create(self, delegation: DelegationId, prompt: str) -> None:
+        self._daemon.require_alive()
+        super().create(delegation, prompt)
+
+    def prepare(self, attempt: AttemptId) -> Path:
+        self._daemon.require_alive()
+        return super().prepare(attempt)
+
+    def remove(self, delegation: DelegationId) -> None:
+        self._daemon.require_alive()
+        super().remove(delegation)
 
 
 class Kept:
@@ -328,7 +361,7 @@ async def _reborn(before: MemoryStore | None, *, now: float) -> MemoryStore:
 
 class Clock(SystemClock):
     def __init__(self, stage: Stage, *, offset_s: float | None = None) -> None:
-        super().__init__(offset_s=offset_s, wall=stage.wall, elapsed=stage.uptime)
+        super().__init__(offset_s=offset_s, wall=stage.wall, elapsed=stage.uptime, awake=stage.time)
         self._boot = stage.boot
 
     def boot_id(self) -> str:

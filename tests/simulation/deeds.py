@@ -6,6 +6,7 @@ from tests.simulation.callers import Callers
 from tests.simulation.script import Deed
 from tests.simulation.stage import Stage
 
+from fallbackd.engine.requests import NewWork
 from fallbackd.engine.world import Settings
 
 AFTER_S = 100.0
@@ -22,6 +23,8 @@ async def do(stage: Stage, callers: Callers, deed: Deed) -> None:
             (await stage.until_up()).commits_left = value
         case "kill_before":
             (await stage.until_up()).decisions_left = value
+        case "kill_in_trial":
+            await _kill_in_trial(stage, callers)
         case "reboot":
             (await stage.until_up()).kill()
             stage.programs.lose_power()
@@ -56,6 +59,20 @@ async def do(stage: Stage, callers: Callers, deed: Deed) -> None:
             await callers.tell(lambda engine: engine.compact_session(value))
         case other:
             raise AssertionError(other)
+
+
+async def _kill_in_trial(stage: Stage, callers: Callers) -> None:
+    """Just when it has ordered a trial; then somebody else wants the same backend."""
+    daemon = await stage.until_up()
+    daemon.dies_in_trial = True
+    with anyio.move_on_after(max(0.0, stage.script.horizon_s - stage.elapsed())):
+        await daemon.died.wait()
+    if stage.laws.has_begun_trial:
+        backend = stage.laws.starts[-1].attempt.backend
+        work = NewWork(prompt="beside", backend=backend, metadata={"task": "plain", "number": -3})
+        name = await callers.delegate(work)
+        if name is not None:
+            await callers.answer_of(name)
 
 
 async def _stop(stage: Stage, callers: Callers, limit_s: float) -> None:

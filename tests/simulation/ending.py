@@ -35,6 +35,7 @@ async def hold_quiet(stage: Stage, callers: Callers) -> None:
     stage.tick_s = QUIET_TICK_S
     daemon = await stage.until_up()
     daemon.commits_left = daemon.decisions_left = None
+    daemon.dies_in_trial = False
     stage.tell("the trouble is over")
     await _finish(stage)
     if (await stage.until_up()).engine.settings is not stage.settings:
@@ -83,7 +84,7 @@ def hold_bounds(stage: Stage) -> None:
         for label in member.backend.credentials or (None,):
             scopes = scopes_of(member.backend, member.backend.model, label)
             marks = [at_s for scope in scopes for at_s in laws.marks.get(scope, ())]
-            known_s = min((at_s for at_s in marks if at_s > begin_s), default=end_s)
+            known_s = min((at_s for at_s in marks if begin_s < at_s < end_s), default=end_s)
             starts = [
                 one
                 for one in laws.starts

@@ -5,7 +5,7 @@ Breaches are kept, not raised: the daemon must not be able to swallow one.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.stage import Stage
 from tests.support import laws
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from tests.simulation.programs import Program
 
 
+BELIEVED_S = {Reason.USAGE_LIMIT: 8 * 86_400.0}
+"""Of a stated time no more than this is believed; for other reasons six hours."""
+
+
 class Start(NamedTuple):
     at_s: float
     attempt: Attempt
@@ -65,6 +69,8 @@ class Laws:
         self.starts: list[Start] = []
         self.marks: dict[ScopeId, list[float]] = {}
         """When each scope was taken out, in seconds since the beginning."""
+        self.has_begun_trial = False
+        """By the last decision."""
         self.answered: set[DelegationId] = set()
         self.leases: set[str] = set()
         """Of callers."""
@@ -77,9 +83,9 @@ class Laws:
             self.broken.append(f"{self.stage.elapsed():.3f} {what}")
             self.stage.tell(f"BROKEN: {what}")
 
-    def _hold(self, law: Callable[[], None]) -> None:
+    def _hold(self, law: Callable[..., None], *records: Any) -> None:
         try:
-            law()
+            law(*records)
         except AssertionError as error:
             self.require(False, f"{law.__name__}: {error}")
 
@@ -124,6 +130,7 @@ class Laws:
                     made += self._kept(delegation)
         for delegation, attempt in made:
             self._made(one, before, delegation, attempt)
+        self.has_begun_trial = any(attempt.trial for _, attempt in made)
         self._effects(decision, {attempt.attempt for _, attempt in made})
         self._tell(one)
         if decision.changes:
@@ -138,9 +145,10 @@ class Laws:
         if before is not None and before.is_ended:
             self.require(before == delegation, f"{name} was changed after its answer")
         self.delegations[name] = delegation
-        self._hold(lambda: laws.a_walk_is_bounded(delegation))
+        self._hold(laws.a_walk_is_bounded, delegation)
         if delegation.is_ended:
             self._hold_poison(delegation)
+            self._hold_nothing_below(delegation, "ended")
         known = 0 if before is None else len(before.attempts)
         return [(delegation, attempt) for attempt in delegation.attempts[known:]]
 
@@ -162,17 +170,17 @@ class Laws:
     def _hold_records(self) -> None:
         active = self.active()
         sessions = self.sessions.values()
-        self._hold(lambda: laws.one_attempt_at_a_time(active))
-        self._hold(lambda: laws.one_family_writes_in_a_directory(active))
+        self._hold(laws.one_attempt_at_a_time, active)
+        self._hold(laws.what_is_below_ends_with_its_attempt, active)
+        self._hold(laws.one_family_writes_in_a_directory, active)
+        self._hold(laws.a_session_is_held_exactly_while_its_work_is_unfinished, active, sessions)
         self._hold(
-            lambda: laws.a_session_is_held_exactly_while_its_work_is_unfinished(active, sessions)
+            laws.a_trial_belongs_to_a_running_attempt_or_to_a_caller,
+            self.health,
+            active,
+            self.leases,
         )
-        self._hold(
-            lambda: laws.a_trial_belongs_to_a_running_attempt_or_to_a_caller(
-                self.health, active, self.leases
-            )
-        )
-        self._hold(lambda: laws.outages_make_sense(self.health.values()))
+        self._hold(laws.outages_make_sense, self.health.values())
 
     def active(self) -> dict[DelegationId, Delegation]:
         return {name: one for name, one in self.delegations.items() if not one.is_ended}
@@ -205,6 +213,8 @@ class Laws:
     ) -> None:
         name = attempt.attempt
         self.starts.append(Start(self.stage.elapsed(), attempt))
+        if len(delegation.attempts) > 1:
+            self._hold_nothing_below(delegation, "goes on")
         for earlier in delegation.attempts[:-1]:
             is_gone = earlier.ended_at is not None and earlier.gone is True
             self.require(is_gone, f"{name} follows {earlier.attempt}, which is not proven gone")
@@ -222,7 +232,10 @@ class Laws:
         for scope in scopes_of(backend, attempt.model, attempt.credential):
             record = before.get(scope)
             if view(record, now=one.now).unproven:
-                free = not is_leased(record, now=one.now)
+                trial = None if record is None else record.trial
+                own = [earlier.attempt for earlier in delegation.attempts[:-1]]
+                is_own = trial is not None and trial.attempt in own  # given back just now
+                free = is_own or not is_leased(record, now=one.now)
                 self.require(free, f"{name} begins a second trial of {scope}")
                 for other in self._trials(scope):
                     if other != name:
@@ -232,6 +245,12 @@ class Laws:
             trial = self.health[scope].trial
             is_own = trial is not None and trial.attempt == name
             self.require(is_own, f"{name} has not the lease of {scope}")
+
+    def _hold_nothing_below(self, delegation: Delegation, what: str) -> None:
+        """What was asked for from inside an attempt is over before anything follows it."""
+        for one in self.active().values():
+            is_below = one.parent == delegation.delegation
+            self.require(not is_below, f"{delegation.delegation} {what} beside {one.delegation}")
 
     def _trials(self, scope: ScopeId) -> list[AttemptId]:
         """Attempts that try a scope now, and have not shown yet how that goes."""
@@ -252,6 +271,10 @@ class Laws:
         self.require(name not in programs.known, f"{name} was started twice")
         self.require(name in self._ordered, f"{name} was started without an order")
         above = laws.family(own, self.delegations)
+        held = max(self.stage.script.settings.policy.defaults.max_running, 1)
+        outer = [one for one in programs.alive() if one.delegation.parent is None]
+        is_outer = own.parent is None
+        self.require(not is_outer or len(outer) < held, f"{name} has no place on the host")
         for other in programs.known.values():
             theirs = other.delegation
             if theirs.delegation == own.delegation:
@@ -259,6 +282,8 @@ class Laws:
                 self.require(is_gone, f"{name} was started beside {other.attempt}")
             if not other.is_alive:
                 continue
+            if own.delegation in laws.family(theirs, self.delegations):
+                self.require(False, f"{name} was started beside {other.attempt} from inside it")
             beside = f"{name} was started while {other.attempt} ran"
             self.require(theirs.session != own.session, f"{beside} in the session {own.session}")
             if theirs.delegation in above or not own.cwd or not theirs.cwd:
@@ -276,6 +301,11 @@ class Laws:
         made = [made for each in one.seen.active.values() for made in each.marks]
         if any(mark.before == outage for mark in made):
             return  # a mark was withdrawn
+        if outage.source == "provider":
+            bound_s = BELIEVED_S.get(outage.reason, 6 * 3600.0)
+            is_bounded = outage.until_at is not None and outage.until_at - one.now <= bound_s + 1
+            what = f"{health.scope} is out until {outage.until_at}, which nobody can know"
+            self.require(is_bounded, what)
         self.marks.setdefault(health.scope, []).append(self.stage.elapsed())
         what = f"{health.scope} is marked {outage.reason}"
         match one.event:
@@ -283,7 +313,7 @@ class Laws:
                 pass
             case ReadinessSeen():
                 name = str(one.event.backend)
-                is_so = self.stage.condition(self.stage.member(name)) == "missing"
+                is_so = self.stage.was_missing(self.stage.member(name))
                 self.require(is_so, f"{what}, but its program is there")
             case AttemptEnded(attempt=attempt):
                 blame = self.stage.programs.blame_of(attempt)

@@ -277,7 +277,7 @@ class Programs:
             case "too_short":
                 stated_s = 5.0
             case "too_long":
-                stated_s = left_s * 10 + 3600
+                stated_s = left_s * 10 + 3_000_000
         return fails(
             member.kind,
             spell.condition,

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 from tests.simulation.agents import Condition, Kind, Task
 
 from fallbackd.backends.spec import Options
+from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Defaults, Entry, Policy, Role
@@ -30,6 +31,7 @@ TROUBLE: tuple[Condition, ...] = (
     "crashing",
     "silent",
 )
+HOW_TO_DIE = ("kill", "kill", "kill_at", "kill_at", "kill_before", "kill_in_trial", "reboot")
 MARKING: tuple[Condition, ...] = (
     "throttled",
     "plan_limit",
@@ -94,8 +96,6 @@ class Script(NamedTuple):
     tick_s: float
     disk_s: float
     """How long the disk may take, at most."""
-    is_exact: bool
-    """No time is lost: no sleep of the machine, no daemon that is away, no clock that is set."""
 
 
 def write(seed: int) -> Script:
@@ -110,7 +110,6 @@ def write(seed: int) -> Script:
     settings = _settings(luck, members)
     asks = _asks(luck, members, settings, horizon_s, flavour)
     deeds = _deeds(luck, members, horizon_s, flavour)
-    lost = ("kill", "kill_at", "kill_before", "reboot", "stop", "sleep", "clock")
     return Script(
         seed=seed,
         flavour=flavour,
@@ -122,7 +121,6 @@ def write(seed: int) -> Script:
         horizon_s=horizon_s,
         tick_s=luck.choice((30.0, 300.0, 300.0, 1800.0)) if horizon_s <= 3600 else 1800.0,
         disk_s=luck.choice((0.0, 0.0, 0.003, 0.2)),
-        is_exact=not any(deed.what in lost for deed in deeds),
     )
 
 
@@ -149,13 +147,20 @@ def _members(
         found.append(
             Member(
                 backend=backend,
-                options=Options(command=command, output=output),
+                options=Options(command=command, output=output, credentials=_refs(backend)),
                 kind=kind,
                 spells=_spells(luck, horizon_s, outage),
                 takes_s=luck.choice((1.0, 5.0, 20.0, 70.0)),
             )
         )
     return tuple(found)
+
+
+def _refs(backend: Backend) -> tuple[CredentialRef, ...]:
+    return tuple(
+        CredentialRef(label=label, source="env", name=f"KEY_{label}", into="KEY")
+        for label in backend.credentials
+    )
 
 
 def _spells(
@@ -264,7 +269,7 @@ def _deeds(
         deeds.append(Deed(luck.random() * horizon_s, what, value))
 
     for _ in range(luck.choice((0, 0, 1, 1, 2))):
-        how = luck.choice(("kill", "kill", "kill_at", "kill_at", "kill_before", "reboot"))
+        how = luck.choice(HOW_TO_DIE)
         add(how, luck.randint(1, 6))
     if flavour == "outage":
         return tuple(sorted(deeds, key=lambda deed: deed.at_s))

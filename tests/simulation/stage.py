@@ -118,6 +118,16 @@ class Stage:
         spell = self.spell(member)
         return "healthy" if spell is None else spell.condition
 
+    def was_missing(self, member: Member) -> bool:
+        """A moment ago, when somebody looked: it takes a while until that is written down."""
+        now_s = self.elapsed()
+        return any(
+            one.condition == "missing"
+            and one.begin_s <= now_s
+            and (now_s < one.end_s + 1 or self.slept_since(now_s - 1))
+            for one in member.spells
+        )
+
     def find_program(self, name: str) -> str | None:
         member = self.member(name.rpartition("/")[2])
         return None if self.condition(member) == "missing" else name

@@ -12,6 +12,8 @@ from tests.simulation.run import play, somewhere
 
 MEMORY_SEEDS = range(2000)
 SQLITE_SEEDS = range(10_000, 10_100)
+HANG_S = 3600
+"""They take a minute on one core; only a hang takes so long on a machine with much else to do."""
 ROOT = Path(__file__).parents[2]
 Tell = Callable[[str], None]
 
@@ -21,6 +23,7 @@ def require_all_hold(tally: Tally, count: int) -> None:
     assert tally.plays == count
 
 
+@pytest.mark.timeout(HANG_S)
 def test_the_laws_hold_on_the_memory_store(tell: Tell) -> None:
     tally = play_many(MEMORY_SEEDS)
     tell(f"memory store, {tally}")
@@ -28,6 +31,7 @@ def test_the_laws_hold_on_the_memory_store(tell: Tell) -> None:
     assert tally.lives > tally.plays
 
 
+@pytest.mark.timeout(HANG_S)
 def test_the_laws_hold_on_the_sqlite_store(tell: Tell) -> None:
     tally = play_many(SQLITE_SEEDS, sqlite=True)
     tell(f"SQLite store, {tally}")

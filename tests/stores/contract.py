@@ -298,6 +298,7 @@ class StoreContract:
             dropped, sessions = await store.prune(
                 delegations_before_at=NOW + 50,
                 journal_before_at=NOW + 50,
+                max_journal=1_000_000,
                 max_sessions=10,
                 sessions_before_at=NOW,
             )
@@ -318,6 +319,19 @@ class StoreContract:
             assert [one.seq for one in notes] == [3]
             assert [one.seq for one in await store.journal(after_seq=0)] == [3]
 
+    async def test_a_journal_of_too_many_entries_keeps_the_last_ones(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            await store.transact(NONE, deciding(*(a_note(f"n{n}", at=NOW) for n in range(10))))
+            await store.prune(
+                delegations_before_at=NOW,
+                journal_before_at=NOW,
+                max_journal=3,
+                max_sessions=10,
+                sessions_before_at=NOW,
+            )
+            assert [one.seq for one in await store.journal(after_seq=0)] == [8, 9, 10]
+            assert store.last_seq == 10
+
     async def test_pruning_names_idle_sessions_that_are_due(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             await store.transact(
@@ -331,12 +345,14 @@ class StoreContract:
             _, past_their_time = await store.prune(
                 delegations_before_at=NOW,
                 journal_before_at=NOW,
+                max_journal=1_000_000,
                 max_sessions=10,
                 sessions_before_at=NOW + 50,
             )
             _, too_many = await store.prune(
                 delegations_before_at=NOW,
                 journal_before_at=NOW,
+                max_journal=1_000_000,
                 max_sessions=4,
                 sessions_before_at=NOW,
             )
@@ -368,6 +384,7 @@ class StoreContract:
         await store.prune(
             delegations_before_at=NOW + 1e6,
             journal_before_at=NOW + 1e6,
+            max_journal=1_000_000,
             max_sessions=0,
             sessions_before_at=NOW + 1e6,
         )

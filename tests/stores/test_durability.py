@@ -294,6 +294,7 @@ async def both_do(history: Sequence[Any], path: Path) -> None:
                 limits = {
                     "delegations_before_at": before_at,
                     "journal_before_at": before_at,
+                    "max_journal": 1_000_000,
                     "max_sessions": max_sessions,
                     "sessions_before_at": before_at,
                 }

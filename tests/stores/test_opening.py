@@ -354,6 +354,7 @@ async def refuses_but_serves(store: SqliteStore, *, ended: bool = True) -> None:
     dropped, _ = await store.prune(
         delegations_before_at=NOW + 1e9,
         journal_before_at=NOW + 1e9,
+        max_journal=1_000_000,
         max_sessions=1000,
         sessions_before_at=NOW,
     )

@@ -209,6 +209,7 @@ async def test_more_than_fits_in_memory_is_read_from_disk(tmp_path: Path) -> Non
     dropped, _ = await store.prune(
         delegations_before_at=NOW + total - 9,
         journal_before_at=NOW,
+        max_journal=1_000_000,
         max_sessions=1,
         sessions_before_at=NOW,
     )

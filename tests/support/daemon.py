@@ -72,6 +72,8 @@ class Daemon:
         }
         self.arguments = arguments
         self.wrapper = wrapper
+        self.program: tuple[str, ...] = ("-m", "fallbackd")
+        """What the interpreter is told to run."""
         self.process: subprocess.Popen[bytes] | None = None
         self._client: AsyncClient | None = None
 
@@ -99,7 +101,7 @@ class Daemon:
             ear.setblocking(False)
             with self.log_path.open("ab") as log:
                 self.process = subprocess.Popen(
-                    [*self.wrapper, sys.executable, "-m", "fallbackd", *self.arguments],
+                    [*self.wrapper, sys.executable, *self.program, *self.arguments],
                     env={**self.env, "NOTIFY_SOCKET": str(notify)},
                     cwd=self.home,
                     stdin=subprocess.DEVNULL,

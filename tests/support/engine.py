@@ -28,7 +28,7 @@ from fallbackd.engine.corrections import Known, Sample
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 from fallbackd.engine.world import Settings
-from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem
+from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem, Trouble
 from fallbackd.stores.memory import MemoryStore
 
 NOW = 1_800_000_000.0
@@ -49,6 +49,9 @@ class FixedClock:
 
     def now(self) -> float:
         return self.now_at
+
+    def slept(self) -> float:
+        return 0.0
 
     def step(self) -> float:
         return 0.0
@@ -268,15 +271,22 @@ class FakeHost:
     pid = 4242
     socket = "/run/fallbackd/control.sock"
     state_dir: str | None = "/state"
+    path: str | None = "/usr/bin"
 
     def __init__(self) -> None:
         self.connections = 1
         self.is_draining = False
         self.state = ConfigState(path="/config.toml")
         self.told: list[str] = []
+        self.troubled: tuple[Trouble, ...] = ()
 
     def config(self) -> ConfigState:
         return self.state
+
+    opencode = None
+
+    def troubles(self) -> tuple[Trouble, ...]:
+        return self.troubled
 
     def attempt_of(self, pid: int) -> str | None:
         return None

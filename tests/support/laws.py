@@ -36,6 +36,14 @@ def one_family_writes_in_a_directory(active: Active) -> None:
             assert is_one_family or one.delegation in family(other, active), (one, other)
 
 
+def what_is_below_ends_with_its_attempt(active: Active) -> None:
+    for one in active.values():
+        above = None if one.parent is None else active.get(one.parent)
+        if above is not None and (above.running is None or above.cancelling):
+            assert one.cancelling, one
+            assert one.running is None or one.running.state == "stopping", one
+
+
 def a_session_is_held_exactly_while_its_work_is_unfinished(
     active: Active, sessions: Iterable[Session]
 ) -> None:

@@ -31,6 +31,9 @@ class Ticks:
         self.at += 1.0
         return self.at
 
+    def slept(self) -> float:
+        return 0.0
+
     def step(self) -> float:
         return 0.0
 

@@ -1,72 +1,267 @@
-"""Cases of the server that opencode keeps: a double of it, started by a daemon."""
+"""Cases of sessions of opencode servers, decided by the front over an engine."""
 
-import sys
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.agents import program
-from tests.support.clock import ManualClock
-from tests.support.daemon import InProcess, in_process
-from tests.support.fakes import body
-from tests.support.running_engine import tried
-from tests.support.served import DOUBLE, RECORDED, doubles_end, notes, until
+from msgspec import structs
+from structlog.testing import capture_logs
+from tests.support.playbook import policy_of
+from tests.support.watching import Watching, watching
 
-__all__ = ["doubles_end"]
+from fallbackd.core.exchange import Evidence
+from fallbackd.core.failures import Reason
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import REASONS, Policy
+from fallbackd.core.views import health_entry
+from fallbackd.fronts.opencode.telling import notice_of, show
+from fallbackd.fronts.opencode.words import status_words
+from fallbackd.fronts.rpc.methods.opencode_status import periods
+from fallbackd.fronts.rpc.shapes import session_usage
 
-CONFIG = """\
-[backends.opencode]
-stall_s = 60
-[chains]
-opencode = ["codex"]
-"""
-
-
-def install(place: Path) -> None:
-    """`opencode` and `codex` on the PATH; the first notes what happens to it in `place`."""
-    serves = f"DOUBLE_NOTES='{place}/notes' RECORDED_EVENTS='{RECORDED}' exec {sys.executable}"
-    program(place / "bin", "opencode", f'export DOUBLE_START=""\n{serves} {DOUBLE} "$@"')
-    program(place / "bin", "codex", body("codex", "ok", say="of codex"))
+Json = dict[str, Any]
+CASES: list[Json] = json.loads((Path(__file__).parent / "opencode.json").read_text("utf-8"))
+SESSION = "ses_1"
 
 
-async def begin(daemon: InProcess, prompt: str, place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = await daemon.client.call(
-        "delegate",
-        {"prompt": prompt, "backend": "opencode", "wait": "accepted", "cwd": str(place)},
+def policy_for(case: Json) -> Policy:
+    said = case.get("policy", {})
+    made = policy_of(
+        chains=said.get("chains", {}), roles=said.get("roles", {}), **said.get("defaults", {})
     )
-    return found
+    reasons = {
+        **REASONS,
+        **{
+            Reason(name): structs.replace(REASONS[Reason(name)], **knobs)
+            for name, knobs in said.get("reasons", {}).items()
+        },
+    }
+    roles = {
+        name: structs.replace(
+            role,
+            fallback_on=frozenset(Reason(one) for one in said["fallback_on"])
+            if "fallback_on" in said
+            else None,
+        )
+        for name, role in made.roles.items()
+    }
+    return structs.replace(
+        made, reasons=reasons, roles=roles, served=frozenset(said.get("served", ()))
+    )
 
 
-@pytest.mark.usefixtures("doubles_end")
-async def test_a_heartbeat_is_no_output(tmp_path: Path) -> None:
-    """Case field-756."""
-    install(tmp_path)
-    clock = ManualClock()
-    async with in_process(tmp_path, CONFIG, clock=clock) as daemon:
-        begun = await begin(daemon, "beats for ever", tmp_path)
-        name = begun["delegation"]
-        await until(lambda: len(notes(tmp_path, "beat")) > 2)
-        for _ in range(5):
-            clock.advance(20)  # each time with beats in between
-            seen = len(notes(tmp_path, "beat"))
-            await until(lambda seen=seen: len(notes(tmp_path, "beat")) > seen + 2)
-            await daemon.engine.look_at_clock()
-        done = await daemon.client.call("delegation.wait", {"delegation": name})
-        assert done["served_by"] == "codex"
-        found = await daemon.engine.delegation(name)
-        assert tried(found) == [("opencode", "stalled"), ("codex", None)]
+class Driver:
+    """Plays the steps of one case."""
+
+    def __init__(self, w: Watching, logs: list[Any]) -> None:
+        self.w = w
+        self.logs = logs
+        self.t0 = w.clock.now()
+
+    async def step(self, step: Json) -> None:
+        word = next(iter(step))
+        await getattr(self, {"is": "is_", "pass": "pass_"}.get(word, word))(step[word], step)
+        await self.w.rest()
+
+    # --- what happens ----------------------------------------------------------------------
+
+    async def begins(self, message: str, step: Json) -> None:
+        more = {"parts": step["parts"]} if "parts" in step else {}
+        self.w.server.begins(
+            SESSION,
+            message,
+            step["on"],
+            agent=step.get("agent", "build"),
+            is_asked=step.get("is_asked", True),
+            **more,
+        )
+
+    async def retries(self, text: str, step: Json) -> None:
+        for attempt in range(1, step.get("times", 1) + 1):
+            self.w.server.retries(SESSION, text, attempt=attempt)
+
+    async def late(self, text: str, step: Json) -> None:
+        for attempt in range(step["times"]):
+            self.w.server.says_retry(SESSION, text, attempt=attempt + 2)
+            await self.w.rest()
+            self.w.clock.advance(step.get("every_s", 0))
+
+    async def fails(self, status: int | None, step: Json) -> None:
+        more = {"responseHeaders": step["headers"]} if "headers" in step else {}
+        self.w.server.fails(SESSION, status, step.get("text", "no"), **more)
+
+    async def tool(self, name: str, step: Json) -> None:
+        self.w.server.uses_tool(SESSION, name)
+
+    async def answers(self, usage: Json, step: Json) -> None:
+        usage = {key: value for key, value in usage.items() if key != "at"} | (
+            {"at": self.t0 + usage["at"]} if "at" in usage else {}
+        )
+        self.w.server.answers_with(SESSION, **usage)
+
+    async def idle(self, _: Any, step: Json) -> None:
+        self.w.server.idle(SESSION)
+
+    async def compacted(self, _: Any, step: Json) -> None:
+        self.w.server.event("session.compacted", sessionID=SESSION)
+
+    async def deleted(self, _: Any, step: Json) -> None:
+        self.w.server.event("session.deleted", info={"id": SESSION})
+
+    async def forgets(self, _: Any, step: Json) -> None:
+        """The server has no messages of the session any more."""
+        self.w.server.messages[SESSION].clear()
+
+    async def pass_(self, seconds: float, step: Json) -> None:
+        self.w.clock.advance(seconds)
+
+    async def until(self, at: float, step: Json) -> None:
+        self.w.clock.advance(self.t0 + at - self.w.clock.now())
+
+    async def limited(self, model: str, step: Json) -> None:
+        """A client has run into a throttle there."""
+        self.w.watched.know((model,))
+        headers = {"retry-after": str(step["wait_s"])} if "wait_s" in step else {}
+        await self.w.engine.report(
+            outcome="failure",
+            backend=model,
+            evidence=Evidence(stream="http", http_status=429, headers=headers),
+        )
+
+    async def marked(self, model: str, step: Json) -> None:
+        self.w.watched.know((model,))
+        await self.w.engine.mark(model, reason=step["reason"], ttl_s=step["ttl_s"], note=None)
+
+    async def server_answers(self, answers: Mapping[str, int], step: Json) -> None:
+        """To calls whose path ends so; to the others as it does."""
+        self.w.server.answers = dict(answers)
+
+    async def reverted_to(self, message: str, step: Json) -> None:
+        """The revert is done, whatever the call says."""
+        self.w.server.sessions[SESSION]["revert"] = {"messageID": message}
+
+    async def redirect(self, model: str, step: Json) -> None:
+        found = await self.w.watched.redirect(
+            self.w.where(agent=step.get("agent", "build")), model=model
+        )
+        assert found.model == step["gives"]
+
+    # --- what is seen ----------------------------------------------------------------------
+
+    async def is_(self, said: Json, step: Json) -> None:
+        server = self.w.server
+        seen: Json = {
+            "prompts": len(server.prompts),
+            "aborts": server.count("/abort"),
+            "reverts": server.count("/revert"),
+            "calls": len(server.calls),
+            "models": [
+                f"{one['model']['providerID']}/{one['model']['modelID']}" for one in server.prompts
+            ],
+            "agents": [one.get("agent") for one in server.prompts],
+            "parts": [one["parts"] for one in server.prompts],
+        }
+        for key, expected in said.items():
+            if key in seen:
+                assert seen[key] == expected, key
+            else:
+                await getattr(self, f"see_{key}")(expected)
+
+    async def see_session(self, expected: Json | None) -> None:
+        found = await self.w.watched.session(SESSION)
+        if expected is None:
+            assert found is None
+            return
+        assert found is not None
+        for key, value in expected.items():
+            if key in ("hops", "notices_sent", "rescue"):
+                shown = {"hops": found.hops, "notices_sent": found.notices_sent}.get(key)
+                assert (found.rescue is not None if shown is None else len(shown)) == value, key
+            else:
+                assert getattr(found, key) == value, key
+
+    async def see_hop(self, expected: Json) -> None:
+        hop = (await self.w.session()).hops[-1]
+        seen = {"from": hop.from_backend, "to": hop.to_backend, "trigger": hop.trigger}
+        assert {key: seen[key] for key in expected if key != "reason"} == {
+            key: value for key, value in expected.items() if key != "reason"
+        }
+        assert hop.reason in expected.get("reason", [hop.reason])
+
+    async def see_notices(self, expected: Mapping[str, int]) -> None:
+        for kind, count in expected.items():
+            assert len(self.w.told(kind)) == count, (kind, self.w.notices)
+
+    async def see_notice_says(self, expected: Mapping[str, str]) -> None:
+        for kind, words in expected.items():
+            assert words in self.w.told(kind)[-1]
+
+    async def see_health(self, expected: Mapping[str, Json]) -> None:
+        engine = self.w.engine
+        for model, values in expected.items():
+            entry = health_entry(
+                BackendId(model), engine.snapshot(), engine.settings.policy, now=engine.clock.now()
+            )
+            for key, value in values.items():
+                if key == "window_s":
+                    assert entry["until_at"] - entry["since_at"] == value
+                else:
+                    assert entry[key] == value, (model, key)
+
+    async def see_logged(self, expected: str) -> None:
+        assert any(expected in str(one) for one in self.logs), self.logs
+
+    async def see_usage(self, expected: Json) -> None:
+        found = session_usage(await self.w.session(), ())
+        rows = [one for one in found if one.period == "total"]
+        seen = {
+            "input_tokens": sum(one.input_tokens for one in rows),
+            "output_tokens": sum(one.output_tokens for one in rows),
+            "cost_usd": sum(one.cost_usd or 0 for one in rows),
+        }
+        assert seen == expected
+
+    async def see_periods(self, expected: list[Json]) -> None:
+        found = periods(await self.w.session())
+        seen = [
+            {
+                "from": round(one.from_at - self.t0),
+                "to": None if one.to_at is None else round(one.to_at - self.t0),
+                "input_tokens": one.input_tokens,
+                "output_tokens": one.output_tokens,
+            }
+            for one in found
+        ]
+        assert seen == expected
+
+    async def see_status(self, expected: Json) -> None:
+        session = await self.w.session()
+        for verbose, headings in ((False, expected["headings"]), (True, expected["verbose"])):
+            text = status_words(self.w.engine, SESSION, session, verbose=verbose)
+            seen = [one.strip("# ") for one in text.splitlines() if one.startswith("#")]
+            assert seen == headings
+
+    async def see_toasts(self, expected: int) -> None:
+        told = [n for n in await self.w.engine.store.journal(after_seq=0) if notice_of(n)]
+        for one in told:
+            notice = notice_of(one)
+            assert notice is not None
+            await show(self.w.server, "", notice)
+        assert len(self.w.server.toasts) == expected
 
 
-@pytest.mark.usefixtures("doubles_end")
-async def test_a_stated_wait_of_hours_is_left_at_its_first_event(tmp_path: Path) -> None:
-    """Case field-776."""
-    install(tmp_path)
-    async with in_process(tmp_path, CONFIG, clock=ManualClock()) as daemon:
-        begun = await begin(daemon, "later 19800", tmp_path)
-        done = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
-        assert done["served_by"] == "codex"
-        first, second = done["attempts"]
-        assert first["failure"]["reason"] in ("usage_limit", "rate_limit")
-        assert first["ended_at"] <= second["started_at"]
-        assert notes(tmp_path, "abort")
-        assert (await daemon.engine.delegation(begun["delegation"])).attempts[0].gone is True
+@pytest.mark.parametrize("case", CASES, ids=[f"{one['id']}-{one['area']}" for one in CASES])
+async def test_a_session_of_an_opencode_server_fares_as_it_did(case: Json, tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with watching(tmp_path, policy_for(case)) as w:
+            driver = Driver(w, logs)
+            for step in case["steps"]:
+                await driver.step(step)
+
+
+def test_every_case_has_its_own_id_and_its_own_words() -> None:
+    ids = [one["id"] for one in CASES]
+    assert len(set(ids)) == len(ids)
+    assert all(one["says"] and one["steps"] for one in CASES)

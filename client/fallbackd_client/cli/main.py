@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _CONNECT_S = 0.3
 """A person waits: a socket that refuses is reported soon."""
 _RECONNECT_S = 2.0
-_RECONNECT_LONG_S = 10.0
+_RECONNECT_LONG_S = 60.0
+"""For what may last: the daemon is restarted under it, with all that it has to read again."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return exits.OK
         wants_json = args.json
         reconnect_s = _RECONNECT_LONG_S if command.waits else _RECONNECT_S
-        with Client(args.socket, connect_s=_CONNECT_S, reconnect_s=reconnect_s) as client:
+        with Client(
+            args.socket, connect_s=_CONNECT_S, reconnect_s=reconnect_s, on_loss=_tell_loss
+        ) as client:
             return load(command.name).run(args, client)
     except SystemExit as leaving:  # argparse: help, or usage already printed
         return leaving.code if isinstance(leaving.code, int) else exits.USAGE
@@ -55,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exits.USAGE
     except ClientError as error:
         return _failed(error, wants_json=wants_json)
+
+
+def _tell_loss(limit_s: float) -> None:
+    note(f"the daemon is gone; it has {limit_s:.0f} s to come back")
 
 
 def _failed(error: ClientError, *, wants_json: bool) -> int:

@@ -11,12 +11,12 @@ import os
 import threading
 import time
 
-from fallbackd_client.calls import Lost, encode_call
+from fallbackd_client.calls import Lost, delay_s, encode_call
 from fallbackd_client.cli.output import is_terminal, style_of
 from fallbackd_client.cli.render import clean, duration, one_line
 from fallbackd_client.cli.views import hop_line
 from fallbackd_client.connection import Connection
-from fallbackd_client.errors import ClientError
+from fallbackd_client.errors import ClientError, NoDaemon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,11 +61,17 @@ class Progress:
             self._write("\r\x1b[K")
 
     def _run(self) -> None:
-        try:
-            with Connection(self._path, timeout_s=5.0) as connection:
-                self._follow(connection)
-        except (ClientError, Lost, OSError, ValueError):
-            return
+        tries = 0
+        while not self._stopped.is_set():
+            try:
+                with Connection(self._path, timeout_s=5.0) as connection:
+                    tries = 0
+                    self._follow(connection)
+            except (Lost, NoDaemon):  # it may be back soon; who waits says for how long
+                tries += 1
+                self._stopped.wait(delay_s(tries))
+            except (ClientError, OSError, ValueError):
+                return
 
     def _follow(self, connection: Connection) -> None:
         delegation = self._known["delegation"]

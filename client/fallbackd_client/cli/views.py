@@ -160,6 +160,7 @@ def delegation_view(found: dict[str, Json], style: Style) -> str:
         ("usage", _usage(found.get("usage"))),
         ("retry at", _instant(found.get("retry_at"), at)),
         ("log", found.get("log_path")),
+        ("window", _attach(found)),
     ]
     lines = [style.paint(f"delegation {found.get('delegation', '?')}", "bold")]
     lines += [f"  {name.ljust(10)} {one_line(value)}" for name, value in pairs if value]
@@ -176,6 +177,11 @@ def delegation_view(found: dict[str, Json], style: Style) -> str:
     if found.get("text"):
         lines += ["", str(found["text"])]
     return "\n".join(lines)
+
+
+def _attach(found: dict[str, Json]) -> str:
+    window = found.get("tmux_window")
+    return f"tmux attach -t {window}" if window else ""
 
 
 def attempts_table(attempts: Sequence[Json], style: Style) -> str:

@@ -287,6 +287,12 @@ class SessionView(Struct, frozen=True, kw_only=True):
     notices_sent: tuple[str, ...] = ()
     """Pairs `original→current` that were announced."""
     ignored_reports: int = 0
+    server: str | None = None
+    """Address of the opencode server on which it lives."""
+    directory: str | None = None
+    """Of an opencode session."""
+    rescue: str | None = None
+    """A change of the model that is under way: its step, from where to where, and why."""
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
@@ -294,8 +300,13 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 
     backend: str
     period: str
-    """hour, day (UTC), week (seven days), total; `since` where that was asked for."""
+    """
+    hour, day (UTC), week (seven days), total; `since` where that was asked for. `model`: a time
+    in which a session was on this model.
+    """
     since_at: float | None = None
+    until_at: float | None = None
+    """End of a period that is over: its first instant that is not in it."""
     session: str | None = None
     model: str | None = None
     attempts: int = 0

@@ -11,6 +11,7 @@ from fallbackd.config.load import Loaded, load
 from fallbackd.config.show import as_dict
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 
 log = structlog.get_logger("config")
@@ -79,6 +80,7 @@ class Configuration:
             self._loaded_at = self._clock.now()
             self._shown = None
             await take(self.settings)
+            hit("config.told.before")
             await tell(True, {"errors": [], "text": f"{self.path} is in effect"})
             return True
 

@@ -4,9 +4,11 @@ import os
 import stat
 from collections.abc import Mapping
 
+from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.files import import_from, read_content
 from fallbackd.config.import_hermes import FILE_NAME
 from fallbackd.config.import_jkz import ALL, PREFIX, read_jkz
+from fallbackd.config.import_opencode import read_opencode_file
 from fallbackd.config.importing import Imported
 from fallbackd.config.load import load
 from fallbackd.engine.requests import Invalid
@@ -43,13 +45,19 @@ def _read(path: str | None, env: Mapping[str, str] | None) -> Imported:
     if path is None:
         variables = os.environ if env is None else env
         return read_jkz({k: v for k, v in variables.items() if k.startswith(PREFIX)})
+    if os.path.basename(path) in (NEWER, OLDER):
+        content = read_content(path)
+        if content.text is None:
+            raise Invalid(f"{path}: {content.problem or 'is not there'}")
+        home = os.path.realpath(os.path.expanduser("~"))
+        return read_opencode_file(content.text, path=path, home=home)
     found = import_from(path, {})
     if found.problem is not None:
         raise Invalid(f"{path}: {found.problem.message}")
     if found.imported is None:
         raise Invalid(
-            f"{path}: name a {FILE_NAME} of Hermes, or no file for the {ALL} variables; files of "
-            "opencode are taken where they lie"
+            f"{path}: name a {FILE_NAME} of Hermes, a {NEWER} of opencode, or no file for the"
+            f" {ALL} variables"
         )
     return found.imported
 

@@ -21,10 +21,14 @@ import anyio.to_thread
 import structlog
 
 from fallbackd import __version__
+from fallbackd.app import private
 from fallbackd.app.configuration import Configuration
 from fallbackd.app.importing import import_text
+from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
+from fallbackd.app.projects import watched_servers
 from fallbackd.app.state import claim_state
+from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, import_marks
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, keep_clock, open_records, say_alive
@@ -32,10 +36,12 @@ from fallbackd.config.watch import watch
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.engine.world import Settings
+from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
-from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText
+from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
+from fallbackd.lib import coredump, heap
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.ports.store import Store
@@ -45,6 +51,9 @@ from fallbackd.transports.systemd_jobs import is_restart
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
 SOCKET_LOOK_S = 2.0
+PLACES_LOOK_S = 2.0
+MANY_CONNECTIONS = 50
+"""When so many have gone, their memory is given back."""
 ALIVE_EVERY_S = 600.0
 SETTLE_S = 2.0
 """How long callers get to take the answers of work that has just ended."""
@@ -58,9 +67,17 @@ EXIT_UNUSABLE = 78
 log = structlog.get_logger("daemon")
 
 
-def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = False) -> int:
+def run(
+    places: Places,
+    environ: Mapping[str, str],
+    *,
+    socket_is_given: bool = False,
+    sessions_log: OpencodeLog | None = None,
+) -> int:
     """Serve until a signal. Returns the exit status."""
     umask = os.umask(0o077)
+    core_bytes = coredump.forbid()
+    heap.keep_large_blocks_apart()
     _raise_descriptor_limit()
     held: list[int] = []
     endpoint: Endpoint | None = None
@@ -68,7 +85,10 @@ def run(places: Places, environ: Mapping[str, str], *, socket_is_given: bool = F
         held.append(claim_state(places.state_dir, places.lock))
         handed = handed_over(environ, own_pid=os.getpid())
         endpoint = Endpoint.open(places.socket) if handed is None else Endpoint.inherited(handed)
-        daemon = Daemon(places, environ, endpoint, umask=umask)
+        if (exposed := private.require(private.watched(places, socket=endpoint.path))) is not None:
+            raise EndpointUnusable(exposed)
+        daemon = Daemon(places, environ, endpoint, umask=umask, core_bytes=core_bytes)
+        daemon.sessions_log = sessions_log or daemon.sessions_log
         anyio.run(daemon.live)
     except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
         print(f"fallbackd: {error}", file=sys.stderr)
@@ -94,12 +114,21 @@ class Daemon:
     version = __version__
 
     def __init__(
-        self, places: Places, environ: Mapping[str, str], endpoint: Endpoint, *, umask: int
+        self,
+        places: Places,
+        environ: Mapping[str, str],
+        endpoint: Endpoint,
+        *,
+        umask: int,
+        core_bytes: int,
     ) -> None:
         self._places = places
         self._environ = environ
         self._endpoint = endpoint
         self._umask = umask
+        self.sessions_log = OpencodeLog()
+        self._core_bytes = core_bytes
+        self._guard = private.Guard(private.watched(places, socket=endpoint.path))
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
@@ -125,6 +154,10 @@ class Daemon:
         return self._places.state_dir
 
     @property
+    def path(self) -> str | None:
+        return self._environ.get("PATH")
+
+    @property
     def connections(self) -> int:
         return 0 if self._server is None else self._server.connections
 
@@ -134,6 +167,9 @@ class Daemon:
 
     def config(self) -> ConfigState:
         return ConfigState() if self._configuration is None else self._configuration.state()
+
+    def troubles(self) -> tuple[Trouble, ...]:
+        return troubles(self._guard, self._server, self._engine)
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         assert self._configuration is not None
@@ -149,6 +185,10 @@ class Daemon:
     async def reload_config(self) -> bool:
         assert self._configuration is not None
         return await self._configuration.reload(self._take, self._tell)
+
+    @property
+    def opencode(self) -> OpencodeFront | None:
+        return None if self._built is None else self._built.opencode
 
     def attempt_of(self, pid: int) -> str | None:
         return None if self._built is None else self._built.attempt_of(pid)
@@ -185,6 +225,9 @@ class Daemon:
                     environ=self._environ,
                     tasks=edges,
                     umask=self._umask,
+                    sessions_log=self.sessions_log,
+                    core_bytes=self._core_bytes,
+                    socket=self.socket,
                 )
                 await self._serve(built, store, clock)
                 edges.cancel_scope.cancel()
@@ -200,19 +243,25 @@ class Daemon:
         export = self._export = VoiceExport(engine, built.home)
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
+        engine.on_step = lambda: keep_clock(store, clock)
         try:
             await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await import_marks(engine, configuration.loaded, built.home)
+                await built.projects.configure(configuration.loaded)
                 server = self._server = Server(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(export.run)
+                tasks.start_soon(built.projects.run)
+                servers = watched_servers(configuration.loaded, self._environ)
+                tasks.start_soon(built.opencode.run, servers)
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
                 tasks.start_soon(self._tick, engine, store, clock, watchdog)
                 tasks.start_soon(self._say_alive, store, clock)
                 tasks.start_soon(self._keep_socket, server)
+                tasks.start_soon(self._keep_private, engine)
                 tasks.start_soon(watchdog.run)
                 await tasks.start(self._hear_signals)
                 export.soon()
@@ -266,6 +315,10 @@ class Daemon:
         export.path = configuration.loaded.export_voice
         await import_marks(engine, configuration.loaded, export.home)
         export.soon()
+        if self._built is not None:
+            await self._built.projects.configure(configuration.loaded)
+            servers = watched_servers(configuration.loaded, self._environ)
+            self._built.opencode.configure(servers)
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None
@@ -309,6 +362,16 @@ class Daemon:
                 continue
             server.replace(self._endpoint.listener)
             log.warning("socket.restored", socket=self.socket)
+
+    async def _keep_private(self, engine: Engine) -> None:
+        most = 0
+        while True:
+            engine.hold_work(private.EXPOSED, self._guard.look())
+            await anyio.sleep(PLACES_LOOK_S)
+            most = max(most, self.connections)
+            if most - self.connections >= MANY_CONNECTIONS:
+                heap.trim()
+                most = self.connections
 
     def _watchdog_interval_s(self) -> float | None:
         return watchdog_interval_s(

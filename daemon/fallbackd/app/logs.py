@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Literal, TextIO, cast
 
 import structlog
@@ -27,13 +27,26 @@ _LEVELS = {
 Fields = MutableMapping[str, Any]
 
 
-def set_up(*, format: Literal["console", "json"], level: str) -> None:
+def set_up(
+    *,
+    format: Literal["console", "json"],
+    level: str,
+    conceal: Callable[[str], str] = lambda text: text,
+    copy_to: structlog.typing.Processor | None = None,
+) -> None:
+    """
+    Args:
+        conceal: Replaces secrets that are known by value.
+        copy_to: Sees every line after it was cleaned.
+    """
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             clean,
+            lambda _, __, fields: _concealed(fields, conceal),
+            *(() if copy_to is None else (copy_to,)),
             _renderer(format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -90,6 +103,18 @@ def _cleaned(value: Any, name: str) -> Any:
             return value
         case _:
             return _cleaned(str(value), name)
+
+
+def _concealed(value: Any, conceal: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return conceal(value)
+        case Mapping():
+            return {name: _concealed(each, conceal) for name, each in value.items()}
+        case list():
+            return [_concealed(each, conceal) for each in value]
+        case _:
+            return value
 
 
 def _printable(text: str, *, lines: bool) -> str:

@@ -33,9 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     from fallbackd.app.lifecycle import run
     from fallbackd.app.logs import set_up
+    from fallbackd.app.opencode_log import OpencodeLog
+    from fallbackd.lib.secretvalues import concealer
 
-    set_up(format=arguments.log_format, level=arguments.log_level)
-    return run(places, os.environ, socket_is_given=arguments.socket is not None)
+    sessions_log = OpencodeLog()
+    conceal = concealer(os.environ)
+    set_up(
+        format=arguments.log_format,
+        level=arguments.log_level,
+        conceal=conceal,
+        copy_to=sessions_log,
+    )
+    is_given = arguments.socket is not None
+    return run(places, os.environ, socket_is_given=is_given, sessions_log=sessions_log)
 
 
 def _check_config(path: str) -> int:

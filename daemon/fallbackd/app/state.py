@@ -4,6 +4,7 @@ import os
 import stat
 
 from fallbackd.fronts.rpc.endpoint import EndpointUnusable, lock_file
+from fallbackd.lib.privacy import fault_of
 
 
 def claim_state(directory: str, lock: str) -> int:
@@ -25,10 +26,11 @@ def claim_state(directory: str, lock: str) -> int:
             f"cannot make the state directory {directory}: {error.strerror}. Choose another one"
             " with --state-dir."
         ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    fault = fault_of(directory, found, uid=os.geteuid())
+    if fault is not None:
         raise EndpointUnusable(
-            f"the state directory {directory} belongs to user {found.st_uid}. Choose one of your"
-            " own with --state-dir."
+            f"{fault.what}, and the state is to be there. Run `{fault.mend}` if it is yours, or"
+            " choose another one with --state-dir."
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         _close_to_others(directory, lock)

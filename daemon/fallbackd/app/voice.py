@@ -8,11 +8,12 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from fallbackd.config.load import Loaded
+from fallbackd.config.load import VOICE_FILE, Loaded
 from fallbackd.config.voice import VoiceMark, read_voice, render_voice
 from fallbackd.core.views import health_entries
 from fallbackd.engine.loop import Engine
 from fallbackd.lib import atomicfile
+from fallbackd.lib.failpoints import hit
 
 log = structlog.get_logger("voice")
 
@@ -24,6 +25,8 @@ GATHER_S = 0.2
 async def import_marks(engine: Engine, loaded: Loaded, home: str) -> None:
     """Take over marks of files that have changed since they were taken the last time."""
     for path in loaded.imports:
+        if os.path.basename(path) != VOICE_FILE:
+            continue
         place = _expanded(path, home)
         text = await anyio.to_thread.run_sync(_read, place)
         if text is None:
@@ -39,6 +42,7 @@ async def import_marks(engine: Engine, loaded: Loaded, home: str) -> None:
             await engine.import_mark(
                 mark.backend, reason=mark.words, since_at=mark.since_at, ttl_s=ttl_s
             )
+        hit("import.taken")
         await engine.store.set_meta(key, text)
         log.info("import.taken", path=place, marks=len(found.marks))
 
@@ -51,6 +55,8 @@ class VoiceExport:
         self.home = home
         self.path: str | None = None
         self._is_due = anyio.Event()
+        self._tidied: str | None = None
+        """The place where nothing is left of an earlier daemon that was killed at it."""
         self._said: tuple[str, str] | None = None
         """The trouble that the log has heard of: each is said once, not at every change."""
 
@@ -69,6 +75,9 @@ class VoiceExport:
             return
         text = render_voice(self._marks())
         place = _expanded(self.path, self.home)
+        if place != self._tidied:
+            await anyio.to_thread.run_sync(atomicfile.clear_drafts, place)
+            self._tidied = place
         try:
             await anyio.to_thread.run_sync(_replace, place, text)
         except OSError as error:
@@ -117,7 +126,9 @@ def _words(entry: Mapping[str, Any]) -> str:
 
 def _replace(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+    hit("export.before")
     atomicfile.write(path, text)
+    hit("export.after")
 
 
 def _expanded(path: str, home: str) -> str:

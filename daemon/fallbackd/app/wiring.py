@@ -9,18 +9,25 @@ from pathlib import Path
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
+from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
+from fallbackd.app.projects import Projects
+from fallbackd.app.tmux import Windows
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
+from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib.clock import SystemClock
+from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.procenv import find_variable, read_variables
+from fallbackd.lib.secretvalues import concealer
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
+from fallbackd.transports.opencode_link import OpencodeLink
 from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
@@ -41,6 +48,8 @@ class Built(Struct):
     engine: Engine
     transports: tuple[Transport, ...]
     """In the order in which they are to be closed."""
+    opencode: OpencodeFront
+    projects: Projects
     home: str
     attempt_of: Callable[[int], str | None]
     """From inside which attempt a process was started, by its server or its environment."""
@@ -86,11 +95,16 @@ def build(
     environ: Mapping[str, str],
     tasks: TaskGroup,
     umask: int,
+    sessions_log: OpencodeLog | None = None,
+    core_bytes: int | None = None,
+    socket: str | None = None,
 ) -> Built:
     """
     Args:
         tasks: Where helper servers live; outlives the engine.
         umask: What agent CLIs run with, which is the user's and not our own.
+        socket: Where the daemon listens; None: as `places` say.
+        core_bytes: The same for their core files; None: as ours.
     """
     defaults: Defaults = settings.policy.defaults
     secrets_of = Secrets(environ=environ, now=clock.now)
@@ -99,13 +113,15 @@ def build(
         now=clock.now,
         umask=umask,
         secrets=secrets_of,
-        limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes),
+        limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes, core_bytes=core_bytes),
     )
     http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
     served = ServedTransport(
         processes, tasks=tasks, directory=places.servers, clock=clock, environ=environ
     )
     machine = Machine(environ)
+    windows = Windows(environ, socket=socket or places.socket)
+    tasks.start_soon(windows.run)
 
     def begun_by(directory: str) -> Transport:
         """By the record that each leaves before it begins; processes have a runner for that."""
@@ -136,11 +152,18 @@ def build(
         attach=attach,
         boot_id=clock.boot_id(),
         variables_of=read_variables,
+        open_window=windows.open,
+        shortage=shortage,
+        conceal=concealer(environ),
         secrets=secrets_of,
         probe=FreeProbe(http, environ=environ),
     )
+    engine = Engine(store, clock, settings, world)
+    projects = Projects(engine, sessions_log or OpencodeLog(), home=machine.home)
     return Built(
-        engine=Engine(store, clock, settings, world),
+        engine=engine,
+        opencode=OpencodeFront(engine, OpencodeLink, projects),
+        projects=projects,
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),

@@ -200,7 +200,7 @@ class EventReader:
         if self._error is not None:
             # The same failure comes again with its stack trace.
             return [Output()]
-        evidence = self._seal(_error_evidence(error))
+        evidence = self._seal(error_evidence(error))
         if name == "ContextOverflowError":
             self._held = self._held or evidence
             return [Output()]
@@ -258,7 +258,7 @@ class EventReader:
         if message.finish == "unknown" and key not in self._unknown_messages:
             self._unknown_messages.add(key)
             seen.append(Step(key="unknown"))
-        usage = _usage(info)
+        usage = message_usage(info)
         if usage != Usage():
             before = self._usage
             self._usages(key, usage)
@@ -286,12 +286,12 @@ class EventReader:
             _take_part(final, _fields(part), key=str(number))
         self._final = final
         info = _fields(message.get("info"))
-        usage = _usage(info)
+        usage = message_usage(info)
         if usage != Usage():
             self._usages(_text(info.get("id")), usage)
         error = _fields(info.get("error"))
         if error and self._error is None and error.get("name") != "MessageAbortedError":
-            self._error = self._held or self._seal(_error_evidence(error))
+            self._error = self._held or self._seal(error_evidence(error))
         return [Output()]
 
     def _read_part(self, part: Fields) -> list[Observation]:
@@ -337,7 +337,7 @@ class EventReader:
             arguments = msgspec.json.encode(state.get("input"), order="sorted").decode()
             seen.append(
                 ToolStarted(
-                    key=f"{name} {arguments}", name=name, effects=_effects(name), call=unique
+                    key=f"{name} {arguments}", name=name, effects=tool_effects(name), call=unique
                 )
             )
         if status in ("completed", "error") and unique not in self._ended_tools:
@@ -346,7 +346,7 @@ class EventReader:
         return seen
 
 
-def _effects(tool: str) -> Effects:
+def tool_effects(tool: str) -> Effects:
     if tool in _HARMLESS_TOOLS:
         return "none"
     return "seen" if tool in _WRITING_TOOLS else "possible"
@@ -368,7 +368,7 @@ def _take_part(message: _Message, part: Fields, *, key: str) -> None:
     message.parts[key] = _Part(kind=kind, text=_text(part.get("text")), synthetic=synthetic)
 
 
-def _usage(info: Fields) -> Usage:
+def message_usage(info: Fields) -> Usage:
     tokens = _fields(info.get("tokens"))
     cache = _fields(tokens.get("cache"))
     cost = info.get("cost")
@@ -381,7 +381,7 @@ def _usage(info: Fields) -> Usage:
     )
 
 
-def _error_evidence(error: Fields) -> Evidence:
+def error_evidence(error: Fields) -> Evidence:
     data = _fields(error.get("data"))
     text = _text(data.get("message")) or _text(error.get("message"))
     status = data.get("statusCode")

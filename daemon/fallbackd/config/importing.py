@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from fallbackd.core.redact import excerpt
 
-Source = Literal["hermes", "jkz"]
+Source = Literal["hermes", "jkz", "opencode"]
 Tables = dict[str, Any]
 """As TOML has them."""
 

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from fallbackd.backends.spec import Options
 from fallbackd.config import profiles
+from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.fields import (
     Problem,
     Say,
@@ -32,6 +33,7 @@ from fallbackd.config.import_jkz import ALL as JKZ
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import Known, read_chains, read_roles
+from fallbackd.config.read_opencode import Opencode, read_opencode
 from fallbackd.config.read_signatures import Signature, read_signatures
 from fallbackd.config.schema import File, Paths, ReasonTable
 from fallbackd.core.failures import NEVER_MARKS, Reason
@@ -55,6 +57,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """Absolute, or beginning with `~/`."""
     export_voice: str | None = None
     """Absolute, or beginning with `~/`."""
+    opencode: Opencode = Opencode()
     raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
     """The file as it is written. May hold what must not be shown."""
     digest: str = ""
@@ -114,12 +117,19 @@ def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives 
     defaults = _defaults(raw.get("defaults", {}), say)
     reasons = _reasons(raw.get("policy", {}), say)
     found = read_backends(raw.get("backends", {}), say)
-    known = Known(backends=dict(found.backends), left_out=found.left_out)
+    opencode = read_opencode(raw["opencode"], say) if "opencode" in raw else Opencode()
+    known = Known(backends=dict(found.backends), left_out=found.left_out, quotas=opencode.quotas)
     chains = read_chains(raw.get("chains", {}), known, say)
     roles = read_roles(raw.get("roles", {}), chains, known, say)
     signatures = read_signatures(raw["signatures"], say) if "signatures" in raw else ()
     policy = Policy(
-        defaults=defaults, reasons=reasons, backends=known.backends, chains=chains, roles=roles
+        defaults=defaults,
+        reasons=reasons,
+        backends=known.backends,
+        chains=chains,
+        roles=roles,
+        rescues=opencode.enabled,
+        quotas=opencode.quotas,
     )
     imports = _imports(raw["import"], path, say) if "import" in raw else ()
     export_voice = None
@@ -132,6 +142,7 @@ def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives 
         warnings=tuple(warnings),
         imports=imports,
         export_voice=export_voice,
+        opencode=opencode,
         raw=raw,
     )
 
@@ -218,8 +229,8 @@ def _imports(raw: object, path: str, say: Say) -> tuple[str, ...]:
             continue
         if value == JKZ or os.path.basename(place) == HERMES:
             continue  # taken before
-        if os.path.basename(place) != VOICE_FILE:
-            known = f"{VOICE_FILE}, {HERMES} of Hermes and {JKZ}"
+        if os.path.basename(place) not in (VOICE_FILE, NEWER, OLDER):
+            known = f"{VOICE_FILE}, {NEWER}, {OLDER}, {HERMES} of Hermes and {JKZ}"
             say(here, f"{show(value)}: has no effect; {known} are imported.")
         elif place not in found:
             found.append(place)

@@ -15,9 +15,11 @@ from fallbackd.config.fields import BY_VALUE, Say, guess, join, read, show, tabl
 from fallbackd.config.read_credentials import read_credentials
 from fallbackd.config.read_http import FILE_HINT, check_http, check_model, is_plain_http
 from fallbackd.config.schema import BackendTable
+from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
 from fallbackd.core.redact import redact, redact_command
+from fallbackd.core.scopes import owner_of
 
 _ID = re.compile(r"[A-Za-z0-9][\w./@:+-]{0,127}", re.ASCII)
 _LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}|::1", re.I)
@@ -63,11 +65,30 @@ def read_backends(raw: object, say: Say) -> Backends:
         backend, its_options = made
         backends[backend.id] = backend
         options[backend.id] = its_options
+    _say_shared_labels(backends, options, say)
     return Backends(
         backends=backends,
         options=options,
         left_out=frozenset(left_out),
     )
+
+
+def _say_shared_labels(
+    backends: Mapping[BackendId, Backend], options: Mapping[BackendId, Options], say: Say
+) -> None:
+    """Health is kept by provider and label: one label for two places is one fate for both."""
+    first: dict[tuple[str, str], tuple[BackendId, CredentialRef]] = {}
+    for backend in backends.values():
+        for number, ref in enumerate(options[backend.id].credentials):
+            place = msgspec.structs.replace(ref, into=None)
+            other, known = first.setdefault((owner_of(backend), ref.label), (backend.id, place))
+            if known != place:
+                path = join(join(join("backends", backend.id), "credentials"), number)
+                say(
+                    join(path, "label"),
+                    f"{show(ref.label)} is another place in {show(other)}, of the same provider:"
+                    " what is wrong with one takes both out. Give it another label.",
+                )
 
 
 def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, Options] | None:

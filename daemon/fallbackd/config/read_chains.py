@@ -19,11 +19,14 @@ class Known(Struct, kw_only=True):
 
     backends: dict[BackendId, Backend]
     left_out: frozenset[str] = frozenset()
+    quotas: Mapping[str, str] = {}
+    """Quota group by provider of such ids."""
 
     def find(self, id: str) -> Backend | None:
         found = self.backends.get(BackendId(id))
         if found is None and id not in self.left_out:
-            found = implicit_backend(id, like=self.backends.get(profiles.OPENCODE))
+            like = self.backends.get(profiles.OPENCODE)
+            found = implicit_backend(id, like=like, quotas=self.quotas)
             if found is not None:
                 self.backends[found.id] = found
         return found

@@ -143,6 +143,23 @@ class SignatureTable(Struct, frozen=True, kw_only=True):
     detail: ShortText | None = None
 
 
+class ServerTable(Struct, frozen=True, kw_only=True):
+    """An opencode server that wants a password."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    password_env: Variable | None = None
+
+
+class OpencodeTable(Struct, frozen=True, kw_only=True):
+    """`[opencode]`: the sessions of running opencode servers."""
+
+    enabled: bool | None = None
+    servers: tuple[str | ServerTable, ...] | None = None
+    quotas: dict[ShortText, ShortText] | None = None
+    projects: bool | None = None
+    log_path: Paths | None = None
+
+
 class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """The whole file."""
 
@@ -156,6 +173,7 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     chains: dict[str, tuple[str | EntryTable, ...]] | None = None
     roles: dict[str, RoleTable] | None = None
     signatures: tuple[SignatureTable, ...] | None = None
+    opencode: OpencodeTable | None = None
 
 
 def json_schema() -> dict[str, Any]:  # a JSON document

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.config.load import Loaded
+from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
 from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.policy import Backend, Entry, Role
@@ -18,7 +19,7 @@ HIDDEN = "(set)"
 """Stands for values of variables and headers: they may be secrets."""
 
 _TOP_VALUES = frozenset({"import", "export_voice_health"})
-_FLAT_TABLES = frozenset({"defaults", "chains"})
+_FLAT_TABLES = frozenset({"defaults", "chains", "opencode"})
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _BACKEND_FIELDS = tuple(one.name for one in msgspec.structs.fields(BackendTable))
 _REASON_FIELDS = tuple(one.name for one in msgspec.structs.fields(ReasonTable))
@@ -42,6 +43,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         },
         "chains": {name: _chain(chain) for name, chain in policy.chains.items()},
         "roles": {name: _role(role) for name, role in policy.roles.items()},
+        "opencode": {} if loaded.opencode == Opencode() else _fields(loaded.opencode),
         "signatures": [
             {
                 "id": one.rule.id,

@@ -17,7 +17,9 @@ from fallbackd.core import (
     decide_endings,
     decide_health,
     decide_questions,
+    decide_rescue,
     decide_resume,
+    decide_turns,
 )
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import (
@@ -38,16 +40,24 @@ from fallbackd.core.events import (
     HealthResumed,
     QuestionAnswered,
     ReadinessSeen,
+    RedirectAsked,
     Reported,
+    RescueAdvanced,
     ResolveRequested,
     Resumed,
     SessionCompacted,
     SessionEnded,
     Ticked,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
     Woke,
 )
 from fallbackd.core.health import shift_outage
 from fallbackd.core.policy import Policy
+from fallbackd.core.projects import in_project, project_of
 from fallbackd.core.questions import shifted
 from fallbackd.core.state import Decision, Delegation, Snapshot
 
@@ -65,6 +75,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
         Changes (all or none are kept), effects (performed after that), and for some events an
         immediate answer or a rejection.
     """
+    policy = in_project(policy, project_of(snapshot, event))
     draft = Draft(snapshot, policy, now=now, luck=getattr(event, "luck", 0.5))
     match event:
         case DelegateRequested():
@@ -106,6 +117,20 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
                 draft.drop_session_id(snapshot.session.session)
         case SessionCompacted():
             decide_callers.session_compacted(draft, event)
+        case TurnBegan():
+            decide_turns.turn_began(draft, event)
+        case TurnAnswered():
+            decide_turns.turn_answered(draft, event)
+        case TurnEnded():
+            decide_turns.turn_ended(draft)
+        case TurnUsed():
+            decide_turns.turn_used(draft, event)
+        case RedirectAsked():
+            return draft.finish(answer=decide_turns.redirect_asked(draft, event))
+        case TurnFailed():
+            return draft.finish(answer=decide_rescue.turn_failed(draft, event))
+        case RescueAdvanced():
+            return draft.finish(answer=decide_rescue.rescue_advanced(draft, event))
         case ConfigReloaded():
             decide_health.config_reloaded(draft, event)
         case Ticked():

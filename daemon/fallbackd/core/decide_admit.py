@@ -4,11 +4,12 @@ from msgspec import structs
 
 from fallbackd.core.chain import candidates_for, find_role
 from fallbackd.core.draft import Draft
-from fallbackd.core.effects import WakeAt
+from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.ends import end
 from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import TMUX_SESSION
 from fallbackd.core.resolution import tried_key
 from fallbackd.core.role_rules import rules_for
 from fallbackd.core.scopes import find_backend
@@ -78,6 +79,9 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
             f"delegations from inside a delegation go {policy.defaults.max_nesting} levels deep "
             "at most; do this part of the work here",
         )
+    too_much = _too_much(draft, event)
+    if too_much is not None:
+        return too_much
     holder = workspace_holder(draft, event, parent)
     if holder is not None:
         return _reject(
@@ -118,6 +122,8 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     warnings: tuple[str, ...] = ()
     if event.role is not None and role is None:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
+    tmux_window, why_none = _window(draft, event)
+    warnings += why_none
     delegation = Delegation(
         delegation=event.delegation,
         session=event.session,
@@ -148,6 +154,8 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         inherited_tried=inherited,
         warnings=warnings,
         log_dir=event.log_dir,
+        client=event.client,
+        tmux_window=tmux_window,
         boot=event.boot,
         env_names=event.env_names,
         metadata=event.metadata,
@@ -157,6 +165,9 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         differs_from=rules.differs_from,
         question_timeout_s=rules.question_timeout_s,
     )
+    if tmux_window is not None:
+        most = policy.defaults.tmux_windows
+        draft.effects.append(OpenWindow(delegation=event.delegation, most=most))
     draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
     draft.put_session(session)  # held from now on, also while the work waits for its place
     walk(draft, delegation, session, event="accepted")
@@ -165,6 +176,49 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
             WakeAt(at=deadline_at, delegation=delegation.delegation, purpose="deadline")
         )
     return draft.finish()
+
+
+def _window(draft: Draft, event: DelegateRequested) -> tuple[str | None, tuple[str, ...]]:
+    """The name of the window that follows the work, or why there is none though one is wanted."""
+    defaults = draft.policy.defaults
+    if not defaults.tmux:
+        return None, ()
+    if not event.has_tmux:
+        return None, ("no window: tmux is not installed; install it, or set tmux = false",)
+    if sum(one.tmux_window is not None for one in draft.snapshot.active.values()) >= (
+        defaults.tmux_windows
+    ):
+        return None, (f"no window: {defaults.tmux_windows} are in use (tmux_windows)",)
+    return f"{TMUX_SESSION}:{event.delegation}", ()
+
+
+def _too_much(draft: Draft, event: DelegateRequested) -> Decision | None:
+    """Work that nobody would come to for a long time is better refused than held."""
+    defaults, active = draft.policy.defaults, draft.snapshot.active
+    unfinished = len(active)
+    what_to_do = "wait for some of it to end, or cancel some of it"
+    if unfinished >= defaults.max_unfinished:
+        return _reject(
+            draft,
+            "limit",
+            f"{unfinished} delegations have not ended yet, which is the most (max_unfinished); "
+            + what_to_do,
+            unfinished=unfinished,
+            limit=defaults.max_unfinished,
+        )
+    if unfinished < defaults.max_unfinished_of_client:
+        return None
+    of_client = sum(1 for one in active.values() if one.client == event.client)
+    if of_client < defaults.max_unfinished_of_client:
+        return None
+    return _reject(
+        draft,
+        "limit",
+        f"{of_client} delegations of this client have not ended yet, which is the most"
+        f" (max_unfinished_of_client); {what_to_do}",
+        unfinished=of_client,
+        limit=defaults.max_unfinished_of_client,
+    )
 
 
 def _is_inside(event: DelegateRequested, parent: Delegation) -> bool:

@@ -85,6 +85,8 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
     current = current_of(draft, event.attempt)
     if current is None or current.attempt.state == "running":
         return
+    if event.anew:
+        current.attempt = structs.replace(current.attempt, started_at=draft.now)
     attempt = current.attempt
     if attempt.state == "stopping":
         draft.put_delegation(current.updated(pid=event.pid))

@@ -17,7 +17,7 @@ from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.recovery import counted, tell_return
 from fallbackd.core.resolution import entry_of
-from fallbackd.core.retry_budget import may_retry
+from fallbackd.core.retry_budget import may_retry, shown
 from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
@@ -367,7 +367,11 @@ def _retry_at(
             return None  # the program's own retries have used it up: ours would end at its start
     if delegation.deadline_at is not None and at >= delegation.deadline_at:
         return None
-    return at if may_retry(draft) else None
+    if may_retry(draft):
+        return at
+    why = "no retry: the budget of this host for further attempts is used up"
+    draft.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(draft))
+    return None
 
 
 def backoff_s(draft: Draft, backend: Backend, retry: int, *, luck: float) -> float:

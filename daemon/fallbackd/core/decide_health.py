@@ -21,6 +21,7 @@ from fallbackd.core.policy import REASONS
 from fallbackd.core.recovery import role_counting
 from fallbackd.core.scopes import backend_scope, find_backend, is_scope_of, own_health, touched
 from fallbackd.core.state import Session
+from fallbackd.core.words import model_words
 
 REPAIRABLE = frozenset(
     {
@@ -242,23 +243,25 @@ def ticked(draft: Draft, event: Ticked) -> None:
             draft.drop_session_id(name)
     for session in event.fallen_sessions:
         if session.session not in busy:  # what was read before may have begun to work since
-            _tell_recovery(draft, session)
+            after = tell_recovery(draft, session)
+            if after is not session:
+                draft.put_more_session(after)
 
 
-def _tell_recovery(draft: Draft, session: Session) -> None:
+def _recovered(draft: Draft, session: Session) -> bool:
     """
     Say once that the one is healthy again from which a session has fallen to where it is now,
     where that was told; never while a turn runs.
     """
-    if role_counting(draft.policy, session.role) is not None:
-        return  # what the clock says is no sign of life: the return itself is told
+    if not session.server and role_counting(draft.policy, session.role) is not None:
+        return False  # what the clock says is no sign of life: the return itself is told
     told = [pair.rpartition(">") for pair in session.notices_sent]
     original = next((left for left, _, to in reversed(told) if to == session.current), None)
     backend = None if original is None else find_backend(draft.policy, BackendId(original))
-    if backend is None or session.recovered_announced or session.running is not None:
-        return
+    if backend is None or session.recovered_announced or is_at_work(session):
+        return False
     if own_health(backend, draft.health, now=draft.now)[0].state != "healthy":
-        return
+        return False
     draft.note(
         "session.notice",
         session=session.session,
@@ -268,9 +271,22 @@ def _tell_recovery(draft: Draft, session: Session) -> None:
         from_model=session.current_model,
         to_model=None,
         reason="recovered",
-        text=f"{backend.id} is available again",
+        text=f"{model_words(backend.id)} is available again",
     )
-    draft.put_more_session(structs.replace(session, recovered_announced=True))
+    return True
+
+
+def is_at_work(session: Session) -> bool:
+    """A delegation of ours, or a turn of its opencode server, is under way."""
+    turn = session.turn
+    is_busy = session.rescue is not None or (turn is not None and turn.running)
+    return is_busy or session.running is not None
+
+
+def tell_recovery(draft: Draft, session: Session) -> Session:
+    """The session after it was told, where there is something to tell."""
+    told = _recovered(draft, session)
+    return structs.replace(session, recovered_announced=True) if told else session
 
 
 def clock_stepped(draft: Draft, by_s: float) -> None:

@@ -66,8 +66,26 @@ class WakeWaiting(Struct, frozen=True, kw_only=True, tag="wake_waiting"):
     """Something that waiting delegations wait for has changed: bring each a `Woke` now."""
 
 
+class OpenWindow(Struct, frozen=True, kw_only=True, tag="open_window"):
+    """Let people follow the log of a delegation at a terminal."""
+
+    delegation: DelegationId
+    most: int
+    """As many windows may be open."""
+
+
 class Export(Struct, frozen=True, kw_only=True, tag="export"):
     """Health has changed: whoever keeps a copy of it outside may write it anew."""
 
 
-Effect = StartAttempt | StopAttempt | Answer | AskPerson | GoOn | WakeAt | WakeWaiting | Export
+Effect = (
+    StartAttempt
+    | StopAttempt
+    | Answer
+    | AskPerson
+    | GoOn
+    | WakeAt
+    | WakeWaiting
+    | OpenWindow
+    | Export
+)

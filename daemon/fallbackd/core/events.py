@@ -30,6 +30,9 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     permissions: Literal["read", "workspace", "full"] = "workspace"
     parent: DelegationId | None = None
     parent_attempt: AttemptId | None = None
+    client: str | None = None
+    has_tmux: bool = False
+    """The program is there."""
     """The attempt from inside which it comes; None: the one that runs."""
     prompt_tokens: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
@@ -48,6 +51,8 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
 class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
     attempt: AttemptId
     pid: int | None = None
+    anew: bool = False
+    """It was ordered by an earlier run of the daemon, and not begun before now."""
 
 
 class AttemptAnswered(Struct, frozen=True, kw_only=True, tag="attempt_answered"):
@@ -203,6 +208,84 @@ class SessionCompacted(Struct, frozen=True, kw_only=True, tag="session_compacted
     session: SessionId
 
 
+class TurnBegan(Struct, frozen=True, kw_only=True, tag="turn_began"):
+    """A message of the user was taken by an opencode server, and a model is asked."""
+
+    session: SessionId
+    message: str
+    backend: BackendId
+    server: str = ""
+    project: str = ""
+    role: str | None = None
+
+
+class TurnFailed(Struct, frozen=True, kw_only=True, tag="turn_failed"):
+    """An opencode server says that the model of a turn failed, whether it tries again or not."""
+
+    session: SessionId
+    message: str
+    backend: BackendId
+    failure: Failure
+    server: str = ""
+    project: str = ""
+    role: str | None = None
+    wrote: bool = False
+    """The turn may have changed files."""
+    is_child: bool = False
+    """A subagent's session: its parent waits for it."""
+    is_late: bool = False
+    """The server itself says that this is not so any more."""
+    has_route: bool = True
+    rescue: str = ""
+    """Minted by the engine, for the rescue that may follow."""
+    new_message: str = ""
+    luck: float = 0.5
+
+
+class TurnAnswered(Struct, frozen=True, kw_only=True, tag="turn_answered"):
+    session: SessionId
+    message: str
+    backend: BackendId
+
+
+class TurnEnded(Struct, frozen=True, kw_only=True, tag="turn_ended"):
+    """Nothing is under way in the session any more."""
+
+    session: SessionId
+
+
+class TurnUsed(Struct, frozen=True, kw_only=True, tag="turn_used"):
+    """What one message of a model has cost, once it is complete."""
+
+    session: SessionId
+    message: str
+    backend: BackendId
+    usage: Usage
+    at: float
+
+
+class RescueAdvanced(Struct, frozen=True, kw_only=True, tag="rescue_advanced"):
+    """A step of a rescue was done, or could not be."""
+
+    session: SessionId
+    rescue: str
+    outcome: Literal["abort", "revert", "prompt", "done", "failed", "gone"]
+    """The step that comes next, or how it ended."""
+    detail: str = ""
+    """For people: what went wrong."""
+
+
+class RedirectAsked(Struct, frozen=True, kw_only=True, tag="redirect_asked"):
+    """A message is about to be sent: is its model the one to send it to?"""
+
+    session: SessionId
+    backend: BackendId
+    server: str = ""
+    project: str = ""
+    role: str | None = None
+    lease: AttemptId | None = None
+
+
 class ConfigReloaded(Struct, frozen=True, kw_only=True, tag="config_reloaded"):
     changed: tuple[BackendId, ...] = ()
     """Backends whose settings are new: what was not found may be there now."""
@@ -252,6 +335,13 @@ Event = (
     | CredentialSeen
     | SessionEnded
     | SessionCompacted
+    | TurnBegan
+    | TurnFailed
+    | TurnAnswered
+    | TurnEnded
+    | TurnUsed
+    | RescueAdvanced
+    | RedirectAsked
     | ConfigReloaded
     | Ticked
     | ClockStepped

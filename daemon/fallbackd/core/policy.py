@@ -15,6 +15,8 @@ from fallbackd.core.failures import FLAGS, Reason
 from fallbackd.core.ids import BackendId
 
 DAY_S = 86_400.0
+TMUX_SESSION = "fallbackd"
+"""The session that holds the windows."""
 
 Window = Annotated[float, Meta(ge=10, le=604_800)]
 ShortWindow = Annotated[float, Meta(ge=0.05, le=604_800)]
@@ -120,6 +122,10 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """As many such attempts are allowed where hardly anything is demanded."""
     max_running: Annotated[int, Meta(ge=1, le=1000)] = 64
     """Running attempts on this host; more wait in the state `queued`."""
+    max_unfinished: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    """Delegations that have not ended; more are refused."""
+    max_unfinished_of_client: Annotated[int, Meta(ge=1, le=100_000)] = 750
+    """The same of one user's session of processes: the rest is for others."""
     last_resort_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
     loop_steps: Annotated[int, Meta(ge=3, le=1000)] = 20
     idle_s: Annotated[float, Meta(ge=0, le=604_800)] = 3600.0
@@ -134,6 +140,15 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     max_sessions: Annotated[int, Meta(ge=1)] = 10_000
     session_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
     delegation_ttl_s: Annotated[float, Meta(ge=60)] = 30 * DAY_S
+    tmux: bool = False
+    """A window of tmux for each delegation, that follows its log."""
+    tmux_windows: Annotated[int, Meta(ge=1, le=200)] = 16
+    """So many at most; further delegations have none."""
+    max_runs_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 4 * 1024 * 1024 * 1024
+    """Prompts, answers and logs of all delegations; the oldest ended ones go first."""
+    journal_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
+    max_journal: Annotated[int, Meta(ge=1000)] = 200_000
+    """Events that can be replayed."""
 
 
 Cost = Literal["subscription", "metered", "local"]
@@ -237,6 +252,15 @@ class Role(Struct, frozen=True, kw_only=True):
         return "fallback" if self.kind is None else ON_OUTAGE[self.kind]
 
 
+class Project(Struct, frozen=True, kw_only=True):
+    """What one directory's own file says about opencode sessions there."""
+
+    enabled: bool = True
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    """By agent; `*` for every other one."""
+    reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=dict)
+
+
 class Policy(Struct, frozen=True, kw_only=True):
     """Everything that a decision reads besides the records."""
 
@@ -246,6 +270,16 @@ class Policy(Struct, frozen=True, kw_only=True):
     """In the order of declaration."""
     chains: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     roles: Mapping[str, Role] = field(default_factory=dict)
+    rescues: bool = True
+    """Whether failed turns of opencode sessions are taken to another model."""
+    quotas: Mapping[str, str] = field(default_factory=dict)
+    """Quota group by provider, for `provider/model` ids that nobody configured."""
+    served: frozenset[str] = frozenset()
+    """`provider/model` ids that known opencode servers offer."""
+    projects: Mapping[str, Project] = field(default_factory=dict)
+    """By directory; empty: the user's own file, for wherever there is no other."""
+    windows: Mapping[BackendId, Mapping[Reason, ReasonPolicy]] = field(default_factory=dict)
+    """Of candidates that the files of projects name: the longest that any of them asks for."""
 
     def wait_threshold_s(self, mode: str) -> float:
         fixed = self.defaults.wait_threshold_s
@@ -261,6 +295,10 @@ class Policy(Struct, frozen=True, kw_only=True):
             own = found.reasons.get(reason)
             if own is not None:
                 return own
+        if backend is not None and (asked := self.windows.get(backend)) is not None:
+            own = asked.get(reason)
+            if own is not None:
+                return own
         return self.reasons.get(reason)
 
 
@@ -274,12 +312,15 @@ OPENCODE = BackendId("opencode")
 _IMPLICIT = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(?:/[\w.:@+-]{1,200})+", re.ASCII)
 
 
-def implicit_backend(id: str, *, like: Backend | None = None) -> Backend | None:
+def implicit_backend(
+    id: str, *, like: Backend | None = None, quotas: Mapping[str, str] = {}
+) -> Backend | None:
     """
     A backend for a `provider/model` id that nobody configured; None for ids of another form.
 
     Args:
         like: The opencode backend whose limits it shares.
+        quotas: Quota group by provider.
     """
     if len(id) > 300 or not _IMPLICIT.fullmatch(id):
         return None
@@ -290,6 +331,7 @@ def implicit_backend(id: str, *, like: Backend | None = None) -> Backend | None:
         enabled=like is None or like.enabled,
         model=id,
         provider=id.partition("/")[0],
+        quota=quotas.get(id.partition("/")[0]),
         suggestible=False,
         stall_s=like.stall_s if like else None,
         busy_stall_s=like.busy_stall_s if like else None,

@@ -135,17 +135,21 @@ def own_health(
 def find_backend(policy: Policy, backend: BackendId) -> Backend | None:
     """
     A configured backend, or the one that a `provider/model` id stands for where some chain or
-    role names it: an opencode installation serves it.
+    role names it, or a known opencode server offers it.
     """
     found = policy.backends.get(backend)
-    if found is not None or "/" not in backend or backend not in named_ids(policy):
+    if found is not None or "/" not in backend:
         return found
-    return implicit_backend(backend, like=policy.backends.get(OPENCODE))
+    if backend not in policy.served and backend not in named_ids(policy):
+        return None
+    return implicit_backend(backend, like=policy.backends.get(OPENCODE), quotas=policy.quotas)
 
 
 def named_ids(policy: Policy) -> set[str]:
     """What chains and roles speak of."""
     found: set[str] = {entry.backend for chain in policy.chains.values() for entry in chain}
     found.update(entry.backend for role in policy.roles.values() for entry in role.chain)
+    for project in policy.projects.values():
+        found.update(entry.backend for role in project.roles.values() for entry in role.chain)
     found.update(policy.chains)
     return found

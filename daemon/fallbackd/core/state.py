@@ -16,6 +16,7 @@ from fallbackd.core.health import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Entry, OnOutage
 from fallbackd.core.questions import Question, open_one
+from fallbackd.core.rescue import Period, Rescue, Turn
 
 VerdictWord = Literal[
     "chosen",
@@ -211,6 +212,10 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """Candidates whose stated time was waited for once."""
     warnings: tuple[str, ...] = ()
     log_dir: str = ""
+    tmux_window: str | None = None
+    """`session:window` that follows the log."""
+    client: str | None = None
+    """Whose work counts together where places are shared out."""
     boot: str = ""
     """The boot of the machine under which it was last taken on."""
     env_names: tuple[str, ...] = ()
@@ -275,6 +280,21 @@ class Session(Struct, frozen=True, kw_only=True):
     last_used_at: float
     recovered_announced: bool = False
     usage: tuple[tuple[BackendId, Usage], ...] = ()
+    server: str = ""
+    """Address of the opencode server on which it lives; empty: on none."""
+    project: str = ""
+    """Directory of an opencode session."""
+    turn: Turn | None = None
+    rescue: Rescue | None = None
+    told: tuple[str, ...] = ()
+    """Marks of notices other than those of pairs, the latest ones."""
+    superseded: tuple[str, ...] = ()
+    """Messages whose turn was given up or is over: what is still said about them is late."""
+    pending_lease: AttemptId | None = None
+    """Of the trial that the next turn is: a redirect comes before its message has an id."""
+    periods: tuple[Period, ...] = ()
+    counted: str = ""
+    """The latest message whose usage was counted. Ids ascend."""
     answered_model: str | None = None
     """The model with which `answered_by` answered."""
     author_family: str | None = None

@@ -12,6 +12,7 @@ from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import close, end, end_by_deadline, end_exhausted, hold
 from fallbackd.core.failures import Failure
+from fallbackd.core.fairness import has_place
 from fallbackd.core.outages import guard
 from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.resolution import free_of_hops, reactive_hops, request_of
@@ -150,17 +151,9 @@ def may_hop(delegation: Delegation, failure: Failure) -> bool:
 
 
 def _is_full(draft: Draft, delegation: Delegation) -> bool:
-    """Whether the host runs as many attempts as it may."""
+    """Whether the host runs as many attempts as it may, or others come first."""
     max_running = draft.policy.defaults.max_running
-    active = draft.snapshot.active
-    if len(active) < max_running:
-        return False
-    running = sum(
-        1
-        for other in active.values()
-        if other.delegation != delegation.delegation and other.running is not None
-    )
-    return running >= max_running
+    return not has_place(draft.snapshot.active, delegation, max_running)
 
 
 def _is_held_back(

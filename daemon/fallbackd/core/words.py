@@ -8,6 +8,7 @@ from fallbackd.core.effects import (
     Effect,
     Export,
     GoOn,
+    OpenWindow,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -23,6 +24,12 @@ from fallbackd.core.state import (
     PutSession,
     PutStory,
 )
+
+
+def model_words(backend: str) -> str:
+    """`model [provider]` of a `provider/model` id; any other id as it is."""
+    provider, slash, model = backend.partition("/")
+    return f"{model} [{provider}]" if slash else backend
 
 
 def words_of_change(change: Change) -> str | None:
@@ -67,6 +74,8 @@ def words_of_effect(effect: Effect) -> str | None:
             return f"look again for {effect.purpose} at {effect.at:.1f}"
         case WakeWaiting():
             return "let waiting work look again"
+        case OpenWindow():
+            return f"open a window for {effect.delegation}"
         case Export():
             return None
         case _:

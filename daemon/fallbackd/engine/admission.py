@@ -69,6 +69,8 @@ def admit(
         permissions=work.permissions,
         parent=parent,
         parent_attempt=_parent_attempt(work, parent, seen),
+        client=work.client,
+        has_tmux=policy.defaults.tmux and world.find_program("tmux") is not None,
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
         metadata=work.metadata,
         allow_metered=work.allow_metered,
@@ -83,7 +85,7 @@ def admit(
 def digest(work: NewWork) -> str:
     """A fingerprint of the parameters; how long somebody waits for the answer is none of them."""
     whole = msgspec.structs.asdict(work)
-    for name in ("wait", "wait_s", "request_id", "parent"):
+    for name in ("wait", "wait_s", "request_id", "parent", "client"):
         del whole[name]
     for name in ("allow_metered", "differs_from"):
         if not whole[name]:

@@ -19,11 +19,13 @@ from fallbackd.core.exchange import Call, CommandLine, HttpRequest, ServedPrompt
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.redact import redact
 from fallbackd.core.scopes import find_backend
+from fallbackd.core.watch import Watch
 from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import Host, LiveAttempt, Prepared
 from fallbackd.engine.reading import Reader
 from fallbackd.engine.world import Transports, World
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Transport
 
 log = structlog.get_logger("attempts")
@@ -53,7 +55,9 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
         )
     if ended.failure is not None:
         ended = structs.replace(ended, has_route=host.world.has_route())
+    hit("attempt.ended.before")
     await host.handle(structs.replace(ended, luck=host.world.luck()))
+    hit("attempt.ended.after")
 
 
 async def _is_gone(running: Running) -> bool:
@@ -77,7 +81,9 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     running = None
     if order.taken_up:
         directory = str(host.runs.attempt_path(order.attempt))
+        hit("attempt.attach.before")
         running = await world.attach(attempt=order.attempt, directory=directory)
+        hit("attempt.attach.after")
         if running is None and order.rebooted:
             return AttemptEnded(attempt=order.attempt, failure=rebooted(now=host.clock.now()))
         if running is None and order.was_started:
@@ -93,6 +99,9 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     delegation = prepared.delegation
     looks = kind.program(options) is not None and delegation.permissions != "read"
     before = None
+    is_anew = order.taken_up and running is None
+    if is_anew:
+        live.watch = Watch(started_at=host.clock.now())
     if running is None:
         begun = await _begin(host, live, prepared, kind, options, looks=looks)
         if isinstance(begun, AttemptEnded):
@@ -103,13 +112,15 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
     reader = Reader(host, live, kind, options, prepared, cwd=cwd)
     live.opened(running)
-    await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid))
+    await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid, anew=is_anew))
+    hit("attempt.started")
     broken: Exception | None = None
     if order.taken_up:
         await reader.begin_behind(running.recorded_bytes)
     async for chunk in running.chunks():
         if broken is not None:
             continue  # to the end: only that proves that it is gone
+        hit("attempt.chunk")
         try:
             await reader.feed(chunk)
         except Exception as error:
@@ -173,7 +184,7 @@ async def _begin(
     credential = credential_of(options, order.credential)
     if credential is None and order.credential is not None:
         what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
-        return _not_started(host, order, what)
+        return _not_started(host, order, what, marks=False)
     work = Work(
         prompt=prompt,
         prompt_path=str(prompt_path),
@@ -197,11 +208,13 @@ async def _begin(
     before = await anyio.to_thread.run_sync(world.fingerprint, cwd) if looks else None
     if live.is_stopped:
         return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
+    hit("attempt.open.before")
     # A daemon that leaves must not stop what it has half started.
     with anyio.CancelScope(shield=True):
         running = await _transport(world.transports, call).open(
             call, attempt=order.attempt, directory=str(directory), env=marks(prepared, order)
         )
+    hit("attempt.open.after")
     return running, before
 
 
@@ -246,15 +259,20 @@ def _transport(transports: Transports, call: Call) -> Transport:
 
 
 def _not_started(
-    host: Host, order: StartAttempt, text: str, *, reason: Reason = Reason.NOT_CONFIGURED
+    host: Host,
+    order: StartAttempt,
+    text: str,
+    *,
+    reason: Reason = Reason.NOT_CONFIGURED,
+    marks: bool = True,
 ) -> AttemptEnded:
-    return AttemptEnded(
-        attempt=order.attempt,
-        failure=make_failure(
-            reason,
-            now=host.clock.now(),
-            confidence="structured",
-            signature="fallbackd/cannot_start",
-            evidence=redact(text),
-        ),
+    failure = make_failure(
+        reason,
+        now=host.clock.now(),
+        confidence="structured",
+        signature="fallbackd/cannot_start",
+        evidence=redact(text),
     )
+    if not marks:
+        failure = structs.replace(failure, marks_health=False)
+    return AttemptEnded(attempt=order.attempt, failure=failure)

@@ -1,5 +1,7 @@
 """How an attempt that ended without an answer is judged."""
 
+from collections.abc import Callable
+
 from msgspec import structs
 
 from fallbackd.backends.spec import BackendKind
@@ -22,12 +24,16 @@ def judge(
     timezone: str | None = None,
     kind_name: str | None = None,
     signatures: tuple[Rule, ...] | None = None,
+    own_rules: tuple[Rule, ...] = (),
+    conceal: Callable[[str], str] = lambda text: text,
 ) -> Failure | None:
     """
     Classify with the rules of the user, then of the vendor, then the common ones.
 
     Args:
         kind_name: Of a kind that can be judged and not started, with its `signatures`.
+        own_rules: Before all others.
+        conceal: Replaces secrets that are known by value, in what is shown.
     """
     policy = settings.policy
     reasons = dict(policy.reasons)
@@ -36,13 +42,17 @@ def judge(
     name = (kind_name or "generic") if kind is None else kind.name
     if signatures is None:
         signatures = () if kind is None else kind.rules
-    return classify(
+    failure = classify(
         evidence,
-        settings.rules_for(name) + signatures,
+        own_rules + settings.rules_for(name) + signatures,
         now=now,
         timezone=timezone,
         max_wait_s=lambda reason: max_wait_s(reasons, reason),
     )
+    if failure is None:
+        return None
+    detail = None if failure.detail is None else conceal(failure.detail)
+    return structs.replace(failure, evidence=conceal(failure.evidence), detail=detail)
 
 
 def unexplained(*, now: float) -> Failure:

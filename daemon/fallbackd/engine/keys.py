@@ -10,11 +10,18 @@ from fallbackd.core.events import (
     DelegateRequested,
     Event,
     QuestionAnswered,
+    RedirectAsked,
     Reported,
+    RescueAdvanced,
     ResolveRequested,
     Resumed,
     SessionCompacted,
     SessionEnded,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
     Woke,
 )
 from fallbackd.core.ids import DelegationId, SessionId, delegation_of
@@ -39,6 +46,16 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
         case ResolveRequested() | Reported():
             return Keys(session=event.session)
         case SessionEnded() | SessionCompacted():
+            return Keys(session=event.session)
+        case (
+            TurnBegan()
+            | TurnFailed()
+            | TurnAnswered()
+            | TurnEnded()
+            | TurnUsed()
+            | RescueAdvanced()
+            | RedirectAsked()
+        ):
             return Keys(session=event.session)
         case _:
             return Keys()

@@ -44,6 +44,7 @@ from fallbackd.engine.logs import find_attempt, no_log, read_part
 from fallbackd.engine.performer import Held, Performer
 from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
 from fallbackd.engine.world import Settings
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import StoreUnwritable
 
 
@@ -63,6 +64,7 @@ class Engine(Performer):
                 return known
         if self._draining:
             raise Draining("the daemon is draining and takes no new work; ask again when it is up")
+        self._require_room()
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain
         )
@@ -95,6 +97,15 @@ class Engine(Performer):
                 self.runs.remove(event.delegation)
                 self._tell_freed()
         return accepted
+
+    def _require_room(self) -> None:
+        for kind, why in self._obstacles.items():
+            raise Draining(f"no new work: {why}", kind=kind)
+        if (few := self.world.shortage()) is not None:
+            raise Draining(
+                f"no new work: {few}; wait for running work to end, or close connections",
+                kind="shortage",
+            )
 
     async def _same_request(self, work: NewWork, request_id: str) -> Delegation | None:
         """
@@ -353,6 +364,7 @@ class Engine(Performer):
             timezone=timezone,
             kind_name=kind,
             signatures=self.world.signatures.get(kind or ""),
+            conceal=self.world.conceal,
         )
 
     def signatures(self, kind: str | None) -> tuple[corrections.Known, ...]:
@@ -426,14 +438,21 @@ class Engine(Performer):
     async def set_settings(self, settings: Settings) -> None:
         """Take a new configuration over without touching what runs."""
         old = self.settings
-        self.settings = settings
+        # What was seen of opencode servers and projects is not in the file.
+        seen = old.policy
+        policy = structs.replace(
+            settings.policy, served=seen.served, projects=seen.projects, windows=seen.windows
+        )
+        self.settings = settings = structs.replace(settings, policy=policy)
         changed = tuple(
             name
             for name in {**old.policy.backends, **settings.policy.backends}
             if old.policy.backends.get(name) != settings.policy.backends.get(name)
             or old.options.get(name) != settings.options.get(name)
         )
+        hit("config.before")
         await self.handle(ConfigReloaded(changed=changed))
+        hit("config.taken")
         await self.readiness.look(settings.policy.backends)
         await self._wake_waiting()
 

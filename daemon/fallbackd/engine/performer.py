@@ -5,10 +5,12 @@ It holds what cannot be stored (prompts, waiters, live attempts) and decides not
 an effect starts comes back as one event.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import assert_never
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup
 from msgspec import structs
@@ -20,23 +22,27 @@ from fallbackd.core.effects import (
     Effect,
     Export,
     GoOn,
+    OpenWindow,
     StartAttempt,
     StopAttempt,
     WakeAt,
     WakeWaiting,
 )
 from fallbackd.core.events import ClockStepped, Event, Resumed, Woke
+from fallbackd.core.fairness import free_places, turns
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Delegation, Journaled, Keys, Snapshot
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.ladder import Ladder
+from fallbackd.engine.leftovers import list_directories, tidy
 from fallbackd.engine.live import LiveAttempt, Prepared, Progress
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.wakes import Wakes
 from fallbackd.engine.world import Settings, World
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store, StoreUnwritable
 
@@ -50,8 +56,11 @@ Listener = Callable[[Journaled | Progress], None]
 
 
 def _hears(delegation: Delegation) -> bool:
-    """Whether a change elsewhere may put it further; a question is not answered by one."""
-    return delegation.state in ("waiting", "queued") or delegation.cancelling
+    """
+    Whether a change elsewhere may put it further; a question is not answered by one, and whoever
+    waits for a place is woken when there is one.
+    """
+    return delegation.state == "waiting" or delegation.cancelling
 
 
 class Held:
@@ -84,11 +93,15 @@ class Performer:
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None
+        self.on_step: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        """The clock was set and the records moved: a later run must not move them again."""
         self._held: dict[DelegationId, Held] = {}
         self._live: dict[AttemptId, LiveAttempt] = {}
         self._listeners: dict[int, Listener] = {}
         self._next_listener = 0
         self._draining = False
+        self._obstacles: dict[str, str] = {}
+        """Why no new work is taken now, by kind."""
         self._wakes = Wakes(clock, self._woken)
         self._tasks: TaskGroup | None = None
         self._freed = anyio.Event()
@@ -99,12 +112,14 @@ class Performer:
 
     async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled. `ready` is called once work can be taken."""
+        before = await anyio.to_thread.run_sync(list_directories, self.runs.root)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await self._resume()
             tasks.start_soon(self._wakes.run)
             await self.readiness.look(self.settings.policy.backends)
             ready()
+            await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
             await anyio.sleep_forever()
 
     async def _resume(self) -> None:
@@ -115,14 +130,23 @@ class Performer:
             self._held[one.delegation] = Held(prompt, {}, missing=one.env_names)
         for one in left:
             log.info("delegation.resumed", delegation=one.delegation, session=one.session)
+            hit("delegation.resumed")
             await self.handle(
                 Resumed(delegation=one.delegation, boot=self.world.boot_id, luck=self.world.luck())
             )
+        await self.fill_places()
 
     def drain(self) -> None:
         """No new work from now on; what runs goes on."""
         self._draining = True
         self._tell_freed()
+
+    def hold_work(self, kind: str, why: str | None) -> None:
+        """Take no new work for this reason, until it is None; what runs goes on."""
+        if why is None:
+            self._obstacles.pop(kind, None)
+        else:
+            self._obstacles[kind] = why
 
     @property
     def is_draining(self) -> bool:
@@ -141,6 +165,7 @@ class Performer:
         decision, notes = await self.store.transact(
             keys, lambda seen: self._decide(seen, event, now=now), must_keep=must_keep
         )
+        hit("journal.kept")
         self._publish(notes)
         return decision
 
@@ -164,11 +189,13 @@ class Performer:
                 # What it is about has ended, and cannot be read back from the disk: no news.
                 log.error("event.lost", event_type=type(event).__name__, problem=str(error))
                 return Decision()
+            hit("event.kept")
             for effect in decision.effects:
                 if isinstance(effect, WakeAt):
                     at = effect.at + self._shifted_s - shifted_s  # the clock was set meanwhile
                     effect = structs.replace(effect, at=at)
                 self._perform(effect)
+            hit("event.done")
         return decision
 
     async def look_at_clock(self) -> None:
@@ -177,7 +204,16 @@ class Performer:
             await self._follow_clock()
         self._wakes.look()
 
+    def _follow_sleep(self) -> None:
+        """An agent that was suspended with the machine was not silent meanwhile."""
+        by_s = self.clock.slept()
+        if by_s > 0.0:
+            log.info("machine.slept", for_s=round(by_s, 1))
+            for live in self._live.values():
+                live.shift(by_s)
+
     async def _follow_clock(self) -> None:
+        self._follow_sleep()
         by_s = self.clock.step()
         if by_s == 0.0:
             return
@@ -189,18 +225,22 @@ class Performer:
         for live in self._live.values():
             live.shift(by_s)
         await self._transact(Keys(), ClockStepped(by_s=by_s))
+        await self.on_step()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
             case StartAttempt():
+                hit("effect.start_attempt")
                 assert self._tasks is not None
                 live = LiveAttempt(effect, started_at=self._started_at(effect))
                 self._live[effect.attempt] = live
                 self._tasks.start_soon(self._attempt, live, name=effect.attempt)
             case StopAttempt():
+                hit("effect.stop_attempt")
                 if (found := self._live.get(effect.attempt)) is not None:
                     found.stop(effect.grace_s)
             case Answer():
+                hit("effect.answer")
                 self._answer(effect.delegation)
             case AskPerson():
                 self._let_go(effect.delegation)
@@ -208,12 +248,17 @@ class Performer:
                 if (asked := self._held.get(effect.delegation)) is not None:
                     asked.finished = anyio.Event()
             case WakeAt():
+                hit("effect.wake_at")
                 if effect.delegation in self._held:
                     self._wakes.set(effect)
             case WakeWaiting():
+                hit("effect.wake_waiting")
                 if self._tasks is not None:  # before the start nobody waits
                     self._tasks.start_soon(self._wake_waiting)
+            case OpenWindow():
+                self.world.open_window(effect.delegation, effect.most)
             case Export():
+                hit("effect.export")
                 self.on_export()
             case _:
                 assert_never(effect)
@@ -251,6 +296,7 @@ class Performer:
         held.missing = tuple(name for name in held.missing if name not in held.env)
 
     async def _woken(self, wake: WakeAt) -> None:
+        self._follow_sleep()
         live = None if wake.attempt is None else self._live.get(wake.attempt)
         watch = None if live is None else live.watch
         if wake.delegation in self._held:
@@ -269,6 +315,20 @@ class Performer:
             is_idle = delegation is not None and delegation.running is None
             if delegation is not None and is_idle and _hears(delegation):
                 await self.handle(Woke(delegation=name, luck=self.world.luck()))
+        await self.fill_places()
+
+    async def fill_places(self) -> None:
+        """Wake those that wait for a place, each in its turn, while there are free ones."""
+        woken: set[DelegationId] = set()
+        while True:
+            active = self.store.peek().active
+            free = free_places(active, self.settings.policy.defaults.max_running)
+            due = [one for one in turns(active) if one not in woken]
+            is_nested = bool(due) and active[due[0]].parent is not None
+            if not due or (free <= 0 and not is_nested):
+                return
+            woken.add(due[0])
+            await self.handle(Woke(delegation=due[0], luck=self.world.luck()))
 
     def _let_go(self, delegation: DelegationId) -> None:
         """Whoever waits for the end gets the question instead."""

@@ -215,6 +215,7 @@ class Reader:
             self._kind,
             self._live.order.backend,
             now=host.clock.now() if now is None else now,
+            conceal=host.world.conceal,
         )
 
     def _notice(self, reply: Reply) -> Failure | None:

@@ -60,6 +60,8 @@ class NewWork(Struct, frozen=True, kw_only=True):
     differs_from: tuple[str, ...] = ()
     """Families of models, or delegations whose author is meant."""
     parent: str | None = None
+    client: str | None = None
+    """Whose work counts together where places are shared out."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 
     def __repr__(self) -> str:

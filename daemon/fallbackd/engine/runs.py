@@ -12,10 +12,22 @@ Names are minted by the daemon; nothing that a caller says becomes part of a pat
 import os
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from fallbackd.core.ids import AttemptId, DelegationId, attempt_number, delegation_of
+from fallbackd.lib.failpoints import hit
 
+BLOCK_BYTES = 512
+"""The unit of `st_blocks`, whatever the file system. Source: stat(2)."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Kept(NamedTuple):
+    delegation: DelegationId
+    size_bytes: int
+    """On the disk, which takes whole blocks."""
+    changed_at: float
+    """Of the file that was changed last."""
 
 
 class Runs:
@@ -29,7 +41,9 @@ class Runs:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = self.path(delegation)
         directory.mkdir(mode=0o700)
+        hit("run.directory")
         _write_new(directory / "prompt", prompt.encode("utf-8", "surrogatepass"))
+        hit("run.prompt")
         if self._held:  # the disk takes something again
             self.write_held()
 
@@ -52,6 +66,7 @@ class Runs:
     def prepare(self, attempt: AttemptId) -> Path:
         directory = self.attempt_path(attempt)
         directory.mkdir(mode=0o700)
+        hit("attempt.directory")
         return directory
 
     def work_path(self, delegation: DelegationId) -> Path:
@@ -91,8 +106,11 @@ class Runs:
         path = self.path(delegation) / "answer"
         part = path.with_name("answer.part")
         part.unlink(missing_ok=True)
+        hit("answer.before")
         _write_new(part, text.encode("utf-8", "replace"), durable=True)
+        hit("answer.written")
         os.replace(part, path)
+        hit("answer.kept")
 
     def read_answer(self, delegation: DelegationId) -> str | None:
         held = self._held.get(delegation)
@@ -104,9 +122,31 @@ class Runs:
         except OSError:
             return None
 
+    def measure(self) -> list[Kept]:
+        """Every directory, with the space that it takes."""
+        try:
+            names = sorted(one.name for one in os.scandir(self.root) if one.is_dir())
+        except OSError:
+            return []
+        return [_measured(self.root / name) for name in names]
+
     def remove(self, delegation: DelegationId) -> None:
         self._held.pop(delegation, None)
         shutil.rmtree(self.path(delegation), ignore_errors=True)
+
+
+def _measured(directory: Path) -> Kept:
+    """Follows no link: what an agent has pointed to is not ours."""
+    size_bytes, changed_at = 0, 0.0
+    for place, _, names in os.walk(directory):
+        for path in (place, *(os.path.join(place, name) for name in names)):
+            try:
+                seen = os.lstat(path)
+            except OSError:
+                continue  # it was there a moment ago
+            size_bytes += seen.st_blocks * BLOCK_BYTES
+            changed_at = max(changed_at, seen.st_mtime)
+    return Kept(DelegationId(directory.name), size_bytes, changed_at)
 
 
 def _write_new(path: Path, data: bytes, *, durable: bool = False) -> None:

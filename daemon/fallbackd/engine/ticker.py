@@ -8,14 +8,15 @@ import structlog
 
 from fallbackd.core.events import Ticked
 from fallbackd.core.ids import SessionId
+from fallbackd.engine import pruning
 from fallbackd.engine.loop import Engine
+from fallbackd.lib.failpoints import hit
 
 log = structlog.get_logger("ticker")
 
 TICK_S = 30.0
 PRUNE_EVERY = 20
 """Ticks between two looks for what is too old: ten minutes."""
-JOURNAL_TTL_S = 7 * 86_400.0
 
 
 async def run_ticker(
@@ -36,20 +37,10 @@ async def tick(engine: Engine, *, prune: bool = False) -> None:
         await store.flush()
     await anyio.to_thread.run_sync(engine.runs.write_held)
     await engine.readiness.look(engine.settings.policy.backends)
+    await store.checkpoint()
     idle: tuple[SessionId, ...] = ()
-    now = engine.clock.now()
     if prune:
-        gone, idle_sessions = await store.prune(
-            delegations_before_at=now - defaults.delegation_ttl_s,
-            journal_before_at=now - JOURNAL_TTL_S,
-            max_sessions=defaults.max_sessions,
-            sessions_before_at=now - defaults.session_ttl_s,
-        )
-        idle = tuple(idle_sessions)
-        for delegation in gone:
-            await anyio.to_thread.run_sync(engine.runs.remove, delegation)
-        if gone or idle:
-            log.info("store.pruned", delegations=len(gone), sessions=len(idle))
+        idle = await pruning.prune(engine)
     fallen = tuple(
         session
         for session in await store.sessions(limit=defaults.max_sessions)
@@ -58,4 +49,6 @@ async def tick(engine: Engine, *, prune: bool = False) -> None:
         and not session.recovered_announced
     )
     await engine.handle(Ticked(idle_sessions=idle, fallen_sessions=fallen))
+    await engine.fill_places()
     engine.last_tick_at = engine.clock.now()
+    hit("tick.done")

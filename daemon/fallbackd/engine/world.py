@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
 from fallbackd.core.exchange import CredentialRef, HttpRequest, NoAnswer
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
 from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
@@ -96,6 +96,12 @@ class World(Struct, frozen=True, kw_only=True):
     """Of this boot of the machine."""
     variables_of: Callable[[int, tuple[str, ...]], Mapping[str, str]] = lambda _pid, _names: {}
     """Those of the named variables that a process of ours was started with."""
+    open_window: Callable[[DelegationId, int], None] = lambda _delegation, _most: None
+    """Let people follow a log: the delegation, and how many windows there may be."""
+    shortage: Callable[[], str | None] = lambda: None
+    """What this process has too little of to begin more work; None: nothing."""
+    conceal: Callable[[str], str] = lambda text: text
+    """Replaces the secrets of the daemon's own environment."""
     secrets: Secrets = field(default_factory=NoLook)
     probe: Probe = field(default_factory=NoProbe)
 

@@ -5,7 +5,10 @@ Source: rename(2) is atomic; fsync(2) says that the directory needs one of its o
 """
 
 import os
+import re
 import secrets
+
+from fallbackd.lib.failpoints import hit
 
 
 def write(path: str, content: bytes | str, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -35,7 +38,9 @@ def write(path: str, content: bytes | str, *, mode: int = 0o600, durable: bool =
                 os.fsync(handle)
         finally:
             os.close(handle)
+        hit("file.written")
         os.replace(temporary, path)
+        hit("file.replaced")
     except BaseException:
         try:
             os.unlink(temporary)
@@ -44,6 +49,18 @@ def write(path: str, content: bytes | str, *, mode: int = 0o600, durable: bool =
         raise
     if durable:
         sync_directory(directory)
+
+
+def clear_drafts(path: str) -> None:
+    """Remove what writers of `path` left that were killed. Only where no other one writes it."""
+    directory, name = os.path.split(os.path.abspath(path))
+    draft = re.compile(re.escape(f".{name[:40]}.") + r"[0-9a-f]{16}\.tmp")
+    try:
+        for found in os.listdir(directory):
+            if draft.fullmatch(found):
+                os.unlink(os.path.join(directory, found))
+    except OSError:
+        pass  # they are in nobody's way
 
 
 def sync_directory(directory: str) -> None:

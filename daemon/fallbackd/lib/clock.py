@@ -11,6 +11,9 @@ from collections.abc import Callable
 MAX_SKEW_S = 60.0
 """Differences up to here are no setting of the clock, and change nothing."""
 
+MIN_SLEEP_S = 5.0
+"""What is shorter is no sleep that anything has noticed."""
+
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 
@@ -25,6 +28,7 @@ class SystemClock:
         offset_s: float | None = None,
         wall: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = _elapsed,
+        awake: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
@@ -32,9 +36,12 @@ class SystemClock:
                 between is then noticed by the first `step`. None: believe the wall clock.
             wall: Unix seconds.
             elapsed: Seconds since some moment of this boot, sleep included.
+            awake: The same, sleep not included.
         """
         self._wall = wall
         self._elapsed = elapsed
+        self._awake = awake
+        self._asleep_s = elapsed() - awake()
         self._offset_s = wall() - elapsed() if offset_s is None else offset_s
 
     @property
@@ -51,6 +58,14 @@ class SystemClock:
             return 0.0
         self._offset_s += skew_s
         return skew_s
+
+    def slept(self) -> float:
+        asleep_s = self._elapsed() - self._awake()
+        by_s = asleep_s - self._asleep_s
+        if by_s < MIN_SLEEP_S:
+            return 0.0
+        self._asleep_s = asleep_s
+        return by_s
 
     def boot_id(self) -> str:
         """Another one after each boot; empty where the kernel does not tell."""

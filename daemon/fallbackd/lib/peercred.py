@@ -1,5 +1,6 @@
 """Who is at the other end of a Unix socket, by the word of the kernel."""
 
+import os
 import socket
 import struct
 from typing import NamedTuple
@@ -29,3 +30,18 @@ def peer(connection: socket.socket) -> Peer:
         raise OSError("not a Unix socket")
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     return Peer._make(_UCRED.unpack(raw))
+
+
+def client_of(peer: Peer) -> str | None:
+    """
+    The user and the session of processes (a terminal, a service) that a peer belongs to.
+
+    Whatever a script starts is one client, also when each of its processes connects by itself.
+    None: the process is gone, or of another PID namespace.
+    """
+    if peer.pid <= 0:
+        return None
+    try:
+        return f"{peer.uid}:{os.getsid(peer.pid)}"
+    except OSError:
+        return None

@@ -96,16 +96,24 @@ class Store(StoreFacts, Protocol):
         """Try to write what `must_keep=False` left behind. True when nothing is left."""
         ...
 
+    async def checkpoint(self) -> None:
+        """Bring what is durable into one file, so that a copy of it is a backup."""
+        ...
+
     async def prune(
         self,
         *,
         delegations_before_at: float,
         journal_before_at: float,
+        max_journal: int,
         max_sessions: int,
         sessions_before_at: float,
     ) -> tuple[Sequence[DelegationId], Sequence[SessionId]]:
         """
         Drop ended delegations (with stories) and journal entries that are older.
+
+        Args:
+            max_journal: Entries of the journal that stay, the last ones.
 
         Returns:
             Delegations that were dropped (their run directories may go), and idle sessions that

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fallbackd.core.health import Health
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.state import Delegation, Meter, Session
+from fallbackd.lib.failpoints import hit
 from fallbackd.stores.codec import RecordT, Undecodable, decode
 from fallbackd.stores.opening import Opened, open_again, open_database, put_aside, transaction
 from fallbackd.stores.trouble import warn
@@ -136,6 +137,7 @@ class Database:
             sqlite3.Error, OSError, opening.Damaged, opening.StoreTooNew: None is written.
         """
         connection = self._writable()
+        hit("store.commit.before")
         with transaction(connection):
             for (table, key), row in writes.rows.items():
                 if row is None:
@@ -144,6 +146,8 @@ class Database:
                     connection.execute(PUT[table], row)
             connection.executemany(ADD_STORY, writes.stories)
             connection.executemany(ADD_NOTE, writes.notes)
+            hit("store.commit.within")
+        hit("store.commit.after")
 
     def prune_delegations(self, *, before_at: float) -> tuple[list[DelegationId], bool]:
         """Drop some old ended delegations and their stories. Returns them, and if more are left."""
@@ -160,19 +164,33 @@ class Database:
             rows = [(one,) for one in dropped]
             connection.executemany("DELETE FROM stories WHERE delegation = ?", rows)
             connection.executemany("DELETE FROM delegations WHERE delegation = ?", rows)
+            hit("store.prune.within")
+        hit("store.prune.after")
         return dropped, len(dropped) == PRUNED_AT_ONCE
 
-    def prune_journal(self, *, before_at: float, last_seq: int) -> None:
-        """Drop the oldest entries up to the first one that is not older."""
+    def prune_journal(self, *, before_at: float, up_to_seq: int, last_seq: int) -> None:
+        """Drop the oldest entries up to the first one that is not older, and up to a place."""
         connection = self._writable()
         with transaction(connection):
             kept = connection.execute(
                 "SELECT seq FROM journal WHERE at >= ? ORDER BY seq LIMIT 1", (before_at,)
             ).fetchone()
             connection.execute(PUT["meta"], ("last_seq", str(last_seq)))
-            connection.execute(
-                "DELETE FROM journal WHERE seq < ?", (kept[0] if kept else last_seq + 1,)
-            )
+            first = max(kept[0] if kept else last_seq + 1, up_to_seq + 1)
+            connection.execute("DELETE FROM journal WHERE seq < ?", (first,))
+            hit("store.prune_journal.within")
+        hit("store.prune_journal.after")
+
+    def checkpoint(self) -> None:
+        """
+        Bring what lies in the log into the file.
+
+        The log keeps its content: whoever copies both meanwhile, the file first, has all of it.
+        Source: wal_checkpoint PASSIVE, sqlite.org/pragma.html.
+        """
+        if self._connection is not None and self._is_writable:
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
         self._is_closed = True

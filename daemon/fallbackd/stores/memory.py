@@ -92,11 +92,15 @@ class MemoryStore:
     async def flush(self) -> bool:
         return self.unwritable is None
 
+    async def checkpoint(self) -> None:
+        """There is no file."""
+
     async def prune(
         self,
         *,
         delegations_before_at: float,
         journal_before_at: float,
+        max_journal: int,
         max_sessions: int,
         sessions_before_at: float,
     ) -> tuple[Sequence[DelegationId], Sequence[SessionId]]:
@@ -108,7 +112,9 @@ class MemoryStore:
         for delegation in dropped:
             self._mirror.forget(delegation)
             self._stories.pop(delegation, None)
-        self._mirror.forget_journal(before_at=journal_before_at)
+        self._mirror.forget_journal(
+            before_at=journal_before_at, up_to_seq=self._mirror.last_seq - max_journal
+        )
         due = self._mirror.due_sessions(max_sessions=max_sessions, before_at=sessions_before_at)
         return dropped, due
 

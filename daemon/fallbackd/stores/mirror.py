@@ -174,9 +174,11 @@ class Mirror:
         if self.requests.get(found.request_id) == delegation:
             del self.requests[found.request_id]
 
-    def forget_journal(self, *, before_at: float) -> None:
+    def forget_journal(self, *, before_at: float, up_to_seq: int) -> None:
         """Drop the oldest entries up to the first one that is not older."""
-        while self._journal and self._journal[0].note.at < before_at:
+        while self._journal and (
+            self._journal[0].note.at < before_at or self._journal[0].seq <= up_to_seq
+        ):
             self._journal.popleft()
 
     def due_sessions(self, *, max_sessions: int, before_at: float) -> list[SessionId]:

@@ -12,11 +12,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from fallbackd.lib.failpoints import hit
 from fallbackd.stores.codec import MIGRATIONS, SCHEMA_VERSION
 
 CHECK_ALL_BYTES = 32 * 1024 * 1024
 """Up to this size the whole file is checked; above, what a start needs: it must not take long."""
 NEEDED = ("meta", "health", "meters", "sessions", "finished", "facts")
+MAX_LOG_BYTES = 16 * 1024 * 1024
+"""To which the log shrinks after a burst of writes."""
 BUSY_TIMEOUT_S = 5.0
 """Somebody looks into the file with a tool that locks it."""
 
@@ -93,7 +96,7 @@ def is_damage(error: Exception) -> bool:
 def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives its other files the mode of this one.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     path.chmod(0o600)
     _refuse_an_emptied_file(path)
     with _closing_on_error(_connect(path, "mode=rw")) as connection:
@@ -103,6 +106,7 @@ def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
         trouble: Exception | None = None
         try:
             connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
             if version < SCHEMA_VERSION:
                 _migrate(connection, version)
             _try_to_write(connection)
@@ -211,6 +215,7 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
         for statements in MIGRATIONS[version:]:
             for statement in statements:
                 connection.execute(statement)
+        hit("store.migration.within")
         connection.execute(
             "REPLACE INTO meta (key, value) VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),)
         )
@@ -222,6 +227,7 @@ def _try_to_write(connection: sqlite3.Connection) -> None:
             "INSERT INTO meta (key, value) VALUES ('openings', '1')"
             " ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
         )
+        hit("store.opening.within")
 
 
 @contextmanager

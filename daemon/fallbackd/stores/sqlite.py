@@ -32,6 +32,7 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores.commit import Commit, Request
 from fallbackd.stores.database import Database, decoded
@@ -173,6 +174,7 @@ class SqliteStore:
             request.answer = answer
         if self._backlog.is_empty:
             self._mirror.forget_surplus()
+        hit("store.acknowledged")
 
     def _decide_without_disk(self, request: Request) -> None:
         """Again and alone: those before it may have been refused."""
@@ -283,7 +285,9 @@ class SqliteStore:
                 await self._settle()
                 self._facts[key] = value
                 self._backlog.put("facts", key, value)
+                hit("store.fact.before")
                 await self._write_backlog()
+        hit("store.fact.after")
 
     async def flush(self) -> bool:
         if self._problem is None and self._backlog.is_empty:
@@ -300,11 +304,19 @@ class SqliteStore:
         writes.put("meta", "last_seq", str(self._mirror.last_seq))
         await self._write(Commit([], Draft(self._mirror), writes))
 
+    async def checkpoint(self) -> None:
+        """What is wrong with the disk shows, and is told, when something is written."""
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                await self._settle()
+                await self._on_disk(self._database.checkpoint)
+
     async def prune(
         self,
         *,
         delegations_before_at: float,
         journal_before_at: float,
+        max_journal: int,
         max_sessions: int,
         sessions_before_at: float,
     ) -> tuple[Sequence[DelegationId], Sequence[SessionId]]:
@@ -315,7 +327,7 @@ class SqliteStore:
             while is_more:
                 is_more = await self._prune_some(dropped, before_at=delegations_before_at)
             if self._problem is None:
-                await self._prune_journal(before_at=journal_before_at)
+                await self._prune_journal(before_at=journal_before_at, max_journal=max_journal)
         except UNWRITABLE as error:
             self._tell(sentence(self._database.path, error))
         due = self._mirror.due_sessions(max_sessions=max_sessions, before_at=sessions_before_at)
@@ -335,15 +347,18 @@ class SqliteStore:
         dropped += gone
         return is_more
 
-    async def _prune_journal(self, *, before_at: float) -> None:
+    async def _prune_journal(self, *, before_at: float, max_journal: int) -> None:
         with anyio.CancelScope(shield=True):
             async with self._lock:
                 await self._settle()
                 last_seq = self._mirror.last_seq
+                up_to_seq = last_seq - max_journal
                 await self._on_disk(
-                    lambda: self._database.prune_journal(before_at=before_at, last_seq=last_seq)
+                    lambda: self._database.prune_journal(
+                        before_at=before_at, up_to_seq=up_to_seq, last_seq=last_seq
+                    )
                 )
-                self._mirror.forget_journal(before_at=before_at)
+                self._mirror.forget_journal(before_at=before_at, up_to_seq=up_to_seq)
 
     async def aclose(self) -> None:
         """What cannot be written now is lost with the process."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from fallbackd.lib import failpoints
+
 _OURS = frozenset(
     {
         # Promises that systemd made to this one process.
@@ -32,6 +34,8 @@ _OURS = frozenset(
         "FALLBACKD_DELEGATION",
         "FALLBACKD_ATTEMPT",
         "FALLBACKD_RUN",
+        # Where a test wants this daemon to die.
+        failpoints.VARIABLE,
         "OLDPWD",
     }
 )

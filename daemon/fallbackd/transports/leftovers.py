@@ -21,6 +21,7 @@ from typing import Any
 import anyio
 
 from fallbackd.core.exchange import Exit, ProcessExit
+from fallbackd.lib.failpoints import hit
 from fallbackd.transports.orphans import Family, end_family
 from fallbackd.transports.recording import read_exit, read_record
 from fallbackd.transports.runner import tree
@@ -51,6 +52,7 @@ def fence(directory: str) -> bool:
             return False
     finally:
         os.close(handle)
+    hit("fence.claimed")
     os.rename(directory, f"{directory}.void-{secrets.token_hex(4)}")
     return True
 

@@ -65,7 +65,9 @@ class OutputLog:
 
     def _create(self, name: str) -> BinaryIO:
         descriptor = os.open(
-            self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            self._directory / name,
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
         )
         return os.fdopen(descriptor, "wb", buffering=0)
 

@@ -25,6 +25,7 @@ import anyio
 
 import fallbackd
 from fallbackd.core.exchange import Call, CommandLine, NotStarted, ScratchFile
+from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.environment import child_environment
 from fallbackd.transports.leftovers import take_up
@@ -102,6 +103,7 @@ class ProcessTransport:
             "tmp": tmp,
             "token": token,
             "umask": self._umask,
+            "core_bytes": self._limits.core_bytes,
             "epoch": self._now() - time.clock_gettime(time.CLOCK_BOOTTIME),
             "max_log_bytes": self._limits.max_log_bytes,
             "stop_grace_s": self._limits.stop_grace_s,
@@ -113,6 +115,7 @@ class ProcessTransport:
                 line, launcher = await self._launch()
             except OSError as error:
                 return self._not_started(error, sys.executable)
+            hit("order.before")
             running = RunningProcess(line, directory, token, self._limits, self._now)
             self._running.add(running)
             try:
@@ -206,13 +209,14 @@ class _Launcher:
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(fallbackd.__file__).parent.parent)
+        options, points = handed_on
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BOOT, root, str(theirs.fileno())],
+                [sys.executable, "-I", "-S", *options, "-c", _BOOT, root, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env={"LC_ALL": "C.UTF-8"},
+                env={"LC_ALL": "C.UTF-8", **points},
                 cwd="/",
                 start_new_session=True,  # a ^C at the daemon's terminal is not for it
             )

@@ -9,6 +9,7 @@ import anyio
 from msgspec import Struct
 
 from fallbackd.core.exchange import Chunk, Exit, NotStarted, ProcessExit
+from fallbackd.lib.failpoints import hit
 from fallbackd.transports.orphans import Family, end_family
 from fallbackd.transports.recording import (
     Follower,
@@ -32,6 +33,8 @@ class RunnerLimits(Struct, frozen=True, kw_only=True):
     """For a runner that is stopped by a signal, with no word about the time."""
     kill_bound_s: float = 10.0
     """How long KILL may take before the family counts as not gone."""
+    core_bytes: int | None = None
+    """Soft limit of core files, -1: none. None: that of the daemon."""
 
 
 class RunningProcess:
@@ -146,6 +149,7 @@ class RunningProcess:
                 except OSError:
                     break  # what it said before it left is still to be read
             self._is_ordered = not view
+            hit("order.sent")
             return await self._answer()
         finally:
             self._is_followed = False

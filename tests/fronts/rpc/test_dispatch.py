@@ -20,6 +20,7 @@ class Peer:
 
     number = 1
     peer_pid = None
+    client = None
     peer_uid = None
     backlog_bytes = 0
     is_open = True

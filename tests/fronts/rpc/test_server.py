@@ -7,7 +7,7 @@ import anyio
 import pytest
 from tests.support.front import HANG_S, front
 
-from fallbackd.fronts.rpc.connection import Limits
+from fallbackd.fronts.rpc.shares import Limits
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"daemon.ping"}\n'
 
@@ -48,7 +48,6 @@ async def test_work_that_waits_does_not_hold_up_other_answers() -> None:
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         bytes(range(256)) * 40 + b"\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n",
         b"{" * 50_000 + b"\n",
@@ -241,3 +240,126 @@ async def test_another_listener_takes_over_and_connections_stay() -> None:
                 with anyio.fail_after(HANG_S):
                     assert b'"pid"' in await stream.receive()
             assert (await before.call("daemon.ping"))["result"]
+
+
+async def test_silent_connections_give_their_place_to_those_who_ask() -> None:
+    async with (
+        front(Limits(max_connections=3, silent_s=0.0)) as served,
+        served.peer() as first,
+        served.peer() as garbage,
+        served.peer() as silent,
+    ):
+        assert (await first.call("daemon.ping"))["result"]
+        await garbage.send("hello\n")
+        assert "error" in await garbage.line()
+        await served.until(connections=3)
+        async with served.peer() as fourth:
+            assert (await fourth.call("daemon.ping"))["result"]
+            assert await silent.is_closed()
+            async with served.peer() as fifth:
+                assert (await fifth.call("daemon.ping"))["result"]
+                assert await garbage.is_closed()
+                async with served.peer() as sixth:  # all that are left have asked
+                    assert (await sixth.line())["error"]["code"] == -32008
+        assert (await first.call("daemon.ping"))["result"]
+
+
+async def test_who_has_asked_and_idles_gives_its_place_too_and_who_waits_does_not() -> None:
+    async with (
+        front(Limits(max_connections=3, silent_s=0.0, idle_s=0.0)) as served,
+        served.peer() as waits,
+        served.peer() as listens,
+        served.peer() as idle,
+    ):
+        await waits.ask(1, "delegate", prompt="x", wait="finished")
+        with anyio.fail_after(HANG_S):
+            await served.engine.asked.wait()
+        assert (await listens.call("events.subscribe"))["result"]
+        assert (await idle.call("daemon.ping"))["result"]
+        async with served.peer() as newcomer:
+            assert (await newcomer.call("daemon.ping"))["result"]
+            assert await idle.is_closed()
+        served.engine.end("d1", state="succeeded", text="late")
+        assert (await waits.line())["result"]["text"] == "late"
+
+
+async def test_a_line_that_never_ends_is_told_so_and_closed() -> None:
+    async with front(Limits(line_s=0.2)) as served, served.peer() as half, served.peer() as other:
+        await half.send('{"jsonrpc":"2.0","id":1,')
+        found = await half.line()
+        assert found["error"]["code"] == -32600
+        assert "0.2 s" in found["error"]["message"]
+        assert await half.is_closed()
+        assert (await other.call("daemon.ping"))["result"]
+
+
+async def test_unfinished_lines_of_all_together_are_bounded_and_the_oldest_goes() -> None:
+    limits = Limits(max_connections=4, max_lines_bytes=400_000)
+    async with front(limits) as served, served.peer() as small:
+        await small.send("x" * 1000)
+        async with served.peer() as first, served.peer() as second, served.peer() as third:
+            for number, greedy in enumerate((first, second), start=1):
+                await greedy.send("x" * 150_000)
+                with anyio.fail_after(HANG_S):
+                    while served.server.held_bytes < 1000 + number * 150_000:
+                        await anyio.sleep(0.005)
+            await third.send("x" * 150_000)
+            assert await first.is_closed()
+            await second.send(" \n")
+            assert "error" in await second.line()
+            assert served.server.held_bytes < 400_000
+            await small.send("\n")
+            assert "error" in await small.line()
+
+
+async def test_answers_that_nobody_reads_are_bounded_for_one_connection() -> None:
+    limits = Limits(max_unsent_bytes=1_000_000, send_s=HANG_S)
+    async with front(limits) as served, served.peer() as other:
+        async with served.peer() as greedy:
+            for at in range(6):
+                await greedy.ask(at, "delegate", prompt="x", wait="finished")
+            with anyio.fail_after(HANG_S):
+                while len(served.engine.works) < 6:
+                    await anyio.sleep(0.005)
+            for at in range(6):
+                served.engine.end(f"d{at + 1}", state="succeeded", text="x" * 400_000)
+            await served.until(connections=1)
+        assert served.server.held_bytes == 0
+        assert (await other.call("daemon.ping"))["result"]
+
+
+async def test_who_reads_least_goes_when_much_is_unsent_to_all() -> None:
+    limits = Limits(max_unsent_bytes_of_all=1_000_000, send_s=HANG_S)
+    async with front(limits) as served, served.peer() as reads:
+        async with served.peer() as greedy, served.peer() as modest:
+            await greedy.ask(1, "delegate", prompt="x", wait="finished")
+            await modest.ask(2, "delegate", prompt="x", wait="finished")
+            with anyio.fail_after(HANG_S):
+                while len(served.engine.works) < 2:
+                    await anyio.sleep(0.005)
+            served.engine.end("d2", state="succeeded", text="x" * 400_000)
+            served.engine.end("d1", state="succeeded", text="x" * 1_200_000)
+            await served.until(connections=2)
+            assert (await modest.line())["id"] == 2
+        assert (await reads.call("daemon.ping"))["result"]
+
+
+async def test_many_waiting_requests_of_all_leave_each_connection_its_share() -> None:
+    limits = Limits(max_in_flight_of_all=2, fair_in_flight=1)
+    async with front(limits) as served, served.peer() as greedy, served.peer() as modest:
+        for at in range(3):
+            await greedy.ask(at, "delegate", prompt="x", wait="finished")
+        found = await greedy.line()
+        assert (found["id"], found["error"]["code"]) == (2, -32008)
+        await modest.ask("m", "delegate", prompt="x", wait="finished")
+        await modest.ask("n", "delegate", prompt="x", wait="finished")
+        found = await modest.line()
+        assert (found["id"], found["error"]["code"]) == ("n", -32008)
+
+
+async def test_an_http_request_is_turned_down_with_its_body() -> None:
+    async with front() as served, served.peer() as peer:
+        await peer.send("POST /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await peer.send(PING)
+        assert (await peer.line())["error"]["code"] == -32600
+        assert await peer.is_closed()

@@ -60,6 +60,7 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     if daemon.get("state") not in (None, "running"):
         words.insert(1, style.paint(str(daemon["state"]), "yellow"))
     lines = [" · ".join(word for word in words if word)]
+    lines += _trouble_lines(daemon, style)
     lines += _config_lines(daemon, style, verbose=verbose)
     lines += ["", health_table(found.get("health") or {}, style, verbose=verbose)]
     if isinstance(found.get("readiness"), dict):
@@ -79,6 +80,18 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     if found.get("usage"):
         lines += ["", usage_table(found["usage"], style)]
     return "\n".join(lines)
+
+
+def _trouble_lines(daemon: dict[str, Json], style: Style) -> list[str]:
+    lines = []
+    for trouble in daemon.get("troubles") or []:
+        words = one_line(trouble.get("message", ""))
+        if trouble.get("stops_work"):
+            words += "; no new work is taken"
+        lines.append(style.paint(words, "red" if trouble.get("stops_work") else "yellow"))
+        if trouble.get("mend"):
+            lines.append(f"  $ {one_line(trouble['mend'])}")
+    return lines
 
 
 _MARKS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "dim")}

@@ -94,6 +94,7 @@ def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) 
         what = f"the daemon cannot write its records, and takes no new work ({store})"
         place = str(daemon.get("state_dir") or machine.state_dir)
         found.append(Finding("daemon", ERROR, what, command("df", "-h", place)))
+    found += _troubles(daemon)
     found += _configuration(daemon)
     health = status.get("health") or {}
     config = str(daemon.get("config_path") or machine.config)
@@ -112,6 +113,20 @@ def look_at_file(machine: Machine, service: Service) -> list[Finding]:
         what = f"the configuration cannot be used: {_first_line(checked.err)}"
         return [Finding("configuration", ERROR, what, mend)]
     return []
+
+
+def _troubles(daemon: dict[str, Json]) -> list[Finding]:
+    """What it says itself; whose places are and who may reach them is looked at anyway."""
+    return [
+        Finding(
+            "daemon",
+            ERROR if one.get("stops_work") else WARNING,
+            str(one.get("message")),
+            str(one.get("mend") or ""),
+        )
+        for one in daemon.get("troubles") or []
+        if one.get("kind") not in ("exposed", "unprotected")
+    ]
 
 
 def _configuration(daemon: dict[str, Json]) -> list[Finding]:

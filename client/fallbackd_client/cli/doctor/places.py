@@ -70,6 +70,10 @@ def look_at_state(machine: Machine) -> list[Finding]:
         if name not in foreign and os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
             what = f"{path} cannot be written, so nothing new is remembered"
             found.append(Finding("state", ERROR, what, command("chmod", "600", path)))
+    for name in ("runs", "servers"):
+        path = os.path.join(directory, name)
+        if name not in foreign and os.path.isdir(path):
+            found += _directory(machine, "state", path)
     damaged = [os.path.join(directory, name) for name in names if ".corrupt-" in name]
     if damaged:
         what = f"a damaged database was set aside as {damaged[0]}, and a new one was begun"

@@ -18,6 +18,17 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verbose: bool = False
 
 
+class Trouble(Struct, frozen=True, kw_only=True):
+    """Something around the daemon that is not as it has to be, while it lasts."""
+
+    kind: str
+    message: str
+    mend: str = ""
+    """The command line that ends it, where there is one."""
+    stops_work: bool = False
+    """New work is refused until it has ended."""
+
+
 class DaemonStatus(Struct, frozen=True, kw_only=True):
     version: str
     pid: int
@@ -33,6 +44,9 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     store: str | None = None
     connections: int = 0
     last_tick_at: float | None = None
+    troubles: tuple[Trouble, ...] = ()
+    path: str | None = None
+    """The PATH on which it finds programs."""
 
 
 class DelegationLine(Struct, frozen=True, kw_only=True):

@@ -6,9 +6,12 @@ does not take goes to the outbox, which one writer empties under a deadline. Whi
 long, nothing more is read: a peer that only sends is slowed down, not stored.
 """
 
+import re
 import select
+import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -16,35 +19,25 @@ import anyio.abc
 import anyio.lowlevel
 import structlog
 from anyio.abc import SocketAttribute
-from msgspec import Struct, UnsetType
+from msgspec import UnsetType
 
-from fallbackd.fronts.rpc.dispatch import Dispatcher, Later, refusal
+from fallbackd.fronts.rpc.dispatch import Dispatcher, Garbage, Later, refusal
 from fallbackd.fronts.rpc.host import Host
+from fallbackd.fronts.rpc.shares import Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
+from fallbackd.lib.failpoints import hit
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Id
-from fallbackd_client.wire.framing import MAX_LINE_BYTES, LineSplitter, LineTooLong
+from fallbackd_client.wire.framing import LineSplitter, LineTooLong
 
 RECEIVE_BYTES = 65_536
 SLICE_BYTES = 65_536
 """The deadline of the writer is for each of these, so a slow peer of a long answer is no victim."""
 HALF_CLOSED_POLL_S = 0.5
 TURN_AWAY_S = 2.0
+_HTTP = re.compile(rb"[A-Z]{3,10} \S{1,8000} HTTP/\d")
 
 _log = structlog.get_logger()
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    max_connections: int = 256
-    max_line_bytes: int = MAX_LINE_BYTES
-    max_in_flight: int = 1000
-    """Requests of one connection that wait for their answer."""
-    max_outbox_bytes: int = 1024 * 1024
-    """With more than this unsent, nothing more is read."""
-    send_s: float = 30.0
-    """A peer that takes nothing for this long is gone."""
-    yield_every: int = 32
-    """Requests of one connection that are served before the others have their turn."""
 
 
 class Connection:
@@ -58,12 +51,15 @@ class Connection:
         number: int,
         peer_pid: int | None = None,
         peer_uid: int | None = None,
-        limits: Limits,
+        client: str | None = None,
+        shares: Shares,
         beyond: anyio.abc.TaskGroup,
     ) -> None:
         """
         Args:
             peer_pid: Who connected; that process may be gone by now.
+            client: Whose work counts together, where work has to be shared out.
+            shares: What all connections hold together.
             beyond: Where what outlives the connection is run.
         """
         self._stream = stream
@@ -74,7 +70,9 @@ class Connection:
         self._number = number
         self._peer_pid = peer_pid
         self._peer_uid = peer_uid
-        self._limits = limits
+        self._client = client
+        self._shares = shares
+        self._limits = shares.limits
         self._beyond = beyond
         self._tasks: anyio.abc.TaskGroup | None = None
         self._outbox: deque[bytes] = deque()
@@ -84,6 +82,10 @@ class Connection:
         self._in_flight = 0
         self._all_answered = anyio.Event()
         self._is_open = True
+        self._splitter = LineSplitter(self._limits.max_line_bytes)
+        self._line_bytes = 0
+        self.has_asked = False
+        self.active_at = self.line_began_at = monotonic()
         self._on_close: list[Callable[[], None]] = []
 
     @property
@@ -101,6 +103,22 @@ class Connection:
     @property
     def peer_pid(self) -> int | None:
         return self._peer_pid
+
+    @property
+    def client(self) -> str | None:
+        return self._client
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.is_busy or self._on_close)
+
+    @property
+    def line_bytes(self) -> int:
+        return self._line_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._outbox_bytes
 
     @property
     def peer_uid(self) -> int | None:
@@ -128,6 +146,7 @@ class Connection:
 
     async def serve(self) -> None:
         """Until the peer is gone or has broken a limit."""
+        self._shares.join(self)
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -144,8 +163,23 @@ class Connection:
             with anyio.CancelScope(shield=True):
                 await self._stream.aclose()
 
+    def drop(self, why: str) -> None:
+        _log.warning(
+            "connection.dropped", connection=self._number, why=why, unsent=self._outbox_bytes
+        )
+        # The reader sees the end: to cancel it amid a wait is what asyncio logs as an error where
+        # something has come at that very moment.
+        self._is_open = False
+        self._shares.leave(self)
+        self._has_room.set()
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
     def _close(self) -> None:
         self._is_open = False
+        self._shares.leave(self)
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
         callbacks, self._on_close = self._on_close, []
@@ -157,46 +191,80 @@ class Connection:
 
     async def _read(self) -> bool:
         """Returns: False when the peer broke the limit of a line."""
-        splitter = LineSplitter(self._limits.max_line_bytes)
         served = 0
         while self._is_open:
             try:
-                lines = splitter.feed(await self._stream.receive(RECEIVE_BYTES))
+                lines = await self._lines()
+            except TimeoutError:
+                self._turn_down(
+                    f"The line did not end within {self._limits.line_s:g} s. Send a whole line at"
+                    " once, ended by a line feed."
+                )
+                return False
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return True
             except LineTooLong as error:
-                self.write(
-                    refusal(
-                        codes.INVALID_REQUEST,
-                        f"The line is longer than {error.max_bytes} bytes. Put large input into a"
-                        " file and name it in the prompt.",
-                        max_bytes=error.max_bytes,
-                    )
+                self._turn_down(
+                    f"The line is longer than {error.max_bytes} bytes. Put large input into a"
+                    " file and name it in the prompt.",
+                    max_bytes=error.max_bytes,
                 )
                 return False
             for line in lines:
+                if served == 0 and _HTTP.match(line):
+                    self._turn_down("This is no web server. Send JSON-RPC 2.0, one message a line.")
+                    return False
                 answer = self._dispatcher.take(line, self)
+                self.has_asked = self.has_asked or not isinstance(answer, Garbage)
                 if isinstance(answer, Later):
                     await self._take_later(answer)
                 elif answer is not None:
                     self.write(answer)
                 served += 1
-                if served % self._limits.yield_every == 0:
+                if monotonic() - self.active_at >= self._limits.turn_s:
                     await anyio.lowlevel.checkpoint()
+                    self.active_at = monotonic()
             if self._outbox_bytes > self._limits.max_outbox_bytes:
                 await self.until_drained()
         return True
+
+    async def _lines(self) -> list[bytes]:
+        """
+        What has come, cut into lines.
+
+        Raises:
+            TimeoutError: The line has taken too long.
+        """
+        if self._line_bytes == 0:
+            data = await self._stream.receive(RECEIVE_BYTES)
+        else:
+            left_s = self.line_began_at + self._limits.line_s - monotonic()
+            with anyio.fail_after(max(0.0, left_s)):
+                data = await self._stream.receive(RECEIVE_BYTES)
+        self.active_at = monotonic()
+        lines = self._splitter.feed(data)
+        pending_bytes = self._splitter.pending_bytes
+        if pending_bytes and (lines or not self._line_bytes):
+            self.line_began_at = self.active_at
+        if pending_bytes != self._line_bytes and self._is_open:
+            grown_bytes, self._line_bytes = pending_bytes - self._line_bytes, pending_bytes
+            self._shares.count_line(grown_bytes)
+        return lines
+
+    def _turn_down(self, message: str, **data: int) -> None:
+        self.write(refusal(codes.INVALID_REQUEST, message, request_id=None, **data))
 
     async def _take_later(self, later: Later) -> None:
         if later.is_quick:
             if (answer := await later.run()) is not None:
                 self.write(answer)
             return
-        if self._in_flight >= self._limits.max_in_flight:
+        if not self._shares.may_wait(self._in_flight):
             if not isinstance(later.request_id, UnsetType):
                 self._refuse(later.request_id)
             return
         self._in_flight += 1
+        self._shares.in_flight += 1
         assert self._tasks is not None
         self._tasks.start_soon(self._run, later)
 
@@ -204,8 +272,8 @@ class Connection:
         self.write(
             refusal(
                 codes.TOO_MANY,
-                f"{self._in_flight} requests of this connection wait for their answers."
-                " Wait for some of them first.",
+                f"{self._in_flight} requests of this connection wait for their answers, and"
+                f" {self._shares.in_flight} of all. Wait for some of them first.",
                 request_id=request_id,
                 max_in_flight=self._limits.max_in_flight,
             )
@@ -219,6 +287,7 @@ class Connection:
             _log.error("connection.failed", connection=self._number, exc_info=error)
         finally:
             self._in_flight -= 1
+            self._shares.in_flight -= 1
             if self._in_flight == 0:
                 self._all_answered.set()
 
@@ -255,6 +324,7 @@ class Connection:
     def write(self, data: bytes) -> None:
         if not self._is_open:
             return
+        hit("reply.before")
         if not self._outbox:
             try:
                 sent = self._socket.send(data)
@@ -263,11 +333,15 @@ class Connection:
             except OSError:
                 return  # the reader sees the same and ends the connection
             if sent == len(data):
+                hit("reply.after")
                 return
             data = data[sent:]
         self._outbox.append(data)
         self._outbox_bytes += len(data)
         self._has_mail.set()
+        self._shares.count_unsent(len(data))
+        if len(self._outbox) > 1 and self._outbox_bytes > self._limits.max_unsent_bytes:
+            self.drop("it does not read")
 
     async def until_drained(self) -> None:
         while self._is_open and self._outbox_bytes > self._limits.max_outbox_bytes // 2:
@@ -286,15 +360,14 @@ class Connection:
                     with anyio.fail_after(self._limits.send_s):
                         await self._stream.send(data[at : at + SLICE_BYTES])
             except TimeoutError:
-                _log.warning(
-                    "connection.dropped", connection=self._number, unsent=self._outbox_bytes
-                )
-                self._close()
+                self.drop("it takes nothing")
                 return
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 self._close()
                 return
             self._outbox.popleft()
             self._outbox_bytes -= len(data)
+            if self._is_open:
+                self._shares.count_unsent(-len(data))
             if not self._outbox or self._outbox_bytes <= self._limits.max_outbox_bytes // 2:
                 self._has_room.set()

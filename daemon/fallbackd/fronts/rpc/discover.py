@@ -47,6 +47,11 @@ def document(version: str) -> Document:
     }
 
 
+@lru_cache(maxsize=2)
+def encoded(version: str) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(document(version)))
+
+
 def _method(
     one: Method[Any, Any], params: Document, result: Document, schemas: Document
 ) -> Document:

@@ -68,6 +68,10 @@ class Later:
         """Soon there, and cheaper to wait for on the spot than in a task."""
 
 
+class Garbage(bytes):
+    """An error line for what is no request at all."""
+
+
 Answer = bytes | Later | None
 """None: nothing to send (a notification)."""
 
@@ -250,8 +254,8 @@ def _too_deep() -> bytes:
     return _error(None, codes.PARSE_ERROR, "The message is nested too deep. Flatten it.")
 
 
-def _error(request_id: Id, code: int, message: str) -> bytes:
-    return encode_error(request_id, code, message, {"kind": codes.kind_of(code)})
+def _error(request_id: Id, code: int, message: str) -> Garbage:
+    return Garbage(encode_error(request_id, code, message, {"kind": codes.kind_of(code)}))
 
 
 def refusal(code: int, message: str, *, request_id: Id = None, **data: object) -> bytes:

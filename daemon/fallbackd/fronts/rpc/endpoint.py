@@ -11,6 +11,8 @@ import socket
 import stat
 import struct
 
+from fallbackd.lib.privacy import fault_of
+
 MAX_PATH_BYTES = 107
 """`sun_path` of Linux holds 108 bytes with the closing NUL. Source: unix(7)."""
 BACKLOG = 512
@@ -131,26 +133,21 @@ def make_private_directory(path: str) -> None:
     Raises:
         EndpointUnusable: It belongs to somebody else, or everybody may write to it.
     """
+    is_shared = os.path.basename(path) != "fallbackd"
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         found = os.stat(path)
-        if found.st_uid == os.geteuid() and os.path.basename(path) == "fallbackd":
-            if stat.S_IMODE(found.st_mode) != 0o700:
-                os.chmod(path, 0o700)
-            return
+        fault = fault_of(path, found, uid=os.geteuid(), is_shared=is_shared)
+        if fault is None and not is_shared and stat.S_IMODE(found.st_mode) != 0o700:
+            os.chmod(path, 0o700)
     except OSError as error:
         raise EndpointUnusable(
             f"cannot make the directory {path}: {error.strerror}. Choose another place with"
             " --socket."
         ) from error
-    if found.st_uid not in (os.geteuid(), 0):
+    if fault is not None:
         raise EndpointUnusable(
-            f"the directory {path} belongs to user {found.st_uid}. Choose one of your own with"
-            " --socket."
-        )
-    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-        raise EndpointUnusable(
-            f"others may write to the directory {path}. Run `chmod go-w` on it, or choose another"
+            f"{fault.what}, and the socket is to be there. Run `{fault.mend}`, or choose another"
             " place with --socket."
         )
 

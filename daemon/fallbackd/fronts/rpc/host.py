@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
+    from fallbackd.fronts.opencode.front import OpencodeFront
     from fallbackd.fronts.rpc.subscriptions import Subscriptions
 
 
@@ -28,6 +29,19 @@ class Checked(Struct, frozen=True, kw_only=True):
     path: str | None = None
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
+
+
+class Trouble(Struct, frozen=True, kw_only=True):
+    """Something around the daemon that is not as it has to be, while it lasts."""
+
+    kind: str
+    """Stable word: exposed, unprotected, shortage."""
+    message: str
+    """A sentence."""
+    mend: str = ""
+    """The command line that ends it, where there is one."""
+    stops_work: bool = False
+    """New work is refused until it has ended."""
 
 
 class ImportedText(Struct, frozen=True, kw_only=True):
@@ -59,12 +73,19 @@ class Host(Protocol):
     def state_dir(self) -> str | None: ...
 
     @property
+    def path(self) -> str | None:
+        """Where programs are looked for."""
+        ...
+
+    @property
     def connections(self) -> int: ...
 
     @property
     def is_draining(self) -> bool: ...
 
     def config(self) -> ConfigState: ...
+
+    def troubles(self) -> tuple[Trouble, ...]: ...
 
     async def check_config(self, *, path: str | None, text: str | None) -> Checked:
         """Read a configuration without taking it. Null for both: the daemon's own file."""
@@ -89,6 +110,11 @@ class Host(Protocol):
             Whether anything changed. A bad file shows in `config().errors`, the last good
             configuration stays.
         """
+        ...
+
+    @property
+    def opencode(self) -> "OpencodeFront | None":
+        """What watches opencode servers; None where nothing does."""
         ...
 
     def attempt_of(self, pid: int) -> str | None:
@@ -124,6 +150,11 @@ class Session(Protocol):
     @property
     def peer_pid(self) -> int | None:
         """The process that connected, where the kernel tells. It may be gone by now."""
+        ...
+
+    @property
+    def client(self) -> str | None:
+        """Whose work counts together, where work has to be shared out."""
         ...
 
     @property

@@ -6,6 +6,7 @@ that comes while the process has no file descriptor left waits in the backlog of
 """
 
 import errno
+import itertools
 import os
 import socket
 from collections.abc import Iterable
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import structlog
 
-from fallbackd.fronts.rpc.connection import Connection, Limits
+from fallbackd.fronts.rpc.connection import Connection
 from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
 from fallbackd.fronts.rpc.handler import Handler
 from fallbackd.fronts.rpc.host import Host
+from fallbackd.fronts.rpc.shares import Limits, Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib import peercred
 from fallbackd_client.wire import codes
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from fallbackd.engine.loop import Engine
 
 NO_DESCRIPTOR_PAUSE_S = 0.2
+SAY_EVERY_S = 60.0
+TURN = 16
 SETTLE_LOOK_S = 0.01
 _OUT_OF_SOMETHING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -49,8 +54,12 @@ class Server:
         self._host = host
         self._subscriptions = Subscriptions(engine)
         self._limits = limits or Limits()
+        self._shares = Shares(self._limits)
+        self._postponed: str | None = None
+        self._say_at = 0.0
         self._allowed_uids = allowed_uids or frozenset({os.geteuid(), 0})
-        self._count = 0
+        self._numbers: set[int] = set()
+        """Of connections that hold a place."""
         self._open: set[Connection] = set()
         self._next_number = 1
         self._listener: socket.socket | None = None
@@ -58,7 +67,17 @@ class Server:
 
     @property
     def connections(self) -> int:
-        return self._count
+        return len(self._numbers)
+
+    @property
+    def held_bytes(self) -> int:
+        """Unfinished lines and unsent answers of all connections."""
+        return self._shares.line_bytes + self._shares.unsent_bytes
+
+    @property
+    def postponed(self) -> str | None:
+        """Why nobody new is accepted now; None: everybody is who may."""
+        return self._postponed
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept on `listener`, or on what has replaced it, until cancelled."""
@@ -88,10 +107,13 @@ class Server:
         self._accepting.cancel()
 
     async def _accept_all(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
-        while True:
+        for taken in itertools.count(1):
+            if taken % TURN == 0:  # many callers at once must not keep those waiting who are in
+                await anyio.lowlevel.checkpoint()
             try:
                 peer, _ = listener.accept()
             except BlockingIOError:
+                self._postpone(None)
                 try:
                     await anyio.wait_readable(listener)
                 except (anyio.ClosedResourceError, ValueError, OSError):
@@ -99,13 +121,30 @@ class Server:
                 continue
             except OSError as error:
                 if error.errno in _OUT_OF_SOMETHING:
-                    _log.warning("connection.postponed", error=os.strerror(error.errno))
+                    self._postpone(os.strerror(error.errno))
+                    self._make_place()
                     await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
                     continue
                 if error.errno in (errno.EBADF, errno.EINVAL):
                     return
                 continue  # the peer was gone before it was accepted
+            self._postpone(None)
             await self._admit(peer, tasks)
+
+    def _make_place(self) -> bool:
+        closed = self._shares.make_place()
+        if closed is None:
+            return False
+        self._numbers.discard(closed.number)
+        return True
+
+    def _postpone(self, why: str | None) -> None:
+        """New callers wait in the backlog of the socket. Said now and then."""
+        now = anyio.current_time()
+        if why is not None and self._postponed is None and now >= self._say_at:
+            self._say_at = now + SAY_EVERY_S
+            _log.error("connection.postponed", error=why, connections=self.connections)
+        self._postponed = why
 
     async def _admit(self, peer: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         peer.setblocking(False)
@@ -119,12 +158,13 @@ class Server:
             _log.warning("connection.refused", uid=seen.uid)
             peer.close()
             return
-        if self._count >= self._limits.max_connections:
-            _log.warning("connection.refused", connections=self._count)
+        if self.connections >= self._limits.max_connections and not self._make_place():
+            _log.warning("connection.refused", connections=self.connections)
             line = refusal(
                 codes.TOO_MANY,
-                f"{self._count} connections are open, at most {self._limits.max_connections} may"
-                " be. Close some, or keep one open and send several requests over it.",
+                f"{self.connections} connections are open, at most"
+                f" {self._limits.max_connections} may be. Close some, or keep one open and send"
+                " several requests over it.",
             )
             try:
                 peer.send(line)
@@ -132,9 +172,9 @@ class Server:
                 pass
             peer.close()
             return
-        self._count += 1
         number = self._next_number
         self._next_number += 1
+        self._numbers.add(number)
         tasks.start_soon(self._serve_one, peer, number, seen, tasks)
 
     async def _serve_one(
@@ -150,8 +190,9 @@ class Server:
                 self._subscriptions,
                 number=number,
                 peer_pid=seen.pid or None,
+                client=peercred.client_of(seen) or f"{seen.uid}:connection-{number}",
+                shares=self._shares,
                 peer_uid=seen.uid,
-                limits=self._limits,
                 beyond=tasks,
             )
             self._open.add(connection)
@@ -161,4 +202,4 @@ class Server:
         finally:
             if connection is not None:
                 self._open.discard(connection)
-            self._count -= 1
+            self._numbers.discard(number)

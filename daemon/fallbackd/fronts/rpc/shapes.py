@@ -4,13 +4,16 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from fallbackd.core import exchange, failures, questions, state, views
 from fallbackd.core.callers import Resolution
+from fallbackd.core.rescue import Rescue
 from fallbackd.fronts.rpc.host import Problem
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.resolve import Lease
+
+ANSWER_GONE = "The answer was removed with its run directory, to keep within `max_runs_bytes`."
 
 
 def failure(one: failures.Failure | None) -> wire.Failure | None:
@@ -92,6 +95,14 @@ def usage(one: exchange.Usage) -> wire.TokenUsage:
     )
 
 
+def answered(one: state.Delegation, text: str | None) -> wire.Delegation:
+    """A delegation with its answer, or with a word about why there is none any more."""
+    shown = delegation(one, text=text)
+    if one.state == "succeeded" and text is None:
+        return structs.replace(shown, warnings=(*shown.warnings, ANSWER_GONE))
+    return shown
+
+
 def question(one: questions.Question) -> wire.Question:
     by = one.answered_by
     return wire.Question(
@@ -126,6 +137,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
     return wire.Delegation(
         delegation=one.delegation,
         session=one.session,
+        tmux_window=one.tmux_window,
         role=one.role,
         state=one.state,
         mode=one.mode,
@@ -178,7 +190,14 @@ def session(one: state.Session) -> wire.SessionView:
         notices=one.notices_sent,
         notices_sent=one.notices_sent,
         ignored_reports=one.ignored_reports,
+        server=one.server or None,
+        directory=one.project or None,
+        rescue=None if one.rescue is None else rescue_words(one.rescue),
     )
+
+
+def rescue_words(one: Rescue) -> str:
+    return f"{one.step}: {one.left} → {one.to} ({one.reason})"
 
 
 def session_usage(
@@ -210,6 +229,20 @@ def session_usage(
                 input_tokens=spent.input_tokens,
                 output_tokens=spent.output_tokens,
                 cost_usd=spent.cost_usd,
+            )
+        )
+    borders = [each.from_at for each in one.periods[1:]]
+    for period, until_at in zip(one.periods, [*borders, None], strict=False):
+        rows.append(
+            wire.UsageRow(
+                backend=period.backend,
+                period="model",
+                since_at=period.from_at,
+                until_at=until_at,
+                session=one.session,
+                input_tokens=period.usage.input_tokens,
+                output_tokens=period.usage.output_tokens,
+                cost_usd=period.usage.cost_usd,
             )
         )
     return tuple(rows)

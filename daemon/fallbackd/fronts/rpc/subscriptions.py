@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from fallbackd.engine.loop import Engine
 
 MAX_OF_CONNECTION = 16
+MAX_OF_ALL = 1024
+FAIR = 2
+"""So many a connection may have whatever others have."""
 MAX_BACKLOG_BYTES = 1024 * 1024
 PROGRESS_BACKLOG_BYTES = 64 * 1024
 """With more unsent than this, progress is left out: the next one says the same and more."""
@@ -106,11 +109,12 @@ class Subscriptions:
         if mine is None:
             mine = self._by_owner[owner] = {}
             owner.on_close(lambda: self._forget(owner))
-        if len(mine) >= MAX_OF_CONNECTION:
+        of_all = sum(len(each) for each in self._by_owner.values())
+        if len(mine) >= MAX_OF_CONNECTION or (of_all >= MAX_OF_ALL and len(mine) >= FAIR):
             raise RpcError(
                 codes.TOO_MANY,
-                f"This connection has {len(mine)} subscriptions, which is the most. End one with"
-                " `events.unsubscribe`, or ask for several kinds in one.",
+                f"This connection has {len(mine)} subscriptions, of {of_all} in all, which is the"
+                " most. End one with `events.unsubscribe`, or ask for several kinds in one.",
                 kind="too_many_subscriptions",
             )
         last_seq = self._engine.store.last_seq

@@ -25,6 +25,7 @@ import time
 import traceback
 from typing import Any
 
+from fallbackd.lib.failpoints import hit
 from fallbackd.transports.runner import frames, tree
 from fallbackd.transports.runner.meeting import LINE_FILE, Meeting, claim
 from fallbackd.transports.runner.peer import Gone, Peer
@@ -78,18 +79,23 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
         except OSError as error:
             outcome = refusal(error, spec["directory"])
         else:
+            hit("runner.claimed")
             outcome = start(spec, has_input=bool(spec["stdin_bytes"]))
+            hit("runner.started")
     if isinstance(outcome, Refused):
         record: dict[str, Any] = {"refused": outcome._asdict() | {"at": _now(spec)}}
         peer.send(frames.pack_json(frames.REFUSED, record["refused"]))
     else:
         attempt = _Attempt(peer, spec, outcome, stdin, directory)
         record = attempt.run()
+        hit("runner.ended")
         attempt.tell_end(record)
     # The daemon goes on at once; what is on disk is for one that comes later.
+    hit("runner.exit.before")
     if directory >= 0:
         _write_record(directory, EXIT_FILE, record, durable=True)
         _remove(directory, LINE_FILE)
+    hit("runner.exit.after")
     if spec["tmp"]:
         import shutil  # for few programs only
 
@@ -185,6 +191,7 @@ class _Attempt:
             "token": self._spec["token"],
         }
         _write_record(self._directory, ATTEMPT_FILE, identity, durable=False)
+        hit("runner.known")
         try:
             self._watch()
             self._drain()
@@ -408,6 +415,7 @@ def _write_record(directory: int, name: str, record: dict[str, Any], *, durable:
                 os.fsync(handle)
         finally:
             os.close(handle)
+        hit("runner.record.within")
         os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
         if durable:
             os.fsync(directory)

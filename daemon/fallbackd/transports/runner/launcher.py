@@ -20,6 +20,7 @@ from collections.abc import Callable
 from fallbackd.transports.runner import frames
 from fallbackd.transports.runner.attempt import run_attempt
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _TAKEN = b"."
@@ -32,6 +33,7 @@ def main(control_fd: int) -> None:
     umask = os.umask(0o077)
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(_PR_SET_NAME, b"fallbackd-start", 0, 0, 0)
+    prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # prompts and keys come through; exec makes it dumpable
     _catch_signals()
     gc.collect()
     gc.freeze()

@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 
+from fallbackd.lib.failpoints import hit
 from fallbackd.transports.runner import tree
 from fallbackd.transports.runner.peer import Gone, Peer
 
@@ -35,6 +36,7 @@ def claim(directory: int, *, by: str = "runner") -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(CLAIM_FILE, flags, 0o600, dir_fd=directory)
     try:
+        hit("runner.claim.within")
         me = tree.process(os.getpid())
         start = 0 if me is None else me.start
         record = {"by": by, "runner": os.getpid(), "runner_start": start}
@@ -87,6 +89,7 @@ class Meeting:
         if _CREDENTIALS.unpack(credentials)[1] not in (0, os.geteuid()):
             line.close()
             return None
+        hit("runner.met")
         peer = Peer(line)
         try:
             peer.greet()

@@ -2,7 +2,10 @@
 
 import errno
 import os
+import resource
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 
@@ -49,16 +52,17 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
             read, write = os.pipe()
             ours.append(read)
             theirs.append(write)
-        child = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=spec["env"],
-            stdin=theirs[0],
-            stdout=theirs[1],
-            stderr=theirs[2],
-            start_new_session=True,
-            umask=spec["umask"],
-        )
+        with _core_files(spec["core_bytes"]):
+            child = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=spec["env"],
+                stdin=theirs[0],
+                stdout=theirs[1],
+                stderr=theirs[2],
+                start_new_session=True,
+                umask=spec["umask"],
+            )
     except (OSError, ValueError, IndexError) as error:
         for handle in ours:
             if handle >= 0:
@@ -76,6 +80,20 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
             os.close(handle)
     stdin, stdout, stderr = ours
     return Started(child.pid, stdin, stdout, stderr, child)
+
+
+@contextmanager
+def _core_files(soft: int | None) -> Iterator[None]:
+    """The program gets the user's limit, not that of the daemon, which is none at all."""
+    if soft is None:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 def _is_there(program: str, cwd: str, env: dict[str, str]) -> bool:

@@ -87,6 +87,16 @@ def test_what_it_says_of_itself_becomes_a_finding(
     assert words in what
 
 
+def test_what_troubles_the_daemon_is_told_with_its_own_command(tmp_path: Path) -> None:
+    troubles = [
+        {"kind": "exposed", "message": "seen by the doctor itself", "mend": "", "stops_work": True},
+        {"kind": "shortage", "message": "few left", "mend": "free some", "stops_work": True},
+        {"kind": "tmux", "message": "no tmux", "mend": "install it", "stops_work": False},
+    ]
+    found = told(look_at_daemon(Home(tmp_path).machine(), HAND, status(troubles=troubles)))
+    assert found == [("error", "few left", "free some"), ("warning", "no tmux", "install it")]
+
+
 def test_a_client_that_is_older_than_what_is_installed_is_the_one_to_renew(tmp_path: Path) -> None:
     home = Home(tmp_path)
     program(home.bin, "fallbackd", "echo fallbackd 9.9")

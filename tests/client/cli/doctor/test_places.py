@@ -107,6 +107,18 @@ def test_a_state_directory_that_was_no_daemons_and_is_open_is_refused(tmp_path: 
     assert (level, mend) == ("warning", f"chmod 700 {home.state}")
 
 
+def test_a_directory_below_the_state_that_cannot_be_written_is_mended(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.private(home.state)
+    home.private(home.state / "servers", 0o777)
+    home.private(home.state / "runs", 0o500)
+    found = told(look_at_state(home.machine()))
+    assert [level for level, _, _ in found] == ["error", "error"]
+    for _, _, mend in found:
+        mended(mend)
+    assert told(look_at_state(home.machine())) == []
+
+
 def test_a_damaged_database_that_was_set_aside_is_told(tmp_path: Path) -> None:
     home = Home(tmp_path)
     aside = home.write(home.state / "fallbackd.db.corrupt-17", "x")

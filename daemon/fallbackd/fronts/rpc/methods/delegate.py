@@ -39,6 +39,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         differs_from=params.differs_from,
         env=params.env or {},
         parent=params.parent or _parent(session),
+        client=session.client,
         metadata=params.metadata or {},
     )
     began_at = anyio.current_time()
@@ -47,7 +48,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     if wait_s is not None:  # a directory that was in use has taken its part
         wait_s = max(0.0, wait_s - (anyio.current_time() - began_at))
     found = await _wait(engine, begun, params, wait_s=wait_s)
-    return shapes.delegation(found, text=await engine.text(found))
+    return shapes.answered(found, await engine.text(found))
 
 
 def _parent(session: Session) -> str | None:

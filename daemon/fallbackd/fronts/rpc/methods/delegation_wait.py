@@ -20,4 +20,4 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     )
     if not is_over:
         raise wait_is_over(found)
-    return shapes.delegation(found, text=await engine.text(found))
+    return shapes.answered(found, await engine.text(found))

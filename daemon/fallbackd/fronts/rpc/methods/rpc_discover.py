@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fallbackd.fronts.rpc.discover import document
+from fallbackd.fronts.rpc.discover import encoded
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.methods.rpc_discover import METHOD as METHOD
 from fallbackd_client.wire.methods.rpc_discover import Params, Result
@@ -12,4 +12,5 @@ if TYPE_CHECKING:
 
 
 def handle(engine: "Engine", params: Params, session: Session) -> Result:
-    return document(session.host.version)
+    # Encoded once: it is large, and must not cost those beside the caller anything.
+    return encoded(session.host.version)  # type: ignore[return-value]

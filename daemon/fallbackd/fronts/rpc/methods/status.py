@@ -18,6 +18,7 @@ from fallbackd_client.wire.methods.status import (
     Readiness,
     Result,
     Rung,
+    Trouble,
 )
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ def _daemon(engine: "Engine", session: Session) -> DaemonStatus:
         store=f"{store.kind}{trouble}{aside}",
         connections=host.connections,
         last_tick_at=engine.last_tick_at,
+        troubles=tuple(
+            Trouble(kind=one.kind, message=one.message, mend=one.mend, stops_work=one.stops_work)
+            for one in host.troubles()
+        ),
+        path=host.path,
     )
 
 

@@ -1,0 +1,114 @@
+// JSON-RPC 2.0 over the daemon's Unix socket, one message a line. One connection, made anew
+// with the next call once it is lost.
+
+import { connect, type Socket } from "node:net"
+import { homedir } from "node:os"
+import { join } from "node:path"
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json }
+
+type Waiting = { resolve: (value: unknown) => void; reject: (error: Error) => void }
+
+export class Refused extends Error {}
+
+/** Where the daemon listens, in the order in which it looks for its own place. */
+export function socketPath(env: NodeJS.ProcessEnv = process.env): string {
+  if (env["FALLBACKD_SOCKET"]) return env["FALLBACKD_SOCKET"]
+  const runtime = env["XDG_RUNTIME_DIR"]
+  if (runtime) return join(runtime, "fallbackd", "control.sock")
+  const state = env["XDG_STATE_HOME"] || join(env["HOME"] || homedir(), ".local", "state")
+  return join(state, "fallbackd", "control.sock")
+}
+
+export class Daemon {
+  private socket: Socket | undefined
+  private opening: Promise<Socket> | undefined
+  private readonly waiting = new Map<number, Waiting>()
+  private rest = ""
+  private last = 0
+
+  constructor(
+    private readonly path: string,
+    /** Called with each new connection, before anything else is asked on it. */
+    private readonly onOpen: () => void = () => {},
+  ) {}
+
+  get isOpen(): boolean {
+    return this.socket !== undefined
+  }
+
+  async call<T>(method: string, params: object): Promise<T> {
+    const socket = this.socket ?? (await this.open())
+    const id = ++this.last
+    return new Promise<T>((resolve, reject) => {
+      this.waiting.set(id, { resolve: resolve as (value: unknown) => void, reject })
+      socket.write(JSON.stringify({ jsonrpc: "2.0", id, method, params }) + "\n")
+    })
+  }
+
+  close(): void {
+    this.socket?.destroy()
+  }
+
+  private open(): Promise<Socket> {
+    this.opening ??= new Promise<Socket>((resolve, reject) => {
+      const socket = connect(this.path)
+      socket.setEncoding("utf8")
+      socket.unref() // it keeps no process alive
+      socket.once("connect", () => {
+        this.socket = socket
+        this.opening = undefined
+        resolve(socket)
+        this.onOpen()
+      })
+      socket.on("data", (piece: string | Buffer) => this.hear(String(piece)))
+      socket.on("error", (error) => {
+        this.opening = undefined
+        reject(error)
+      })
+      socket.on("close", () => this.lost())
+    })
+    return this.opening
+  }
+
+  private hear(piece: string): void {
+    const lines = (this.rest + piece).split("\n")
+    this.rest = lines.pop() ?? ""
+    for (const line of lines) {
+      if (line.trim() === "") continue
+      let message: { id?: number; result?: unknown; error?: { message?: string } }
+      try {
+        message = JSON.parse(line)
+      } catch {
+        continue
+      }
+      if (typeof message.id !== "number") continue
+      const waiting = this.waiting.get(message.id)
+      this.waiting.delete(message.id)
+      if (message.error) waiting?.reject(new Refused(message.error.message ?? "refused"))
+      else waiting?.resolve(message.result)
+    }
+  }
+
+  private lost(): void {
+    this.socket = undefined
+    this.opening = undefined
+    this.rest = ""
+    const waiting = [...this.waiting.values()]
+    this.waiting.clear()
+    for (const one of waiting) one.reject(new Error("the connection to fallbackd was lost"))
+  }
+}
+
+/** The value, or undefined where it has not come in time or has failed. */
+export async function within<T>(promise: Promise<T>, limitMs: number): Promise<T | undefined> {
+  let timer: ReturnType<typeof setTimeout> | undefined
+  const over = new Promise<undefined>((resolve) => {
+    timer = setTimeout(() => resolve(undefined), limitMs)
+  })
+  try {
+    return await Promise.race([promise.catch(() => undefined), over])
+  } finally {
+    clearTimeout(timer)
+  }
+}

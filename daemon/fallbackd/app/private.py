@@ -1,0 +1,174 @@
+"""
+Whether the places of the daemon are its user's alone: looked at before the start and ever after.
+
+What is ours and only open is closed. What others may change, or what is not ours, is said with the
+command that mends it: nothing is started, or no new work begun, beside it.
+"""
+
+import os
+import stat
+
+import structlog
+from msgspec import Struct
+
+from fallbackd.app.places import Places
+from fallbackd.fronts.rpc.host import Trouble
+from fallbackd.lib.privacy import ROOT, Fault, command, fault_of, user_name
+
+EXPOSED = "exposed"
+UNPROTECTED = "unprotected"
+ENV_FILE = "env"
+"""Beside the configuration: variables that the unit gives to the daemon."""
+
+log = structlog.get_logger("private")
+
+
+class Watched(Struct, frozen=True, kw_only=True):
+    """Paths that may be missing."""
+
+    private: tuple[str, ...]
+    """Directories with what was asked and answered."""
+    files: tuple[str, ...]
+    socket: str
+    config: str
+
+
+def watched(places: Places, *, socket: str) -> Watched:
+    """
+    Args:
+        socket: Where the daemon listens, which the service manager may have chosen.
+    """
+    state = places.state_dir
+    directories = (state, places.runs, places.servers, os.path.join(state, "samples"))
+    files = tuple(f"{places.database}{suffix}" for suffix in ("", "-wal", "-shm"))
+    return Watched(
+        private=directories,
+        files=(*files, places.lock),
+        socket=socket,
+        config=places.config,
+    )
+
+
+def look(what: Watched, *, uid: int | None = None) -> tuple[Trouble, ...]:
+    """Close what is ours, and tell what cannot be trusted. Blocks, for a few microseconds each."""
+    me = os.geteuid() if uid is None else uid
+    found: list[Trouble] = []
+    for directory in what.private:
+        found += _exposed(_directory(directory, me))
+    place = os.path.dirname(what.socket)
+    is_shared = os.path.basename(place) != "fallbackd"
+    if (seen := _stat(place)) is not None:
+        found += _exposed(fault_of(place, seen, uid=me, is_shared=is_shared))
+    for path in what.files:
+        found += _exposed(_file(path, me))
+    found += _exposed(_socket(what.socket, me))
+    found += _unprotected(what.config, me)
+    return tuple(found)
+
+
+def require(what: Watched, *, uid: int | None = None) -> str | None:
+    """Why no daemon may start here, in a sentence for each reason; None: it may."""
+    grave = [one for one in look(what, uid=uid) if one.stops_work]
+    return "\n".join(f"{one.message}. Run `{one.mend}`." for one in grave) or None
+
+
+class Guard:
+    """Looks again and again, and says what has changed."""
+
+    def __init__(self, what: Watched) -> None:
+        self._what = what
+        self._known: dict[str, Trouble] = {}
+
+    @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        return tuple(self._known.values())
+
+    def look(self) -> str | None:
+        """Why no new work may be begun; None: it may."""
+        now = {one.message: one for one in look(self._what)}
+        for message, one in now.items():
+            if message not in self._known:
+                tell = log.error if one.stops_work else log.warning
+                tell(f"place.{one.kind}", problem=message, mend=one.mend)
+        for message in self._known:
+            if message not in now:
+                log.warning("place.mended", problem=message)
+        self._known = now
+        grave = next((one for one in now.values() if one.stops_work), None)
+        return None if grave is None else f"{grave.message}; run `{grave.mend}`"
+
+
+def _exposed(fault: Fault | None) -> list[Trouble]:
+    if fault is None:
+        return []
+    return [Trouble(kind=EXPOSED, message=fault.what, mend=fault.mend, stops_work=True)]
+
+
+def _stat(path: str, *, follow: bool = True) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=follow)
+    except OSError:
+        return None
+
+
+def _directory(path: str, uid: int) -> Fault | None:
+    seen = _stat(path)
+    if seen is None:
+        return None
+    fault = fault_of(path, seen, uid=uid)
+    if fault is None and seen.st_mode & 0o077:
+        _close(path, 0o700)
+    return fault
+
+
+def _file(path: str, uid: int) -> Fault | None:
+    seen = _stat(path, follow=False)
+    if seen is None:
+        return None
+    fault = fault_of(path, seen, uid=uid)
+    if fault is None and seen.st_mode & 0o077:
+        _close(path, 0o600)
+    return fault
+
+
+def _socket(path: str, uid: int) -> Fault | None:
+    """One that others may connect to is closed: whoever does is turned away in any case."""
+    seen = _stat(path, follow=False)
+    if seen is None or not stat.S_ISSOCK(seen.st_mode):
+        return None
+    if seen.st_uid == uid:
+        if seen.st_mode & 0o177:
+            _close(path, 0o600)
+        return None
+    return fault_of(path, seen, uid=uid)
+
+
+def _close(path: str, mode: int) -> None:
+    try:
+        os.chmod(path, mode)
+    except OSError as error:
+        log.error("place.open", path=path, error=error.strerror, mend=f"chmod {mode:o} {path}")
+        return
+    log.warning("place.closed", path=path, mode=f"{mode:04o}")
+
+
+def _unprotected(config: str, uid: int) -> list[Trouble]:
+    """Files of the user's own: it is for them to say who may write there."""
+    found = []
+    directory = os.path.dirname(config)
+    for path in (directory, config):
+        seen = _stat(path)
+        if seen is None:
+            continue
+        if seen.st_uid not in (uid, ROOT):
+            what = f"{path} belongs to {user_name(seen.st_uid)}, and says what is run in your name"
+            found.append((what, command("sudo", "chown", user_name(uid), path)))
+        elif seen.st_mode & 0o022 and not seen.st_mode & stat.S_ISVTX:
+            what = f"others may write to {path}, which says what is run in your name"
+            found.append((what, command("chmod", "go-w", path)))
+    env_file = os.path.join(directory, ENV_FILE)
+    seen = _stat(env_file)
+    if seen is not None and seen.st_mode & 0o077:
+        what = f"others may read {env_file}, where keys may be"
+        found.append((what, command("chmod", "600", env_file)))
+    return [Trouble(kind=UNPROTECTED, message=what, mend=mend) for what, mend in found]

@@ -1,0 +1,37 @@
+"""What the daemon says in `status` of its surroundings, while it lasts."""
+
+from fallbackd.app.private import Guard
+from fallbackd.engine.loop import Engine
+from fallbackd.fronts.rpc.host import Trouble
+from fallbackd.fronts.rpc.server import Server
+from fallbackd.lib.descriptors import shortage
+
+LOOK_BELOW = 100
+"""To count the descriptors of more connections takes longer than the rest of a `status`."""
+NO_TMUX = Trouble(
+    kind="tmux",
+    message="tmux = true is configured, and tmux is not on the PATH of the daemon",
+    mend="sudo apt-get install tmux",
+)
+
+
+def troubles(guard: Guard, server: Server | None, engine: Engine | None) -> tuple[Trouble, ...]:
+    found = list(guard.troubles)
+    few = None if server is None else server.postponed
+    if few is None and (server is None or server.connections < LOOK_BELOW):
+        few = shortage()
+    if few is not None:
+        found.append(_short_of(few))
+    wants_tmux = engine is not None and engine.settings.policy.defaults.tmux
+    if wants_tmux and engine is not None and engine.world.find_program("tmux") is None:
+        found.append(NO_TMUX)
+    return tuple(found)
+
+
+def _short_of(few: str) -> Trouble:
+    return Trouble(
+        kind="shortage",
+        message=f"{few}: new callers wait until they are accepted",
+        mend="systemctl --user edit fallbackd.service  # [Service] LimitNOFILE=65536",
+        stops_work=True,
+    )

@@ -1,0 +1,183 @@
+"""
+What the files of one directory, and those of its user, say about opencode sessions there.
+
+    <project>/.opencode/model-fallback.json        the first that exists holds, alone
+    ~/.config/opencode/model-fallback.json
+    <project>/.opencode/rate-limit-fallback.json
+    ~/.config/opencode/rate-limit-fallback.json
+
+    ~/.config/opencode/agents, ~/.config/opencode/agent,     agents: the later one wins, and
+    <project>/.opencode/agents, <project>/.opencode/agent    the files above go before them
+
+Nothing is written, and no file is followed out of the directory that it lies in.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct, field
+
+from fallbackd.config.agent_files import read_agent
+from fallbackd.config.fallback_file import NEWER, OLDER, Fallbacks, read_fallbacks
+from fallbackd.config.fields import Problem, Say, problem
+from fallbackd.config.files import read_content
+from fallbackd.core.policy import Project
+from fallbackd.core.rules import Rule
+
+USERS = ".config/opencode"
+OWN = ".opencode"
+MAX_AGENT_FILES = 500
+MAX_AGENT_BYTES = 256 * 1024
+
+Stamp = tuple[tuple[str, int, int], ...]
+"""(path, mtime in nanoseconds, size) of everything that was looked at."""
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What holds in one directory."""
+
+    project: Project | None = None
+    """None: nothing of its own."""
+    fallbacks: Fallbacks = Fallbacks()
+    path: str | None = None
+    """Of the file that holds."""
+    rules: tuple[Rule, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    is_valid: bool = True
+    stamp: Stamp = field(default=())
+
+
+def look(directory: str, *, home: str, explicit: str | None = None) -> Found:
+    """
+    Args:
+        directory: Of a project; empty: what holds for its user everywhere.
+        explicit: The file to read instead of the ones that are looked for.
+    """
+    warnings: list[Problem] = []
+
+    def say(where: str, message: str) -> None:
+        warnings.append(problem(where, message))
+
+    fallbacks, path = Fallbacks(), explicit or _first(_places(directory, home))
+    is_own = path is not None and (not directory or path.startswith(f"{directory}/{OWN}/"))
+    if path is not None:
+        fallbacks = _read(path, home)
+        warnings.extend(fallbacks.warnings)
+    users = _agents(_user_dirs(home, fallbacks.agent_dirs), say)
+    own = _agents(_own_dirs(directory), say) if directory else {}
+    found = Found(
+        fallbacks=fallbacks,
+        path=path,
+        rules=fallbacks.rules,
+        warnings=tuple(warnings),
+        is_valid=fallbacks.is_valid,
+        stamp=stamp_of(directory, home=home, explicit=explicit),
+    )
+    if not directory and (path is not None or users):
+        return _with(found, fallbacks.project(users))
+    if directory and (is_own or own):
+        return _with(found, fallbacks.project({**users, **own}))
+    return found
+
+
+def _with(found: Found, project: Project) -> Found:
+    return Found(
+        project=project,
+        fallbacks=found.fallbacks,
+        path=found.path,
+        rules=found.rules,
+        warnings=found.warnings,
+        is_valid=found.is_valid,
+        stamp=found.stamp,
+    )
+
+
+def stamp_of(directory: str, *, home: str, explicit: str | None = None) -> Stamp:
+    """Equal as long as nothing has changed. Cheap: files are looked at and not read."""
+    places = [explicit] if explicit else list(_places(directory, home))
+    for base, is_flat in (*_user_dirs(home, ()), *(_own_dirs(directory) if directory else ())):
+        places.append(base)
+        places.extend(_agent_paths(base, is_flat=is_flat))
+    seen = []
+    for place in places:
+        try:
+            one = os.stat(place)
+        except OSError:
+            continue
+        seen.append((place, one.st_mtime_ns, one.st_size))
+    return tuple(seen)
+
+
+def _places(directory: str, home: str) -> Iterator[str]:
+    for name in (NEWER, OLDER):
+        if directory:
+            yield f"{directory}/{OWN}/{name}"
+        yield f"{home}/{USERS}/{name}"
+
+
+def _first(places: Iterator[str]) -> str | None:
+    return next((one for one in places if os.path.lexists(one)), None)
+
+
+def _read(path: str, home: str) -> Fallbacks:
+    content = read_content(path)
+    if content.text is None:
+        why = content.problem or "is not there any more"
+        return Fallbacks(
+            is_valid=False, warnings=(problem(path, f"{why}; the defaults are used."),)
+        )
+    return read_fallbacks(content.text, path=path, home=home)
+
+
+def _user_dirs(home: str, more: tuple[str, ...]) -> tuple[tuple[str, bool], ...]:
+    """(directory, whether only its own files count), the later one wins."""
+    extra = (f"{home}/{one[2:]}" if one.startswith("~/") else one for one in more)
+    return (
+        (f"{home}/{USERS}/agents", True),
+        (f"{home}/{USERS}/agent", False),
+        *((one, False) for one in extra if one.startswith("/")),
+    )
+
+
+def _own_dirs(directory: str) -> tuple[tuple[str, bool], ...]:
+    return (f"{directory}/{OWN}/agents", False), (f"{directory}/{OWN}/agent", False)
+
+
+def _agents(bases: tuple[tuple[str, bool], ...], say: Say) -> Mapping[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for base, is_flat in bases:
+        inside = os.path.realpath(base) + "/"
+        for path in _agent_paths(base, is_flat=is_flat):
+            if not os.path.realpath(path).startswith(inside):
+                say(path, "leads out of its directory; it is left out.")
+                continue
+            text = _text(path)
+            agent = None if text is None else read_agent(text, path=path, say=say)
+            if agent is not None:
+                found[agent.name] = agent.models
+    return found
+
+
+def _agent_paths(base: str, *, is_flat: bool) -> list[str]:
+    found: list[str] = []
+    for folder, folders, files in os.walk(base):
+        folders[:] = [] if is_flat else sorted(folders)
+        found.extend(
+            f"{folder}/{name}" for name in sorted(files) if name.endswith((".md", ".json"))
+        )
+        if len(found) >= MAX_AGENT_FILES:
+            break
+    return found[:MAX_AGENT_FILES]
+
+
+def _text(path: str) -> str | None:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        data = file.read(MAX_AGENT_BYTES + 1)
+    return None if len(data) > MAX_AGENT_BYTES else data.decode(errors="replace")

@@ -1,0 +1,313 @@
+"""
+Failed turns of opencode sessions: whether, where to and how they go on.
+
+    TurnFailed ──▶ abort ──▶ revert ──▶ prompt ──▶ done        `Session.rescue.step` is what is
+                     │          │          │                   done next, or under way: a daemon
+                     └──────────┴──────────┴──▶ failed, gone    that comes back goes on from there
+
+The rescue on record is the lock of the session. It ends with the acceptance of the message by
+the next model, not with its answer; a failure of that one is a failure of another turn.
+"""
+
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from fallbackd.core.chain import Choice, Request, candidate_key
+from fallbackd.core.draft import Draft
+from fallbackd.core.events import RescueAdvanced, TurnFailed
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.ids import LEASE_PREFIX, AttemptId
+from fallbackd.core.offline import own_trouble
+from fallbackd.core.policy import Role
+from fallbackd.core.rescue import Rescue, Turn
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.state import Hop, Session
+from fallbackd.core.turns import (
+    begun,
+    candidates_of,
+    chosen_by_user,
+    closed,
+    give_back,
+    lease,
+    model_at_server,
+    moved,
+    new_session,
+    placed,
+    role_of,
+    told,
+    told_outage,
+)
+from fallbackd.core.words import model_words
+
+LOCK_S = 120.0
+"""A rescue that has not moved for so long has lost its owner: a later failure is handled."""
+
+BEFORE_ALL = 0.0
+"""A failure of so early an attempt is no news: it may state a time, and counts for nothing."""
+
+Ruling = Literal[
+    "rescue",
+    "late",
+    "busy",
+    "switched_off",
+    "not_covered",
+    "no_chain",
+    "exhausted",
+    "depth",
+    "partial",
+    "child",
+    "unknown_model",
+]
+
+
+class Ruled(Struct, frozen=True, kw_only=True):
+    """What a failed turn leads to."""
+
+    ruling: Ruling
+    failure: Failure
+    rescue: Rescue | None = None
+    text: str = ""
+    """For the log."""
+
+
+def turn_failed(draft: Draft, event: TurnFailed) -> Ruled:
+    known = draft.snapshot.session
+    session = known or new_session(
+        draft, event.session, event.backend, server=event.server, project=event.project
+    )
+    session = placed(session, server=event.server, project=event.project, role=event.role)
+    late = _late(draft, event, session)
+    if late is not None:
+        draft.put_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
+        return Ruled(ruling=late, failure=event.failure)
+    if session.rescue is not None:  # of an owner that is gone
+        session = _unlocked(draft, session)
+    if session.turn is None or session.turn.message != event.message:
+        session = chosen_by_user(draft, session, event.backend)
+        session = begun(draft, session, event.message, event.backend)
+    assert session.turn is not None
+    ruled, session = _rule(draft, event, session, session.turn)
+    draft.put_session(structs.replace(session, last_used_at=draft.now))
+    return ruled
+
+
+def _late(draft: Draft, event: TurnFailed, session: Session) -> Literal["late", "busy"] | None:
+    """About a turn or a model that was left already, or one that is being left now."""
+    rescue, turn = session.rescue, session.turn
+    if event.is_late or event.message in session.superseded:
+        return "late"
+    if turn is not None and turn.message == event.message and turn.backend != event.backend:
+        return "late"
+    if rescue is not None and 0 <= draft.now - rescue.began_at < LOCK_S:
+        return "busy"
+    return None
+
+
+def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tuple[Ruled, Session]:
+    backend = find_backend(draft.policy, event.backend)
+    if backend is None:
+        return Ruled(ruling="unknown_model", failure=event.failure), session
+    failure = own_trouble(draft, backend, event.failure, has_route=event.has_route)
+    failure = failure or event.failure
+    draft.mark(
+        failure,
+        backend,
+        model=backend.model,
+        credential=None,
+        started_at=BEFORE_ALL if turn.is_marked else turn.began_at,
+        luck=event.luck,
+    )
+    turn = structs.replace(turn, is_marked=True)
+    session = structs.replace(session, turn=turn)
+    if turn.lease is not None:
+        give_back(draft, turn.lease)
+        turn = structs.replace(turn, lease=None)
+        session = structs.replace(session, turn=turn)
+    role = role_of(draft.policy, event.role)
+
+    def no(ruling: Ruling, text: str = "") -> tuple[Ruled, Session]:
+        return Ruled(ruling=ruling, failure=failure, text=text), session
+
+    if not draft.policy.rescues or (role is not None and not role.enabled):
+        return no("switched_off")
+    if not _is_covered(failure, role, turn):
+        return no("not_covered", f"{failure.reason.value} does not lead to another model")
+    if event.is_child:
+        return no("child", "a subagent's failure is answered by its parent")
+    candidates = candidates_of(draft, event.backend, event.role, session)
+    if len(candidates) < 2:
+        return no("no_chain", f"no chain is configured for agent {event.role or 'unknown'}")
+    bound = draft.policy.defaults.max_fallback_depth
+    if role is not None and role.max_fallback_depth is not None:
+        bound = role.max_fallback_depth
+    if turn.hops >= bound:
+        session = told(
+            draft,
+            session,
+            f"depth:{turn.message}",
+            "outage",
+            route=(event.backend, ""),
+            reason=failure.reason.value,
+            text=f"{model_words(event.backend)} failed ({failure.reason.value}) after {turn.hops}"
+            f" changes of the model, which is the bound; the message stays as it is",
+        )
+        return no("depth")
+    on_partial = draft.policy.defaults.on_partial
+    if event.wrote and on_partial != "continue":
+        session = told(
+            draft,
+            session,
+            f"partial:{turn.message}",
+            "failed",
+            route=(event.backend, ""),
+            reason=failure.reason.value,
+            text=f"{model_words(event.backend)} failed ({failure.reason.value}) after it may have"
+            ' changed files, and on_partial is not "continue": send "continue" to another model,'
+            " or undo the message",
+        )
+        return no("partial")
+    choice, retry_at = _next(draft, event, failure, turn, session)
+    if choice is None:
+        session = told_outage(draft, session, event.backend, failure.reason.value, retry_at)
+        return no("exhausted")
+    rescue = _rescue(draft, event, failure, choice, on_lease=_lease_name(event))
+    session = structs.replace(session, rescue=rescue)
+    return Ruled(ruling="rescue", failure=failure, rescue=rescue), session
+
+
+def _is_covered(failure: Failure, role: Role | None, turn: Turn) -> bool:
+    wanted = None if role is None else role.fallback_on
+    if not failure.hop or (wanted is not None and failure.reason not in wanted):
+        return False
+    # What no provider could read is asked of one other provider only.
+    return not (failure.reason is Reason.FORMAT_ERROR and turn.last_reason == failure.reason)
+
+
+def _next(
+    draft: Draft, event: TurnFailed, failure: Failure, turn: Turn, session: Session
+) -> tuple[Choice | None, float | None]:
+    candidates = candidates_of(draft, event.backend, event.role, session)
+    backend = find_backend(draft.policy, event.backend)
+    provider = None if backend is None else backend.provider or backend.id
+    left = {event.backend, *turn.tried}
+    tried = {candidate_key(one, None) for one in left}
+    tried.update(candidate_key(one.backend, one.model) for one in candidates if one.backend in left)
+    resolved = draft.resolve(
+        candidates,
+        Request(
+            tried=frozenset(tried),
+            not_provider=provider if failure.reason is Reason.FORMAT_ERROR else None,
+            local_only=failure.reason is Reason.LOCAL_NETWORK,
+        ),
+    )
+    return resolved.choice, resolved.retry_at
+
+
+def _lease_name(event: TurnFailed) -> AttemptId:
+    return AttemptId(f"{LEASE_PREFIX}{event.rescue}")
+
+
+def _rescue(
+    draft: Draft, event: TurnFailed, failure: Failure, choice: Choice, *, on_lease: AttemptId
+) -> Rescue:
+    model = model_at_server(choice.entry, choice.backend)
+    assert model is not None, "only what a server has is a candidate"
+    return Rescue(
+        id=event.rescue,
+        message=event.message,
+        left=event.backend,
+        to=choice.backend.id,
+        model=model,
+        new_message=event.new_message,
+        reverts=not event.wrote,
+        role=event.role,
+        reason=failure.reason.value,
+        evidence=failure.evidence,
+        began_at=draft.now,
+        lease=lease(draft, choice, on_lease),
+    )
+
+
+def _unlocked(draft: Draft, session: Session) -> Session:
+    rescue = session.rescue
+    if rescue is not None and rescue.lease is not None:
+        give_back(draft, rescue.lease)
+    return structs.replace(session, rescue=None)
+
+
+def rescue_advanced(draft: Draft, event: RescueAdvanced) -> bool:
+    """False: it is not the rescue of this session any more, and its owner has to stop."""
+    session = draft.snapshot.session
+    rescue = None if session is None else session.rescue
+    if session is None or rescue is None or rescue.id != event.rescue:
+        return False
+    match event.outcome:
+        case "abort" | "revert" | "prompt":
+            step = structs.replace(rescue, step=event.outcome, began_at=draft.now)
+            draft.put_session(structs.replace(session, rescue=step))
+        case "gone":
+            _unlocked(draft, session)
+            draft.drop_session_id(session.session)
+        case "failed":
+            session = _unlocked(draft, session)
+            text = (
+                f"the change from {model_words(rescue.left)} to {model_words(rescue.to)} failed at"
+                f" {rescue.step}: {event.detail}. {_cure(rescue)}"
+            )
+            mark = f"failed:{rescue.id}"
+            draft.put_session(
+                told(
+                    draft,
+                    session,
+                    mark,
+                    "failed",
+                    route=(rescue.left, rescue.to),
+                    reason=rescue.reason,
+                    text=text,
+                )
+            )
+        case "done":
+            draft.put_session(_done(draft, session, rescue))
+    return True
+
+
+def _cure(rescue: Rescue) -> str:
+    match rescue.step:
+        case "abort":
+            return f"The session was not changed: stop the turn, choose {rescue.model} and send it"
+        case "revert":
+            return f"The turn was stopped: choose {rescue.model} and send the message again"
+        case "prompt" if rescue.reverts:
+            return f"The message was taken back: /redo shows it, or send it again to {rescue.model}"
+        case _:
+            return f'The turn was stopped: send "continue" to {rescue.model}'
+
+
+def _done(draft: Draft, session: Session, rescue: Rescue) -> Session:
+    """The next model has the message: a turn of its own, that continues the same work."""
+    old = session.turn
+    hops, tried = (0, ()) if old is None else (old.hops, old.tried)
+    session = closed(draft, structs.replace(session, rescue=None))
+    session = moved(
+        draft,
+        session,
+        Hop(
+            at=draft.now,
+            from_backend=rescue.left,
+            to_backend=rescue.to,
+            trigger="reactive",
+            reason=rescue.reason,
+            evidence=rescue.evidence,
+        ),
+    )
+    turn = Turn(
+        message=rescue.new_message,
+        backend=rescue.to,
+        began_at=draft.now,
+        hops=hops + 1,
+        tried=(*tried, rescue.left),
+        lease=rescue.lease,
+        last_reason=rescue.reason,
+    )
+    return structs.replace(session, turn=turn)

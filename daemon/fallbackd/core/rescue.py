@@ -1,0 +1,62 @@
+"""What is kept of an opencode session besides what every session has."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from fallbackd.core.exchange import Usage
+from fallbackd.core.ids import AttemptId, BackendId
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """What is under way in an opencode session: one message of the user on one model."""
+
+    message: str
+    """Id of the user's message."""
+    backend: BackendId
+    began_at: float
+    hops: int = 0
+    """Made for what the user wrote, over all models that it was sent to."""
+    tried: tuple[BackendId, ...] = ()
+    running: bool = True
+    answered: bool = False
+    is_marked: bool = False
+    """Its model was marked for it: what still comes is the same failure."""
+    lease: AttemptId | None = None
+    """Of the trial that this turn is."""
+    last_reason: str | None = None
+    """Why the model before this one failed."""
+
+
+RescueStep = Literal["abort", "revert", "prompt"]
+
+
+class Rescue(Struct, frozen=True, kw_only=True):
+    """A failed turn on its way to the next model: the lock of an opencode session."""
+
+    id: str
+    message: str
+    """Of the turn that failed."""
+    left: BackendId
+    to: BackendId
+    model: str
+    """`provider/model` of `to`, as the server names it."""
+    new_message: str
+    """Under which the message is sent again: whether that was done can be looked up."""
+    step: RescueStep = "abort"
+    """The next one to do, or under way."""
+    reverts: bool = True
+    """False: the turn has written files, which a revert would take back."""
+    role: str | None = None
+    reason: str
+    evidence: str = ""
+    began_at: float
+    lease: AttemptId | None = None
+
+
+class Period(Struct, frozen=True, kw_only=True):
+    """A time in which a session was on one model, up to the beginning of the next one."""
+
+    backend: BackendId
+    from_at: float
+    usage: Usage = Usage()

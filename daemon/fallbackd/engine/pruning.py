@@ -1,0 +1,88 @@
+"""
+Tidies up: what is too old, what is too much, and files that belong to nothing.
+
+    records         by age                     with their stories and run directories
+    journal         by age and by number
+    run directories by age, by size of all     the record stays, and says that the answer is gone
+                    without a record           left by a daemon that died, or by a database that did
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+import structlog
+
+from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.engine.runs import Kept
+from fallbackd.lib.failpoints import hit
+
+if TYPE_CHECKING:
+    from fallbackd.engine.performer import Performer
+
+log = structlog.get_logger("pruning")
+
+ORPHAN_AGE_S = 3600.0
+"""A directory is made before its record, and looked into by people after it."""
+ENOUGH = 0.9
+"""Of the bound is what is left when it was passed: not each look removes one directory."""
+
+
+async def prune(engine: "Performer") -> tuple[SessionId, ...]:
+    """Returns idle sessions that are due: they are for `Ticked` to drop."""
+    store, defaults = engine.store, engine.settings.policy.defaults
+    now = engine.clock.now()
+    gone, idle = await store.prune(
+        delegations_before_at=now - defaults.delegation_ttl_s,
+        journal_before_at=now - defaults.journal_ttl_s,
+        max_journal=defaults.max_journal,
+        max_sessions=defaults.max_sessions,
+        sessions_before_at=now - defaults.session_ttl_s,
+    )
+    hit("tick.pruned")
+    for delegation in gone:
+        await anyio.to_thread.run_sync(engine.runs.remove, delegation)
+    kept = await anyio.to_thread.run_sync(engine.runs.measure)
+    orphans = await _orphans(engine, kept, now=now)
+    known = [one for one in kept if one.delegation not in orphans]
+    surplus = _surplus(engine, known, max_bytes=defaults.max_runs_bytes)
+    for delegation in (*orphans, *surplus):
+        await anyio.to_thread.run_sync(engine.runs.remove, delegation)
+    if gone or idle or orphans or surplus:
+        log.info(
+            "store.pruned",
+            delegations=len(gone),
+            sessions=len(idle),
+            orphans=len(orphans),
+            directories=len(surplus),
+        )
+    return tuple(idle)
+
+
+async def _orphans(engine: "Performer", kept: Sequence[Kept], *, now: float) -> set[DelegationId]:
+    """Nothing is one while records cannot be trusted to be complete."""
+    store = engine.store
+    if store.problem is not None or store.set_aside:
+        return set()
+    found = set()
+    for one in kept:
+        is_old = 0 <= one.changed_at < now - ORPHAN_AGE_S
+        if is_old and await store.delegation(one.delegation) is None:
+            found.add(one.delegation)
+    return found
+
+
+def _surplus(engine: "Performer", kept: Sequence[Kept], *, max_bytes: int) -> list[DelegationId]:
+    """The oldest ended ones, until the rest is within the bound."""
+    total_bytes = sum(one.size_bytes for one in kept)
+    if total_bytes <= max_bytes:
+        return []
+    active = engine.store.peek().active
+    dropped = []
+    for one in sorted(kept, key=lambda one: one.changed_at):
+        if total_bytes <= max_bytes * ENOUGH:
+            break
+        if one.delegation not in active:
+            dropped.append(one.delegation)
+            total_bytes -= one.size_bytes
+    return dropped

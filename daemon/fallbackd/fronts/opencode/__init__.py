@@ -1,0 +1,1 @@
+"""Sessions of running opencode servers: watched, rescued, redirected."""

@@ -1,0 +1,326 @@
+"""
+Events of opencode servers as facts about sessions, and parts of messages as they are sent again.
+
+| event | fact |
+| --- | --- |
+| `message.updated` of a model | `Asked` once it exists, `Answered` by its usage, `Completed` |
+| `message.part.updated`, `message.part.delta` | `Answered`, `ToolUsed`; of kind `retry` `Retried` |
+| `session.status` with `retry` | `Retried` |
+| `session.error` | `Errored`; an abort is `Stopped` |
+| `session.idle`, `session.status` with `idle` | `Idle` |
+| `session.compacted`, `session.deleted` | `Compacted`, `Deleted` |
+
+Servers of several versions are read: fields stand in `properties` or in `data`, a session is
+named by `sessionID`, `session_id` or the `id` of its `info`, a model by two fields or by one
+text. What is of another kind is no fact.
+
+Source: recorded events of opencode 1.18.33, and the types of its SDK.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from fallbackd.backends.opencode_server import error_evidence, message_usage, tool_effects
+from fallbackd.core.exchange import Evidence, Usage
+
+Fields = Mapping[str, Any]  # any JSON
+
+OWN_BACKOFF_BASE_S = 2.0
+OWN_BACKOFF_SPREAD = 1.25
+"""opencode waits 2 s · 2^n by itself, and up to a quarter more (measured)."""
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """A model is asked about a message of the user."""
+
+    session: str
+    message: str
+    """Of the user."""
+    reply: str
+    """The message that the model writes."""
+    model: str
+    agent: str | None = None
+
+
+class Answered(Struct, frozen=True, kw_only=True):
+    """A sign that only the provider can cause."""
+
+    session: str
+    reply: str
+
+
+class ToolUsed(Struct, frozen=True, kw_only=True):
+    session: str
+    reply: str
+    may_write: bool
+
+
+class Completed(Struct, frozen=True, kw_only=True):
+    session: str
+    message: str
+    reply: str
+    model: str
+    usage: Usage
+    at: float
+    is_unfinished: bool = False
+    """The provider's stream ended without an end; opencode asks again at once."""
+
+
+class Retried(Struct, frozen=True, kw_only=True):
+    """The provider failed, and the server will try again."""
+
+    session: str
+    evidence: Evidence
+    attempt: int = 1
+    reply: str | None = None
+
+
+class Errored(Struct, frozen=True, kw_only=True):
+    """The turn is over without an answer."""
+
+    session: str
+    evidence: Evidence
+
+
+class Stopped(Struct, frozen=True, kw_only=True):
+    """Somebody has stopped the turn."""
+
+    session: str
+
+
+class Idle(Struct, frozen=True, kw_only=True):
+    session: str
+
+
+class Compacted(Struct, frozen=True, kw_only=True):
+    session: str
+
+
+class Deleted(Struct, frozen=True, kw_only=True):
+    session: str
+
+
+Fact = (
+    Asked | Answered | ToolUsed | Completed | Retried | Errored | Stopped | Idle | Compacted
+    | Deleted
+)  # fmt: skip
+
+UNEVENTFUL = frozenset({"server.connected", "server.heartbeat", "session.updated", "session.diff"})
+
+
+def facts(event: Fields, *, now: float) -> Sequence[Fact] | None:
+    """What an event says, in order; None: it is of a kind that is not known."""
+    properties = _table(event.get("properties")) or _table(event.get("data"))
+    session = session_of(properties)
+    match event.get("type"):
+        case "message.updated":
+            return _message(_table(properties.get("info")), session)
+        case "message.part.updated":
+            return _part(_table(properties.get("part")), session)
+        case "message.part.delta":
+            reply = _text(properties.get("messageID"))
+            is_said = bool(_text(properties.get("delta")))
+            return (Answered(session=session, reply=reply),) if session and is_said else ()
+        case "session.status":
+            return _status(_table(properties.get("status")), session, now=now)
+        case "session.error":
+            return _error(_table(properties.get("error")), session)
+        case "session.idle":
+            return (Idle(session=session),) if session else ()
+        case "session.compacted":
+            return (Compacted(session=session),) if session else ()
+        case "session.deleted":
+            return (Deleted(session=session),) if session else ()
+        case str() as kind if kind in UNEVENTFUL:
+            return ()
+        case _:
+            return None
+
+
+def session_of(properties: Fields) -> str:
+    info = _table(properties.get("info"))
+    for found in (
+        properties.get("sessionID"),
+        properties.get("session_id"),
+        info.get("sessionID"),
+        info.get("id") if _text(info.get("id")).startswith("ses") else None,
+        _table(properties.get("part")).get("sessionID"),
+    ):
+        if isinstance(found, str) and found:
+            return found
+    return ""
+
+
+def model_of(info: Fields) -> str | None:
+    """`provider/model` of a message, of the user or of a model."""
+    given = info.get("model")
+    if isinstance(given, str) and "/" in given:
+        return given
+    table = _table(given)
+    provider = _text(info.get("providerID")) or _text(table.get("providerID"))
+    model = _text(info.get("modelID")) or _text(table.get("modelID")) or _text(table.get("id"))
+    return f"{provider}/{model}" if provider and model else None
+
+
+def split_model(model: str) -> dict[str, str]:
+    """A model may have slashes of its own behind that of its provider."""
+    provider, _, name = model.partition("/")
+    return {"providerID": provider, "modelID": name}
+
+
+def _message(info: Fields, session: str) -> Sequence[Fact]:
+    reply, message, model = _text(info.get("id")), _text(info.get("parentID")), model_of(info)
+    if info.get("role") != "assistant" or not (session and reply and message and model):
+        return ()
+    if info.get("summary") is True or info.get("mode") == "compaction":
+        return ()
+    agent = _text(info.get("agent")) or _text(info.get("mode")) or None
+    found: list[Fact] = [
+        Asked(session=session, message=message, reply=reply, model=model, agent=agent)
+    ]
+    usage = message_usage(info)
+    if usage != Usage():
+        found.append(Answered(session=session, reply=reply))
+    time = _table(info.get("time"))
+    completed = time.get("completed")
+    if isinstance(completed, int | float):
+        created = time.get("created")
+        found.append(
+            Completed(
+                session=session,
+                message=message,
+                reply=reply,
+                model=model,
+                usage=usage,
+                at=(created if isinstance(created, int | float) else completed) / 1000,
+                is_unfinished=info.get("finish") == "unknown",
+            )
+        )
+    return found
+
+
+def _part(part: Fields, session: str) -> Sequence[Fact]:
+    reply = _text(part.get("messageID"))
+    if not session or not reply:
+        return ()
+    match part.get("type"):
+        case "tool":
+            effects = tool_effects(_text(part.get("tool")))
+            is_begun = _table(part.get("state")).get("status") in ("running", "completed", "error")
+            used = ToolUsed(session=session, reply=reply, may_write=is_begun and effects != "none")
+            return (Answered(session=session, reply=reply), used)
+        case "patch":
+            return (ToolUsed(session=session, reply=reply, may_write=bool(part.get("files"))),)
+        case "text" | "reasoning" if _text(part.get("text")):
+            return (Answered(session=session, reply=reply),)
+        case "retry":
+            attempt = part.get("attempt")
+            return (
+                Retried(
+                    session=session,
+                    evidence=error_evidence(_table(part.get("error"))),
+                    attempt=attempt if isinstance(attempt, int) else 1,
+                    reply=reply,
+                ),
+            )
+        case _:
+            return ()
+
+
+def _status(status: Fields, session: str, *, now: float) -> Sequence[Fact]:
+    if not session:
+        return ()
+    match status.get("type"):
+        case "idle":
+            return (Idle(session=session),)
+        case "retry":
+            attempt = status.get("attempt")
+            number = attempt if isinstance(attempt, int) else 1
+            return (
+                Retried(
+                    session=session,
+                    evidence=retry_evidence(status, attempt=number, now=now),
+                    attempt=number,
+                ),
+            )
+        case _:
+            return ()
+
+
+def retry_evidence(status: Fields, *, attempt: int, now: float) -> Evidence:
+    """A wait that is longer than the server's own back-off is what the provider has stated."""
+    next_at = status.get("next")
+    headers = {}
+    if isinstance(next_at, int | float) and not isinstance(next_at, bool):
+        wait_s = next_at / 1000 - now
+        own_s = OWN_BACKOFF_BASE_S * 2.0 ** min(max(attempt - 1, 0), 16) * OWN_BACKOFF_SPREAD
+        if wait_s > own_s + 0.5:
+            headers["retry-after"] = str(round(wait_s))
+    text = _text(status.get("message"))
+    return Evidence(text=text, stream="jsonl", headers=headers)
+
+
+def _error(error: Fields, session: str) -> Sequence[Fact]:
+    if not session or not error:
+        return ()
+    if error.get("name") in ("MessageAbortedError", "AbortError"):
+        return (Stopped(session=session),)
+    return (Errored(session=session, evidence=error_evidence(error)),)
+
+
+# --- messages that are sent again ------------------------------------------------------------
+
+
+_FIELDS = {
+    "text": ("text", "metadata"),
+    "file": ("mime", "filename", "url", "source"),
+    "agent": ("name", "source"),
+    "subtask": ("prompt", "description", "agent", "model", "command"),
+}
+"""Parts that a person has given, and what of them is sent again. Others the server has made."""
+
+
+def parts_again(parts: object) -> list[dict[str, Any]]:
+    """The parts of a message of the user in their order, without those that it did not write."""
+    found = []
+    for part in parts if isinstance(parts, list) else ():
+        fields = _table(part)
+        wanted = _FIELDS.get(_text(fields.get("type")))
+        if wanted is None or fields.get("synthetic") is True or fields.get("ignored") is True:
+            continue
+        found.append(
+            {"type": fields["type"], **{key: fields[key] for key in wanted if key in fields}}
+        )
+    return found
+
+
+def is_of_user(message: Fields) -> bool:
+    """Whether a person wrote it: a compaction writes messages in the name of the user too."""
+    if _table(message.get("info")).get("role") != "user":
+        return False
+    parts = message.get("parts")
+    kinds = {_text(_table(one).get("type")) for one in parts} if isinstance(parts, list) else set()
+    return "compaction" not in kinds
+
+
+def may_have_written(messages: Sequence[Fields], message: str) -> bool:
+    """Whether tools of the turn of a message may have changed files."""
+    for one in messages:
+        info = _table(one.get("info"))
+        if _text(info.get("parentID")) != message:
+            continue
+        for part in one.get("parts") or ():
+            for fact in _part({**_table(part), "messageID": "-"}, "-"):
+                if isinstance(fact, ToolUsed) and fact.may_write:
+                    return True
+    return False
+
+
+def _table(value: object) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

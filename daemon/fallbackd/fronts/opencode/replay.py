@@ -1,0 +1,245 @@
+"""
+The steps of a rescue at the server: stop the turn, take the message back, send it to the next
+model. Each step is on record before it is done, so that whoever comes after a crash goes on.
+
+    messages ─▶ abort ─▶ revert ─▶ prompt, under an id that was chosen before
+                           └ only where the turn has changed no files; else the work stays, and
+                             the next model is asked to go on from it
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import anyio
+import structlog
+from msgspec import Struct
+
+from fallbackd.core.rescue import Rescue
+from fallbackd.engine.watched import Watched, message_id
+from fallbackd.fronts.opencode.convert import Fields, is_of_user, parts_again, split_model
+from fallbackd.ports.opencode import Called, Link
+
+log = structlog.get_logger("opencode")
+
+BUSY_LIMIT_S = 10.0
+"""How long a stopped turn may take to let go of its session."""
+BUSY_LOOK_S = 0.05
+
+End = Literal["done", "failed", "gone", "lost", "overtaken"]
+
+
+class Failed(Exception):
+    """A step could not be done: says which one and why."""
+
+
+class Gone(Exception):
+    """The session is not there any more."""
+
+
+class Lost(Exception):
+    """The server is not there any more. It may come back, and the session with it."""
+
+
+class At(Struct, frozen=True, kw_only=True):
+    """A session at its server."""
+
+    link: Link
+    session: str
+    directory: str = ""
+
+    async def call(self, method: str, path: str = "", *, body: Fields | None = None) -> Called:
+        """
+        Raises:
+            Gone, Lost.
+        """
+        called = await self.link.call(
+            method, f"/session/{self.session}{path}", body=body, directory=self.directory
+        )
+        if called.status == 404:
+            raise Gone
+        if called.status == 0 and not await self._is_there():
+            raise Lost
+        return called
+
+    async def _is_there(self) -> bool:
+        for path in ("/global/health", "/config"):
+            found = await self.link.call("GET", path, limit_s=2.0)
+            if found.is_good:
+                return True
+        return False
+
+    async def messages(self) -> list[Fields]:
+        """
+        Raises:
+            Failed, Gone, Lost.
+        """
+        called = await self.call("GET", "/message")
+        if not called.is_good or not isinstance(called.body, list):
+            why = called.problem or "an answer that is no list"
+            raise Failed(f"reading the session's messages ({why})")
+        return [one for one in called.body if isinstance(one, dict)]
+
+    async def info(self) -> Fields:
+        """Of the session itself. Raises `Gone`, `Lost`; what cannot be read is empty."""
+        called = await self.call("GET")
+        return called.body if isinstance(called.body, dict) else {}
+
+
+class Replay:
+    """One rescue, from its first step or from where another run of the daemon left it."""
+
+    def __init__(self, watched: Watched, at: At, rescue: Rescue) -> None:
+        self._watched = watched
+        self._at = at
+        self._rescue = rescue
+        self._log = log.bind(session=at.session, rescue=rescue.id)
+
+    async def run(
+        self, messages: Sequence[Fields] | None = None, *, is_resumed: bool = False
+    ) -> End:
+        """
+        Args:
+            messages: Of the session, where they were read just now.
+            is_resumed: An earlier owner may have done more than its record says.
+        """
+        try:
+            if messages is None:
+                messages = await self._at.messages()
+            if is_resumed and self._is_sent(messages):
+                return await self._accepted()
+            return await self._run(messages)
+        except Gone:
+            await self._end("gone")
+            self._log.info("rescue.gone", step=self._rescue.step)
+            return "gone"
+        except Lost:
+            self._log.warning("rescue.interrupted", step=self._rescue.step)
+            return "lost"
+        except Failed as problem:
+            await self._end("failed", detail=str(problem))
+            self._log.error("rescue.failed", step=self._rescue.step, problem=str(problem))
+            return "failed"
+
+    def _is_sent(self, messages: Sequence[Fields]) -> bool:
+        """
+        Raises:
+            Failed: Somebody has gone on with the session, or has taken the message back.
+        """
+        rescue = self._rescue
+        ids = [_id(one) for one in messages]
+        if rescue.new_message in ids:
+            return True
+        if rescue.message not in ids:
+            raise Failed("finding the message again (somebody has taken it back meanwhile)")
+        if any(_id(one) > rescue.new_message and is_of_user(one) for one in messages):
+            raise Failed("going on (somebody has gone on with the session meanwhile)")
+        return False
+
+    async def _run(self, messages: Sequence[Fields]) -> End:
+        rescue = self._rescue
+        found = next((one for one in messages if _id(one) == rescue.message), None)
+        if found is None or not is_of_user(found):
+            raise Failed("finding the user's message (no user message)")
+        await self._abort()
+        if rescue.reverts:
+            if not await self._go_on("revert"):
+                return "overtaken"
+            await self._revert()
+        if not await self._go_on("prompt"):
+            return "overtaken"
+        info = found.get("info") or {}
+        parts = parts_again(found.get("parts")) or [{"type": "text", "text": ""}]
+        if not rescue.reverts:
+            parts = [{"type": "text", "text": continuation(rescue)}]
+        await self._prompt(rescue.new_message, info, parts)
+        if rescue.reverts:
+            await self._send_queued(messages)
+        return await self._accepted()
+
+    async def _abort(self) -> None:
+        called = await self._at.call("POST", "/abort")
+        if not called.is_good:
+            raise Failed(f"abort ({called.problem})")
+        self._log.info("replay.abort.ok")
+
+    async def _revert(self) -> None:
+        body = {"messageID": self._rescue.message}
+        called = Called(status=409)
+        with anyio.move_on_after(BUSY_LIMIT_S):
+            while True:
+                called = await self._at.call("POST", "/revert", body=body)
+                if called.status != 409:
+                    break
+                await anyio.sleep(BUSY_LOOK_S)  # the turn is being stopped
+        if called.is_good:
+            self._log.info("replay.revert.ok")
+            return
+        reverted = (await self._at.info()).get("revert")
+        if isinstance(reverted, dict) and reverted.get("messageID") == self._rescue.message:
+            self._log.warning("replay.revert.verified", problem=called.problem)
+            return
+        raise Failed(f"revert ({called.problem or 'the session stays busy'})")
+
+    async def _prompt(self, message: str, info: Fields, parts: list[dict[str, Any]]) -> None:
+        body: dict[str, Any] = {
+            "messageID": message,
+            "model": split_model(self._rescue.model),
+            "parts": parts,
+        }
+        agent = info.get("agent")
+        if isinstance(agent, str) and agent and agent != "unknown":
+            body["agent"] = agent
+        body.update({key: info[key] for key in ("system", "tools") if info.get(key)})
+        called = await self._at.call("POST", "/prompt_async", body=body)
+        if not called.is_good and not await self._is_taken(message):
+            raise Failed(f"prompt ({called.problem})")
+        self._log.info("replay.prompt.ok", model=self._rescue.model)
+
+    async def _is_taken(self, message: str) -> bool:
+        """Whether the server has the message although it did not say so."""
+        at = self._at
+        path = f"/session/{at.session}/message/{message}"
+        called = await at.link.call("GET", path, directory=at.directory)
+        return called.is_good
+
+    async def _send_queued(self, messages: Sequence[Fields]) -> None:
+        """What the user wrote behind the failed message was waiting, and went with it."""
+        for number, one in enumerate(_later(messages, self._rescue.message), start=1):
+            parts = parts_again(one.get("parts"))
+            if is_of_user(one) and parts:
+                name = message_id(self._rescue.new_message, number=number, now=self._watched.now)
+                await self._prompt(name, one.get("info") or {}, parts)
+
+    async def _go_on(self, step: Literal["revert", "prompt"]) -> bool:
+        return await self._watched.advance(self._at.session, self._rescue.id, step)
+
+    async def _accepted(self) -> End:
+        is_ours = await self._watched.advance(self._at.session, self._rescue.id, "done")
+        if not is_ours:
+            return "overtaken"
+        self._log.info(
+            "rescue.done", left=self._rescue.left, to=self._rescue.to, reason=self._rescue.reason
+        )
+        return "done"
+
+    async def _end(self, outcome: Literal["failed", "gone"], *, detail: str = "") -> None:
+        await self._watched.advance(self._at.session, self._rescue.id, outcome, detail=detail)
+
+
+def continuation(rescue: Rescue) -> str:
+    return (
+        f"Continue the task above from where it stands. {rescue.left} was working on it and failed"
+        f" ({rescue.reason}); what it has done so far, changed files included, is kept. Look at"
+        " what is there before you go on."
+    )
+
+
+def _later(messages: Sequence[Fields], message: str) -> Sequence[Fields]:
+    ids = [_id(one) for one in messages]
+    return messages[ids.index(message) + 1 :] if message in ids else ()
+
+
+def _id(message: Fields) -> str:
+    info = message.get("info")
+    found = info.get("id") if isinstance(info, dict) else None
+    return found if isinstance(found, str) else ""

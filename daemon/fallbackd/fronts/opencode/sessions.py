@@ -1,0 +1,394 @@
+"""
+What is seen of each session of one server, and what is done about it: one fact after the other.
+
+Facts of a session wait while one of its rescues is under way; those of other sessions do not.
+Held in memory is only what the next facts need to be understood (which message a model answers).
+Whatever must outlive the daemon is on record, and the rest can be asked of the server.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import anyio
+import structlog
+
+from fallbackd.core.exchange import Evidence, Usage
+from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.rules import Rule
+from fallbackd.core.state import Session
+from fallbackd.engine.watched import Watched, Where
+from fallbackd.fronts.opencode.convert import (
+    Answered,
+    Asked,
+    Compacted,
+    Completed,
+    Deleted,
+    Errored,
+    Fact,
+    Fields,
+    Idle,
+    Retried,
+    Stopped,
+    ToolUsed,
+    facts,
+    is_of_user,
+    may_have_written,
+    model_of,
+)
+from fallbackd.fronts.opencode.replay import At, Failed, Gone, Lost, Replay
+from fallbackd.ports.opencode import Link
+
+log = structlog.get_logger("opencode")
+
+MAX_TRACKED = 2000
+"""Sessions that are held in memory; of the others the server is asked again."""
+MAX_WAITING = 1000
+"""Facts of one session that wait behind a rescue; more are dropped, the oldest first."""
+LOOP_STEPS = 20
+
+StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+
+
+class ProjectFiles(Protocol):
+    """The files in which projects say how their sessions fall back."""
+
+    async def look(self, directory: str) -> None:
+        """Read what holds in a directory, where that is not known yet."""
+        ...
+
+    def rules(self, directory: str) -> tuple[Rule, ...]:
+        """Its own failure signatures."""
+        ...
+
+
+class Track:
+    """One session, as far as it was seen."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.directory = ""
+        self.message = ""
+        """Of the user: the one that is being answered."""
+        self.reply = ""
+        self.model = ""
+        self.agent: str | None = None
+        self.is_answered = False
+        self.may_have_written = False
+        self.unfinished = 0
+        self.is_child: bool | None = None
+        self.facts: deque[Fact] = deque(maxlen=MAX_WAITING)
+        self.is_working = False
+        self.lock = anyio.Lock()
+
+
+class _Look:
+    """How a session is at its server, at the word that a turn of it has failed."""
+
+    def __init__(self) -> None:
+        self.messages: list[Fields] | None = None
+        self.is_late = False
+        self.is_gone = False
+        self.is_lost = False
+
+
+class Sessions:
+    """Of one server."""
+
+    def __init__(
+        self, watched: Watched, link: Link, files: ProjectFiles, start_soon: StartSoon
+    ) -> None:
+        self._watched = watched
+        self._link = link
+        self._files = files
+        self._start_soon = start_soon
+        self._tracks: OrderedDict[str, Track] = OrderedDict()
+        self._unknown: set[str] = set()
+
+    # --- what comes in -------------------------------------------------------------------------
+
+    def hear(self, event: Fields, *, directory: str) -> None:
+        found = facts(event, now=self._watched.now)
+        if found is None:
+            self._say_unknown(str(event.get("type"))[:80])
+        for fact in found or ():
+            track = self.track(fact.session, directory)
+            if self._is_news(track, fact):
+                track.facts.append(fact)
+                self._work(track)
+
+    def track(self, session: str, directory: str = "") -> Track:
+        track = self._tracks.get(session)
+        if track is None:
+            track = self._tracks[session] = Track(session)
+            while len(self._tracks) > MAX_TRACKED:
+                self._tracks.popitem(last=False)
+        self._tracks.move_to_end(session)
+        track.directory = directory or track.directory
+        return track
+
+    def _say_unknown(self, kind: str) -> None:
+        if kind not in self._unknown and len(self._unknown) < 200:
+            self._unknown.add(kind)
+            log.debug("event.skipped", server=self._link.url, type=kind)
+
+    @staticmethod
+    def _is_news(track: Track, fact: Fact) -> bool:
+        """Hundreds of events a second say only that a model still answers."""
+        if isinstance(fact, Answered):
+            return not (track.is_answered and fact.reply == track.reply)
+        if isinstance(fact, ToolUsed):
+            return fact.may_write and not track.may_have_written
+        return True
+
+    def _work(self, track: Track) -> None:
+        if not track.is_working:
+            track.is_working = True
+            self._start_soon(lambda: self._drain(track))
+
+    async def _drain(self, track: Track) -> None:
+        try:
+            while track.facts:
+                fact = track.facts.popleft()
+                try:
+                    async with track.lock:
+                        await self._take(track, fact)
+                except Exception:  # a bug with one session must not end the watch of all
+                    log.exception("fact.broke", session=track.session, fact=type(fact).__name__)
+        finally:
+            track.is_working = False
+
+    # --- facts ---------------------------------------------------------------------------------
+
+    async def _take(self, track: Track, fact: Fact) -> None:
+        match fact:
+            case Asked():
+                await self._asked(track, fact)
+            case Answered():
+                if fact.reply == track.reply and not track.is_answered:
+                    track.is_answered = True
+                    await self._watched.answered(
+                        track.session, message=track.message, model=track.model
+                    )
+            case ToolUsed():
+                if fact.reply == track.reply or not track.reply:
+                    track.may_have_written = True
+            case Completed():
+                await self._completed(track, fact)
+            case Retried():
+                if fact.reply in (None, track.reply):
+                    await self._failed(track, fact.evidence, is_retry=True)
+            case Errored():
+                await self._failed(track, fact.evidence, is_retry=False)
+            case Stopped() | Idle():
+                await self._watched.ended(track.session)
+            case Compacted():
+                await self._watched.compacted(track.session)
+            case Deleted():
+                await self._watched.deleted(track.session)
+                self._tracks.pop(track.session, None)
+
+    async def _asked(self, track: Track, fact: Asked) -> None:
+        if track.reply == fact.reply:
+            return
+        if track.message != fact.message:
+            track.may_have_written = False
+            track.unfinished = 0
+            track.is_answered = False
+        track.message, track.reply = fact.message, fact.reply
+        track.model, track.agent = fact.model, fact.agent or track.agent
+        await self._watched.began(await self._where(track), message=fact.message, model=fact.model)
+
+    async def _where(self, track: Track) -> Where:
+        if track.directory:
+            await self._files.look(track.directory)
+        return Where(
+            session=track.session,
+            server=self._link.url,
+            project=track.directory,
+            agent=track.agent,
+        )
+
+    async def _completed(self, track: Track, fact: Completed) -> None:
+        if fact.usage != Usage():
+            await self._watched.used(
+                track.session, message=fact.reply, model=fact.model, usage=fact.usage, at=fact.at
+            )
+        if fact.message != track.message:
+            return
+        track.unfinished = track.unfinished + 1 if fact.is_unfinished else 0
+        if track.unfinished >= LOOP_STEPS:
+            track.unfinished = 0
+            text = "the provider's stream ends without an end, again and again"
+            await self._failed(track, Evidence(text=text, stream="jsonl"), is_loop=True)
+
+    # --- failures ------------------------------------------------------------------------------
+
+    async def _failed(
+        self, track: Track, evidence: Evidence, *, is_retry: bool = False, is_loop: bool = False
+    ) -> None:
+        """A turn has failed. Nothing is done on the word of an event alone: it may be late."""
+        at = At(link=self._link, session=track.session, directory=track.directory)
+        look = _Look()
+        async with anyio.create_task_group() as looking:  # all at once: a model waits
+            looking.start_soon(self._look_at_messages, look, at)
+            looking.start_soon(self._know_parent, track, at, look)
+            if is_retry:
+                looking.start_soon(self._look_at_status, look, at, evidence)
+        if look.is_gone:
+            await self._watched.deleted(track.session)
+            return
+        if look.is_lost:
+            return  # the server is gone; whoever comes back with it sees how things are then
+        messages = look.messages
+        if messages is not None:
+            _understand(track, messages, is_over=not is_retry)
+        if not track.message or not track.model:
+            log.warning("fallback.skipped", session=track.session, why="no user message")
+            return
+        where = await self._where(track)
+        rules = self._files.rules(where.project)
+        failure = self._watched.judge(evidence, model=track.model, rules=rules)
+        if is_loop:
+            failure = make_failure(
+                Reason.STALLED,
+                now=self._watched.now,
+                detail="loop",
+                confidence="structured",
+                signature="fallbackd/loop",
+                evidence=evidence.text,
+            )
+        wrote = track.may_have_written
+        if messages is not None:
+            wrote = may_have_written(messages, track.message)
+        ruled = await self._watched.failed(
+            where,
+            message=track.message,
+            model=track.model,
+            failure=failure,
+            wrote=wrote,
+            is_child=bool(track.is_child),
+            is_late=look.is_late,
+            latest="" if not messages else str(messages[-1]["info"]["id"]),
+        )
+        log.info(
+            "fallback.ruled",
+            session=track.session,
+            ruling=ruled.ruling,
+            model=track.model,
+            reason=ruled.failure.reason.value,
+            why=ruled.text,
+        )
+        if ruled.rescue is not None:
+            await Replay(self._watched, at, ruled.rescue).run(messages)
+
+    async def _look_at_messages(self, look: _Look, at: At) -> None:
+        try:
+            look.messages = await at.messages()
+        except Gone:
+            look.is_gone = True
+        except Lost:
+            look.is_lost = True
+        except Failed:
+            pass  # said by the rescue, if there is one
+
+    async def _look_at_status(self, look: _Look, at: At, evidence: Evidence) -> None:
+        called = await self._link.call("GET", "/session/status", directory=at.directory)
+        if not called.is_good or not isinstance(called.body, dict):
+            return  # a server that has no such call: the event is all there is
+        status = called.body.get(at.session)
+        is_retrying = isinstance(status, dict) and status.get("type") == "retry"
+        text = status.get("message") if isinstance(status, dict) else None
+        look.is_late = not (is_retrying and text in (None, evidence.text))
+
+    async def _know_parent(self, track: Track, at: At, look: _Look) -> None:
+        if track.is_child is not None:
+            return
+        try:
+            info = await at.info()
+        except Gone:
+            look.is_gone = True
+            return
+        except Lost:
+            look.is_lost = True
+            return
+        if info:
+            track.is_child = bool(info.get("parentID"))
+            directory = info.get("directory")
+            if not track.directory and isinstance(directory, str):
+                track.directory = directory
+
+    # --- after a gap ---------------------------------------------------------------------------
+
+    async def catch_up(self, known: Sequence[Session]) -> None:
+        """
+        What happened while nobody listened: turns that are over, retries that go on.
+
+        Args:
+            known: Sessions on record that live at this server.
+        """
+        directories = {"", *(one.project for one in known)}
+        states: dict[str, Any] = {}
+        is_complete = True
+        for directory in directories:
+            called = await self._link.call("GET", "/session/status", directory=directory)
+            is_complete = is_complete and called.is_good and isinstance(called.body, dict)
+            for name, status in (called.body if is_complete else {}).items():
+                states[name] = status
+                if isinstance(status, dict) and status.get("type") == "retry":
+                    said = {"sessionID": name, "status": status}
+                    event = {"type": "session.status", "properties": said}
+                    self.hear(event, directory=directory)
+        for session in known if is_complete else ():
+            self.track(session.session, session.project)
+            turn = session.turn
+            is_at_rest = session.session not in states and session.rescue is None
+            if is_at_rest and turn is not None and turn.running:
+                await self._watched.ended(session.session)
+
+    async def resume(self, session: Session) -> None:
+        """Go on with a rescue that an earlier run of the daemon, or a lost server, left."""
+        rescue = session.rescue
+        if rescue is None:
+            return
+        track = self.track(session.session, session.project)
+        at = At(link=self._link, session=session.session, directory=track.directory)
+        log.warning("rescue.resumed", session=session.session, step=rescue.step)
+        async with track.lock:  # what comes meanwhile waits
+            await Replay(self._watched, at, rescue).run(is_resumed=True)
+
+
+def _understand(track: Track, messages: Sequence[Fields], *, is_over: bool) -> None:
+    """
+    Which message is being answered, by which model: as the server has it now.
+
+    Args:
+        is_over: The turn has ended: a question without any reply failed before it was asked.
+    """
+    replies = [one for one in map(_asked_by, messages) if one is not None]
+    questions = [one["info"] for one in messages if is_of_user(one)]
+    if replies:
+        fact, is_finished = replies[-1]
+        track.message, track.reply = fact.message, fact.reply
+        track.model, track.agent = fact.model, fact.agent or track.agent
+        if not (is_over and is_finished):
+            return
+    replied = {fact.message for fact, _ in replies}
+    for info in reversed(questions):
+        model = model_of(info)
+        if info.get("id") in replied or model is None:
+            return
+        track.message, track.reply, track.model = str(info.get("id")), "", model
+        agent = info.get("agent")
+        track.agent = agent if isinstance(agent, str) else track.agent
+        return
+
+
+def _asked_by(message: Fields) -> tuple[Asked, bool] | None:
+    """What a message of a model answers, and whether it is a whole answer."""
+    info = message.get("info")
+    if not isinstance(info, dict):
+        return None
+    event = {"type": "message.updated", "properties": {"info": info}}
+    asked = next((one for one in facts(event, now=0.0) or () if isinstance(one, Asked)), None)
+    return None if asked is None else (asked, bool(info.get("finish")))

@@ -1,0 +1,53 @@
+"""Notices of sessions, as short messages in the interface of their opencode server."""
+
+import structlog
+
+from fallbackd.core.state import Journaled
+from fallbackd.engine.live import Progress
+from fallbackd.ports.opencode import Link
+
+log = structlog.get_logger("opencode")
+
+_SHOWN = {
+    "fallback": ("Model fallback", "warning", 6000),
+    "recovered": ("Model recovered", "info", 5000),
+    "outage": ("No model available", "error", 10_000),
+    "failed": ("Model fallback failed", "error", 15_000),
+}
+"""Title, kind and milliseconds by notice."""
+_LEVELS = {"warning": "warn", "info": "info", "error": "error"}
+
+
+class Notice:
+    def __init__(self, told: Journaled) -> None:
+        fields = told.note.fields
+        self.session = told.note.session or ""
+        kind = str(fields.get("notice"))
+        self.title, self.variant, self.duration_ms = _SHOWN.get(kind, _SHOWN["fallback"])
+        self.text = str(fields.get("text") or "")
+
+
+def notice_of(told: Journaled | Progress) -> Notice | None:
+    if isinstance(told, Progress) or told.note.kind != "session.notice":
+        return None
+    return Notice(told)
+
+
+async def show(link: Link, directory: str, notice: Notice) -> None:
+    """A server without an interface takes it as well, and shows it to nobody."""
+    body = {
+        "title": notice.title,
+        "message": notice.text,
+        "variant": notice.variant,
+        "duration": notice.duration_ms,
+    }
+    called = await link.call("POST", "/tui/show-toast", body=body, directory=directory)
+    if not called.is_good:
+        log.info("notice.unshown", server=link.url, problem=called.problem)
+    line = {
+        "service": "fallbackd",
+        "level": _LEVELS[notice.variant],
+        "message": notice.text,
+        "extra": {"session": notice.session},
+    }
+    await link.call("POST", "/log", body=line, directory=directory)

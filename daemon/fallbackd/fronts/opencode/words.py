@@ -1,0 +1,108 @@
+"""The state of one session for the person who works in it, as Markdown."""
+
+from datetime import UTC, datetime
+
+from fallbackd.core.exchange import Usage
+from fallbackd.core.redact import excerpt
+from fallbackd.core.state import Session
+from fallbackd.core.suggest import duration
+from fallbackd.core.views import health_entries, health_entry
+from fallbackd.core.words import model_words
+from fallbackd.engine.loop import Engine
+
+MAX_HOPS = 20
+_SIGNS = {"healthy": "✓", "cooldown": "~"}
+_WORDS = {"cooldown": "recovery in", "rate_limited": "out for", "broken": "out for"}
+
+
+def status_words(
+    engine: Engine, name: str | None, session: Session | None, *, verbose: bool
+) -> str:
+    """
+    Args:
+        name: Of the session that was asked for, whether it is on record or not.
+    """
+    now = engine.clock.now()
+    is_on = engine.settings.policy.rescues
+    lines = ["## Model Fallback Status", "", f"**Fallback:** {'enabled' if is_on else 'disabled'}"]
+    if name is not None:
+        lines += ["", "### Current Session", "", f"- Session ID: {_plain(name)}"]
+    if name is not None and session is None:
+        lines.append("- Nothing has been seen of it yet")
+    if session is not None:
+        lines += [
+            f"- Agent: {_plain(session.role or 'unknown')}",
+            f"- Original model: {model_words(session.original)}",
+            f"- Current model: {model_words(session.current)}",
+            f"- Fallback depth: {session.depth}",
+        ]
+        if session.rescue is not None:
+            rescue = session.rescue
+            lines.append(
+                f"- Under way: {model_words(rescue.left)} → {model_words(rescue.to)}, at"
+                f" {rescue.step} ({rescue.reason})"
+            )
+        lines += ["", "### Fallback History", ""]
+        lines += [
+            f"- {_clock(hop.at)} — {model_words(hop.from_backend)} → {model_words(hop.to_backend)}"
+            f" ({hop.reason}, {hop.trigger})"
+            for hop in session.hops[-MAX_HOPS:]
+        ] or ["- None"]
+    lines += ["", "### Model Health", "", *_health(engine, session, now=now)]
+    if verbose and session is not None:
+        lines += _usage(session)
+    return "\n".join(lines) + "\n"
+
+
+def _health(engine: Engine, session: Session | None, *, now: float) -> list[str]:
+    policy, snapshot = engine.settings.policy, engine.snapshot()
+    entries = health_entries(snapshot, policy, now=now, only="unhealthy")
+    for known in () if session is None else (session.original, session.current):
+        if known not in entries:
+            entries[str(known)] = health_entry(known, snapshot, policy, now=now)
+    found = []
+    for name, entry in entries.items():
+        if "/" not in name and (entry["reason"] in ("not_installed", "not_configured")):
+            continue  # a program that nobody has asked for
+        if entry["state"] == "healthy" and not entry["count"]:
+            continue
+        sign = _SIGNS.get(entry["state"], "✗")
+        line = f"- {sign} {model_words(name)}: {entry['state']}"
+        if entry["reason"]:
+            line += f" ({entry['reason']})"
+        if entry["seconds_remaining"] is not None:
+            left = duration(entry["seconds_remaining"])
+            line += f", {_WORDS.get(entry['state'], 'for')} {left}"
+        if entry["count"]:
+            line += f" [{entry['count']} failure{'s' if entry['count'] != 1 else ''}]"
+        found.append(line)
+    return found or ["- All models healthy (no issues detected)"]
+
+
+def _usage(session: Session) -> list[str]:
+    total = [used for _, used in session.usage]
+    costs = [one.cost_usd for one in total if one.cost_usd is not None]
+    whole = Usage(
+        input_tokens=sum(one.input_tokens for one in total),
+        output_tokens=sum(one.output_tokens for one in total),
+        cost_usd=sum(costs) if costs else None,
+    )
+    lines = ["", "### Usage Summary", "", f"- Total: {_spent(whole)}", "", "**By model period:**"]
+    ends = [_clock(one.from_at) for one in session.periods[1:]]
+    for one, end in zip(session.periods, [*ends, "now"], strict=False):
+        when = f"{_clock(one.from_at)} to {end}"
+        lines.append(f"- {model_words(one.backend)}, {when}: {_spent(one.usage)}")
+    return lines
+
+
+def _spent(usage: Usage) -> str:
+    cost = 0.0 if usage.cost_usd is None else usage.cost_usd
+    return f"{usage.input_tokens} tokens in, {usage.output_tokens} out, ${cost:.6f}"
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC")
+
+
+def _plain(text: str) -> str:
+    return excerpt(text, max_chars=200)

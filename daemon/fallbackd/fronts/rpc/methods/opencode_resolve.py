@@ -1,0 +1,29 @@
+"""`opencode.resolve`."""
+
+from typing import TYPE_CHECKING
+
+from fallbackd.fronts.rpc import shapes
+from fallbackd.fronts.rpc.host import Session
+from fallbackd.fronts.rpc.methods.opencode_announce import front_of
+from fallbackd_client.wire.methods.opencode_resolve import METHOD as METHOD
+from fallbackd_client.wire.methods.opencode_resolve import Params, Result
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Engine
+
+
+async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    found = await front_of(session).redirect(
+        server=params.server or "",
+        session=params.session,
+        directory=params.directory or "",
+        agent=params.agent,
+        model=params.model,
+    )
+    return Result(
+        model=found.model or params.model,
+        redirected=found.model is not None,
+        reason=found.reason,
+        retry_at=found.retry_at,
+        candidates=tuple(shapes.verdict(one) for one in found.verdicts),
+    )

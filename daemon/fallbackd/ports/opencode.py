@@ -1,0 +1,60 @@
+"""An opencode server that somebody else runs."""
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Called(Struct, frozen=True, kw_only=True):
+    """What a call was answered with."""
+
+    status: int
+    """Of HTTP; 0: no answer came."""
+    body: Any = None
+    """Its JSON, of any shape; None where it had none, or none that can be read."""
+    problem: str = ""
+    """In words, where it is no success."""
+
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Heard(Struct, frozen=True, kw_only=True):
+    """One event, bare."""
+
+    directory: str
+    """Of the instance that it comes from; empty where the server does not say."""
+    event: Mapping[str, Any]
+    """`{"id", "type", "properties"}`, from outside: any JSON."""
+
+
+class Link(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        directory: str = "",
+        limit_s: float = 15.0,
+    ) -> Called:
+        """One call. Never raises for what the other side does."""
+        ...
+
+    def events(self) -> AsyncGenerator[Heard, None]:
+        """
+        Events of all directories. Ends when the stream does, for whatever reason: also when not
+        even a heartbeat came. To be iterated once; may be asked for again.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class OpenLink(Protocol):
+    def __call__(self, url: str, *, password: str | None) -> Link: ...

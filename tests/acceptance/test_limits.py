@@ -1,0 +1,79 @@
+"""Too much of everything: a clear refusal, nobody else disturbed, and recovery by itself."""
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.support.agents import ECHO, backend_script
+from tests.support.daemon import HANG_S, Daemon, running
+from tests.support.wire import wire
+
+from fallbackd_client.errors import RpcError
+
+WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo end'
+
+
+async def delegate(daemon: Daemon, **params: Any) -> dict[str, Any]:
+    call = {"prompt": "hello", "backend": "echo", "wait": "finished", **params}
+    found: dict[str, Any] = await daemon.client.call("delegate", call)
+    return found
+
+
+async def test_more_unfinished_work_than_is_allowed_is_refused_until_some_ends(
+    tmp_path: Path,
+) -> None:
+    config = (
+        "[defaults]\nmax_running = 1\nmax_unfinished = 3\n"
+        + backend_script(tmp_path / "bin", "echo", ECHO)
+        + backend_script(tmp_path / "bin", "slow", WAITS)
+    )
+    async with running(tmp_path, config) as daemon:
+        begun = [await delegate(daemon, backend="slow", wait="accepted") for _ in range(3)]
+        with pytest.raises(RpcError) as refused:
+            await delegate(daemon)
+        assert refused.value.code == -32004
+        assert refused.value.data["kind"] == "limit"
+        assert refused.value.data["limit"] == 3
+        counts = (await daemon.client.call("status"))["delegations"]
+        assert (counts["running"], counts["queued"]) == (1, 2)
+        (daemon.home / "go").touch()
+        for one in begun:
+            ended = await daemon.client.call("delegation.wait", {"delegation": one["delegation"]})
+            assert ended["state"] == "succeeded"
+        assert (await delegate(daemon))["text"] == "hello"
+
+
+async def test_without_descriptors_callers_wait_work_is_refused_and_all_recovers(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, backend_script(tmp_path / "bin", "echo", ECHO)) as daemon:
+        assert (await delegate(daemon))["text"] == "hello"
+        used = max(int(one.name) for one in Path(f"/proc/{daemon.pid}/fd").iterdir())
+        _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (used + 40, hard))
+        peers = [await anyio.connect_unix(daemon.socket) for _ in range(60)]
+        try:
+            with anyio.fail_after(HANG_S):
+                while "connection.postponed" not in daemon.log():
+                    await anyio.sleep(0.05)
+            with pytest.raises(RpcError) as refused:
+                await delegate(daemon)
+            assert refused.value.code == -32004
+            assert refused.value.data["kind"] == "shortage"
+            assert "file descriptors" in refused.value.message
+            (trouble,) = (await daemon.client.call("status"))["daemon"]["troubles"]
+            assert trouble["kind"] == "shortage"
+            # Silent ones make room: a caller that asks is served.
+            async with wire(daemon.socket) as line:
+                assert (await line.call("daemon.ping"))["result"]["pid"] == daemon.pid
+        finally:
+            for peer in peers:
+                await peer.aclose()
+        with anyio.fail_after(HANG_S):
+            while (await daemon.client.call("status"))["daemon"]["troubles"]:
+                await anyio.sleep(0.05)
+        assert (await delegate(daemon))["text"] == "hello"
+        assert daemon.log().count("connection.postponed") == 1
+        assert "Traceback" not in daemon.log()

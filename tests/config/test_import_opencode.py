@@ -1,0 +1,48 @@
+"""A file of opencode becomes tables that give the same decisions."""
+
+import json
+
+from fallbackd.config.fallback_file import NEWER, OLDER
+from fallbackd.config.import_opencode import read_opencode_file
+from fallbackd.config.load import load
+from fallbackd.core.failures import Reason
+
+FILE = {
+    "enabled": False,
+    "defaults": {
+        "fallbackOn": ["rate_limit", "5xx"],
+        "cooldownMs": 120_000,
+        "retryOriginalAfterMs": 300_000,
+        "maxFallbackDepth": 2,
+    },
+    "agents": {
+        "build": {"fallbackModels": ["a/1", "openrouter/google/gemini-3-pro"]},
+        "*": {"fallbackModels": ["a/2", "nonsense"]},
+    },
+    "patterns": ["acme is tired"],
+    "unknown": 1,
+}
+
+
+def test_what_was_taken_can_be_loaded_and_what_was_not_is_named() -> None:
+    found = read_opencode_file(json.dumps(FILE), path=NEWER, home="/home/u")
+    loaded = load(found.toml(), path="config.toml")
+    assert (loaded.errors, loaded.warnings) == ((), ())
+    role = loaded.policy.roles["build"]
+    assert [one.backend for one in role.chain] == ["a/1", "openrouter/google/gemini-3-pro"]
+    assert role.fallback_on == {Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.SERVER_ERROR}
+    assert (role.max_fallback_depth, role.return_policy) == (2, "new_session")
+    assert [one.backend for one in loaded.policy.roles["*"].chain] == ["a/2"]
+    limit = loaded.policy.reasons[Reason.RATE_LIMIT]
+    assert (limit.window_s, limit.cooldown_s) == (120, 180)
+    assert not loaded.policy.rescues
+    assert [one.rule.reason for one in loaded.signatures] == [Reason.UNKNOWN]
+    said = " ".join(one.what for one in found.left)
+    assert "unknown" in said
+    assert "agents.*.fallbackModels" in said
+
+
+def test_the_older_form_is_said_to_be_migrated() -> None:
+    found = read_opencode_file('{"fallbackModel": "a/1"}', path=OLDER, home="/home/u")
+    assert ("migrated from the older form") in [one.to for one in found.taken]
+    assert load(found.toml(), path="config.toml").policy.roles["*"].chain[0].backend == "a/1"

@@ -1,0 +1,7 @@
+"""A short run of what `make soak` does for ten minutes."""
+
+from tests.soak import fuzz
+
+
+def test_a_thousand_peers_that_misbehave_leave_nothing_behind() -> None:
+    assert fuzz.run(15.0) == 0

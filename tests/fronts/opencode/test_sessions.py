@@ -1,0 +1,272 @@
+"""Sessions of an opencode server: what is done at the server about a turn that fails."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+from tests.support.opencode import DIRECTORY
+from tests.support.playbook import policy_of
+from tests.support.watching import Watching, watching
+
+from fallbackd.core.policy import Policy
+from fallbackd.fronts.opencode.replay import At, Replay
+
+SESSION = "ses_1"
+FIRST = "msg_1f9b96055001aaaaaaaaaaaaaa"
+SECOND = "msg_1f9b96056001bbbbbbbbbbbbbb"
+LATER = "msg_2f9b96056001cccccccccccccc"
+
+
+def policy(**defaults: Any) -> Policy:
+    return policy_of(roles={"build": ["b/m", "c/m"]}, **defaults)
+
+
+async def throttled(w: Watching) -> None:
+    w.server.begins(SESSION, FIRST, "a/m")
+    w.server.retries(SESSION, "Too many requests")
+    await w.rest()
+
+
+def texts(w: Watching) -> list[str]:
+    return ["".join(part.get("text", "") for part in one["parts"]) for one in w.server.prompts]
+
+
+async def test_the_message_is_sent_again_under_an_id_that_sorts_behind_all_others(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await throttled(w)
+        (prompt,) = w.server.prompts
+        assert prompt["messageID"] > FIRST
+        assert prompt["messageID"][:16] == "msg_1f9b96055002"
+        assert [path.rpartition("/")[2] for _, path, _ in w.server.calls] == [
+            "abort",
+            "revert",
+            "prompt_async",
+        ]
+
+
+async def test_messages_that_wait_behind_the_failed_one_are_sent_again_too(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m", parts=[{"type": "text", "text": "one"}])
+        w.server.begins(
+            SESSION, SECOND, "a/m", parts=[{"type": "text", "text": "two"}], is_asked=False
+        )
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert texts(w) == ["one", "two"]
+        assert w.server.prompts[0]["messageID"] < w.server.prompts[1]["messageID"]
+
+
+async def test_what_a_tool_may_have_written_is_not_taken_back(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        w.server.uses_tool(SESSION, "bash")
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert w.server.count("/revert") == 0
+        (text,) = texts(w)
+        assert text.startswith("Continue the task above")
+
+
+async def test_a_turn_that_only_read_is_taken_back(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        w.server.uses_tool(SESSION, "grep")
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert w.server.count("/revert") == 1
+        assert texts(w) == ["do it"]
+
+
+async def test_with_on_partial_fail_a_turn_that_wrote_is_left_as_it_is(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy(on_partial="fail")) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        w.server.uses_tool(SESSION, "write")
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert w.server.calls == []
+        (text,) = w.told("failed")
+        assert "undo the message" in text
+
+
+async def test_a_subagent_is_left_to_its_parent_but_its_model_is_marked(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.open("ses_child", parent=SESSION)
+        w.server.begins("ses_child", FIRST, "a/m")
+        w.server.retries("ses_child", "Too many requests")
+        await w.rest()
+        assert w.server.calls == []
+        assert w.engine.snapshot().health["backend:a/m"].outage is not None  # type: ignore[index]
+
+
+async def test_streams_that_end_without_an_end_are_no_progress(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m", is_asked=False)
+        for _ in range(20):
+            w.server.asks(SESSION, FIRST, "a/m")
+            info = w.server.messages[SESSION][-1]["info"]
+            info |= {"finish": "unknown", "time": {"created": 1.0, "completed": 2.0}}
+            w.server.event("message.updated", sessionID=SESSION, info=info)
+        await w.rest()
+        assert len(w.server.prompts) == 1
+        assert (await w.session()).hops[-1].reason == "stalled"
+
+
+async def test_a_model_that_nobody_knows_is_left_before_it_has_written_anything(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m", is_asked=False)
+        w.server.fails(SESSION, 404, "The model `m` does not exist")
+        await w.rest()
+        assert len(w.server.prompts) == 1
+        assert (await w.session()).hops[-1].reason == "model_not_found"
+
+
+async def test_a_wait_that_is_longer_than_the_servers_own_is_what_the_provider_stated(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        now = w.clock.now()
+        w.server.retries(SESSION, "Too many requests", next=(now + 3600) * 1000)
+        await w.rest()
+        outage = w.engine.snapshot().health["backend:a/m"].outage  # type: ignore[index]
+        assert outage is not None
+        assert outage.source == "provider"
+        assert outage.until_at is not None
+        assert 3590 < outage.until_at - now < 3610
+
+
+async def test_a_user_who_stops_the_turn_is_not_overruled(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        error = {"name": "MessageAbortedError", "data": {"message": "aborted"}}
+        w.server.event("session.error", sessionID=SESSION, error=error)
+        await w.rest()
+        assert w.server.calls == []
+        turn = (await w.session()).turn
+        assert turn is not None
+        assert not turn.running
+
+
+async def test_a_session_that_is_gone_in_the_middle_is_forgotten(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+
+        def delete(path: str) -> None:
+            if path.endswith("/revert"):
+                del w.server.sessions[SESSION]
+
+        w.server.on_call = delete
+        await throttled(w)
+        assert w.server.prompts == []
+        assert await w.watched.session(SESSION) is None
+
+
+# --- interrupted ---------------------------------------------------------------------------------
+
+
+async def lost_at(w: Watching, step: str) -> None:
+    """The server is gone when it is asked for a step."""
+
+    def go_down(path: str) -> None:
+        w.server.is_down = w.server.is_down or path.endswith(step)
+
+    w.server.on_call = go_down
+    await throttled(w)
+    w.server.on_call = lambda _: None
+    w.server.is_down = False
+    w.server.calls.clear()
+
+
+async def resumed(w: Watching) -> str:
+    session = await w.session()
+    assert session.rescue is not None
+    at = At(link=w.server, session=SESSION, directory=DIRECTORY)
+    end = await Replay(w.watched, at, session.rescue).run(is_resumed=True)
+    await w.rest()
+    return end
+
+
+async def test_a_rescue_stays_on_record_while_the_server_is_gone(tmp_path: Path) -> None:
+    steps = {"/abort": "abort", "/revert": "revert", "/prompt_async": "prompt"}
+    for step, on_record in steps.items():
+        place = tmp_path / on_record
+        place.mkdir()
+        async with watching(place, policy()) as w:
+            await lost_at(w, step)
+            rescue = (await w.session()).rescue
+            assert rescue is not None
+            assert rescue.step == on_record
+            assert await resumed(w) == "done"
+            assert texts(w) == ["do it"]
+            session = await w.session()
+            assert (session.rescue, session.current, session.depth) == (None, "b/m", 1)
+
+
+async def test_a_message_that_was_sent_already_is_not_sent_twice(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await lost_at(w, "/prompt_async")
+        rescue = (await w.session()).rescue
+        assert rescue is not None
+        w.server.begins(SESSION, rescue.new_message, "b/m")
+        assert await resumed(w) == "done"
+        assert w.server.prompts == []
+        assert (await w.session()).current == "b/m"
+
+
+async def test_a_session_that_went_on_by_itself_is_left_alone(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await lost_at(w, "/prompt_async")
+        w.server.begins(SESSION, LATER, "a/m")
+        assert await resumed(w) == "failed"
+        assert w.server.calls == []
+        assert "somebody has gone on" in w.told("failed")[0]
+
+
+async def test_what_happened_while_nobody_listened_is_caught_up_with(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        await w.rest()
+        heard, w.server.hear = w.server.hear, lambda _: None
+        w.server.retries(SESSION, "Too many requests")
+        w.server.hear = heard
+        await w.sessions.catch_up([await w.session()])
+        await w.rest()
+        assert len(w.server.prompts) == 1
+        w.server.hear = lambda _: None
+        w.server.answers_with(SESSION)
+        await w.sessions.catch_up([await w.session()])
+        turn = (await w.session()).turn
+        assert turn is not None
+        assert not turn.running
+
+
+async def test_one_session_is_rescued_while_another_one_waits_for_its_server(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        reached, release = anyio.Event(), anyio.Event()
+        answer = w.server.call
+
+        async def slow(method: str, path: str, **more: Any) -> Any:
+            if path == f"/session/{SESSION}/abort":
+                reached.set()
+                await release.wait()
+            return await answer(method, path, **more)
+
+        w.server.call = slow  # type: ignore[method-assign]
+        w.server.begins(SESSION, FIRST, "a/m")
+        w.server.retries(SESSION, "Too many requests")
+        await reached.wait()
+        w.server.begins("ses_2", SECOND, "c/m")
+        w.server.retries("ses_2", "Too many requests")
+        with anyio.fail_after(60):
+            while not (known := await w.watched.session("ses_2")) or known.current != "b/m":
+                await anyio.sleep(0)
+        release.set()
+        await w.rest()
+        assert len(w.server.prompts) == 2

@@ -1,0 +1,1 @@
+"""What takes minutes: `make soak`, or `python -m tests.soak kills`."""

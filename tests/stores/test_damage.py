@@ -1,0 +1,111 @@
+"""Bytes that were lost or overwritten: no start fails, nothing is deleted, records go on."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.stores.contract import NONE
+from tests.stores.records import NOW, a_note, a_session, an_ended, deciding
+
+from fallbackd.core.state import PutDelegation, PutSession
+from fallbackd.stores.sqlite import open_sqlite
+
+PAGE_BYTES = 4096
+SESSIONS = 40
+
+
+@pytest.fixture
+async def whole(tmp_path: Path) -> Path:
+    """A database with a log beside it, as a daemon that was killed leaves it."""
+    path = tmp_path / "whole" / "fallbackd.db"
+    path.parent.mkdir()
+    store = await open_sqlite(path, now=NOW)
+    for number in range(SESSIONS):
+        await store.transact(
+            NONE,
+            deciding(
+                PutSession(a_session(f"s{number}", at=NOW + number)),
+                PutDelegation(an_ended(f"d{number}")),
+                a_note(),
+            ),
+        )
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", kept / f"fallbackd.db{suffix}")
+    await store.aclose()
+    shutil.copy(path, kept / "closed.db")
+    return kept
+
+
+async def sessions_after_the_start(path: Path) -> int:
+    """It starts, says what it lost, and takes new records."""
+    before = path.read_bytes()
+    store = await open_sqlite(path, now=NOW)
+    assert store.problem is None
+    await store.transact(NONE, deciding(a_note("after")))
+    found = store.peek().session_count
+    if store.set_aside and any(".corrupt-" in one for one in store.set_aside):
+        assert Path(store.set_aside[0]).read_bytes() == before  # put aside as it was
+    elif not store.set_aside:
+        assert store.last_seq == (await store.journal(after_seq=0, limit=10_000))[-1].seq
+    await store.aclose()
+    store = await open_sqlite(path, now=NOW)
+    assert (store.problem, store.set_aside) == (None, ())
+    await store.aclose()
+    return found
+
+
+async def test_any_page_may_be_zeroed(whole: Path, tmp_path: Path) -> None:
+    data = (whole / "closed.db").read_bytes()
+    pages = len(data) // PAGE_BYTES
+    assert pages > 10
+    outcomes = set()
+    for page in range(pages):
+        path = tmp_path / f"{page}" / "fallbackd.db"
+        path.parent.mkdir()
+        changed = bytearray(data)
+        changed[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = bytes(PAGE_BYTES)
+        path.write_bytes(changed)
+        outcomes.add(await sessions_after_the_start(path))
+    assert outcomes <= {0, SESSIONS}
+
+
+async def test_the_file_may_end_anywhere(whole: Path, tmp_path: Path) -> None:
+    data = (whole / "closed.db").read_bytes()
+    for number, size in enumerate([1, 99, 100, 4095, 4096, 5000, len(data) // 2, len(data) - 1]):
+        path = tmp_path / f"{number}" / "fallbackd.db"
+        path.parent.mkdir()
+        path.write_bytes(data[:size])
+        # The last bytes of a page may be unused.
+        is_cut = size < len(data) - 1
+        assert await sessions_after_the_start(path) in ((0,) if is_cut else (0, SESSIONS))
+
+
+async def test_the_log_may_end_anywhere_and_what_came_before_is_there(
+    whole: Path, tmp_path: Path
+) -> None:
+    log = (whole / "fallbackd.db-wal").read_bytes()
+    assert len(log) > 20 * PAGE_BYTES
+    found = []
+    for number in range(12):
+        path = tmp_path / f"{number}" / "fallbackd.db"
+        path.parent.mkdir()
+        shutil.copy(whole / "fallbackd.db", path)
+        Path(f"{path}-wal").write_bytes(log[: len(log) * number // 11])
+        found.append(await sessions_after_the_start(path))
+    assert found == sorted(found)
+    assert found[-1] == SESSIONS
+    assert len(set(found)) > 3
+
+
+async def test_overwritten_bytes_of_the_log_cost_what_follows_them_alone(
+    whole: Path, tmp_path: Path
+) -> None:
+    log = bytearray((whole / "fallbackd.db-wal").read_bytes())
+    middle = len(log) // 2
+    log[middle : middle + 10] = b"0123456789"
+    path = tmp_path / "fallbackd.db"
+    shutil.copy(whole / "fallbackd.db", path)
+    Path(f"{path}-wal").write_bytes(log)
+    assert 0 < await sessions_after_the_start(path) < SESSIONS

@@ -1,0 +1,83 @@
+"""A front that watches a double of an opencode server, over a real engine."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from msgspec import structs
+from tests.support.clock import ManualClock
+from tests.support.opencode import DIRECTORY, OpencodeDouble
+from tests.support.running_engine import HANG_S, engine_in, settings
+
+from fallbackd.core.policy import Policy
+from fallbackd.core.rules import Rule
+from fallbackd.core.state import Session
+from fallbackd.engine.loop import Engine
+from fallbackd.engine.watched import Watched, Where
+from fallbackd.fronts.opencode.sessions import Sessions
+
+
+class NoFiles:
+    """Projects that say nothing of their own."""
+
+    async def look(self, directory: str) -> None:
+        pass
+
+    def rules(self, directory: str) -> tuple[Rule, ...]:
+        return ()
+
+
+class Watching:
+    def __init__(
+        self, engine: Engine, clock: ManualClock, server: OpencodeDouble, sessions: Sessions
+    ) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.server = server
+        self.sessions = sessions
+        self.watched = Watched(engine)
+        self.notices: list[Mapping[str, Any]] = []
+
+    async def rest(self) -> None:
+        """Until everything that was heard is done."""
+        with anyio.fail_after(HANG_S):
+            while any(one.is_working for one in self.sessions._tracks.values()):
+                await anyio.sleep(0)
+
+    async def session(self, name: str = "ses_1") -> Session:
+        found = await self.watched.session(name)
+        assert found is not None, f"no session {name}"
+        return found
+
+    def told(self, kind: str) -> list[str]:
+        return [str(one["text"]) for one in self.notices if one["notice"] == kind]
+
+    def where(self, name: str = "ses_1", agent: str | None = "build") -> Where:
+        return Where(session=name, server=self.server.url, project=DIRECTORY, agent=agent)
+
+
+@asynccontextmanager
+async def watching(
+    place: Path, policy: Policy, *, clock: ManualClock | None = None, **world: Any
+) -> AsyncIterator[Watching]:
+    clock = clock or ManualClock()
+    config = structs.replace(settings(), policy=policy)
+    async with engine_in(place, config, clock=clock, **world) as engine:
+        server = OpencodeDouble(now=clock.now)
+        async with anyio.create_task_group() as tasks:
+            sessions = Sessions(
+                Watched(engine), server, NoFiles(), lambda work: tasks.start_soon(work)
+            )
+            server.hear = lambda event: sessions.hear(event, directory=DIRECTORY)
+            found = Watching(engine, clock, server, sessions)
+            engine.subscribe(
+                lambda told: (
+                    found.notices.append(told.note.fields)
+                    if getattr(getattr(told, "note", None), "kind", "") == "session.notice"
+                    else None
+                )
+            )
+            yield found
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,108 @@
+"""Calls to an opencode server over real connections: what comes back whatever it does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from fallbackd.ports.opencode import Heard
+from fallbackd.transports.opencode_link import OpencodeLink
+
+PLAIN = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+MOVED = b"HTTP/1.1 302 X\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+
+
+def plain(status: int, body: bytes) -> bytes:
+    return PLAIN % (status, len(body), body)
+
+
+class Served:
+    def __init__(self, answers: Mapping[str, bytes]) -> None:
+        self.answers = answers
+        self.requests: list[bytes] = []
+        self.url = ""
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.requests.append(head)
+            path = head.split(b" ")[1].decode().partition("?")[0]
+            answer = self.answers.get(path)
+            if answer is not None:
+                writer.write(answer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def link(
+    answers: Mapping[str, bytes], *, password: str | None = None
+) -> AsyncIterator[tuple[OpencodeLink, Served]]:
+    served = Served(answers)
+    server = await asyncio.start_server(served.connected, "127.0.0.1", 0)
+    served.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    found = OpencodeLink(served.url + "/", password=password)
+    try:
+        yield found, served
+    finally:
+        await found.aclose()
+        server.close()
+
+
+async def heard(found: OpencodeLink) -> list[Heard]:
+    return [one async for one in found.events()]
+
+
+async def test_a_call_names_its_directory_and_carries_its_password() -> None:
+    async with link({"/session": plain(200, b'{"id": "ses_1"}')}, password="pw") as (one, served):
+        called = await one.call("POST", "/session", body={"a": 1}, directory="/a b")
+        assert (called.status, called.body) == (200, {"id": "ses_1"})
+        assert b"POST /session?directory=%2Fa+b " in served.requests[0]
+        assert b"Authorization: Basic b3BlbmNvZGU6cHc=" in served.requests[0]
+        assert "pw" not in repr(one)
+
+
+async def test_whatever_goes_wrong_is_an_answer() -> None:
+    answers = {
+        "/no": plain(409, b'{"name": "SessionBusyError", "data": {"message": "busy"}}'),
+        "/garbage": plain(200, b"<<<"),
+        "/empty": b"HTTP/1.1 204 No Content\r\n\r\n",
+        "/elsewhere": MOVED,
+    }
+    async with link(answers) as (one, _):
+        assert (await one.call("GET", "/no")).problem == "HTTP 409: busy"
+        garbage = await one.call("GET", "/garbage")
+        assert not garbage.is_good
+        assert (await one.call("GET", "/empty")).is_good
+        assert (await one.call("GET", "/elsewhere")).status == 302
+        assert (await one.call("GET", "/closed")).status == 0
+    assert (await OpencodeLink("http://127.0.0.1:9", password=None).call("GET", "/")).status == 0
+
+
+async def test_events_come_bare_with_their_directory_and_broken_ones_are_passed_over() -> None:
+    body = (
+        b'data: {"directory": "/w", "payload": {"type": "a", "properties": {}}}\n\n'
+        b": a comment\n\ndata: not json\n\ndata: []\n\ndata: {}\n\n"
+        b'data: {"type": "b", "properties": {}}\n\n'
+    )
+    async with link({"/global/event": STREAM + body}) as (one, _):
+        found = await heard(one)
+        assert [(each.directory, each.event["type"]) for each in found] == [("/w", "a"), ("", "b")]
+
+
+async def test_an_older_server_has_its_events_elsewhere() -> None:
+    answers = {
+        "/global/event": plain(404, b"{}"),
+        "/event": STREAM + b'data: {"type": "a", "properties": {}}\n\n',
+    }
+    async with link(answers) as (one, _):
+        assert [each.event["type"] for each in await heard(one)] == ["a"]
+
+
+async def test_a_server_that_is_not_there_has_no_events() -> None:
+    one = OpencodeLink("http://127.0.0.1:9", password=None)
+    assert await heard(one) == []
+    await one.aclose()
