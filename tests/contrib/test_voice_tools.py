@@ -174,6 +174,7 @@ def test_an_assembled_prompt_says_goal_steps_and_place(agent: Any) -> None:
     assert found["platform"] == "codex"
     assert found["length"] == len(found["prompt"])
     assert found["tokens_est"] == 10 * len(found["prompt"].split())
+    # Case 000-122.
     bare = {"goal": "three plain words", "subgoals": [], "platform": "codex"}
     found = agent.local_delegate_assemble(bare)["result"]
     assert {"prompt", "platform", "length", "tokens_est"} <= set(found)
