@@ -179,7 +179,6 @@ def _look(
         scopes = tuple(one for one in scopes if not is_missing_model(health.get(one)))
     state, record = worst(health, scopes, now=now)
     outage = None if record is None else record.outage
-    scope = None if record is None or state.state == "healthy" else record.scope
     reason = None if outage is None else outage.reason.value
     until_at = state.until_at
     budget_until_at = meter.over_cap_until(
@@ -191,22 +190,26 @@ def _look(
     if state.state in ("healthy", "cooldown") and budget_until_at is not None:
         word, until_at, returns_at = "rate_limited", budget_until_at, budget_until_at
         reason, stated = Reason.LOCAL_BUDGET.value, False
+    plain = Verdict(
+        backend=backend.id,
+        model=model,
+        verdict="healthy",
+        state=word,
+        tier=entry.tier,
+        credential=credential,
+        scope=None if record is None or state.state == "healthy" else record.scope,
+    )
 
     def refuse(verdict: VerdictWord, why: str | None = reason) -> _Seen:
         return _Seen(
             entry=entry,
             choice=None,
-            verdict=Verdict(
-                backend=backend.id,
-                model=model,
+            verdict=structs.replace(
+                plain,
                 verdict=verdict,
                 reason=why,
                 detail=None if outage is None else outage.detail,
-                state=word,
                 until_at=until_at,
-                tier=entry.tier,
-                credential=credential,
-                scope=scope,
             ),
             returns_at=returns_at,
             stated=stated,
@@ -272,17 +275,12 @@ def _look(
             credential=credential,
             trial_scopes=trial_scopes,
         ),
-        verdict=Verdict(
-            backend=backend.id,
-            model=model,
+        verdict=structs.replace(
+            plain,
             verdict=verdict,
             reason=reason if verdict != "healthy" else None,
             detail=outage.detail if outage is not None and verdict != "healthy" else None,
-            state=state.state,
             until_at=until_at,
-            tier=entry.tier,
-            credential=credential,
-            scope=scope,
         ),
         rank=2 if backend.kind == IN_SESSION_KIND else int(state.state == "cooldown"),
     )
