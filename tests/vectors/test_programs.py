@@ -194,7 +194,7 @@ async def test_the_same_call_with_the_same_end_again_and_again_is_ended(
     event: dict[str, Any], tmp_path: Path
 ) -> None:
     line = json.dumps(event).replace('"callID": "c"', '"callID": "c\'$n\'"')
-    body = READS + f"n=0\nwhile [ $n -lt 500 ]; do echo '{line}'; n=$((n + 1)); sleep 0.16; done\n"
+    body = READS + f"n=0\nwhile [ $n -lt 500 ]; do echo '{line}'; n=$((n + 1)); sleep 0.05; done\n"
     body += 'touch "$PLACE/by-itself"; exec sleep 1000'
     p = agent("p", script(tmp_path, "p", body), "--format=json", kind="opencode", stall_s=450)
     b = agent("b", script(tmp_path, "b", ANSWERS))
