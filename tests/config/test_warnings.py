@@ -152,7 +152,10 @@ CASES: list[tuple[str, list[str]]] = [
         '[backends.hermes-api]\nbase_url = "ftp://x"',
         [
             'backends.hermes-api.base_url: "ftp://x": must begin with http:// or https:// '
-            "and a host; it is left out."
+            "and a host; it is left out.",
+            'backends.hermes-api: its "base_url" cannot be used: set backends.hermes-api.base_url '
+            "to the address of its API, with http:// or https://. Until then nothing is sent, and "
+            "127.0.0.1:8088 is not asked in its place.",
         ],
     ),
     (
@@ -281,11 +284,11 @@ def test_what_is_wrong_is_said_with_its_path_value_and_what_is_used(
         ),
         (
             '[backends.hermes-api]\nbase_url = "http://me:hunter2hunter2@host/v1"',
-            ["backends.hermes-api.base_url"],
+            ["backends.hermes-api.base_url", "backends.hermes-api"],
         ),
         (
             '[backends.hermes-api]\nbase_url = "http://host/v1?api_key=hunter2hunter2hunter2"',
-            ["backends.hermes-api.base_url"],
+            ["backends.hermes-api.base_url", "backends.hermes-api"],
         ),
     ],
 )

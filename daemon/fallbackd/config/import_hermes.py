@@ -116,7 +116,8 @@ def _take(
     if address is None:
         report.leave(
             f"{where}.base_url",
-            f"no address of provider {provider!r} is known; set base_url in [backends] {name!r}",
+            f"no address of provider {provider!r} is known: {name} stays in the chain, but is"
+            " passed over as not_configured until base_url is set in its table of [backends]",
         )
     else:
         made["base_url"] = address
