@@ -78,6 +78,21 @@ def test_what_cannot_be_taken_is_said(text: str, what: str, why: str) -> None:
     assert whys(found)[what].startswith(why)
 
 
+def test_other_keys_about_providers_are_said_to_be_left() -> None:
+    found = hermes(
+        fallback_model=entry(),
+        credential_pool_strategies={"openrouter": "round_robin"},
+        custom_providers=[{"name": "corp"}],
+        provider_routing={"sort": "price"},
+        terminal={"backend": "local"},
+    )
+    left = whys(found)
+    assert "credential_strategy" in left["credential_pool_strategies"]
+    assert {"custom_providers", "provider_routing"} <= left.keys()
+    assert "terminal" not in left
+    assert chain(found) == ["openrouter/m"]
+
+
 @pytest.mark.parametrize("field", ["key_env", "api_key_env"])
 def test_a_key_is_taken_by_the_name_of_its_variable_alone(field: str) -> None:
     found = hermes(fallback_providers=[entry("a", api_key="inline-secret", **{field: "KX"})])

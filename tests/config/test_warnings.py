@@ -312,6 +312,16 @@ def test_the_neighbours_of_a_bad_field_are_in_force() -> None:
     assert len(found.warnings) == 2
 
 
+def test_a_bad_word_does_not_lift_the_rule_of_its_neighbours() -> None:
+    text = '[roles.judge]\nmust_differ_from = ["author", 7, "", "gpt", "author"]'
+    found = load(text, path="config.toml")
+    assert found.policy.roles["judge"].must_differ_from == ("author", "gpt")
+    assert [str(one) for one in found.warnings] == [
+        "roles.judge.must_differ_from[1]: 7: must be text of 1 to 200 characters; it is left out.",
+        'roles.judge.must_differ_from[2]: "": must be text of 1 to 200 characters; it is left out.',
+    ]
+
+
 def test_a_backend_without_its_command_is_shown_but_not_used() -> None:
     found = load('[backends.acme]\nkind = "generic-cli"', path="config.toml")
     assert found.policy.backends[BackendId("acme")].enabled is False
