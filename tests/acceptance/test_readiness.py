@@ -133,5 +133,7 @@ async def test_a_mistyped_address_sends_no_key_to_the_usual_host(tmp_path: Path)
         assert hosts == ["api.openai.com"], "of the one that wrote no address, and no other"
         with pytest.raises(RpcError) as refused:
             await daemon.client.call("resolve", {"backend": "corp", "chain": ["corp"]})
-        [verdict] = refused.value.data["candidates"]
+        data = refused.value.data
+        assert isinstance(data, dict)
+        [verdict] = data["candidates"]
         assert (verdict["verdict"], verdict["backend"]) == ("not_configured", "corp")
