@@ -218,6 +218,8 @@ def _look(
 
     if not backend.enabled:
         return refuse("disabled", "switched off in the configuration")
+    if backend.lacks is not None:
+        return refuse("not_configured", backend.lacks)
     if credential is None and backend.credentials:
         return refuse("tried", "each of its credentials has failed for this work")
     key = candidate_key(backend.id, entry.model)

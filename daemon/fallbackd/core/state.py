@@ -340,6 +340,9 @@ class Meter(Struct, frozen=True, kw_only=True):
     last_credential: str | None = None
     demand: tuple[tuple[int, int, int], ...] = ()
     """(minute since the epoch, first attempts, further attempts), oldest first, few minutes."""
+    spent: tuple[tuple[int, int, int, float | None], ...] = ()
+    """(minute since the epoch, input tokens, output tokens, cost in USD), oldest first, one hour;
+    the cost is null where nobody has said it."""
     days: tuple[DayUse, ...] = ()
     """Oldest first, of the last 31 days (UTC) that saw any use."""
 
