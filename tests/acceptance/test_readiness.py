@@ -34,6 +34,7 @@ def rungs(status: dict[str, Any], name: str) -> dict[str, tuple[bool | None, str
 
 
 async def test_each_rung_is_climbed_for_free_and_once_in_thirty_seconds(tmp_path: Path) -> None:
+    """With cases 002-532 and field-771."""
     clock = ManualClock()
     body = 'echo "$*" >> "$0.asked"; [ "$1" = --version ] && echo tool 1.2.3'
     cli = program(tmp_path / "bin", "tool", body)

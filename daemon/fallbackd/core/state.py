@@ -54,6 +54,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     tier: str | None = None
     credential: str | None = None
     """Label of the one that would make the call."""
+    scope: str | None = None
+    """What the state is kept for, where it is another one than healthy."""
 
 
 EffectsWord = Literal["none", "possible", "seen"]
