@@ -410,6 +410,48 @@ def test_the_request_may_name_whom_to_differ_from() -> None:
     assert question(play, "d2").kind == "must_differ"
 
 
+def offered(play: Playbook, choice: str) -> str:
+    return next(one.text for one in question(play).options if one.choice == choice)
+
+
+def test_the_question_about_an_outage_names_the_family_that_must_differ() -> None:
+    play = court().when(HealthMarked(target="codex", reason="auth"))
+    play.when(delegate("d1", session="s", role="judge"))
+    assert question(play).kind == "outage"
+    assert offered(play, "use:claude") == "let claude do it (of the author's family claude)"
+    assert question(play).text.endswith(
+        "By the rules they may not: claude is of the author's family claude."
+    )
+
+
+def test_the_question_about_an_outage_names_what_costs_money() -> None:
+    made = role("validator", "codex", "met", "free")
+    play = of(made, "codex", backend("met", cost="metered"), "free")
+    play.when(HealthMarked(target="codex", reason="auth"), delegate("d1", role="judge"))
+    assert question(play).kind == "outage"
+    assert offered(play, "use:met") == "let met do it (metered)"
+    assert offered(play, "use:free") == "let free do it"
+    assert question(play).text.endswith("By the rules they may not: met is metered.")
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "said"),
+    [
+        ({"must_differ_from": ("gpt",)}, "codex2", "of the family gpt, which this role rules out"),
+        ({"must_differ_from": ("gpt",)}, "dark", "of a family that nobody knows, perhaps that of"),
+        ({"must_differ_from": ("author",)}, "codex2", "of the family gpt, perhaps that of the"),
+        ({}, "codex2", "let codex2 do it"),
+    ],
+)
+def test_each_choice_says_why_the_rules_forbid_it(
+    rules: dict[str, Any], name: str, said: str
+) -> None:
+    made = role("adversarial", "codex", "codex2", "dark", **rules)
+    play = of(made, "codex", backend("codex2", family="gpt"), "dark")
+    play.when(HealthMarked(target="codex", reason="auth"), delegate("d1", role="judge"))
+    assert said in offered(play, f"use:{name}")
+
+
 # --- money -------------------------------------------------------------------------------------
 
 PAID = (backend("plan", cost="subscription"), backend("paid", cost="metered"))

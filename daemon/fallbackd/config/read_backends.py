@@ -23,7 +23,7 @@ from fallbackd.config.read_http import (
 from fallbackd.config.schema import BackendTable
 from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Backend
+from fallbackd.core.policy import HTTP_KINDS, Backend
 from fallbackd.core.redact import redact, redact_command
 from fallbackd.core.scopes import owner_of
 
@@ -126,7 +126,7 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     lacks = lack_of_address(kind, raw, given, path, say)
 
     credentials = read_credentials(
-        given.pop("credentials", None), path, say, is_http=kind in profiles.HTTP_KINDS
+        given.pop("credentials", None), path, say, is_http=kind in HTTP_KINDS
     )
     options = msgspec.structs.replace(
         options, **{name: given[name] for name in _OF_OPTIONS & given.keys()}

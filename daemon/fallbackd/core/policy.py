@@ -309,6 +309,11 @@ HOPPING = frozenset(reason for reason, flags in FLAGS.items() if flags.hop)
 IN_SESSION_KIND = "in-session"
 """The kind of backend that does nothing: the work is handed back to the caller."""
 
+HTTP_KINDS = frozenset(
+    {"anthropic-http", "google-http", "hermes-api", "openai-http", "openrouter-http"}
+)
+"""Kinds whose calls start no process on this machine."""
+
 OPENCODE = BackendId("opencode")
 """Whose limits a `provider/model` id shares."""
 _IMPLICIT = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(?:/[\w.:@+-]{1,200})+", re.ASCII)

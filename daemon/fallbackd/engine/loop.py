@@ -297,6 +297,11 @@ class Engine(Performer):
         usage: Usage | None = None,
         next_lease: bool = False,
         owner: str | None = None,
+        role: str | None = None,
+        chain: tuple[Entry, ...] | None = None,
+        prompt_tokens: int | None = None,
+        allow_metered: bool = False,
+        differs_from: tuple[str, ...] = (),
     ) -> ReportAnswer:
         name = BackendId(backend)
         failure = None
@@ -319,6 +324,11 @@ class Engine(Performer):
                 usage=usage or Usage(),
                 next_lease=self._minted_lease() if next_lease else None,
                 owner=owner,
+                role=role,
+                chain=chain,
+                prompt_tokens=prompt_tokens,
+                allow_metered=allow_metered,
+                differs_from=await authors.families(self.store, self.settings.policy, differs_from),
                 luck=self.world.luck(),
             )
         )
