@@ -36,6 +36,7 @@ async def get(daemon: Daemon, delegation: str) -> dict[str, Any]:
 
 
 async def test_unfinished_work_goes_on_and_everything_else_is_as_it_was(tmp_path: Path) -> None:
+    """With case 004-684."""
     async with running(tmp_path, config_of(tmp_path)) as daemon:
         hopped = await daemon.client.call(
             "delegate", {"prompt": "x", "backend": "first", "session": "s1", "wait": "finished"}
@@ -167,3 +168,39 @@ async def test_the_journal_goes_on_where_it_was(tmp_path: Path) -> None:
         after = await next_events(daemon.socket, 8, kinds=kinds, since=0)
         assert after[:4] == [{**one, "subscription": after[0]["subscription"]} for one in before]
         assert after[4]["seq"] > before[-1]["seq"]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_work_that_no_record_knows_of_is_ended_before_any_other_begins(
+    tmp_path: Path, *, is_old: bool
+) -> None:
+    """The database was damaged, or is an older copy of it."""
+    async with running(tmp_path, config_of(tmp_path)) as daemon:
+        database = daemon.state_dir / "fallbackd.db"
+        await daemon.stop()
+        kept = {path: path.read_bytes() for path in daemon.state_dir.glob("fallbackd.db*")}
+        await daemon.start()
+        begun = await daemon.client.call(
+            "delegate",
+            {"prompt": "x", "backend": "hangs", "cwd": str(tmp_path), "settle_s": 60},
+        )
+        assert begun["state"] == "running"
+        pids = [(daemon.home / f"{name}.pid").read_text().strip() for name in ("self", "far")]
+        await daemon.kill()
+        for path in daemon.state_dir.glob("fallbackd.db*"):
+            path.unlink()
+        if is_old:
+            for path, content in kept.items():
+                path.write_bytes(content)
+                path.chmod(0o600)
+        else:
+            database.write_bytes(b"no database at all" * 1000)
+            database.chmod(0o600)
+        await daemon.start()
+        done = await daemon.client.call(
+            "delegate",
+            {"prompt": "x", "backend": "works", "cwd": str(tmp_path), "wait": "finished"},
+        )
+        assert done["state"] == "succeeded"
+        for pid in pids:
+            assert not Path(f"/proc/{pid}").exists()

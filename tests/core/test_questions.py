@@ -357,6 +357,24 @@ def test_a_verdict_comes_from_another_family_than_the_work() -> None:
     assert [one.verdict for one in found.verdicts] == ["must_differ", "chosen"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "gives"),
+    [
+        ({}, "claude"),
+        ({"lease": "l1"}, None),
+        ({"session": "t"}, None),
+        ({"session": "s"}, "codex"),
+    ],
+)
+def test_without_a_conversation_there_is_no_author_but_for_whoever_makes_the_call(
+    asked: dict[str, Any], gives: str | None
+) -> None:
+    play = court("claude", "codex").when(ResolveRequested(role="judge", **asked))
+    found = play.decision.answer
+    assert isinstance(found, Resolution)
+    assert found.backend == gives
+
+
 def test_a_judge_of_the_family_of_the_author_is_a_question_and_no_verdict() -> None:
     play = court().when(HealthMarked(target="codex", reason="rate_limit", ttl_s=9000))
     play.then_whatever()

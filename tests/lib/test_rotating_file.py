@@ -13,6 +13,7 @@ def mode(path: Path) -> int:
 def test_the_first_line_makes_the_file_and_its_directory_for_the_owner_alone(
     tmp_path: Path,
 ) -> None:
+    """Case 001-282."""
     path = tmp_path / "logs" / "sessions.log"
     RotatingFile(str(path)).add("one")
     assert path.read_text() == "one\n"
@@ -20,6 +21,7 @@ def test_the_first_line_makes_the_file_and_its_directory_for_the_owner_alone(
 
 
 def test_trouble_is_told_once_and_again_after_it_was_over(tmp_path: Path) -> None:
+    """With case 001-280."""
     told: list[str] = []
     blocked = tmp_path / "logs"
     blocked.write_text("a file where the directory should be")

@@ -26,6 +26,7 @@ from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.http import HttpTransport
+from fallbackd.transports.leftovers import end_leftover
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
 from fallbackd.transports.opencode_link import OpencodeLink
 from fallbackd.transports.probe import FreeProbe
@@ -35,6 +36,8 @@ from fallbackd.transports.running import RunnerLimits
 from fallbackd.transports.secrets import Secrets
 from fallbackd.transports.served import ServedTransport
 
+STRAY_BOUND_S = 10.0
+"""How long KILL may take at an attempt that nobody knows of."""
 ALIVE_KEY = "alive_at"
 BOOT_KEY = "boot_id"
 OFFSET_KEY = "clock_offset_s"
@@ -131,6 +134,12 @@ def build(
             return http
         return processes
 
+    async def end_stray(directory: str, *, attempt: str) -> bool:
+        exit = await end_leftover(
+            directory, attempt=attempt, grace_s=defaults.stop_grace_s, bound_s=STRAY_BOUND_S
+        )
+        return exit is None or exit.gone
+
     async def attach(*, attempt: str, directory: str) -> Running | None:
         return await begun_by(directory).attach(attempt=attempt, directory=directory)
 
@@ -150,6 +159,7 @@ def build(
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
         attach=attach,
+        end_leftover=end_stray,
         boot_id=clock.boot_id(),
         variables_of=read_variables,
         open_window=windows.open,

@@ -49,13 +49,16 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
         idle_s = draft.now - session.last_used_at
         preferred = session.answered_by if idle_s < policy.defaults.idle_s else None
     role = None if event.role is None else find_role(policy, event.role)
+    differs_from = event.differs_from
+    if differs_from is None and event.session is None and event.lease is None:
+        differs_from = ()  # only a look, in no conversation: there is no author to differ from
     rules = rules_for(
         policy,
         role,
         session,
         candidates,
         allow_metered=event.allow_metered,
-        differs_from=event.differs_from,
+        differs_from=differs_from,
     )
     request = Request(
         prompt_tokens=event.prompt_tokens,

@@ -186,6 +186,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     implicit: bool = False
     """Not configured by itself: a `provider/model` that some chain or caller names."""
     enabled: bool = True
+    lacks: str | None = None
+    """What the configuration has to say before it can be used, in words: it is passed over."""
     model: str | None = None
     provider: str | None = None
     """Host or name of the provider, where it is known: scope `provider:…`."""

@@ -1,6 +1,7 @@
 """
-Files that a killed daemon or runner left half made: drafts, and directories of work that was
-never taken on. Looked for once, after the start, while work goes on.
+What a killed daemon or runner left: drafts, directories of work that was never taken on, and
+attempts that run and that no record knows of, since the database was lost or is an older one.
+Looked for once, after the start; nothing new is begun before such attempts are ended.
 """
 
 from collections.abc import Callable, Collection
@@ -11,6 +12,7 @@ import structlog
 
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.runs import Runs
+from fallbackd.engine.world import EndLeftover
 from fallbackd.ports.store import Store
 
 log = structlog.get_logger("leftovers")
@@ -48,6 +50,42 @@ async def _tidy(runs: Runs, store: Store, before: Names, active: Callable[[], Na
             removed += 1
     if removed:
         log.info("runs.removed", directories=removed, why="never taken on")
+
+
+async def end_strays(runs: Runs, before: Names, active: Names, end: EndLeftover) -> list[str]:
+    """
+    End attempts that run without a record: two agents must not work in one place.
+
+    Returns:
+        A sentence for each that could not be proven gone.
+    """
+    found = await anyio.to_thread.run_sync(_strays, runs, set(before) - set(active))
+    left: list[str] = []
+
+    async def stop(directory: Path, attempt: str) -> None:
+        try:
+            is_gone = await end(str(directory), attempt=attempt)
+        except Exception:  # damaged records must not keep the daemon from starting
+            log.exception("stray.broke", attempt=attempt)
+            is_gone = False
+        log.warning("stray.ended" if is_gone else "stray.survived", attempt=attempt)
+        if not is_gone:
+            left.append(f"{attempt} ({directory}/attempt.json has its pid)")
+
+    async with anyio.create_task_group() as tasks:
+        for directory, attempt in found:
+            tasks.start_soon(stop, directory, attempt)
+    return left
+
+
+def _strays(runs: Runs, names: Names) -> list[tuple[Path, str]]:
+    found = []
+    for delegation in sorted(names):
+        for claim in runs.path(delegation).glob("[0-9]*/claim"):
+            directory = claim.parent
+            if directory.name.isdigit() and not (directory / "exit.json").exists():
+                found.append((directory, f"{delegation}.{directory.name}"))
+    return found
 
 
 def list_directories(root: Path) -> list[DelegationId]:

@@ -36,7 +36,7 @@ from fallbackd.core.state import Decision, Delegation, Journaled, Keys, Snapshot
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.ladder import Ladder
-from fallbackd.engine.leftovers import list_directories, tidy
+from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
 from fallbackd.engine.live import LiveAttempt, Prepared, Progress
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.runs import Runs
@@ -105,6 +105,7 @@ class Performer:
         self._wakes = Wakes(clock, self._woken)
         self._tasks: TaskGroup | None = None
         self._freed = anyio.Event()
+        self._strays_ended = anyio.Event()
         self._shifted_s = 0.0
         """By how much the clock was set since the start, in sum."""
 
@@ -115,12 +116,24 @@ class Performer:
         before = await anyio.to_thread.run_sync(list_directories, self.runs.root)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
+            tasks.start_soon(self._end_strays, before, tuple(self.store.peek().active))
             await self._resume()
             tasks.start_soon(self._wakes.run)
             await self.readiness.look(self.settings.policy.backends)
             ready()
             await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
             await anyio.sleep_forever()
+
+    async def _end_strays(self, before: Names, active: Names) -> None:
+        left = await end_strays(self.runs, before, active, self.world.end_leftover)
+        if left:
+            self.hold_work(
+                "stray",
+                "attempts that no record knows of could not be stopped: "
+                + ", ".join(left)
+                + "; end their processes, then start the daemon again",
+            )
+        self._strays_ended.set()
 
     async def _resume(self) -> None:
         """Go on with what an earlier run has left unfinished."""
@@ -283,6 +296,8 @@ class Performer:
                     missing=tuple(name for name in held.missing if name in allowed),
                     delegation=delegation,
                 )
+                if not live.order.taken_up:
+                    await self._strays_ended.wait()
                 await run_attempt(self, live, prepared)
         finally:
             self._live.pop(live.order.attempt, None)

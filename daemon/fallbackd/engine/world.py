@@ -38,6 +38,17 @@ class Attach(Protocol):
         ...
 
 
+class EndLeftover(Protocol):
+    async def __call__(self, directory: str, *, attempt: str) -> bool:
+        """End what runs for an attempt that nobody knows. Whether it is proven gone."""
+        ...
+
+
+async def nobody_is_left(directory: str, *, attempt: str) -> bool:
+    """Where no attempt outlives the daemon."""
+    return True
+
+
 async def nothing_is_left(*, attempt: str, directory: str) -> Running | None:
     """Where no attempt outlives the daemon."""
     return None
@@ -92,6 +103,7 @@ class World(Struct, frozen=True, kw_only=True):
     has_route: Callable[[], bool] = lambda: True
     """Whether this machine has a way out: a default route."""
     attach: Attach = nothing_is_left
+    end_leftover: EndLeftover = nobody_is_left
     boot_id: str = ""
     """Of this boot of the machine."""
     variables_of: Callable[[int, tuple[str, ...]], Mapping[str, str]] = lambda _pid, _names: {}

@@ -409,7 +409,7 @@ async def test_suggest_and_usage_answer_without_any_history() -> None:
     async with front() as served:
         found = await result(served, "suggest", goal="g")
         assert (found["suggestion"], found["eta_s"], found["eta_display"]) == ("codex", 300, "5m")
-        assert await result(served, "usage") == {"usage": []}
+        assert await result(served, "usage") == {"usage": [], "warnings": []}
 
 
 async def test_the_contract_describes_itself() -> None:
