@@ -236,7 +236,7 @@ def _look(
         and (backend.provider or backend.id) == request.not_provider
     ):
         return refuse("same_as_failed", "the same provider rejected the form of the request")
-    if request.local_only and not backend.loopback:
+    if request.local_only and not backend.is_local:
         return refuse("local_network", "this machine has no network")
     if state.state == "paused":
         pause = None if record is None else record.pause

@@ -275,13 +275,15 @@ def cancel_requested(draft: Draft, event: CancelRequested) -> Decision:
     if delegation is None or delegation.is_ended or delegation.outcome is not None:
         return draft.finish()
     session = session_of(draft, delegation)
-    delegation = structs.replace(delegation, cancelling=True)
+    why = event.why or BY_CALLER
+    if not delegation.cancelling:
+        delegation = structs.replace(delegation, cancelling=True, message=event.why)
     running = delegation.running
     draft.tell(delegation, "cancel requested", outcome="stops the work")
     if running is None:
-        end(draft, delegation, session, state="cancelled", message=BY_CALLER)
+        end(draft, delegation, session, state="cancelled", message=why)
         return draft.finish()
-    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, BY_CALLER))
+    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, why))
     stop_below(draft, delegation)
     return draft.finish()
 

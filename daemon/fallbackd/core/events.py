@@ -102,6 +102,8 @@ class Woke(Struct, frozen=True, kw_only=True, tag="woke"):
 
 class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel_requested"):
     delegation: DelegationId
+    why: str | None = None
+    """What its end says; null: the caller wants it."""
 
 
 class QuestionAnswered(Struct, frozen=True, kw_only=True, tag="question_answered"):

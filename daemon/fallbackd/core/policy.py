@@ -223,6 +223,11 @@ class Backend(Struct, frozen=True, kw_only=True):
     reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=dict)
     """Overrides of the policy for this backend (imported configurations)."""
 
+    @property
+    def is_local(self) -> bool:
+        """It works without a network: it is on this machine."""
+        return self.loopback or self.cost == "local"
+
 
 class Role(Struct, frozen=True, kw_only=True):
     name: str

@@ -88,6 +88,16 @@ def put_aside(path: Path, *, now: float) -> tuple[str, ...]:
     return tuple(moved)
 
 
+def lying_aside(path: Path) -> tuple[str, ...]:
+    """Where damaged files of this database lie, also those of earlier runs."""
+    try:
+        names = sorted(os.listdir(path.parent))
+    except OSError:
+        return ()
+    begin = f"{path.name}.corrupt-"
+    return tuple(str(path.with_name(name)) for name in names if name.startswith(begin))
+
+
 def is_damage(error: Exception) -> bool:
     if isinstance(error, Damaged):
         return True
