@@ -36,7 +36,7 @@ e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, 
 	$(BIN)/python -m tests.e2e.install
 	$(BIN)/python -m pytest tests/e2e --override-ini='norecursedirs=.*' -s
 
-soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (900)
+soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800)
 	$(BIN)/python -m tests.soak
 
 bench: $(READY) ## speed, as ratios measured in one run

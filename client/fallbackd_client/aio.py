@@ -10,7 +10,7 @@ The same rules as the blocking client: repeated after a loss is only what is saf
 """
 
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -248,6 +248,7 @@ class AsyncClient:
         since: int | None = None,
         kinds: Iterable[str] | None = None,
         session: str | None = None,
+        on_warning: Callable[[str], None] | None = None,
     ) -> AsyncGenerator[dict[str, Json], None]:
         """
         What happens, from now or from after `since`, without an end.
@@ -255,6 +256,10 @@ class AsyncClient:
         On a connection of its own. After a loss it goes on behind the last event that it has
         handed out; events without a `seq` of that moment are lost. Close the iterator
         (`contextlib.aclosing`) where the loop is left early.
+
+        Args:
+            on_warning: Is told what the daemon says about the subscription, as that its journal
+                began anew.
 
         Raises:
             RpcError: The subscription was not taken.
@@ -266,7 +271,9 @@ class AsyncClient:
         while True:
             link = await self._open(patience.give_up_at)
             try:
-                early, position = await self._subscribe(link, position, wanted)
+                early, position, warning = await self._subscribe(link, position, wanted)
+                if warning and on_warning is not None:
+                    on_warning(warning)
                 patience = Patience(self._reconnect_s, time.monotonic)
                 dropped = False
                 while not dropped:
@@ -292,12 +299,15 @@ class AsyncClient:
 
     async def _subscribe(
         self, link: _Link, since: int | None, wanted: Mapping[str, Json]
-    ) -> tuple[list[dict[str, Json]], int]:
-        """Notifications that came with the answer, and the `seq` behind which to go on."""
+    ) -> tuple[list[dict[str, Json]], int, str | None]:
+        """
+        Notifications that came with the answer, the `seq` behind which to go on, and a warning.
+        """
         params = {"since": since, **wanted}
         given = {name: value for name, value in params.items() if value is not None}
         early: list[dict[str, Json]] = []
         position: int | None = None
+        warning: str | None = None
         try:
             with anyio.fail_after(self._timeout_s):
                 await link.send(encode_call(1, "events.subscribe", given))
@@ -312,9 +322,10 @@ class AsyncClient:
                             raise ProtocolError("the answer to events.subscribe has no `seq`")
                         # A lower one: the records were lost with the disk, and begin anew.
                         position = seq if since is None else min(since, seq)
+                        warning = answer.get("warning")
         except TimeoutError as error:
             raise NoDaemon("timeout", link.path, timeout_s=self._timeout_s or 0.0) from error
-        return early, position
+        return early, position, warning
 
     async def _exchange(
         self, link: _Link, call_id: int, line: bytes, timeout_s: float | None

@@ -143,12 +143,17 @@ class Client:
         since: int | None = None,
         kinds: "Iterable[str] | None" = None,
         session: str | None = None,
+        on_warning: "Callable[[str], None] | None" = None,
     ) -> "Generator[dict[str, Json], None, None]":
         """
         What happens, from now or from after `since`, without an end.
 
         On a connection of its own. After a loss it goes on behind the last event that it has
         handed out; events without a `seq` of that moment are lost.
+
+        Args:
+            on_warning: Is told what the daemon says about the subscription, as that its journal
+                began anew.
 
         Raises:
             RpcError: The subscription was not taken.
@@ -160,7 +165,11 @@ class Client:
         while True:
             with self._open(patience.give_up_at) as connection:
                 try:
-                    early, position = self._subscribe(connection, position, wanted, session)
+                    early, position, warning = self._subscribe(
+                        connection, position, wanted, session
+                    )
+                    if warning and on_warning is not None:
+                        on_warning(warning)
                     patience = Patience(self._reconnect_s, self._monotonic)
                     while True:
                         message = early.pop(0) if early else connection.receive(None)
@@ -277,8 +286,8 @@ class Client:
         since: int | None,
         kinds: list[str] | None,
         session: str | None,
-    ) -> "tuple[list[dict[str, Json]], int]":
-        """Events that came before the answer, and the `seq` behind which to go on."""
+    ) -> "tuple[list[dict[str, Json]], int, str | None]":
+        """Events that came before the answer, the `seq` behind which to go on, and a warning."""
         wanted = {"since": since, "kinds": kinds, "session": session}
         params = {name: value for name, value in wanted.items() if value is not None}
         connection.send(encode_call(1, "events.subscribe", params))
@@ -294,7 +303,8 @@ class Client:
                 if not isinstance(seq, int):
                     raise ProtocolError("the answer to events.subscribe has no `seq`")
                 # A lower one: the records were lost with the disk, and begin anew.
-                return early, seq if since is None else min(since, seq)
+                position = seq if since is None else min(since, seq)
+                return early, position, answer.get("warning")
             early.append(message)
 
 

@@ -13,6 +13,7 @@ protects all the others at once, and after an outage one of them tries while the
 """
 
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ from fallbackd_client.client import Client
 REFUSED = -32003
 MAX_CALLS = 8
 """For one question, all candidates and credentials together."""
+AGAIN = ("role", "chain", "prompt_tokens", "allow_metered", "differs_from")
+"""What was asked of `resolve`: the next candidate is found by the same."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def call(
     One question, answered by the first candidate that can.
 
     Args:
-        wanted: Parameters of `resolve`: `role`, `backend`, `chain`, `session`, `prompt_tokens`.
+        wanted: Parameters of `resolve`: `role`, `backend`, `chain`, `session`, `prompt_tokens`,
+            `allow_metered`, `differs_from`.
 
     Raises:
         NobodyLeft: All are out, or have failed for this question.
@@ -95,7 +99,12 @@ def call(
         told = client.call("report", question.seen(candidate, answer, problem))
         if answer is not None and answer.is_good:
             return answer
-        if told.get("next") is None:
+        if told.get("next") is None and told.get("ignored"):
+            try:
+                told = client.call("resolve", question.first())
+            except RpcError as error:
+                raise _refused(error) from error
+        elif told.get("next") is None:
             raise NobodyLeft(told.get("retry_at"), told.get("candidates", []))
     raise NobodyLeft(None, [])
 
@@ -128,7 +137,12 @@ async def call_async(
         told = await client.call("report", question.seen(candidate, answer, problem))
         if answer is not None and answer.is_good:
             return answer
-        if told.get("next") is None:
+        if told.get("next") is None and told.get("ignored"):
+            try:
+                told = await client.call("resolve", question.first())
+            except RpcError as error:
+                raise _refused(error) from error
+        elif told.get("next") is None:
             raise NobodyLeft(told.get("retry_at"), told.get("candidates", []))
     raise NobodyLeft(None, [])
 
@@ -140,12 +154,14 @@ class _Question:
         self._owner = owner
         self._wanted = dict(wanted)
         self._began_at = 0.0
+        self._attempt = ""
 
     def first(self) -> dict[str, Any]:
         return {**self._wanted, "lease": True, "owner": self._owner}
 
     def began(self) -> None:
         self._began_at = time.time()
+        self._attempt = f"call-{uuid.uuid4().hex}"
 
     def candidate(self, told: Mapping[str, Any]) -> Candidate:
         """From the answer of `resolve`, or of a `report` with its `next`."""
@@ -175,6 +191,7 @@ class _Question:
             }
         else:
             evidence = {"exception": type(problem).__name__, "text": str(problem)}
+        said |= {name: self._wanted[name] for name in AGAIN if name in self._wanted}
         return {**said, "outcome": "failure", "evidence": evidence, "next_lease": True}
 
     def given_back(self, candidate: Candidate) -> dict[str, Any]:
@@ -186,6 +203,7 @@ class _Question:
             "model": candidate.model,
             "credential": candidate.credential,
             "lease": candidate.lease,
+            "attempt": self._attempt,
             "session": self._wanted.get("session"),
             "started_at": self._began_at,
             "owner": self._owner,

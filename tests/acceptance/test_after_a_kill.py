@@ -36,6 +36,7 @@ async def get(daemon: Daemon, delegation: str) -> dict[str, Any]:
 
 
 async def test_unfinished_work_goes_on_and_everything_else_is_as_it_was(tmp_path: Path) -> None:
+    """With case 004-684."""
     async with running(tmp_path, config_of(tmp_path)) as daemon:
         hopped = await daemon.client.call(
             "delegate", {"prompt": "x", "backend": "first", "session": "s1", "wait": "finished"}

@@ -184,6 +184,7 @@ async def test_a_nul_in_the_prompt_is_refused_with_what_to_do(tmp_path: Path) ->
 
 
 async def test_a_session_id_is_never_a_path(tmp_path: Path) -> None:
+    """Case 000-041."""
     async with running(tmp_path, echo(tmp_path)) as daemon:
         done = await daemon.client.call(
             "delegate",

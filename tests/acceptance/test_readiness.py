@@ -3,13 +3,19 @@
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import pytest
 from msgspec import structs
 from tests.support.agents import program
 from tests.support.clock import ManualClock
 from tests.support.command import run_client
 from tests.support.daemon import in_process
 from tests.support.provider import Provider, provider
+
+from fallbackd.core.exchange import HttpRequest, NoAnswer
+from fallbackd.ports.probe import Fetched
+from fallbackd_client.errors import RpcError
 
 
 def config(p: Provider, cli: Path) -> str:
@@ -34,6 +40,7 @@ def rungs(status: dict[str, Any], name: str) -> dict[str, tuple[bool | None, str
 
 
 async def test_each_rung_is_climbed_for_free_and_once_in_thirty_seconds(tmp_path: Path) -> None:
+    """With cases 002-532 and field-771."""
     clock = ManualClock()
     body = 'echo "$*" >> "$0.asked"; [ "$1" = --version ] && echo tool 1.2.3'
     cli = program(tmp_path / "bin", "tool", body)
@@ -94,3 +101,40 @@ async def test_offline_nobody_is_asked_and_nobody_is_blamed(tmp_path: Path) -> N
         found = await daemon.client.call("status", {"verbose": True})
         assert rungs(found, "far")["models"] == (None, "this machine has no network")
         assert (await daemon.client.call("health"))["health"]["far"]["state"] == "healthy"
+
+
+class Recorder:
+    """In place of the network: whatever is asked is written down, and not sent."""
+
+    def __init__(self) -> None:
+        self.asked: list[HttpRequest] = []
+
+    async def fetch(self, request: HttpRequest) -> Fetched:
+        self.asked.append(request)
+        return Fetched(exit=NoAnswer(exception="ConnectError", text="", at=0.0))
+
+    async def version(self, path: str) -> str | None:
+        return None
+
+
+async def test_a_mistyped_address_sends_no_key_to_the_usual_host(tmp_path: Path) -> None:
+    key = 'credentials = [{ label = "main", env = "CORP_KEY" }]\n'
+    text = f'[backends.corp]\nkind = "openai-http"\nbase_url = "htps://llm.example/v1"\n{key}'
+    text += f'[backends.plain]\nkind = "openai-http"\nmodel = "m"\n{key}'
+    async with in_process(tmp_path, text, env={"CORP_KEY": "hush"}) as daemon:
+        recorder = Recorder()
+        daemon.engine.world = structs.replace(
+            daemon.engine.world, probe=recorder, has_route=lambda: True
+        )
+        found = await daemon.client.call("status", {"verbose": True})
+        ok, detail = rungs(found, "corp")["models"]
+        assert ok is False
+        assert "set backends.corp.base_url" in detail
+        hosts = [urlsplit(one.url).hostname for one in recorder.asked if one.credential]
+        assert hosts == ["api.openai.com"], "of the one that wrote no address, and no other"
+        with pytest.raises(RpcError) as refused:
+            await daemon.client.call("resolve", {"backend": "corp", "chain": ["corp"]})
+        data = refused.value.data
+        assert isinstance(data, dict)
+        [verdict] = data["candidates"]
+        assert (verdict["verdict"], verdict["backend"]) == ("not_configured", "corp")

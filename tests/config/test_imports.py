@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 from fallbackd.config.files import load_file
 from fallbackd.config.import_hermes import read_hermes
 from fallbackd.config.import_jkz import KINDS, read_jkz
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.load import load
+from fallbackd.core.chain import Request, resolve
 
 
 def hermes(**keys: Any) -> Imported:
@@ -76,6 +78,21 @@ def test_what_cannot_be_taken_is_said(text: str, what: str, why: str) -> None:
     assert whys(found)[what].startswith(why)
 
 
+def test_other_keys_about_providers_are_said_to_be_left() -> None:
+    found = hermes(
+        fallback_model=entry(),
+        credential_pool_strategies={"openrouter": "round_robin"},
+        custom_providers=[{"name": "corp"}],
+        provider_routing={"sort": "price"},
+        terminal={"backend": "local"},
+    )
+    left = whys(found)
+    assert "credential_strategy" in left["credential_pool_strategies"]
+    assert {"custom_providers", "provider_routing"} <= left.keys()
+    assert "terminal" not in left
+    assert chain(found) == ["openrouter/m"]
+
+
 @pytest.mark.parametrize("field", ["key_env", "api_key_env"])
 def test_a_key_is_taken_by_the_name_of_its_variable_alone(field: str) -> None:
     found = hermes(fallback_providers=[entry("a", api_key="inline-secret", **{field: "KX"})])
@@ -91,7 +108,23 @@ def test_known_providers_have_an_address_and_a_usual_variable() -> None:
     assert made["credentials"] == [{"label": "main", "env": "GEMINI_API_KEY"}]
     unknown = hermes(fallback_model=entry("nobody"))
     assert "base_url" not in unknown.tables["backends"]["nobody/m"]
-    assert "set base_url" in whys(unknown)["fallback_model.base_url"]
+    assert "until base_url is set" in whys(unknown)["fallback_model.base_url"]
+
+
+@pytest.mark.parametrize("provider", ["custom", "openai-codex"])
+def test_a_provider_without_a_known_address_keeps_its_place_and_gets_no_key(provider: str) -> None:
+    made = hermes(fallback_providers=[entry(provider, "llama", key_env="CORP_KEY"), entry("groq")])
+    found = load(made.toml(), path="x.toml")
+    chain = found.policy.chains["*"]
+    assert [one.backend for one in chain] == [f"{provider}/llama", "groq/m"]
+    seen = resolve(chain, Request(), found.policy, {}, {}, now=0.0)
+    assert [one.verdict for one in seen.verdicts] == ["not_configured", "chosen"]
+    assert "base_url" in str(seen.verdicts[0].reason)
+    why = whys(made)["fallback_providers[0].base_url"]
+    assert "not_configured" in why
+    own = {"backends": {f"{provider}/llama": {"base_url": "https://llm.corp.example/v1"}}}
+    mended = load(tomli_w.dumps(overlay(own, made.tables)), path="x.toml")
+    assert mended.policy.backends[chain[0].backend].lacks is None
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,13 @@
 """The text of the configuration file becomes a policy; what is wrong is said, the rest lives."""
 
+import pytest
+
+from fallbackd.backends import KINDS
 from fallbackd.config.load import Loaded, load
+from fallbackd.config.show import as_toml
+from fallbackd.core.chain import Request, resolve
 from fallbackd.core.classify import classify
-from fallbackd.core.exchange import Evidence
+from fallbackd.core.exchange import Evidence, Work
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import implicit_backend
@@ -256,6 +261,57 @@ def test_an_http_backend_without_an_address_is_at_its_vendor() -> None:
         3.0,
         "~/ca.pem",
     )
+
+
+KEYED = 'credentials = [{ label = "main", env = "CORP_KEY" }]'
+
+
+@pytest.mark.parametrize(
+    ("table", "cure"),
+    [
+        ('kind = "openai-http"\nbase_url = "htps://llm.corp.example/v1"', "base_url"),
+        ('kind = "openai-http"\nbase_url = ""', "base_url"),
+        ('kind = "openai-http"\nbase_url = 7', "base_url"),
+        ('kind = "openai-http"\nbase_url = "https://u:p@llm.corp.example/v1"', "base_url"),
+        ('kind = "openai-http"\nbase_ulr = "https://llm.corp.example/v1"', "base_ulr"),
+        ('kind = "anthropic-http"\nbaseURL = "https://llm.corp.example"', "baseURL"),
+        ('kind = "openrouter-http"\nendpoint = "https://llm.corp.example"', "endpoint"),
+        ('kind = "openai-http"\nprovider = "custom"', "provider"),
+        ('kind = "openai-http"\nprovider = "anthropic"', "provider"),
+    ],
+)
+def test_a_key_is_not_for_the_usual_host_where_another_was_meant(table: str, cure: str) -> None:
+    found = loaded(f'[backends.corp]\n{table}\n{KEYED}\n[chains]\n"*" = ["corp", "claude"]')
+    corp = BackendId("corp")
+    backend, options = found.policy.backends[corp], found.options[corp]
+    assert backend.lacks is not None
+    assert cure in backend.lacks
+    assert "set backends.corp.base_url" in backend.lacks
+    assert [one.backend for one in found.policy.chains["*"]] == ["corp", "claude"]
+    assert backend.provider in (None, "custom", "anthropic")
+    assert any(one.message.startswith(backend.lacks) for one in found.warnings)
+    kind = KINDS[backend.kind]
+    asks = Work(prompt="x", prompt_path="", cwd="/", scratch="/")
+    with pytest.raises(ValueError, match="base_url"):
+        kind.start(asks, options)
+    assert kind.models is not None
+    with pytest.raises(ValueError, match="base_url"):
+        kind.models(asks, options)
+    seen = resolve(found.policy.chains["*"], Request(), found.policy, {}, {}, now=0.0)
+    assert [(one.backend, one.verdict) for one in seen.verdicts] == [
+        ("corp", "not_configured"),
+        ("claude", "chosen"),
+    ]
+    again = loaded(as_toml(found))
+    assert not again.policy.backends[corp].enabled
+
+
+@pytest.mark.parametrize("provider", ["", 'provider = "OpenAI"', 'provider = "api.openai.com"'])
+def test_the_usual_host_is_used_where_nobody_else_was_meant(provider: str) -> None:
+    text = f'[backends.mine]\nkind = "openai-http"\nmodel = "m"\n{provider}\n{KEYED}'
+    found = loaded(text)
+    assert found.warnings == ()
+    assert found.policy.backends[BackendId("mine")].lacks is None
 
 
 def test_an_api_that_shows_nothing_before_its_answer_is_plain() -> None:

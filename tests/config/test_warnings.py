@@ -152,7 +152,10 @@ CASES: list[tuple[str, list[str]]] = [
         '[backends.hermes-api]\nbase_url = "ftp://x"',
         [
             'backends.hermes-api.base_url: "ftp://x": must begin with http:// or https:// '
-            "and a host; it is left out."
+            "and a host; it is left out.",
+            'backends.hermes-api: its "base_url" cannot be used: set backends.hermes-api.base_url '
+            "to the address of its API, with http:// or https://. Until then nothing is sent, and "
+            "127.0.0.1:8088 is not asked in its place.",
         ],
     ),
     (
@@ -281,11 +284,11 @@ def test_what_is_wrong_is_said_with_its_path_value_and_what_is_used(
         ),
         (
             '[backends.hermes-api]\nbase_url = "http://me:hunter2hunter2@host/v1"',
-            ["backends.hermes-api.base_url"],
+            ["backends.hermes-api.base_url", "backends.hermes-api"],
         ),
         (
             '[backends.hermes-api]\nbase_url = "http://host/v1?api_key=hunter2hunter2hunter2"',
-            ["backends.hermes-api.base_url"],
+            ["backends.hermes-api.base_url", "backends.hermes-api"],
         ),
     ],
 )
@@ -307,6 +310,16 @@ def test_the_neighbours_of_a_bad_field_are_in_force() -> None:
     assert (codex.hourly_cap, codex.quota, codex.stall_s) == (None, "plan", 60)
     assert (found.policy.defaults.settle_s, found.policy.defaults.dedup_window_s) == (5, 9)
     assert len(found.warnings) == 2
+
+
+def test_a_bad_word_does_not_lift_the_rule_of_its_neighbours() -> None:
+    text = '[roles.judge]\nmust_differ_from = ["author", 7, "", "gpt", "author"]'
+    found = load(text, path="config.toml")
+    assert found.policy.roles["judge"].must_differ_from == ("author", "gpt")
+    assert [str(one) for one in found.warnings] == [
+        "roles.judge.must_differ_from[1]: 7: must be text of 1 to 200 characters; it is left out.",
+        'roles.judge.must_differ_from[2]: "": must be text of 1 to 200 characters; it is left out.',
+    ]
 
 
 def test_a_backend_without_its_command_is_shown_but_not_used() -> None:

@@ -64,10 +64,11 @@ class Scene:
 
         return await anyio.to_thread.run_sync(blocking)
 
-    async def ask_async(self, daemon: InProcess, send: Any, backend: str = "acme") -> Any:
+    async def ask_async(self, daemon: InProcess, send: Any, **wanted: Any) -> Any:
+        wanted = wanted or {"backend": "acme"}
         async with AsyncClient(daemon.socket, timeout_s=HANG_S) as client:
             try:
-                return await self.guarded.call_async(client, send, owner="test", backend=backend)
+                return await self.guarded.call_async(client, send, owner="test", **wanted)
             except Exception as error:  # what leaves the block comes out as a group
                 caught = error
         raise caught
@@ -198,3 +199,60 @@ async def test_the_lease_of_a_caller_names_its_owner_in_health(scene: Scene) -> 
             lease["owner"],
             lease["generation"],
         )
+
+
+CHAINED = '[chains]\nacme = ["other"]\n'
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_the_next_one_is_of_the_chain_that_was_asked_for(
+    scene: Scene, is_async: bool
+) -> None:
+    names = ("acme", "spare", "other")
+    config = "".join(
+        scene.backend(name, f"http://127.0.0.1:{at}/v1", **{name: f"sk-{name}"})
+        for at, name in enumerate(names, start=9)
+    )
+    asked: list[str] = []
+
+    def send(candidate: Any) -> Any:
+        asked.append(candidate.backend)
+        return scene.guarded.Answer(status=200 if candidate.backend == "spare" else 401)
+
+    async def send_async(candidate: Any) -> Any:
+        return send(candidate)
+
+    async with in_process(scene.tmp_path, config + CHAINED) as daemon:
+        wanted = {"backend": "acme", "chain": ["spare"], "session": "s", "prompt_tokens": 10}
+        if is_async:
+            answer = await scene.ask_async(daemon, send_async, **wanted)
+        else:
+
+            def blocking() -> Any:
+                with Client(daemon.socket, timeout_s=HANG_S) as client:
+                    return scene.guarded.call(client, send, owner="test", **wanted)
+
+            answer = await anyio.to_thread.run_sync(blocking)
+    assert answer.is_good
+    assert asked == ["acme", "spare"]
+
+
+async def test_who_lost_its_lease_goes_on_all_the_same(scene: Scene) -> None:
+    config = scene.backend("acme", "http://127.0.0.1:9/v1", a="sk-1") + scene.backend(
+        "other", "http://127.0.0.1:10/v1", b="sk-2"
+    )
+    asked: list[str] = []
+    async with in_process(scene.tmp_path, config + CHAINED) as daemon:
+        await daemon.engine.mark("acme", reason="crash", ttl_s=0.001, note=None)
+
+        async def send(candidate: Any) -> Any:
+            asked.append(candidate.backend)
+            if candidate.backend == "acme":
+                assert candidate.lease is not None
+                await daemon.engine.clear("acme")
+            return scene.guarded.Answer(status=200 if candidate.backend == "other" else 401)
+
+        assert (await scene.ask_async(daemon, send)).is_good
+        found = await daemon.client.call("health", {"target": "acme", "action": "get"})
+        assert found["health"]["acme"]["state"] == "healthy"
+    assert asked == ["acme", "other"]

@@ -26,6 +26,7 @@ def use(monkeypatch: pytest.MonkeyPatch, socket: str) -> None:
 async def test_the_documented_smoke_test_runs_as_written(
     tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Case 000-114."""
     install(tmp_path, "codex")
     install(tmp_path, "opencode")
     async with running(tmp_path, PLAIN_OPENCODE) as daemon:

@@ -174,8 +174,12 @@ def test_an_assembled_prompt_says_goal_steps_and_place(agent: Any) -> None:
     assert found["platform"] == "codex"
     assert found["length"] == len(found["prompt"])
     assert found["tokens_est"] == 10 * len(found["prompt"].split())
+    # Case 000-122.
     bare = {"goal": "three plain words", "subgoals": [], "platform": "codex"}
-    assert "1." not in agent.local_delegate_assemble(bare)["result"]["prompt"]
+    found = agent.local_delegate_assemble(bare)["result"]
+    assert {"prompt", "platform", "length", "tokens_est"} <= set(found)
+    assert found["tokens_est"] == 10 * len(found["prompt"].split())
+    assert "1." not in found["prompt"]
 
 
 def test_an_eta_correction_is_told_and_not_claimed_to_be_applied(agent: Any) -> None:
@@ -187,7 +191,11 @@ def test_an_eta_correction_is_told_and_not_claimed_to_be_applied(agent: Any) -> 
 
 @pytest.mark.parametrize(
     "args",
-    [{"actual_seconds": 0, "estimated_seconds": 10}, {"actual_seconds": 10}, {}],
+    [
+        pytest.param({"actual_seconds": 0, "estimated_seconds": 10}, id="000-121"),
+        {"actual_seconds": 10},
+        {},
+    ],
 )
 def test_an_eta_correction_needs_both_times(args: dict[str, int], agent: Any) -> None:
     assert agent.local_delegate_eta(args) == {

@@ -129,3 +129,20 @@ def test_no_body_makes_the_classifier_raise(body: Any, status: int | None) -> No
     failure = judge(Evidence(stream="http", http_status=status, body=body))
     if status is not None and status >= 400:
         assert failure is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Allow this command? [y/n] ", Reason.APPROVAL_REQUIRED),
+        ("npm test\nRun it now? (yes/no/always): ", Reason.APPROVAL_REQUIRED),
+        ("Proceed? [Y/n]\nno answer, so I did not", Reason.UNKNOWN),
+        ("I asked whether to proceed [y/n]", Reason.UNKNOWN),
+    ],
+)
+def test_a_program_that_ends_at_a_question_for_leave_needs_a_person(
+    text: str, reason: Reason
+) -> None:
+    failure = judge(Evidence(text=text, stream="stdout", exit_code=1))
+    assert failure is not None
+    assert failure.reason is reason

@@ -1,5 +1,7 @@
 """Playbooks: admission, sessions, workspaces, places on the host, restarts."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 from tests.support.playbook import (
@@ -18,19 +20,21 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.decide import decide
-from fallbackd.core.decide_admit import is_nested
 from fallbackd.core.effects import StartAttempt, StopAttempt
 from fallbackd.core.events import (
     CancelRequested,
     HealthCleared,
+    HealthMarked,
+    QuestionAnswered,
     Resumed,
     SessionCompacted,
     SessionEnded,
 )
 from fallbackd.core.failures import Reason
-from fallbackd.core.ids import AttemptId, DelegationId, SessionId
-from fallbackd.core.policy import Entry, Role
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.policy import Backend, Entry, Role
 from fallbackd.core.state import Delegation
+from fallbackd.core.workspaces import is_nested
 
 AB = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
 
@@ -132,6 +136,83 @@ def test_readers_hold_no_directory_and_the_lock_can_be_off() -> None:
 def test_the_directory_is_free_with_the_answer() -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w"), succeeded("d1.1"))
     assert rejected(play.when(delegate("d2", backend="a", cwd="/w"))) is None
+
+
+def asking(*names: str, **more: Any) -> Playbook:
+    """Each works in /w for a judge whose service is out: nothing is begun, a person is asked."""
+    judge = Role(name="judge", kind="adversarial", chain=(entry("a"), entry("b")))
+    play = Playbook(policy_of("a", "b", "c", roles={"judge": judge}))
+    play.when(HealthMarked(target="a", reason="auth", ttl_s=100_000))
+    for name in names:
+        play.when(delegate(name, role="judge", cwd="/w", **more))
+        assert play.delegation(name).state == "awaiting_answer"
+    return play
+
+
+def choose(question: str, choice: str) -> QuestionAnswered:
+    name = DelegationId(question.rpartition(".")[0])
+    return QuestionAnswered(question=question, delegation=name, choice=choice, uid=1)
+
+
+def test_who_asks_before_anything_is_begun_holds_no_directory() -> None:
+    play = asking("d1", "d2").when(delegate("d3", backend="c", cwd="/w/x"))
+    play.then(starts("d3.1", "c"))
+
+
+@pytest.mark.parametrize("choice", ["use:b", "wait"])
+def test_an_answer_is_not_taken_while_another_one_writes_there(choice: str) -> None:
+    play = asking("d1", "d2").when(delegate("d3", backend="c", cwd="/w/x"))
+    play.then_whatever()
+    assert rejected(play.when(choose("d1.q1", choice)).then()) == "workspace"
+    rejection = play.decision.rejection
+    assert rejection is not None
+    assert "d3" in rejection.message
+    assert play.delegation("d1").question is not None
+    assert rejected(play.when(choose("d2.q1", "skip"))) is None
+    play.when(succeeded("d3.1")).then_whatever()
+    assert rejected(play.when(choose("d1.q1", choice))) is None
+    assert rejected(play.when(delegate("d4", backend="c", cwd="/w"))) == "workspace"
+
+
+def test_of_two_that_ask_for_one_directory_only_one_is_let_go_on() -> None:
+    play = asking("d1", "d2").when(choose("d1.q1", "use:b")).then(starts("d1.1", "b"))
+    assert rejected(play.when(choose("d2.q1", "use:b")).then()) == "workspace"
+    play.when(succeeded("d1.1"), choose("d2.q1", "use:b")).then(answers("d1"), starts("d2.1", "b"))
+
+
+def test_who_only_reads_is_answered_beside_a_writer() -> None:
+    play = asking("d1", permissions="read").when(delegate("d3", backend="c", cwd="/w"))
+    play.then_whatever()
+    play.when(choose("d1.q1", "use:b")).then(starts("d1.1", "b"))
+
+
+def test_who_asks_inside_of_an_attempt_goes_on_in_the_directory_of_that_one() -> None:
+    judge = Role(name="judge", kind="adversarial", chain=(entry("a"), entry("b")))
+    play = Playbook(policy_of("a", "b", "c", roles={"judge": judge}))
+    play.when(HealthMarked(target="a", reason="auth", ttl_s=100_000))
+    play.when(delegate("p", backend="c", cwd="/w"))
+    play.when(delegate("k", role="judge", cwd="/w", parent="p")).then_whatever()
+    play.when(choose("k.q1", "use:b")).then(starts("k.1", "b"))
+
+
+def test_who_asks_after_files_were_changed_keeps_the_directory_and_says_how_to_go_on() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", on_partial="ask"))
+    play.when(failed("d1.1", fail(Reason.RATE_LIMIT), effects="seen"))
+    assert play.delegation("d1").state == "awaiting_answer"
+    assert rejected(play.when(delegate("d2", backend="c", cwd="/w"))) == "workspace"
+    rejection = play.decision.rejection
+    assert rejection is not None
+    assert "`fallbackd-client answer d1.q1 CHOICE`" in rejection.message
+
+
+def test_a_call_over_http_holds_no_directory_and_waits_for_none() -> None:
+    http = Backend(id=BackendId("h"), kind="openai-http")
+    play = Playbook(policy_of(http, "c", chains={"both": ["h", "c"]}))
+    play.when(delegate("d1", backend="h", cwd="/w"), delegate("d2", backend="c", cwd="/w"))
+    play.when(delegate("d3", backend="h", cwd="/w"))
+    play.then(starts("d1.1", "h"), starts("d2.1", "c"), starts("d3.1", "h"))
+    mixed = delegate("d4", backend="h", chain=(entry("c"),), cwd="/w")
+    assert rejected(play.when(mixed)) == "workspace"
 
 
 def test_nested_paths() -> None:

@@ -7,7 +7,7 @@ from fallbackd.core.callers import ReportAnswer, Resolution
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
-from fallbackd.core.policy import Role
+from fallbackd.core.policy import Backend, Role
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]}, roles={"r": ["a", "b"]})
 
@@ -260,3 +260,81 @@ def test_a_held_lease_counts_also_right_after_a_fallback() -> None:
     assert resolved(play, backend=BackendId("b"), lease=LEASE).lease_id == LEASE
     found = report(play.at(401), session=S, backend=BackendId("b"), attempt=LEASE)
     assert not found.ignored
+
+
+# --- the next one is found by what was asked of `resolve` --------------------------------------
+
+
+def test_the_next_after_a_report_is_of_the_chain_that_was_resolved() -> None:
+    play = Playbook(policy_of("oai", "resp", "other", chains={"oai": ["other"]}))
+    chain = (entry("resp"),)
+    assert [
+        one.backend for one in resolved(play, backend=BackendId("oai"), chain=chain).candidates
+    ] == [
+        "oai",
+        "resp",
+    ]
+    found = report(play, backend=BackendId("oai"), chain=chain)
+    assert found.next is not None
+    assert (found.next.backend, found.next.position) == ("resp", 1)
+    assert report(play, backend=BackendId("resp"), chain=chain).next is None
+
+
+def test_the_role_of_a_report_goes_before_that_of_its_session() -> None:
+    judge = Role(name="judge", chain=(entry("a"), entry("c")))
+    play = Playbook(policy_of("a", "b", "c", roles={"judge": judge, "r": ["a", "b"]}))
+    resolved(play, session=S, role="r")
+    found = report(play, session=S, role="judge")
+    assert found.next is not None
+    assert (found.next.backend, found.next.position) == ("c", 1)
+
+
+def test_the_reasons_of_the_role_hold_without_a_session_too() -> None:
+    role = Role(name="r", chain=(entry("a"), entry("b")), fallback_on=frozenset({Reason.BILLING}))
+    play = Playbook(policy_of("a", "b", roles={"r": role}))
+    assert report(play, role="r").next is None
+    assert report(play, role="r", failure=fail(Reason.BILLING)).next is not None
+
+
+def test_the_size_the_money_and_the_family_of_the_request_hold_for_the_next_too() -> None:
+    backends = (
+        Backend(id=BackendId("a"), kind="codex", family="gpt"),
+        Backend(id=BackendId("small"), kind="codex", family="glm", context_tokens=10),
+        Backend(id=BackendId("paid"), kind="codex", family="glm", cost="metered"),
+        Backend(id=BackendId("alike"), kind="codex", family="gemini"),
+        Backend(id=BackendId("last"), kind="codex", family="qwen"),
+    )
+    chain = tuple(entry(one.id) for one in backends)
+    asked = {"chain": chain, "prompt_tokens": 5000, "differs_from": ("gemini",)}
+    for is_agreed, name in ((False, "last"), (True, "paid")):
+        found = report(Playbook(policy_of(*backends)), allow_metered=is_agreed, **asked)
+        assert found.next is not None
+        assert found.next.backend == name
+
+
+# --- reports that come too late ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [{"lease": LEASE}, {"attempt": LEASE}])
+def test_a_success_under_a_lease_that_is_not_held_clears_nothing(
+    name: dict[str, AttemptId],
+) -> None:
+    play = Playbook(ABC)
+    resolved(play, session=S, role="r")
+    out(play, "a", fail(Reason.BILLING))
+    before = play.health("a")
+    assert report(play.at(5), "success", session=S, started_at=T0 + 4, **name).ignored
+    assert play.health("a") == before
+    assert play.session("s").ignored_reports == 1
+
+
+def test_a_failure_under_a_lease_that_is_not_held_marks_nobody_and_names_the_next() -> None:
+    play = Playbook(ABC)
+    resolved(play, session=S, role="r")
+    found = report(play, session=S, lease=LEASE, next_lease=OTHER)
+    assert found.ignored
+    assert found.next is not None
+    assert found.next.backend == "b"
+    assert play.health("a").outage is None
+    session = play.session("s")
+    assert (session.current, session.depth, session.ignored_reports) == ("a", 0, 1)

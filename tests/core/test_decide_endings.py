@@ -73,6 +73,21 @@ def test_a_failure_hops_to_the_next_one_and_marks_the_first() -> None:
     assert play.seen("a").until_at == T0 + 305
 
 
+def test_a_failure_names_the_scope_that_it_has_marked() -> None:
+    play = playing(policy_of("a", "b", chains={"a": ["b"]}))
+    play.at(5).when(failed("d1.1", fail(Reason.USAGE_LIMIT)), started("d1.2"))
+    play.at(6).when(failed("d1.2", fail(Reason.FORMAT_ERROR)))
+    found = play.delegation("d1")
+    scopes = [None if one.failure is None else one.failure.scope for one in found.attempts]
+    assert scopes == ["backend:a", None]
+    assert play.health("a").outage is not None
+    alone = playing(policy_of("a"))
+    alone.at(5).when(failed("d1.1", fail(Reason.USAGE_LIMIT)))
+    ended = alone.delegation("d1")
+    assert ended.failure is not None
+    assert (ended.state, ended.failure.scope) == ("refused", "backend:a")
+
+
 def test_a_mark_before_any_attempt_redirects() -> None:
     play = Playbook(ABC).when(delegate("d0", backend="a"), failed("d0.1", fail(Reason.AUTH)))
     play.then_whatever()

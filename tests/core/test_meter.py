@@ -60,6 +60,20 @@ def test_totals_add_up_and_an_unknown_cost_adds_nothing() -> None:
     assert found.totals == Usage(input_tokens=1, output_tokens=2, cost_usd=0.5)
 
 
+def test_what_an_hour_has_cost_is_kept_by_minute_and_no_longer() -> None:
+    found = meter.used(None, A, Usage(input_tokens=1, output_tokens=2, cost_usd=0.5), now=HOUR_AT)
+    found = meter.used(found, A, Usage(input_tokens=4, cost_usd=0.25), now=HOUR_AT + 59)
+    found = meter.used(found, A, Usage(output_tokens=8), now=HOUR_AT + 1800)
+    assert len(found.spent) == 2
+    whole = Usage(input_tokens=5, output_tokens=10, cost_usd=0.75)
+    assert meter.spent_since(found, HOUR_AT + 30) == whole
+    assert meter.spent_since(found, HOUR_AT + 60) == Usage(output_tokens=8)
+    assert meter.spent_since(meter.shift(found, -600), HOUR_AT - 570) == whole
+    found = meter.used(found, A, Usage(input_tokens=16), now=HOUR_AT + 5000)
+    assert [one[1:] for one in found.spent] == [(0, 8, None), (16, 0, None)]
+    assert found.totals.cost_usd == 0.75
+
+
 def test_measured_times_correct_the_estimate_and_old_ones_fade() -> None:
     assert meter.eta_factor(None) == 1.0
     found = Meter(backend=A)

@@ -119,3 +119,11 @@ def test_a_report_of_a_second_host_counts_alike() -> None:
     assert found.failure.reason is Reason.LOCAL_NETWORK
     assert found.next is None
     assert play.health("provider:b.example").outage is None
+
+
+def test_a_program_that_costs_nothing_because_it_is_local_is_local() -> None:
+    program = Backend(id=BackendId("program"), kind="generic-cli", cost="local")
+    policy = policy_of(backend("a", "a.example"), program, chains={"a": ["program"]})
+    play = Playbook(policy).when(delegate("d", backend="a"))
+    play.when(failed("d.1", NETWORK, has_route=False))
+    play.then(starts("d.1", "a"), starts("d.2", "program"))

@@ -357,6 +357,24 @@ def test_a_verdict_comes_from_another_family_than_the_work() -> None:
     assert [one.verdict for one in found.verdicts] == ["must_differ", "chosen"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "gives"),
+    [
+        ({}, "claude"),
+        ({"lease": "l1"}, None),
+        ({"session": "t"}, None),
+        ({"session": "s"}, "codex"),
+    ],
+)
+def test_without_a_conversation_there_is_no_author_but_for_whoever_makes_the_call(
+    asked: dict[str, Any], gives: str | None
+) -> None:
+    play = court("claude", "codex").when(ResolveRequested(role="judge", **asked))
+    found = play.decision.answer
+    assert isinstance(found, Resolution)
+    assert found.backend == gives
+
+
 def test_a_judge_of_the_family_of_the_author_is_a_question_and_no_verdict() -> None:
     play = court().when(HealthMarked(target="codex", reason="rate_limit", ttl_s=9000))
     play.then_whatever()
@@ -390,6 +408,48 @@ def test_the_request_may_name_whom_to_differ_from() -> None:
     assert play.delegation("d1").active == "claude"
     play.when(delegate("d2", session="third", backend="codex", differs_from=("gpt",)))
     assert question(play, "d2").kind == "must_differ"
+
+
+def offered(play: Playbook, choice: str) -> str:
+    return next(one.text for one in question(play).options if one.choice == choice)
+
+
+def test_the_question_about_an_outage_names_the_family_that_must_differ() -> None:
+    play = court().when(HealthMarked(target="codex", reason="auth"))
+    play.when(delegate("d1", session="s", role="judge"))
+    assert question(play).kind == "outage"
+    assert offered(play, "use:claude") == "let claude do it (of the author's family claude)"
+    assert question(play).text.endswith(
+        "By the rules they may not: claude is of the author's family claude."
+    )
+
+
+def test_the_question_about_an_outage_names_what_costs_money() -> None:
+    made = role("validator", "codex", "met", "free")
+    play = of(made, "codex", backend("met", cost="metered"), "free")
+    play.when(HealthMarked(target="codex", reason="auth"), delegate("d1", role="judge"))
+    assert question(play).kind == "outage"
+    assert offered(play, "use:met") == "let met do it (metered)"
+    assert offered(play, "use:free") == "let free do it"
+    assert question(play).text.endswith("By the rules they may not: met is metered.")
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "said"),
+    [
+        ({"must_differ_from": ("gpt",)}, "codex2", "of the family gpt, which this role rules out"),
+        ({"must_differ_from": ("gpt",)}, "dark", "of a family that nobody knows, perhaps that of"),
+        ({"must_differ_from": ("author",)}, "codex2", "of the family gpt, perhaps that of the"),
+        ({}, "codex2", "let codex2 do it"),
+    ],
+)
+def test_each_choice_says_why_the_rules_forbid_it(
+    rules: dict[str, Any], name: str, said: str
+) -> None:
+    made = role("adversarial", "codex", "codex2", "dark", **rules)
+    play = of(made, "codex", backend("codex2", family="gpt"), "dark")
+    play.when(HealthMarked(target="codex", reason="auth"), delegate("d1", role="judge"))
+    assert said in offered(play, f"use:{name}")
 
 
 # --- money -------------------------------------------------------------------------------------

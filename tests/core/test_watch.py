@@ -40,7 +40,7 @@ def tool(key: str = "k", call: str = "c1") -> ToolStarted:
     ("watch", "next_at", "reason", "detail"),
     [
         (watched(), 10, Reason.TIMEOUT, "first_output"),
-        (watched((2, Output())), 30, Reason.TIMEOUT, "first_answer"),
+        (watched((2, Output())), 30, Reason.STALLED, "first_answer"),
         (watched((2, Output()), (3, ProviderAnswered())), 63, Reason.STALLED, "silent"),
         (watched((2, tool())), 202, Reason.STALLED, "busy"),
         (watched((2, tool()), (5, ToolEnded(call="c1"))), 65, Reason.STALLED, "silent"),

@@ -4,4 +4,4 @@ from tests.soak import fuzz
 
 
 def test_a_thousand_peers_that_misbehave_leave_nothing_behind() -> None:
-    assert fuzz.run(15.0) == 0
+    assert fuzz.run(15.0, enough_s=15.0) == 0

@@ -1,10 +1,12 @@
 """Credentials in an engine: chosen by the core, found at the edge, looked at before their use."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.support.clock import ManualClock
 from tests.support.running_engine import Agent, agent, engine_in, settings, work
 from tests.support.scripts import script
@@ -114,6 +116,35 @@ async def test_a_missing_variable_costs_no_attempt(scene: Scene) -> None:
         assert health.outage is not None
         assert health.outage.reason == "not_configured"
         assert "KEY_A is not set" in (health.outage.detail or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "reason", "words"),
+    [
+        ("", "not_configured", "not_configured", "is empty"),
+        ("{old}", "broken", "auth", "over by its own date"),
+    ],
+)
+async def test_an_empty_or_expired_file_is_passed_over_and_said(
+    scene: Scene, text: str, word: str, reason: str, words: str
+) -> None:
+    old = json.dumps({"access": "sk-good-1", "expires_at": scene.clock.now() - 10})
+    place = scene.file("a", text.replace("{old}", old))
+    bad = structs.replace(place, field="access" if text else None)
+    async with scene.engine(scene.acme(bad, scene.variable("b", "sk-good-2"))) as engine:
+        done = await work(engine)
+        assert (done.state, used(done)) == ("succeeded", ["b"])
+        health = engine.snapshot().health[ScopeId("credential:acme/a")]
+        assert health.outage is not None
+        assert health.outage.reason == reason
+        assert words in (health.outage.detail or "")
+    async with scene.engine(scene.acme(bad)) as engine:
+        done = await work(engine)
+        [verdict] = done.verdicts
+        assert (done.state, used(done)) == ("refused", [])
+        assert (verdict.verdict, verdict.reason, verdict.credential) == (word, reason, "a")
+        assert words in (verdict.detail or "")
+    assert scene.seen == ["sk-good-2"]
 
 
 async def test_one_that_vanishes_between_look_and_use_is_left_for_the_next(scene: Scene) -> None:

@@ -94,7 +94,7 @@ async def test_comments_without_an_answer_end_at_the_limit_for_the_first_one(
             clock.advance(301)
             await engine.look_at_clock()
             done = await ended(engine, found)
-            assert tried(done) == [("a", "timeout"), ("b", None)]
+            assert tried(done) == [("a", "stalled"), ("b", None)]
             first = done.attempts[0].failure
             assert first is not None
             assert first.detail == "first_answer"

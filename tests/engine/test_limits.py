@@ -69,7 +69,7 @@ async def test_a_banner_is_not_the_answer_that_is_waited_for(tmp_path: Path) -> 
         assert done.served_by == "b"
         failure = done.attempts[0].failure
         assert failure is not None
-        assert (failure.reason, failure.detail) == (Reason.TIMEOUT, "first_answer")
+        assert (failure.reason, failure.detail) == (Reason.STALLED, "first_answer")
 
 
 async def test_silence_after_output_is_a_stall(tmp_path: Path) -> None:

@@ -118,3 +118,25 @@ async def test_after_the_loss_of_records_no_directory_is_taken_for_nobodys(
         aged(orphan, clock.now() - 10_000)
         await tick(engine, prune=True)
         assert orphan.exists()
+
+
+async def test_answers_outlive_a_damaged_database_also_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    config = settings(of(tmp_path, "a", ANSWERS))
+    records = tmp_path / "records.sqlite"
+    async with engine_in(tmp_path, config, store="sqlite", clock=clock) as engine:
+        answer = engine.runs.path((await work(engine, backend="a")).delegation)
+    records.write_bytes(b"no database" * 1000)
+    for _ in range(3):
+        async with engine_in(tmp_path, config, store="sqlite", clock=clock) as engine:
+            aged(answer, clock.now() - 10_000)
+            await tick(engine, prune=True)
+            assert answer.exists()
+            aside = engine.store.set_aside
+    for one in aside:
+        Path(one).unlink()
+    async with engine_in(tmp_path, config, store="sqlite", clock=clock) as engine:
+        await tick(engine, prune=True)
+        assert not answer.exists()

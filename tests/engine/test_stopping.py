@@ -202,6 +202,7 @@ async def test_what_does_not_finish_in_time_is_stopped_all_at_once(tmp_path: Pat
         for one in begun:
             found = await engine.delegation(one.delegation)
             assert found.state == "cancelled"
+            assert found.message == "stopped with the daemon"
             assert all(attempt.gone for attempt in found.attempts)
 
 

@@ -21,7 +21,7 @@ def test_the_first_line_makes_the_file_and_its_directory_for_the_owner_alone(
 
 
 def test_trouble_is_told_once_and_again_after_it_was_over(tmp_path: Path) -> None:
-    """Case 001-280."""
+    """With case 001-280."""
     told: list[str] = []
     blocked = tmp_path / "logs"
     blocked.write_text("a file where the directory should be")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.simulation.stage import Stage
 from tests.support import laws
 
-from fallbackd.core.decide_admit import is_nested
 from fallbackd.core.effects import Answer, StartAttempt
 from fallbackd.core.events import (
     AttemptEnded,
@@ -37,6 +36,7 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
+from fallbackd.core.workspaces import is_nested
 
 if TYPE_CHECKING:
     from tests.simulation.programs import Program

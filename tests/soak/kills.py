@@ -65,13 +65,16 @@ async def kill_again_and_again(
         leaks = await _leaks(play)
     said = play.said
     attempts = sum(len(one["attempts"]) for one in audit.delegations.values())
+    wrong = audit.problems + leaks
+    if play.deaths < rounds:
+        wrong.append(f"time was over after {play.deaths} of {rounds} rounds")
     print(
         f"kills: {play.deaths} rounds under {callers} callers; {len(said.taken)} delegations"
         f" acknowledged, {len(said.ends)} answers, {attempts} attempts, {audit.events} events,"
-        f" {len(said.marks)} marks; {len(audit.problems) + len(leaks)} problems",
+        f" {len(said.marks)} marks; {len(wrong)} problems",
         flush=True,
     )
-    return audit.problems + leaks
+    return wrong
 
 
 async def _leaks(play: Scene) -> list[str]:

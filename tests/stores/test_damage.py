@@ -49,9 +49,10 @@ async def sessions_after_the_start(path: Path) -> int:
         assert Path(store.set_aside[0]).read_bytes() == before  # put aside as it was
     elif not store.set_aside:
         assert store.last_seq == (await store.journal(after_seq=0, limit=10_000))[-1].seq
+    aside = [one for one in store.set_aside if ".corrupt-" in one]
     await store.aclose()
     store = await open_sqlite(path, now=NOW)
-    assert (store.problem, store.set_aside) == (None, ())
+    assert (store.problem, list(store.set_aside)) == (None, aside)  # nothing more is damaged
     await store.aclose()
     return found
 

@@ -38,7 +38,7 @@ QUESTION = Question(
     session="s1",
     kind="outage",
     text="codex is out. Who does it?",
-    options=options_with(("opencode",), wait="wait until codex is back"),
+    options=options_with({"opencode": ""}, wait="wait until codex is back"),
     opened_at=NOW,
 )
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from fallbackd.core.decide_admit import is_nested
 from fallbackd.core.health import Health
 from fallbackd.core.ids import DelegationId, ScopeId
 from fallbackd.core.resolution import reactive_hops
 from fallbackd.core.state import Delegation, Session
+from fallbackd.core.workspaces import is_nested
 
 Active = Mapping[DelegationId, Delegation]
 
@@ -27,7 +27,13 @@ def family(one: Delegation, active: Active) -> set[str]:
 
 
 def one_family_writes_in_a_directory(active: Active) -> None:
-    writers = [one for one in active.values() if one.cwd and one.permissions != "read"]
+    writers = [
+        one
+        for one in active.values()
+        if one.cwd
+        and one.permissions != "read"
+        and (one.question is None or any(each.effects != "none" for each in one.attempts))
+    ]
     for one in writers:
         for other in writers:
             if one is other or not is_nested(one.cwd, other.cwd):

@@ -4,6 +4,8 @@ engine. The data is `http.json`; the refusals of `classify_cases.json` are read 
 """
 
 import json
+import os
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,14 @@ from fallbackd.config.show import as_toml
 from fallbackd.core.classify import classify
 from fallbackd.core.exchange import Chunk, Evidence, HttpResponse
 from fallbackd.core.health import view
-from fallbackd.core.ids import ScopeId
+from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.state import Delegation
+from fallbackd.core.views import health_entry
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.requests import NewWork
 from fallbackd.engine.world import Settings, Transports
 from fallbackd.transports.http import HttpTransport
+from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.secrets import Secrets
 
 Json = dict[str, Any]
@@ -46,6 +50,10 @@ def configuration(case: Json, p: Provider) -> Settings:
     """As a user would write it."""
     lines: list[str] = []
     for name, said in case["backends"].items():
+        if "command" in said:
+            lines += [f"[backends.{name}]", 'kind = "generic-cli"']
+            lines += [f"command = {toml(said['command'])}"]
+            continue
         route = said.get("at", name)
         if route == name:
             p.behave(route, *said.get("does", ["ok"]), **said.get("knobs", {}))
@@ -109,14 +117,15 @@ async def test_a_case_of_http_backends_is_played_alike(case: Json, tmp_path: Pat
     environ = {"HOME": str(tmp_path), **case.get("environment", {})}
     secrets = Secrets(environ=environ, now=clock.now)
     transport = HttpTransport(clock=clock, environ=environ, secrets=secrets)
-    async with provider() as p:
+    programs = ProcessTransport(environ={**os.environ, **environ}, now=clock.now)
+    async with aclosing(transport), aclosing(programs), provider() as p:
         config = configuration(case, p)
         async with engine_in(
             tmp_path,
             config,
             clock=clock,
             environ=environ,
-            transports=Transports(command=transport, http=transport, served=transport),
+            transports=Transports(command=programs, http=transport, served=transport),
             secrets=secrets,
         ) as engine:
             prompt = "x" * (case.get("prompt_tokens", 1) * CHARS_PER_TOKEN)
@@ -127,20 +136,23 @@ async def test_a_case_of_http_backends_is_played_alike(case: Json, tmp_path: Pat
             await pass_time(case, engine, clock, begun)
             found = await ended(engine, begun)
             check(case["is"], found, engine, p)
-        await transport.aclose()
+            if "text" in case:
+                assert await engine.text(found) == case["text"]
 
 
 def check(expected: Json, found: Delegation, engine: Engine, p: Provider) -> None:
-    now = engine.clock.now()
+    now, policy = engine.clock.now(), engine.settings.policy
     health = engine.snapshot().health
     failures = [None if one.failure is None else one.failure.reason for one in found.attempts]
     first = found.attempts[0].failure if found.attempts else None
     seen: Json = {
         "attempts": [one.backend for one in found.attempts],
         "failures": failures,
+        "asked_for": {name: p.calls(name)[-1].model for name in expected.get("asked_for", {})},
         "models": [one.model for one in found.attempts],
         "credentials": [one.credential for one in found.attempts],
         "hops": [[one.from_backend, one.to_backend] for one in found.hops],
+        "triggers": [one.trigger for one in found.hops],
         "served_by": found.served_by,
         "state": found.state,
         "has_retry_at": found.retry_at is not None,
@@ -148,6 +160,11 @@ def check(expected: Json, found: Delegation, engine: Engine, p: Provider) -> Non
         "dialects": {name: p.calls(name)[-1].dialect for name in expected.get("dialects", {})},
         "keys": {name: p.calls(name)[-1].credential for name in expected.get("keys", {})},
         "flags": {key: getattr(first, key) for key in expected.get("flags", {})},
+        "shown": {
+            name: (entry := health_entry(BackendId(name), engine.snapshot(), policy, now=now))
+            and [entry["state"], entry["reason"]]
+            for name in expected.get("shown", {})
+        },
         "health": {
             scope: view(health.get(ScopeId(scope)), now=now).state
             for scope in expected.get("health", {})

@@ -78,7 +78,7 @@ def candidates_table(candidates: Sequence[Json], style: Style, *, indent: str = 
             candidate.get("verdict", "?"),
             candidate.get("state") or "",
             when(candidate["until_at"], at) if candidate.get("until_at") is not None else "",
-            ": ".join(str(candidate[key]) for key in ("reason", "detail") if candidate.get(key)),
+            _candidate_reason(candidate),
         ]
         for candidate in candidates
         if isinstance(candidate, dict)
@@ -87,6 +87,15 @@ def candidates_table(candidates: Sequence[Json], style: Style, *, indent: str = 
         return indent + "no candidates"
     headers = ["CANDIDATE", "VERDICT", "STATE", "UNTIL", "REASON"]
     return table(headers, rows, style, indent=indent)
+
+
+def _candidate_reason(candidate: dict[str, Json]) -> str:
+    """With the scope that it is about, where that is not the candidate's own."""
+    words = ": ".join(str(candidate[key]) for key in ("reason", "detail") if candidate.get(key))
+    scope = candidate.get("scope")
+    if not scope or scope == f"backend:{candidate.get('backend')}":
+        return words
+    return f"{words} ({scope})".lstrip()
 
 
 def _candidate_name(candidate: dict[str, Json]) -> str:

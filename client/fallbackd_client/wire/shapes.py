@@ -87,6 +87,8 @@ class CandidateVerdict(Struct, frozen=True, kw_only=True):
     model: str | None = None
     credential: str | None = None
     tier: str | None = None
+    scope: str | None = None
+    """What the state is kept for: the backend, its model, a credential, the account."""
 
 
 class QuestionOption(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,9 @@ from fallbackd.backends.signatures import ANTHROPIC
 from fallbackd.backends.spec import BackendKind, Options, Parser
 from fallbackd.core.exchange import HttpRequest, Work
 
-ENDPOINT = Endpoint(base_url="https://api.anthropic.com", mode="messages")
+ENDPOINT = Endpoint(
+    base_url="https://api.anthropic.com", mode="messages", vendors=("anthropic", "claude")
+)
 
 
 def start(work: Work, options: Options) -> HttpRequest:

@@ -7,7 +7,9 @@ from fallbackd.backends.signatures import GOOGLE
 from fallbackd.backends.spec import BackendKind, Options, Parser
 from fallbackd.core.exchange import HttpRequest, Work
 
-ENDPOINT = Endpoint(base_url="https://generativelanguage.googleapis.com/v1beta/openai")
+ENDPOINT = Endpoint(
+    base_url="https://generativelanguage.googleapis.com/v1beta/openai", vendors=("gemini", "google")
+)
 
 
 def start(work: Work, options: Options) -> HttpRequest:

@@ -22,7 +22,9 @@ from fallbackd.core.exchange import (
 )
 
 KEYS = ("HERMES_API_KEY", "API_SERVER_KEY")
-ENDPOINT = Endpoint(base_url="http://127.0.0.1:8088", model="hermes", keys=KEYS)
+ENDPOINT = Endpoint(
+    base_url="http://127.0.0.1:8088", model="hermes", keys=KEYS, vendors=("hermes",)
+)
 
 SOURCE = "fallbackd"
 """Who asks, for the agent's own log."""

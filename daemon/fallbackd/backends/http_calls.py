@@ -70,6 +70,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     model: str | None = None
     keys: tuple[str, ...] = ()
     """Variables that hold a key for this kind on any host; sent if one is set."""
+    vendors: tuple[str, ...] = ()
+    """Words for whoever is at `base_url`, in lower case, besides its host."""
 
 
 def mode_of(endpoint: Endpoint, options: Options) -> ApiMode:
@@ -166,6 +168,8 @@ def request_to(
     mode: ApiMode,
 ) -> HttpRequest:
     """A GET of nothing with everything that does not depend on what is asked."""
+    if options.lacks is not None:
+        raise ValueError(options.lacks)  # nobody gets a key who was not meant to have it
     parts = urlsplit(options.base_url or endpoint.base_url)
     host = parts.hostname or ""
     reference = credential or _default_key(endpoint, inherited, host)

@@ -7,7 +7,7 @@ from fallbackd.backends.signatures import ANTHROPIC, OPENAI
 from fallbackd.backends.spec import BackendKind, Options, Parser
 from fallbackd.core.exchange import HttpRequest, Work
 
-ENDPOINT = Endpoint(base_url="https://api.openai.com/v1")
+ENDPOINT = Endpoint(base_url="https://api.openai.com/v1", vendors=("openai",))
 
 
 def start(work: Work, options: Options) -> HttpRequest:

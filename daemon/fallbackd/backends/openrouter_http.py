@@ -7,7 +7,7 @@ from fallbackd.backends.signatures import OPENROUTER
 from fallbackd.backends.spec import BackendKind, Options, Parser
 from fallbackd.core.exchange import HttpRequest, Work
 
-ENDPOINT = Endpoint(base_url="https://openrouter.ai/api/v1")
+ENDPOINT = Endpoint(base_url="https://openrouter.ai/api/v1", vendors=("openrouter",))
 
 
 def start(work: Work, options: Options) -> HttpRequest:

@@ -46,6 +46,9 @@ class Options(Struct, frozen=True, kw_only=True):
     """argv that replaces the profile's program and its fixed arguments; empty: the profile's."""
     model: str | None = None
     base_url: str | None = None
+    lacks: str | None = None
+    """What an HTTP API has to be given before anything is sent, in words: it has no address, and
+    the one of its kind is not what the user meant."""
     stdin: str = "prompt"
     output: str = "text"
     prompt_in_argv: bool = False

@@ -46,6 +46,7 @@ def read_hermes(text: str, *, path: str = FILE_NAME) -> Imported:
     for where, entry in _entries(raw, report):
         _take(where, entry, report, backends, chain, seen)
     _leave_primary(raw, report)
+    _leave_others(raw, report)
     tables: Tables = {}
     if chain:
         tables = {"backends": backends, "chains": {"*": chain}}
@@ -116,7 +117,8 @@ def _take(
     if address is None:
         report.leave(
             f"{where}.base_url",
-            f"no address of provider {provider!r} is known; set base_url in [backends] {name!r}",
+            f"no address of provider {provider!r} is known: {name} stays in the chain, but is"
+            " passed over as not_configured until base_url is set in its table of [backends]",
         )
     else:
         made["base_url"] = address
@@ -187,6 +189,20 @@ def _leave_primary(raw: Mapping[Any, Any], report: Report) -> None:
         primary = found if isinstance(found, str) else None
     if primary is not None:
         report.leave("model", "the primary is what its caller asks for; it heads no chain here")
+
+
+_READ = ("model", "fallback_providers", "fallback_model")
+_CURES = {
+    "credential_pool_strategies": "set credential_strategy in the tables of [backends] instead",
+}
+_ABOUT_PROVIDERS = re.compile(r"provider|credential|fallback|model|routing|api_key|base_url", re.I)
+
+
+def _leave_others(raw: Mapping[Any, Any], report: Report) -> None:
+    """The keys that are about providers; what the program does otherwise is none of ours."""
+    for key in raw:
+        if isinstance(key, str) and key not in _READ and _ABOUT_PROVIDERS.search(key):
+            report.leave(key, _CURES.get(key, "is about providers, and is not taken over"))
 
 
 def _word(entry: Mapping[Any, Any], key: str) -> str | None:

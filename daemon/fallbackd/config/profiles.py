@@ -36,10 +36,6 @@ JUDGED_KINDS = frozenset(
 )
 """Kinds that only signatures may name: their output can be judged."""
 
-HTTP_KINDS = frozenset(
-    {"anthropic-http", "google-http", "hermes-api", "openai-http", "openrouter-http"}
-)
-
 PLAIN_KINDS = frozenset({"numasec"})
 """Their output shows no sign of life before the end; `generic-cli` too, unless it is `jsonl`."""
 

@@ -13,11 +13,17 @@ from fallbackd.backends.spec import Options
 from fallbackd.config import profiles
 from fallbackd.config.fields import BY_VALUE, Say, guess, join, read, show, table
 from fallbackd.config.read_credentials import read_credentials
-from fallbackd.config.read_http import FILE_HINT, check_http, check_model, is_plain_http
+from fallbackd.config.read_http import (
+    FILE_HINT,
+    check_http,
+    check_model,
+    is_plain_http,
+    lack_of_address,
+)
 from fallbackd.config.schema import BackendTable
 from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Backend
+from fallbackd.core.policy import HTTP_KINDS, Backend
 from fallbackd.core.redact import redact, redact_command
 from fallbackd.core.scopes import owner_of
 
@@ -117,17 +123,20 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     _drop_bad_url(given, path, say)
     check_http(kind, given, path, say)
 
+    lacks = lack_of_address(kind, raw, given, path, say)
+
     credentials = read_credentials(
-        given.pop("credentials", None), path, say, is_http=kind in profiles.HTTP_KINDS
+        given.pop("credentials", None), path, say, is_http=kind in HTTP_KINDS
     )
     options = msgspec.structs.replace(
         options, **{name: given[name] for name in _OF_OPTIONS & given.keys()}
     )
+    options = msgspec.structs.replace(options, lacks=lacks)
     if credentials:
         options = msgspec.structs.replace(options, credentials=credentials)
     of_backend = {name: given[name] for name in _OF_BACKEND & given.keys()}
     url = options.base_url
-    if url is None and profile is None and kind in ENDPOINTS:
+    if url is None and profile is None and kind in ENDPOINTS and lacks is None:
         url = ENDPOINTS[kind].base_url
     check_model(kind, options, path, say)
     if url is not None and (profile is None or "base_url" in given):
@@ -136,6 +145,7 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     backend = msgspec.structs.replace(
         own,
         kind=kind,
+        lacks=lacks,
         credentials=tuple(one.label for one in credentials),
         plain_output=_is_plain(kind, options),
         **of_backend,

@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 
 from fallbackd.config import profiles
 from fallbackd.config.fields import Say, convert, guess, join, read, show, table
-from fallbackd.config.schema import EntryTable, ReturnTable, RoleTable
+from fallbackd.config.schema import EntryTable, ReturnTable, RoleTable, ShortText
 from fallbackd.core.failures import Reason
 from fallbackd.core.families import AUTHOR, known_families
 from fallbackd.core.ids import BackendId
@@ -108,9 +108,11 @@ def read_roles(
             RoleTable,
             path,
             say,
-            by_hand=frozenset({"chain", "fallback_on", "return_to_better"}),
+            by_hand=frozenset({"chain", "fallback_on", "must_differ_from", "return_to_better"}),
         )
-        _doubt_families(given.get("must_differ_from", ()), path, known, say)
+        if "must_differ_from" in given:
+            here = join(path, "must_differ_from")
+            given["must_differ_from"] = _families(given["must_differ_from"], here, known, say)
         if "chain" in given:
             given["chain"] = _role_chain(given["chain"], join(path, "chain"), chains, known, say)
         if "fallback_on" in given:
@@ -159,13 +161,24 @@ def _reasons(raw: object, path: str, say: Say) -> frozenset[Reason] | None:
     return frozenset(found)
 
 
-def _doubt_families(words: tuple[str, ...], path: str, known: Known, say: Say) -> None:
+def _families(raw: object, path: str, known: Known, say: Say) -> tuple[str, ...]:
+    """The words that can be used: a bad one does not lift the rule of its neighbours."""
+    if not isinstance(raw, list):
+        say(path, f"{show(raw)}: must be a list of families, or of {show(AUTHOR)}; it is left out.")
+        return ()
     families = known_families(Policy(backends=known.backends))
-    for number, word in enumerate(words):
+    found: dict[str, None] = {}
+    for number, word in enumerate(raw):
+        here = join(path, number)
+        if not convert(word, ShortText)[0]:
+            say(here, f"{show(word)}: must be text of 1 to 200 characters; it is left out.")
+            continue
+        assert isinstance(word, str)
+        found[word] = None
         if word != AUTHOR and word not in families:
-            here = join(join(path, "must_differ_from"), number)
             near = guess(word, (AUTHOR, *sorted(families)))
             say(here, f'{show(word)} is neither "author" nor a family that any backend has.{near}')
+    return tuple(found)
 
 
 def _return(raw: object, path: str, say: Say) -> dict[str, Any]:

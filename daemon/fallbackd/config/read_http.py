@@ -1,5 +1,7 @@
 """What the table of a backend says about HTTP: its fields fit its kind, and each other."""
 
+import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -7,6 +9,7 @@ from fallbackd.backends import ENDPOINTS
 from fallbackd.backends.http_calls import KEYS_BY_HOST, MODES, MODES_BY_PROVIDER, mode_of
 from fallbackd.backends.spec import Options
 from fallbackd.config.fields import Say, guess, join, show
+from fallbackd.config.schema import BackendTable
 
 _ONLY_HTTP = (
     "api_mode",
@@ -46,6 +49,47 @@ def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  
     if given.get("tls_verify") is False:
         cure = "better name the certificate of the server in tls_ca_file."
         say(join(path, "tls_verify"), f"is off: whoever stands between may read the key; {cure}")
+
+
+def lack_of_address(
+    kind: str, raw: object, given: Mapping[str, Any], path: str, say: Say
+) -> str | None:
+    """
+    Why the address of the kind is not what the user meant, where no other can be used.
+
+    With the address go the keys. So it stands only for a table that writes none, not even one
+    that cannot be read, and that names nobody else as the provider.
+    """
+    endpoint = ENDPOINTS.get(kind)
+    if endpoint is None or "base_url" in given:
+        return None
+    host = urlsplit(endpoint.base_url).netloc
+    cure = f"{join(path, 'base_url')} to the address of its API, with http:// or https://"
+    keys = raw if isinstance(raw, Mapping) else ()
+    written = next((key for key in keys if _is_address_key(key)), None)
+    if written is not None:
+        lacks = f"its {show(written)} cannot be used: set {cure}"
+    else:
+        provider = str(given.get("provider") or "").strip().lower()
+        if provider in ("", host, urlsplit(endpoint.base_url).hostname, *endpoint.vendors):
+            return None
+        lacks = f"no address of provider {show(given['provider'])} is known: set {cure}"
+    say(path, f"{lacks}. Until then nothing is sent, and {host} is not asked in its place.")
+    return lacks
+
+
+_KNOWN_KEYS = frozenset(BackendTable.__struct_fields__)
+_ADDRESS_KEYS = ("baseurl", "url", "apibase", "apiurl", "endpoint", "apiendpoint", "address")
+
+
+def _is_address_key(key: object) -> bool:
+    """`base_url`, or what somebody writes who means it."""
+    if key == "base_url" or not isinstance(key, str) or key in _KNOWN_KEYS:
+        return key == "base_url"
+    import difflib  # most files have no such key
+
+    plain = re.sub(r"[^a-z]", "", key.lower()[:100])
+    return plain in _ADDRESS_KEYS or bool(difflib.get_close_matches(plain, ["baseurl"], cutoff=0.8))
 
 
 def check_model(kind: str, options: Options, path: str, say: Say) -> None:

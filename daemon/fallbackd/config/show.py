@@ -76,6 +76,8 @@ def _backend(backend: Backend, loaded: Loaded) -> dict[str, Any]:
         value = getattr(source, name, None)
         if value not in (None, "", ()) and name != "credentials":
             shown[name] = msgspec.to_builtins(value)
+    if backend.lacks is not None:
+        shown["enabled"] = False  # without the address that could not be read, it would be another
     if "command" in shown:
         shown["command"] = redact_command(shown["command"])
     for name in ("env", "headers"):

@@ -3,6 +3,8 @@ Where the walk of a delegation ends and a person decides: the question, or what 
 instead of one.
 """
 
+from collections.abc import Mapping
+
 from msgspec import structs
 
 from fallbackd.core.chain import Request
@@ -11,15 +13,14 @@ from fallbackd.core.effects import AskPerson, WakeAt
 from fallbackd.core.ends import earliest_return, end
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.families import UNKNOWN
-from fallbackd.core.outages import Out, service_of
-from fallbackd.core.policy import IN_SESSION_KIND, Entry
+from fallbackd.core.offers import usable_for, with_rules
+from fallbackd.core.outages import Out
+from fallbackd.core.policy import Entry
 from fallbackd.core.questions import Question, QuestionKind, options_with, question_id
 from fallbackd.core.resolution import request_of
-from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
 from fallbackd.core.tiers import Limits
 
-USABLE = frozenset({"chosen", "healthy", "unproven", "cooldown"})
 REST_S = 300.0
 """How long is waited for what nobody can time."""
 MIN_REST_S = 10.0
@@ -191,7 +192,7 @@ def _about_money(
     draft: Draft,
     delegation: Delegation,
     session: Session,
-    usable: tuple[str, ...],
+    usable: Mapping[str, str],
     *,
     event: str,
 ) -> None:
@@ -242,23 +243,6 @@ def ask_about_part(
     )
 
 
-def usable_for(
-    draft: Draft, delegation: Delegation, session: Session, candidates: tuple[Entry, ...]
-) -> tuple[str, ...]:
-    """Backends that a person could choose now, in the order of the chain."""
-    request = request_of(draft, delegation, session)
-    limits = Limits(spent_tiers=request.limits.spent_tiers)
-    found = draft.resolve(candidates, structs.replace(request, limits=limits))
-    names: dict[str, None] = {}
-    for verdict in found.verdicts:
-        backend = find_backend(draft.policy, verdict.backend)
-        if verdict.verdict not in USABLE or backend is None or backend.kind == IN_SESSION_KIND:
-            continue
-        if not service_of(draft, verdict)[0]:
-            names[verdict.backend] = None
-    return tuple(names)
-
-
 def ask(
     draft: Draft,
     delegation: Delegation,
@@ -266,11 +250,17 @@ def ask(
     *,
     kind: QuestionKind,
     text: str,
-    usable: tuple[str, ...],
+    usable: Mapping[str, str],
     wait: str | None,
     event: str,
 ) -> None:
-    """Open a question. Nothing is started before a person has answered it."""
+    """
+    Open a question. Nothing is started before a person has answered it.
+
+    Args:
+        usable: Whom a person could choose, each with the rules that speak against it, or "".
+    """
+    text = with_rules(text, usable)
     deadlines = [] if delegation.deadline_at is None else [delegation.deadline_at]
     if delegation.question_timeout_s is not None:
         deadlines.append(draft.now + delegation.question_timeout_s)

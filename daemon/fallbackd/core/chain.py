@@ -190,21 +190,26 @@ def _look(
     if state.state in ("healthy", "cooldown") and budget_until_at is not None:
         word, until_at, returns_at = "rate_limited", budget_until_at, budget_until_at
         reason, stated = Reason.LOCAL_BUDGET.value, False
+    plain = Verdict(
+        backend=backend.id,
+        model=model,
+        verdict="healthy",
+        state=word,
+        tier=entry.tier,
+        credential=credential,
+        scope=None if record is None or state.state == "healthy" else record.scope,
+    )
 
     def refuse(verdict: VerdictWord, why: str | None = reason) -> _Seen:
         return _Seen(
             entry=entry,
             choice=None,
-            verdict=Verdict(
-                backend=backend.id,
-                model=model,
+            verdict=structs.replace(
+                plain,
                 verdict=verdict,
                 reason=why,
                 detail=None if outage is None else outage.detail,
-                state=word,
                 until_at=until_at,
-                tier=entry.tier,
-                credential=credential,
             ),
             returns_at=returns_at,
             stated=stated,
@@ -213,6 +218,8 @@ def _look(
 
     if not backend.enabled:
         return refuse("disabled", "switched off in the configuration")
+    if backend.lacks is not None:
+        return refuse("not_configured", backend.lacks)
     if credential is None and backend.credentials:
         return refuse("tried", "each of its credentials has failed for this work")
     key = candidate_key(backend.id, entry.model)
@@ -229,7 +236,7 @@ def _look(
         and (backend.provider or backend.id) == request.not_provider
     ):
         return refuse("same_as_failed", "the same provider rejected the form of the request")
-    if request.local_only and not backend.loopback:
+    if request.local_only and not backend.is_local:
         return refuse("local_network", "this machine has no network")
     if state.state == "paused":
         pause = None if record is None else record.pause
@@ -270,16 +277,12 @@ def _look(
             credential=credential,
             trial_scopes=trial_scopes,
         ),
-        verdict=Verdict(
-            backend=backend.id,
-            model=model,
+        verdict=structs.replace(
+            plain,
             verdict=verdict,
             reason=reason if verdict != "healthy" else None,
             detail=outage.detail if outage is not None and verdict != "healthy" else None,
-            state=state.state,
             until_at=until_at,
-            tier=entry.tier,
-            credential=credential,
         ),
         rank=2 if backend.kind == IN_SESSION_KIND else int(state.state == "cooldown"),
     )

@@ -197,9 +197,26 @@ def _exit_alone(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
         return _exit_hit(Reason.RATE_LIMIT, "exit-75", evidence)
     if code in SIGNAL_EXITS or code < 0:
         return _exit_hit(Reason.CRASH, "signal", evidence)
+    if _is_asking(evidence):
+        return _exit_hit(Reason.APPROVAL_REQUIRED, "asks", evidence)
     if evidence.answered:
         return _exit_hit(Reason.TASK_FAILED, "exit-after-answer", evidence)
     return _exit_hit(Reason.UNKNOWN, "exit", evidence)
+
+
+_QUESTION = re.compile(
+    r"\b(?:allow|apply|approve|confirm|continue|execute|permit|proceed|run|trust)\b.{0,200}\?\s{0,3}"
+    r"[(\[]y(?:es)?/no?(?:/[^)\]]{1,20})?[)\]]\s{0,3}[:>]?\s{0,3}$",
+    re.I,
+)
+
+
+def _is_asking(evidence: Evidence) -> bool:
+    """The last that it printed asks for leave: its input ended where the answer was read."""
+    if evidence.stream not in ("stdout", "stderr", "unknown"):
+        return False
+    last = strip_escapes(evidence.text[-1000:]).rstrip().rpartition("\n")[2]
+    return _QUESTION.search(last) is not None
 
 
 def _exit_hit(reason: Reason, name: str, evidence: Evidence) -> Hit:

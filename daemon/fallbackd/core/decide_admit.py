@@ -16,6 +16,7 @@ from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Delegation, Rejection, RejectionKind, Session
 from fallbackd.core.stopping import stop_below, stopping
 from fallbackd.core.walk import BY_CALLER, walk
+from fallbackd.core.workspaces import may_write, why_in_use, workspace_holder
 
 
 def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
@@ -82,14 +83,10 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     too_much = _too_much(draft, event)
     if too_much is not None:
         return too_much
-    holder = workspace_holder(draft, event, parent)
+    holder = workspace_holder(draft, event, parent) if may_write(policy, candidates) else None
     if holder is not None:
         return _reject(
-            draft,
-            "workspace",
-            f"{event.cwd} is in use by {holder.delegation}; wait for it, or set "
-            'workspace_lock = "off" if you isolate the work by yourself',
-            delegation=holder.delegation,
+            draft, "workspace", why_in_use(event.cwd, holder), delegation=holder.delegation
         )
     requested = candidates[0].backend
     session = _session_for(draft, event, session, requested)
@@ -273,52 +270,20 @@ def _session_for(
     return structs.replace(session, running=event.delegation, role=event.role or session.role)
 
 
-def workspace_holder(
-    draft: Draft, event: DelegateRequested, parent: Delegation | None
-) -> Delegation | None:
-    """Who writes in this directory, above it or below it. Readers hold nothing."""
-    if not event.cwd or event.permissions == "read":
-        return None
-    if draft.policy.defaults.workspace_lock == "off":
-        return None
-    family = _ancestors(draft, parent)
-    for other in draft.snapshot.active.values():
-        if other.delegation in family or not other.cwd or other.permissions == "read":
-            continue
-        if other.is_ended:
-            continue
-        if is_nested(event.cwd, other.cwd) or is_nested(other.cwd, event.cwd):
-            return other
-    return None
-
-
-def _ancestors(draft: Draft, parent: Delegation | None) -> set[str]:
-    """A delegation from inside an attempt shares the lock of that attempt."""
-    found: set[str] = set()
-    while parent is not None and parent.delegation not in found:
-        found.add(parent.delegation)
-        above = parent.parent
-        parent = None if above is None else draft.snapshot.active.get(above)
-    return found
-
-
-def is_nested(inner: str, outer: str) -> bool:
-    """Whether the real path `inner` is `outer` or below it."""
-    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
-
-
 def cancel_requested(draft: Draft, event: CancelRequested) -> Decision:
     delegation = draft.snapshot.delegation
     if delegation is None or delegation.is_ended or delegation.outcome is not None:
         return draft.finish()
     session = session_of(draft, delegation)
-    delegation = structs.replace(delegation, cancelling=True)
+    why = event.why or BY_CALLER
+    if not delegation.cancelling:
+        delegation = structs.replace(delegation, cancelling=True, message=event.why)
     running = delegation.running
     draft.tell(delegation, "cancel requested", outcome="stops the work")
     if running is None:
-        end(draft, delegation, session, state="cancelled", message=BY_CALLER)
+        end(draft, delegation, session, state="cancelled", message=why)
         return draft.finish()
-    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, BY_CALLER))
+    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, why))
     stop_below(draft, delegation)
     return draft.finish()
 

@@ -7,22 +7,21 @@ from fallbackd.core.callers import (
     ReportAnswer,
     counted_credential,
     leased,
-    on_same_backend,
     resolution_of,
 )
-from fallbackd.core.chain import Choice, Request, candidate_key, candidates_for, find_role
+from fallbackd.core.chain import Request, candidates_for, find_role
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.going_on import go_on
 from fallbackd.core.ids import AttemptId, is_lease
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.outages import guard
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.recovery import answered_by, missed_by, prefer, role_counting
+from fallbackd.core.recovery import answered_by, prefer, role_counting
 from fallbackd.core.role_rules import rules_for
 from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Decision, Hop, Rejection, Session
+from fallbackd.core.state import Decision, Rejection, Session
 
 
 def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
@@ -49,13 +48,16 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
         idle_s = draft.now - session.last_used_at
         preferred = session.answered_by if idle_s < policy.defaults.idle_s else None
     role = None if event.role is None else find_role(policy, event.role)
+    differs_from = event.differs_from
+    if differs_from is None and event.session is None and event.lease is None:
+        differs_from = ()  # only a look, in no conversation: there is no author to differ from
     rules = rules_for(
         policy,
         role,
         session,
         candidates,
         allow_metered=event.allow_metered,
-        differs_from=event.differs_from,
+        differs_from=differs_from,
     )
     request = Request(
         prompt_tokens=event.prompt_tokens,
@@ -133,8 +135,8 @@ def reported(draft: Draft, event: Reported) -> Decision:
     if lease is None and event.attempt is not None and is_lease(event.attempt):
         lease = event.attempt
     is_late = lease is not None and not _give_back(draft, lease)
-    if is_late and event.outcome == "failure":
-        return draft.finish(answer=ReportAnswer(failure=event.failure, ignored=True))
+    if is_late and event.outcome != "released":
+        return _too_late(draft, event, backend, model, session)
     match event.outcome:
         case "released":
             return draft.finish(answer=ReportAnswer())
@@ -160,6 +162,20 @@ def _give_back(draft: Draft, lease: AttemptId) -> bool:
     if was_held:
         draft.wake_waiting()
     return was_held
+
+
+def _too_late(
+    draft: Draft, event: Reported, backend: Backend, model: str | None, session: Session | None
+) -> Decision:
+    """Nothing is believed about anybody's health. Who has failed is told where to go on."""
+    if session is not None:
+        session = structs.replace(session, ignored_reports=session.ignored_reports + 1)
+        draft.put_session(session)
+    failure = event.failure
+    if event.outcome != "failure" or failure is None:
+        return draft.finish(answer=ReportAnswer(failure=failure, ignored=True))
+    following = go_on(draft, event, backend, model, session, failure, is_believed=False)
+    return draft.finish(answer=following)
 
 
 def _served(draft: Draft, session: Session, backend: Backend, model: str | None) -> Session:
@@ -192,6 +208,7 @@ def _reported_failure(
     if session is None and event.session is not None:
         session = Session(
             session=event.session,
+            role=event.role,
             original=backend.id,
             current=backend.id,
             running=draft.holder_of(event.session),
@@ -225,56 +242,8 @@ def _reported_failure(
             started_at=event.started_at,
             luck=event.luck,
         )
-    role = None if session is None else session.role
-    candidates = candidates_for(
-        draft.policy, backend=None if role else backend.id, role=role, chain=None, session=session
-    )
-    here = on_same_backend(draft, event, backend, failure, candidates, once_more=once_more)
-    if here is not None:
-        if session is not None:
-            draft.put_session(structs.replace(session, last_used_at=draft.now))
-        return draft.finish(
-            answer=ReportAnswer(failure=failure, next=here, candidates=here.candidates)
-        )
-    known = None if role is None else find_role(draft.policy, role)
-    wanted = None if known is None else known.fallback_on
-    may_hop = failure.hop and (wanted is None or failure.reason in wanted)
-    if not (may_hop or failure.shrink_input):
-        if session is not None:
-            draft.put_session(structs.replace(session, last_used_at=draft.now))
-        return draft.finish(answer=ReportAnswer(failure=failure))
-    tried = frozenset({candidate_key(backend.id, None), candidate_key(backend.id, event.model)})
-    rules = rules_for(
-        draft.policy, known, session, candidates, allow_metered=False, differs_from=None
-    )
-    larger_than = backend.context_tokens if failure.shrink_input else None
-    request = Request(
-        tried=tried,
-        larger_than=larger_than,
-        local_only=failure.reason is Reason.LOCAL_NETWORK,
-        limits=rules.limits,
-    )
-    counting = role_counting(draft.policy, role)
-    if counting is not None and session is not None:
-        session = missed_by(draft, counting, candidates, session, backend=backend.id, model=model)
-        request = prefer(draft, counting, candidates, session, request)
-    resolved, _ = guard(draft, rules, candidates, request, draft.resolve(candidates, request))
-    following = None
-    if resolved.choice is not None:
-        following = resolution_of(candidates, resolved)
-        following = leased(draft, following, resolved.choice, event.next_lease, owner=event.owner)
-        draft.count_credential(resolved.choice.backend.id, counted_credential(resolved.choice))
-        if session is not None:
-            session = _moved(draft, session, backend, resolved.choice, failure)
-    if session is not None:
-        draft.put_session(structs.replace(session, last_used_at=draft.now))
     return draft.finish(
-        answer=ReportAnswer(
-            failure=failure,
-            next=following,
-            candidates=resolved.verdicts,
-            retry_at=resolved.retry_at,
-        )
+        answer=go_on(draft, event, backend, model, session, failure, once_more=once_more)
     )
 
 
@@ -292,46 +261,6 @@ def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
         return False  # callers that make the calls themselves name them by themselves
     last_at = session.last_fallback_at
     return last_at is not None and 0 <= draft.now - last_at < draft.policy.defaults.dedup_window_s
-
-
-def _moved(
-    draft: Draft, session: Session, left: Backend, choice: Choice, failure: Failure
-) -> Session:
-    taken = choice.backend
-    hop = Hop(
-        at=draft.now,
-        from_backend=left.id,
-        to_backend=taken.id,
-        trigger="reactive",
-        reason=failure.reason.value,
-        evidence=failure.evidence,
-    )
-    returned = taken.id == session.original
-    pair = f"{session.original}>{taken.id}"
-    notices = session.notices_sent
-    if not returned and pair not in notices:
-        notices = (*notices, pair)
-        draft.note(
-            "session.notice",
-            session=session.session,
-            backend=taken.id,
-            notice="fallback",
-            route=(session.original, taken.id),
-            from_model=None,
-            to_model=None,
-            reason=hop.reason,
-            text=f"switched from {left.id} to {taken.id} ({hop.reason})",
-        )
-    return structs.replace(
-        session,
-        current=taken.id,
-        current_model=choice.entry.model,
-        depth=0 if returned else session.depth + 1,
-        last_fallback_at=draft.now,
-        hops=(*session.hops, hop)[-50:],
-        notices_sent=() if returned else notices,
-        recovered_announced=False,
-    )
 
 
 def session_compacted(draft: Draft, event: SessionCompacted) -> None:

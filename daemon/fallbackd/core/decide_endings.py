@@ -88,12 +88,13 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         return
     if not event.gone:
         delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
-        _unproven_end(draft, delegation, session, attempt)
+        _unproven_end(draft, delegation, session, delegation.attempts[-1])
         return
     is_late = delegation.deadline_at is not None and now >= delegation.deadline_at
     if delegation.cancelling or is_late:
         # What it had shown before it was stopped is known of its backend all the same.
         delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
+        failure = delegation.attempts[-1].failure or failure
     if delegation.cancelling:
         end(
             draft,
@@ -214,6 +215,7 @@ def _failed(
         _wait_to_retry(draft, delegation, attempt, failure, again)
         return
     delegation = _give_up(draft, delegation, attempt, failure, backend, luck=luck)
+    failure = delegation.attempts[-1].failure or failure  # with the scope that was marked
     if failure.reason in LOW_CONFIDENCE and not failure.hop:
         # Trouble of this machine: no place for the attempt, or none for its answer.
         end(draft, delegation, session, state="failed", failure=failure, message=failure.evidence)
@@ -298,9 +300,13 @@ def _give_up(
         window_s=None if policy is None else policy.window_s,
         wait_s=failure.wait_s,
     )
-    delegation = structs.replace(
-        delegation, marks=delegation.marks if made is None else (*delegation.marks, made)
-    )
+    if made is not None:
+        marked = structs.replace(attempt, failure=structs.replace(failure, scope=made.scope))
+        delegation = structs.replace(
+            delegation,
+            attempts=(*delegation.attempts[:-1], marked),
+            marks=(*delegation.marks, made),
+        )
     draft.put_delegation(delegation)
     return delegation
 

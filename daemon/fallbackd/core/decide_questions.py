@@ -22,6 +22,7 @@ from fallbackd.core.state import (
     Session,
 )
 from fallbackd.core.walk import walk
+from fallbackd.core.workspaces import writer_beside
 
 
 def question_answered(draft: Draft, event: QuestionAnswered) -> Decision:
@@ -43,11 +44,20 @@ def question_answered(draft: Draft, event: QuestionAnswered) -> Decision:
             f"choose one of {', '.join(choices)}",
             event,
         )
-    if draft.snapshot.draining and (event.choice == "wait" or event.choice.startswith(USE)):
+    goes_on = event.choice == "wait" or event.choice.startswith(USE)
+    if draft.snapshot.draining and goes_on:
         return _reject(
             "draining",
             f"the daemon is draining and starts nothing; {question.question} stays open for the "
             "next one",
+            event,
+        )
+    writer = writer_beside(draft, delegation) if goes_on else None
+    if writer is not None:
+        return _reject(
+            "workspace",
+            f"{delegation.cwd} is in use by {writer.delegation} now; {question.question} stays "
+            "open: answer it again when that has ended",
             event,
         )
     answered = structs.replace(

@@ -102,6 +102,8 @@ class Woke(Struct, frozen=True, kw_only=True, tag="woke"):
 
 class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel_requested"):
     delegation: DelegationId
+    why: str | None = None
+    """What its end says; null: the caller wants it."""
 
 
 class QuestionAnswered(Struct, frozen=True, kw_only=True, tag="question_answered"):
@@ -146,6 +148,12 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     """The lease of the `resolve` that this call was made with."""
     next_lease: AttemptId | None = None
     """Minted by the engine where the caller goes on by itself with the next candidate."""
+    role: str | None = None
+    """With what follows, what was asked of `resolve`: the next one is found by it again."""
+    chain: tuple[Entry, ...] | None = None
+    prompt_tokens: int | None = None
+    allow_metered: bool = False
+    differs_from: tuple[str, ...] | None = None
     owner: str | None = None
     started_at: float | None = None
     failure: Failure | None = None

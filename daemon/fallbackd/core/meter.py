@@ -54,7 +54,38 @@ def used(meter: Meter | None, backend: BackendId, usage: Usage, *, now: float) -
         cost_usd=add_cost(base.totals.cost_usd, usage.cost_usd),
     )
     tokens = usage.input_tokens + usage.output_tokens
-    return structs.replace(_add(base, attempts=0, tokens=tokens, now=now), totals=totals)
+    return structs.replace(
+        _add(base, attempts=0, tokens=tokens, now=now),
+        totals=totals,
+        spent=_spent(base, usage, minute=int(now // 60)),
+    )
+
+
+def _spent(
+    meter: Meter, usage: Usage, *, minute: int
+) -> tuple[tuple[int, int, int, float | None], ...]:
+    rest = [one for one in meter.spent if minute - HOUR_MIN <= one[0] <= minute]
+    before = rest.pop() if rest and rest[-1][0] == minute else (minute, 0, 0, None)
+    made = (
+        minute,
+        before[1] + usage.input_tokens,
+        before[2] + usage.output_tokens,
+        add_cost(before[3], usage.cost_usd),
+    )
+    return (*rest, made)
+
+
+def spent_since(meter: Meter, begin_at: float) -> Usage:
+    """What was used since then, to the minute; at most one hour is kept."""
+    found = Usage()
+    for minute, input_tokens, output_tokens, cost_usd in meter.spent:
+        if (minute + 1) * 60.0 > begin_at:
+            found = Usage(
+                input_tokens=found.input_tokens + input_tokens,
+                output_tokens=found.output_tokens + output_tokens,
+                cost_usd=add_cost(found.cost_usd, cost_usd),
+            )
+    return found
 
 
 def ended(meter: Meter | None, backend: BackendId, state: str, *, now: float) -> Meter:
@@ -137,8 +168,11 @@ def shift(meter: Meter, by_s: float) -> Meter:
     starts = tuple((minute + minutes, count, tokens) for minute, count, tokens in meter.starts)
     ends = tuple((minute + minutes, good, bad) for minute, good, bad in meter.ends)
     demand = tuple((minute + minutes, one, more) for minute, one, more in meter.demand)
+    spent = tuple((one[0] + minutes, *one[1:]) for one in meter.spent)
     answered_at = None if meter.answered_at is None else meter.answered_at + by_s
-    return structs.replace(meter, starts=starts, ends=ends, demand=demand, answered_at=answered_at)
+    return structs.replace(
+        meter, starts=starts, ends=ends, demand=demand, spent=spent, answered_at=answered_at
+    )
 
 
 def _recent(meter: Meter | None, *, now: float) -> list[tuple[int, int, int]]:

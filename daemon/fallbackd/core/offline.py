@@ -26,7 +26,7 @@ def own_trouble(
 
     Marks of the same moment are withdrawn: they were about the same trouble.
     """
-    if failure.reason is not Reason.NETWORK or backend is None or backend.loopback:
+    if failure.reason is not Reason.NETWORK or backend is None or backend.is_local:
         return None
     if any(word in failure.evidence for word in _LOOPBACK_WORDS):
         return None
@@ -64,7 +64,7 @@ def _marked_now(draft: Draft, backend: Backend, failure: Failure) -> dict[ScopeI
         if kind == "backend":
             one = find_backend(draft.policy, BackendId(name))
             hosts = [] if one is None else [one]
-        if any(one.loopback or _is_same_host(one, backend) for one in hosts):
+        if any(one.is_local or _is_same_host(one, backend) for one in hosts):
             continue
         found[scope] = outage
     return found
@@ -87,7 +87,7 @@ def _answers(draft: Draft) -> bool:
         if used.answered_at is None or not _is_now(draft, used.answered_at):
             continue
         backend = find_backend(draft.policy, used.backend)
-        if backend is not None and not backend.loopback:
+        if backend is not None and not backend.is_local:
             return True
     return False
 

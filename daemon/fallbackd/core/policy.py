@@ -186,6 +186,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     implicit: bool = False
     """Not configured by itself: a `provider/model` that some chain or caller names."""
     enabled: bool = True
+    lacks: str | None = None
+    """What the configuration has to say before it can be used, in words: it is passed over."""
     model: str | None = None
     provider: str | None = None
     """Host or name of the provider, where it is known: scope `provider:…`."""
@@ -220,6 +222,11 @@ class Backend(Struct, frozen=True, kw_only=True):
     """Used once in place of a model that is missing."""
     reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=dict)
     """Overrides of the policy for this backend (imported configurations)."""
+
+    @property
+    def is_local(self) -> bool:
+        """It works without a network: it is on this machine."""
+        return self.loopback or self.cost == "local"
 
 
 class Role(Struct, frozen=True, kw_only=True):
@@ -306,6 +313,11 @@ HOPPING = frozenset(reason for reason, flags in FLAGS.items() if flags.hop)
 
 IN_SESSION_KIND = "in-session"
 """The kind of backend that does nothing: the work is handed back to the caller."""
+
+HTTP_KINDS = frozenset(
+    {"anthropic-http", "google-http", "hermes-api", "openai-http", "openrouter-http"}
+)
+"""Kinds whose calls start no process on this machine."""
 
 OPENCODE = BackendId("opencode")
 """Whose limits a `provider/model` id shares."""

@@ -9,6 +9,7 @@ restart together. There is no default choice, and none is made by time.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -94,15 +95,18 @@ def shifted(questions: tuple[Question, ...], by_s: float) -> tuple[Question, ...
     return (*questions[:-1], structs.replace(last, deadline_at=last.deadline_at + by_s))
 
 
-def options_with(usable: tuple[str, ...], *, wait: str | None) -> tuple[Option, ...]:
+def options_with(usable: Mapping[str, str], *, wait: str | None) -> tuple[Option, ...]:
     """
     What may be chosen.
 
     Args:
-        usable: Backends that could go on now.
+        usable: Backends that could go on now, each with the rules that speak against it, or "".
         wait: What waiting would wait for; None: there is nothing to wait for.
     """
-    found = [Option(choice=f"{USE}{one}", text=f"let {one} do it") for one in usable]
+    found = [
+        Option(choice=f"{USE}{name}", text=f"let {name} do it" + (why and f" ({why})"))
+        for name, why in usable.items()
+    ]
     if wait is not None:
         found.append(Option(choice="wait", text=wait))
     found += [

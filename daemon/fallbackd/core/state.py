@@ -54,6 +54,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     tier: str | None = None
     credential: str | None = None
     """Label of the one that would make the call."""
+    scope: str | None = None
+    """What the state is kept for, where it is another one than healthy."""
 
 
 EffectsWord = Literal["none", "possible", "seen"]
@@ -338,6 +340,9 @@ class Meter(Struct, frozen=True, kw_only=True):
     last_credential: str | None = None
     demand: tuple[tuple[int, int, int], ...] = ()
     """(minute since the epoch, first attempts, further attempts), oldest first, few minutes."""
+    spent: tuple[tuple[int, int, int, float | None], ...] = ()
+    """(minute since the epoch, input tokens, output tokens, cost in USD), oldest first, one hour;
+    the cost is null where nobody has said it."""
     days: tuple[DayUse, ...] = ()
     """Oldest first, of the last 31 days (UTC) that saw any use."""
 

@@ -13,6 +13,7 @@ from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import close, end, end_by_deadline, end_exhausted, hold
 from fallbackd.core.failures import Failure
 from fallbackd.core.fairness import has_place
+from fallbackd.core.offers import resolved_by_person
 from fallbackd.core.outages import guard
 from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.resolution import free_of_hops, reactive_hops, request_of
@@ -127,8 +128,8 @@ def _start_forced(draft: Draft, delegation: Delegation, session: Session) -> boo
     if _is_full(draft, delegation):
         _queue(draft, delegation, None)
         return True
-    entries = tuple(one for one in delegation.candidates if one.backend == delegation.forced)
-    resolved = draft.resolve(entries, Request(prompt_tokens=delegation.prompt_tokens))
+    assert delegation.forced is not None
+    resolved = resolved_by_person(draft, delegation, delegation.forced)
     if resolved.choice is not None:
         start(draft, delegation, session, resolved.choice, event="chosen by a person")
         return True

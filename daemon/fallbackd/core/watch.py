@@ -133,7 +133,7 @@ def expiry(watch: Watch, limits: Limits, *, now: float) -> Passed | float:
     """
     The limit that is over at `now`, or the instant of the next look.
 
-    Before the first output (or answer) a limit is a `timeout`, after it silence is `stalled`.
+    Before the first output a limit is a `timeout`, after it each is `stalled`.
     """
     if watch.repeats >= limits.loop_steps:
         return Passed(
@@ -159,7 +159,7 @@ def expiry(watch: Watch, limits: Limits, *, now: float) -> Passed | float:
             (
                 watch.started_at + limits.first_answer_s,
                 Passed(
-                    reason=Reason.TIMEOUT,
+                    reason=Reason.STALLED,
                     detail="first_answer",
                     evidence=f"no answer of the provider within {limits.first_answer_s:g} s",
                 ),

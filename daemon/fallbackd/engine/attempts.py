@@ -97,7 +97,7 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     kind = world.kinds[backend.kind]
     options = settings.options_of(order.backend)
     delegation = prepared.delegation
-    looks = backend.plain_output and delegation.permissions != "read"
+    looks = kind.program(options) is not None and delegation.permissions != "read"
     before = None
     is_anew = order.taken_up and running is None
     if is_anew:
@@ -129,7 +129,10 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     if broken is not None:
         raise broken
     ended = await reader.finish(running.exit)
-    if ended.failure is not None and ended.effects != "seen" and looks:
+    # Who shows its tools has done nothing where it has shown none.
+    shows_tools = kind.structured and not backend.plain_output
+    is_begun = not shows_tools or ended.effects != "none"
+    if ended.failure is not None and looks and is_begun:
         if before is not None:
             changed = await _changed(world, cwd, before)
         else:

@@ -4,7 +4,7 @@ What can be known of a backend without spending anything, rung by rung.
     program   it is on PATH, and says its version
     login     a login or a key is there, and not over by its own date
     models    the provider answers a request for its models, which is not billed
-    quota     what is left of a plan, where the program can be asked
+    quota     what is left of a plan: not read, of any kind
     request   when its provider last answered real work: the only proof; the next one after an
               outage is a leased trial
 
@@ -104,7 +104,7 @@ class Ladder:
         found.append(login)
         if kind.models is not None and login.ok is not False:
             found.append(await self._models(backend, kind, options, credential))
-        found.append(Rung(name="quota", detail="cannot be asked without spending"))
+        found.append(Rung(name="quota", detail="not read"))
         found.append(self._request(backend))
         return tuple(found)
 
@@ -148,6 +148,8 @@ class Ladder:
     ) -> Rung:
         world, settings = self._host.world, self._host.settings
         assert kind.models is not None
+        if backend.lacks is not None:
+            return Rung(name="models", ok=False, detail=backend.lacks)
         if not backend.loopback and not world.has_route():
             return Rung(name="models", detail="this machine has no network")
         names = {name: world.environ[name] for name in kind.reads_env if name in world.environ}

@@ -47,6 +47,8 @@ from fallbackd.engine.world import Settings
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import StoreUnwritable
 
+WITH_DAEMON = "stopped with the daemon"
+
 
 class Engine(Performer):
     # --- work ------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ class Engine(Performer):
         if stop_rest:
             async with anyio.create_task_group() as tasks:
                 for delegation in self._working():
-                    tasks.start_soon(self.cancel, delegation)
+                    tasks.start_soon(self.cancel, delegation, WITH_DAEMON)
         await anyio.to_thread.run_sync(self.runs.write_held)
 
     def _working(self) -> list[DelegationId]:
@@ -177,12 +179,17 @@ class Engine(Performer):
             is_over = event.is_set()
         return await self.delegation(delegation), is_over
 
-    async def cancel(self, delegation: DelegationId) -> Delegation:
-        """Returns when the work is proven stopped."""
+    async def cancel(self, delegation: DelegationId, why: str | None = None) -> Delegation:
+        """
+        Returns when the work is proven stopped.
+
+        Args:
+            why: What its end says; None: its caller wants it.
+        """
         found = await self.delegation(delegation)
         if found.is_ended:
             return found
-        await self.handle(CancelRequested(delegation=delegation))
+        await self.handle(CancelRequested(delegation=delegation, why=why))
         ended, _ = await self.wait(delegation, until="finished", timeout_s=None)
         return ended
 
@@ -297,6 +304,11 @@ class Engine(Performer):
         usage: Usage | None = None,
         next_lease: bool = False,
         owner: str | None = None,
+        role: str | None = None,
+        chain: tuple[Entry, ...] | None = None,
+        prompt_tokens: int | None = None,
+        allow_metered: bool = False,
+        differs_from: tuple[str, ...] = (),
     ) -> ReportAnswer:
         name = BackendId(backend)
         failure = None
@@ -319,6 +331,11 @@ class Engine(Performer):
                 usage=usage or Usage(),
                 next_lease=self._minted_lease() if next_lease else None,
                 owner=owner,
+                role=role,
+                chain=chain,
+                prompt_tokens=prompt_tokens,
+                allow_metered=allow_metered,
+                differs_from=await authors.families(self.store, self.settings.policy, differs_from),
                 luck=self.world.luck(),
             )
         )

@@ -32,7 +32,10 @@ class StoreFacts(Protocol):
 
     @property
     def set_aside(self) -> tuple[str, ...]:
-        """Paths of damaged files that were put aside when the store was opened."""
+        """
+        Paths of damaged files that were put aside, now or by an earlier run, while they lie
+        there: records may be missing. Also names single records that could not be read.
+        """
         ...
 
 

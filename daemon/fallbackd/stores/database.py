@@ -12,7 +12,14 @@ from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.state import Delegation, Meter, Session
 from fallbackd.lib.failpoints import hit
 from fallbackd.stores.codec import RecordT, Undecodable, decode
-from fallbackd.stores.opening import Opened, open_again, open_database, put_aside, transaction
+from fallbackd.stores.opening import (
+    Opened,
+    lying_aside,
+    open_again,
+    open_database,
+    put_aside,
+    transaction,
+)
 from fallbackd.stores.trouble import warn
 from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, Writes
 
@@ -37,14 +44,23 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.set_aside: tuple[str, ...] = ()
-        """Paths of damaged files; `<path>: <kind> <key>` for single records."""
+        self._files_aside: tuple[str, ...] = ()
+        self._records_aside: tuple[str, ...] = ()
         self._connection: sqlite3.Connection | None = None
         self._is_writable = False
         self._is_closed = False
         self._is_known = False
         """Whether what the file holds has been loaded, or there was nothing to load."""
         self._file: tuple[int, int] | None = None
+
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        """
+        Paths of damaged files, while they lie there: what is missing here may be in them.
+        `<path>: <table> <key>` for single records.
+        """
+        files = tuple(one for one in self._files_aside if os.path.lexists(one))
+        return files + self._records_aside
 
     def open(self, *, now: float) -> tuple[Loaded, Exception | None]:
         """
@@ -65,11 +81,12 @@ class Database:
             loaded = self._take(opened)
         if opened.set_aside:
             warn("store.set_aside", paths=opened.set_aside)
-        self.set_aside = opened.set_aside + self.set_aside
+        earlier = tuple(one for one in lying_aside(self.path) if one not in opened.set_aside)
+        self._files_aside = opened.set_aside + earlier
         return loaded, opened.trouble
 
     def _take(self, opened: Opened) -> Loaded:
-        self.set_aside = ()
+        self._records_aside = ()
         self._connection = opened.connection
         self._is_writable = opened.trouble is None
         self._file = _identity(self.path)
@@ -111,7 +128,7 @@ class Database:
     def _skip(self, connection: sqlite3.Connection, table: str, key: str, why: str) -> None:
         """Take a record that cannot be read out of the way, into the table of such records."""
         warn("record.set_aside", table=table, key=key, why=why)
-        self.set_aside += (f"{self.path}: {table} {key}",)
+        self._records_aside += (f"{self.path}: {table} {key}",)
         if not self._is_writable:
             return
         with suppress(sqlite3.Error):  # said already; it is tried again at the next start

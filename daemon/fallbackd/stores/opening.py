@@ -18,6 +18,8 @@ from fallbackd.stores.codec import MIGRATIONS, SCHEMA_VERSION
 CHECK_ALL_BYTES = 32 * 1024 * 1024
 """Up to this size the whole file is checked; above, what a start needs: it must not take long."""
 NEEDED = ("meta", "health", "meters", "sessions", "finished", "facts")
+MAX_LOG_PAGES = 8_000
+"""Of 4 KiB: more than half a minute of the busiest host writes."""
 MAX_LOG_BYTES = 16 * 1024 * 1024
 """To which the log shrinks after a burst of writes."""
 BUSY_TIMEOUT_S = 5.0
@@ -86,6 +88,16 @@ def put_aside(path: Path, *, now: float) -> tuple[str, ...]:
     return tuple(moved)
 
 
+def lying_aside(path: Path) -> tuple[str, ...]:
+    """Where damaged files of this database lie, also those of earlier runs."""
+    try:
+        names = sorted(os.listdir(path.parent))
+    except OSError:
+        return ()
+    begin = f"{path.name}.corrupt-"
+    return tuple(str(path.with_name(name)) for name in names if name.startswith(begin))
+
+
 def is_damage(error: Exception) -> bool:
     if isinstance(error, Damaged):
         return True
@@ -107,6 +119,8 @@ def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
+            # The tick does it: whoever copies file and log should find a quiet half minute.
+            connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
             if version < SCHEMA_VERSION:
                 _migrate(connection, version)
             _try_to_write(connection)

@@ -409,7 +409,7 @@ async def test_suggest_and_usage_answer_without_any_history() -> None:
     async with front() as served:
         found = await result(served, "suggest", goal="g")
         assert (found["suggestion"], found["eta_s"], found["eta_display"]) == ("codex", 300, "5m")
-        assert await result(served, "usage") == {"usage": []}
+        assert await result(served, "usage") == {"usage": [], "warnings": []}
 
 
 async def test_the_contract_describes_itself() -> None:
@@ -455,3 +455,16 @@ async def test_answers_of_every_reading_method_fit_the_types_that_are_promised()
             if method.read_only:
                 found = await result(served, method.name, **params.get(method.name, {}))
                 msgspec.convert(found, method.result, strict=True)
+
+
+async def test_status_says_what_to_do_with_a_damaged_file_as_long_as_it_lies_there() -> None:
+    async with front() as served:
+        assert (await result(served, "status"))["daemon"]["store"] == "memory"
+        served.engine.store.set_aside = (
+            "/s/fallbackd.db.corrupt-1",
+            "/s/fallbackd.db: sessions s1",
+        )
+        store = (await result(served, "status"))["daemon"]["store"]
+    assert "; damaged file set aside as /s/fallbackd.db.corrupt-1" in store
+    assert "; damaged record set aside as /s/fallbackd.db: sessions s1" in store
+    assert store.endswith("remove it when nothing of it is needed any more")

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from tests.support.agents import THROTTLED, backend_script, chain, ok
 from tests.support.daemon import InProcess, in_process
+from tests.support.provider import provider
+from tests.support.provider_frames import INPUT_TOKENS, OUTPUT_TOKENS
 
 from fallbackd_client.errors import RpcError
 
@@ -45,9 +47,45 @@ async def test_usage_counts_attempts_by_how_they_ended(tmp_path: Path) -> None:
         assert len(status["usage"]) == 2
 
 
+async def test_the_tokens_of_the_hour_are_those_that_were_used_in_it(tmp_path: Path) -> None:
+    async with provider() as p:
+        text = (
+            f'[backends.api]\nkind = "openai-http"\nbase_url = "{p.url("api")}/v1"\nmodel = "m"\n'
+        )
+        async with in_process(tmp_path, text) as daemon:
+            call = daemon.client.call
+            params = {"prompt": "x", "backend": "api", "session": "s", "wait": "finished"}
+            assert (await call("delegate", params))["state"] == "succeeded"
+            rows = {one["period"]: one for one in (await call("usage"))["usage"]}
+            for period in ("hour", "day", "total"):
+                used = rows[period]["input_tokens"], rows[period]["output_tokens"]
+                assert used == (INPUT_TOKENS, OUTPUT_TOKENS)
+            asked = {"session": "s", "since_at": 1.0}
+            [warning] = (await call("usage", asked))["warnings"]
+            assert warning.startswith("since_at has no effect")
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [({}, '[chains] "*" ='), ({"chain": ["off"]}, "says what to configure")],
+)
+async def test_a_refusal_without_a_time_says_what_to_do(
+    tmp_path: Path, params: dict[str, Any], words: str
+) -> None:
+    off = '[backends.off]\nkind = "generic-cli"\ncommand = ["true"]\nenabled = false\n'
+    async with in_process(tmp_path, off) as daemon:
+        with pytest.raises(RpcError) as refused:
+            await daemon.client.call("resolve", params)
+        assert words in str(refused.value)
+        assert "Try again at" not in str(refused.value)
+
+
 async def test_usage_of_one_backend_and_of_one_that_nobody_knows(tmp_path: Path) -> None:
     async with in_process(tmp_path, two(tmp_path)) as daemon:
-        assert await daemon.client.call("usage", {"backend": "first"}) == {"usage": []}
+        assert await daemon.client.call("usage", {"backend": "first"}) == {
+            "usage": [],
+            "warnings": [],
+        }
         assert await refused(daemon, "usage", backend="nobody") == -32001
         assert await refused(daemon, "usage", session="nobody") == -32001
 

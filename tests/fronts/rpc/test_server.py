@@ -1,11 +1,14 @@
 """A real socket, peers that misbehave, and others who must not notice."""
 
+import asyncio
+import contextlib
 import json
 import socket as sockets
+from typing import Any
 
 import anyio
 import pytest
-from tests.support.front import HANG_S, front
+from tests.support.front import HANG_S, Peer, front
 
 from fallbackd.fronts.rpc.shares import Limits
 
@@ -137,6 +140,26 @@ async def test_work_is_begun_when_its_caller_vanishes_right_after_asking(
             await served.engine.asked.wait()
         assert [work.prompt for work in served.engine.works] == ["x"]
         await served.until(connections=0)
+
+
+async def test_work_is_begun_when_its_caller_vanishes_while_it_is_being_prepared() -> None:
+    at_it, go_on = anyio.Event(), anyio.Event()
+
+    async def prepare() -> None:
+        at_it.set()
+        await go_on.wait()
+
+    async with front() as served:
+        served.engine.before_delegate = prepare
+        async with served.peer() as peer:
+            await peer.ask(1, "delegate", prompt="x")
+            with anyio.fail_after(HANG_S):
+                await at_it.wait()
+        await served.until(connections=0)
+        go_on.set()
+        with anyio.fail_after(HANG_S):
+            await served.engine.asked.wait()
+        assert [work.prompt for work in served.engine.works] == ["x"]
 
 
 async def test_a_caller_that_only_closes_its_sending_side_gets_its_answer() -> None:
@@ -363,3 +386,27 @@ async def test_an_http_request_is_turned_down_with_its_body() -> None:
         await peer.send(PING)
         assert (await peer.line())["error"]["code"] == -32600
         assert await peer.is_closed()
+
+
+async def test_a_dropped_flood_of_unread_answers_leaves_no_traceback() -> None:
+    limits = Limits(max_outbox_bytes=1_000_000, max_unsent_bytes_of_all=3_000_000, send_s=HANG_S)
+    loop = asyncio.get_running_loop()
+    broken: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: broken.append(context))
+    ask = b'{"jsonrpc":"2.0","id":1,"method":"rpc.discover"}\n' * 20
+
+    async def flood(peer: Peer) -> None:
+        with contextlib.suppress(anyio.BrokenResourceError):
+            while True:
+                await peer.send(ask)
+
+    async with front(limits) as served, contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(served.peer()) for _ in range(12)]
+        async with anyio.create_task_group() as tasks:
+            for peer in peers:
+                tasks.start_soon(flood, peer)
+            with anyio.fail_after(HANG_S):
+                while served.server.connections > 2:
+                    await anyio.sleep(0.005)
+            tasks.cancel_scope.cancel()
+    assert broken == []

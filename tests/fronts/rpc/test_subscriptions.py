@@ -83,10 +83,14 @@ async def test_replay_and_live_join_without_a_gap_or_a_double() -> None:
         assert [one["seq"] for one in found] == list(range(101, 1501))
 
 
-async def test_a_place_beyond_the_end_means_from_now_on() -> None:
+async def test_a_place_beyond_the_end_means_from_now_on_and_is_said() -> None:
     async with front() as served, served.peer() as peer:
         await served.engine.happen("health.moved")
-        assert (await subscribed(peer, since=5000))["seq"] == 1
+        assert "warning" not in await subscribed(peer, since=1, kinds=["config.reloaded"])
+        found = await subscribed(peer, since=5000, colour="red")
+        assert found["seq"] == 1
+        assert "no event 5000 yet, the last one is 1: the journal began anew" in found["warning"]
+        assert "`colour`" in found["warning"]
         await served.engine.happen("health.moved")
         (found,) = await events(peer, 1)
         assert found["seq"] == 2

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -150,6 +151,15 @@ async def prompt(session: str, body: dict) -> None:
             status(session, "idle")
         case "retry":
             status(session, "retry", attempt=1, message="Rate limit reached", next=0)
+        case "later":
+            next_at = (time.time() + float(rest.split()[0])) * 1000
+            status(session, "retry", attempt=1, message="Rate limit reached", next=next_at)
+        case "beats":
+            while True:
+                for queue in listeners:
+                    queue.put_nowait({"payload": {"type": "server.heartbeat", "properties": {}}})
+                note("beat")
+                await asyncio.sleep(0.1)
         case "tool" | "stubborn" | "leaky":
             tool = sleeper(state["cwd"], stubborn=word == "stubborn")
             state["tool"] = tool if word == "tool" else None

@@ -7,7 +7,7 @@ import json
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import style_of
+from fallbackd_client.cli.output import note, style_of
 from fallbackd_client.cli.render import Style, clean, clock, one_line
 from fallbackd_client.cli.views import now
 
@@ -35,7 +35,13 @@ def run(args: argparse.Namespace, client: Client) -> int:
     if left is not None and left < 1:
         return exits.OK
     style = style_of(sys.stdout)
-    for event in client.events(since=args.since, kinds=kinds, session=args.session):
+    events = client.events(
+        since=args.since,
+        kinds=kinds,
+        session=args.session,
+        on_warning=lambda text: note(f"warning: {text}"),
+    )
+    for event in events:
         if args.json:
             print(json.dumps(event, ensure_ascii=True).replace("\x7f", "\\u007f"), flush=True)
         else:

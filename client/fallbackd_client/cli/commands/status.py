@@ -60,7 +60,7 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     if daemon.get("state") not in (None, "running"):
         words.insert(1, style.paint(str(daemon["state"]), "yellow"))
     lines = [" · ".join(word for word in words if word)]
-    lines += _trouble_lines(daemon, style)
+    lines += _trouble_lines(daemon, style, verbose=verbose)
     lines += _config_lines(daemon, style, verbose=verbose)
     lines += ["", health_table(found.get("health") or {}, style, verbose=verbose)]
     if isinstance(found.get("readiness"), dict):
@@ -82,8 +82,11 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     return "\n".join(lines)
 
 
-def _trouble_lines(daemon: dict[str, Json], style: Style) -> list[str]:
+def _trouble_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> list[str]:
     lines = []
+    store = one_line(daemon.get("store") or "")
+    if not verbose and (":" in store or ";" in store):  # more than its kind: what is wrong with it
+        lines.append(style.paint(f"store {store}", "yellow"))
     for trouble in daemon.get("troubles") or []:
         words = one_line(trouble.get("message", ""))
         if trouble.get("stops_work"):

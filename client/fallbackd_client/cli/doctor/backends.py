@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fallbackd_client.cli.doctor.findings import WARNING, Finding, command
+from fallbackd_client.cli.doctor.findings import NOTE, WARNING, Finding, command
 from fallbackd_client.errors import ClientError
 
 TYPE_CHECKING = False
@@ -24,6 +24,8 @@ def look_at_backends(client: Client) -> list[Finding]:
         for rung in one.get("rungs") or []:
             if rung.get("ok") is False and rung.get("name") in ("login", "models"):
                 what = f"{name}: {rung['name']}: {rung.get('detail', '')}"
-                mend = f"fallbackd-client health list {command(name)}"
-                found.append(Finding("programs", WARNING, what, mend))
+                # A profile that is built in need not have a server here.
+                is_silent = str(rung.get("detail", "")).startswith("no answer")
+                mend = f"fallbackd-client health get {command(name)}"
+                found.append(Finding("programs", NOTE if is_silent else WARNING, what, mend))
     return found

@@ -43,6 +43,8 @@ class Result(Struct, frozen=True, kw_only=True):
     subscription: str
     seq: int
     """Of the last journaled event at this moment."""
+    warning: str | UnsetType = UNSET
+    """`since` is beyond the end of the journal: it began anew, or belongs to somebody else."""
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

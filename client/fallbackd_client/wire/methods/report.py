@@ -6,8 +6,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from fallbackd_client.wire.aliases import one_of
-from fallbackd_client.wire.bounds import Instant, Name, SessionName
+from fallbackd_client.wire.bounds import ChainName, Instant, Name, RoleName, SessionName, Tokens
 from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.methods.delegate import ChainEntry
 from fallbackd_client.wire.methods.resolve import Lease
 from fallbackd_client.wire.shapes import (
     CandidateVerdict,
@@ -32,6 +33,12 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The `id` of the lease that `resolve` or an earlier `report` gave."""
     next_lease: bool = False
     """The caller will go on with `next` by itself, and reports that with its lease."""
+    role: RoleName | None = None
+    """This and what follows: as it was sent to `resolve`. `next` is found by it."""
+    chain: ChainName | tuple[Name | ChainEntry, ...] | None = None
+    prompt_tokens: Tokens | None = None
+    differs_from: tuple[Name, ...] = ()
+    allow_metered: bool = False
     owner: Name | None = None
     """Who that is, for people; absent: its process id."""
     started_at: Instant | None = None
@@ -71,6 +78,8 @@ class Result(Struct, frozen=True, kw_only=True):
     """Where `next` is null after a failure: the earliest return of anybody."""
     lease: Lease | UnsetType | None = UNSET
     """For `next`, only where asked for; null where none is needed."""
+    ignored: bool = False
+    """It came too late, or is about what was left before: it says nothing about health."""
 
 
 METHOD: Method[Params, Result] = Method(

@@ -15,6 +15,8 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Result(Struct, frozen=True, kw_only=True):
     usage: tuple[UsageRow, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What was asked for and has no effect."""
 
 
 METHOD: Method[Params, Result] = Method(

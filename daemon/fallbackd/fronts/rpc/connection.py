@@ -24,6 +24,7 @@ from msgspec import UnsetType
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Garbage, Later, refusal
 from fallbackd.fronts.rpc.host import Host
 from fallbackd.fronts.rpc.shares import Shares
+from fallbackd.fronts.rpc.sockets import receive, send
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib.failpoints import hit
 from fallbackd_client.wire import codes
@@ -167,8 +168,7 @@ class Connection:
         _log.warning(
             "connection.dropped", connection=self._number, why=why, unsent=self._outbox_bytes
         )
-        # The reader sees the end: to cancel it amid a wait is what asyncio logs as an error where
-        # something has come at that very moment.
+        # The reader sees the end, and closes.
         self._is_open = False
         self._shares.leave(self)
         self._has_room.set()
@@ -201,7 +201,7 @@ class Connection:
                     " once, ended by a line feed."
                 )
                 return False
-            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            except (anyio.EndOfStream, OSError):
                 return True
             except LineTooLong as error:
                 self._turn_down(
@@ -236,11 +236,11 @@ class Connection:
             TimeoutError: The line has taken too long.
         """
         if self._line_bytes == 0:
-            data = await self._stream.receive(RECEIVE_BYTES)
+            data = await receive(self._socket, RECEIVE_BYTES)
         else:
             left_s = self.line_began_at + self._limits.line_s - monotonic()
             with anyio.fail_after(max(0.0, left_s)):
-                data = await self._stream.receive(RECEIVE_BYTES)
+                data = await receive(self._socket, RECEIVE_BYTES)
         self.active_at = monotonic()
         lines = self._splitter.feed(data)
         pending_bytes = self._splitter.pending_bytes
@@ -266,7 +266,8 @@ class Connection:
         self._in_flight += 1
         self._shares.in_flight += 1
         assert self._tasks is not None
-        self._tasks.start_soon(self._run, later)
+        tasks = self._beyond if later.outlives else self._tasks
+        tasks.start_soon(self._run, later)
 
     def _refuse(self, request_id: Id) -> None:
         self.write(
@@ -315,7 +316,7 @@ class Connection:
             try:
                 await self._stream.send_eof()
                 while True:
-                    await self._stream.receive(RECEIVE_BYTES)
+                    await receive(self._socket, RECEIVE_BYTES)
             except (anyio.EndOfStream, anyio.BrokenResourceError, OSError):
                 pass
 
@@ -358,11 +359,11 @@ class Connection:
             try:
                 for at in range(0, len(data), SLICE_BYTES):
                     with anyio.fail_after(self._limits.send_s):
-                        await self._stream.send(data[at : at + SLICE_BYTES])
+                        await send(self._socket, data[at : at + SLICE_BYTES])
             except TimeoutError:
                 self.drop("it takes nothing")
                 return
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            except OSError:
                 self._close()
                 return
             self._outbox.popleft()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 import structlog
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from fallbackd.fronts.rpc.errors import RpcError, from_engine, invalid_params
 from fallbackd.fronts.rpc.handler import Handler
@@ -187,13 +187,18 @@ def _array(lines: list[bytes]) -> bytes | None:
 
 def _result(request_id: Id | UnsetType, result: object, unknown: tuple[str, ...]) -> bytes:
     assert request_id is not UNSET
+    if not unknown:
+        return encode_result(request_id, result)
+    names = ", ".join(f"`{name}`" for name in unknown[:20])
+    text = f"Fields that this version does not know were ignored: {names}"
+    if getattr(result, "warning", UNSET) is not UNSET:
+        own = f"{result.warning} {text}"  # type: ignore[attr-defined]
+        return encode_result(request_id, structs.replace(result, warning=own))  # type: ignore[type-var]
     line = encode_result(request_id, result)
-    if unknown and line.endswith(b"}}\n"):
-        # The warning is no field of any result type: it goes in as the last one.
-        names = ", ".join(f"`{name}`" for name in unknown[:20])
-        text = msgspec.json.encode(f"Fields that this version does not know were ignored: {names}")
+    if line.endswith(b"}}\n"):
+        # The warning is no field of most result types: it goes in as the last one.
         comma = b"" if line.endswith(b"{}}\n") else b","
-        line = line[:-3] + comma + b'"warning":' + text + b"}}\n"
+        line = line[:-3] + comma + b'"warning":' + msgspec.json.encode(text) + b"}}\n"
     return line
 
 

@@ -85,6 +85,7 @@ def verdict(one: state.Verdict) -> wire.CandidateVerdict:
         until_at=one.until_at,
         tier=one.tier,
         credential=one.credential,
+        scope=one.scope,
     )
 
 

@@ -38,6 +38,11 @@ PAGE = 500
 PROGRESS_KIND = "attempt.output"
 DROPPED_KIND = "subscription.dropped"
 
+BEGAN_ANEW = (
+    "There is no event {since} yet, the last one is {last}: the journal began anew, or that number"
+    " is of another daemon. What is told begins now; `since`: 0 tells all that is there."
+)
+
 _log = structlog.get_logger()
 _encode = msgspec.json.Encoder().encode
 
@@ -98,12 +103,13 @@ class Subscriptions:
         kinds: frozenset[str] | None,
         session: str | None,
         since: int | None,
-    ) -> tuple[str, int]:
+    ) -> tuple[str, int, str | None]:
         """
         Begin a subscription.
 
         Returns:
-            Its name, and the `seq` of the last journaled event at this moment.
+            Its name, the `seq` of the last journaled event at this moment, and what the
+            subscriber has to know about its `since`, if anything.
         """
         mine = self._by_owner.get(owner)
         if mine is None:
@@ -131,7 +137,10 @@ class Subscriptions:
             self._go_live(one)
         else:
             owner.start_soon(lambda: self._replay(one))
-        return one.id, last_seq
+        warning = None
+        if since is not None and since > last_seq:
+            warning = BEGAN_ANEW.format(since=since, last=last_seq)
+        return one.id, last_seq, warning
 
     def end(self, owner: Session, name: str) -> bool:
         found = self._by_owner.get(owner, {}).pop(name, None)

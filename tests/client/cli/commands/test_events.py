@@ -52,3 +52,16 @@ def test_with_json_each_event_is_a_document(run_cli: RunCli) -> None:
     ran = run_cli(["events", "--count", "2", "--json"], two_events)
     assert [json.loads(line)["seq"] for line in ran.out.splitlines()] == [5, 6]
     assert "\x1b" not in ran.out
+
+
+def test_that_the_journal_began_anew_is_said_beside_the_events(run_cli: RunCli) -> None:
+    def begun_anew(peer: Peer) -> None:
+        request = peer.read()
+        assert request is not None
+        peer.answer(request, {"subscription": "s", "seq": 4, "warning": "it began anew"})
+        peer.event(seq=5, at=1.0, kind="health.moved")
+        peer.read()
+
+    ran = run_cli(["events", "--since", "900", "--count", "1", "--json"], begun_anew)
+    assert ran.err == "warning: it began anew\n"
+    assert [json.loads(line)["seq"] for line in ran.out.splitlines()] == [5]

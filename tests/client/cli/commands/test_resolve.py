@@ -5,6 +5,7 @@ from tests.client.scripted import Failing
 
 CANDIDATES = [
     {"backend": "codex", "verdict": "rate_limited", "state": "rate_limited", "reason": "429"},
+    {"backend": "twin", "verdict": "rate_limited", "reason": "429", "scope": "quota:plan"},
     {"backend": "opencode", "model": "m", "tier": "api", "verdict": "chosen", "state": "healthy"},
 ]
 
@@ -22,6 +23,7 @@ def test_the_choice_is_shown_with_all_verdicts(run_cli: RunCli) -> None:
     assert ran.params("resolve") == {"backend": "codex", "lease": True, "chain": ["a", "b"]}
     assert ran.out.startswith("opencode, tier api, trigger preemptive, lease l1, generation 3\n")
     assert re.search(r"^codex +rate_limited +rate_limited +429$", ran.out, re.M)
+    assert re.search(r"^twin +rate_limited +429 \(quota:plan\)$", ran.out, re.M)
     assert re.search(r"^opencode \[m\] \(api\) +chosen +healthy$", ran.out, re.M)
 
 

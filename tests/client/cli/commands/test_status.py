@@ -97,3 +97,27 @@ def test_watching_shows_it_again_and_again(run_cli: RunCli) -> None:
     ran = run_cli(["status", "--watch"], {"status": [STATUS, STATUS, Failing(-32603, "over")]})
     assert ran.code == 1
     assert ran.out.count("fallbackd 0.1.0") == 2
+
+
+def test_what_is_wrong_with_the_records_is_shown_without_being_asked_for(run_cli: RunCli) -> None:
+    aside = "sqlite; damaged file set aside as /s/fallbackd.db.corrupt-1. Remove it when"
+    for store in (aside, "sqlite: the disk is full"):
+        daemon = {**STATUS["daemon"], "store": store}
+        ran = run_cli(["status"], {"status": {**STATUS, "daemon": daemon}})
+        assert f"\nstore {store}\n" in ran.out
+        ran = run_cli(["status", "--verbose"], {"status": {**STATUS, "daemon": daemon}})
+        assert ran.out.count(f"store {store}\n") == 1
+    daemon = {**STATUS["daemon"], "store": "sqlite"}
+    assert "store" not in run_cli(["status"], {"status": {**STATUS, "daemon": daemon}}).out
+
+
+def test_what_troubles_the_daemon_is_shown_with_what_mends_it(run_cli: RunCli) -> None:
+    trouble = {
+        "kind": "disk",
+        "message": "the disk is full",
+        "mend": "df -h /s",
+        "stops_work": True,
+    }
+    daemon = {**STATUS["daemon"], "troubles": [trouble]}
+    ran = run_cli(["status"], {"status": {**STATUS, "daemon": daemon}})
+    assert "the disk is full; no new work is taken\n  $ df -h /s\n" in ran.out

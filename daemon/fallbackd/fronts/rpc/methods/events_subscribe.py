@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.methods.events_subscribe import METHOD as METHOD
 from fallbackd_client.wire.methods.events_subscribe import Params, Result
@@ -12,10 +14,10 @@ if TYPE_CHECKING:
 
 def handle(engine: "Engine", params: Params, session: Session) -> Result:
     # Not `async`: so the answer is written before the first event can be.
-    name, seq = session.subscriptions.open(
+    name, seq, warning = session.subscriptions.open(
         session,
         kinds=None if params.kinds is None else frozenset(params.kinds),
         session=params.session,
         since=params.since,
     )
-    return Result(subscription=name, seq=seq)
+    return Result(subscription=name, seq=seq, warning=UNSET if warning is None else warning)

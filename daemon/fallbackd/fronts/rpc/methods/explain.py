@@ -55,6 +55,7 @@ def _evidence(one: PutStory, found: Delegation) -> dict[str, Any] | None:  # of 
     last = failures[-1]
     return {
         "reason": last.reason.value,
+        "scope": last.scope,
         "signature": last.signature,
         "confidence": last.confidence,
         "text": one.evidence,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fallbackd.core.callers import Resolution
 from fallbackd.core.exchange import Usage
-from fallbackd.fronts.rpc import shapes
+from fallbackd.fronts.rpc import chains, shapes
 from fallbackd.fronts.rpc.health_view import health_entry
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.methods.report import METHOD as METHOD
@@ -37,6 +37,11 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         ),
         next_lease=params.next_lease,
         owner=shapes.owner(params.owner, session.peer_pid),
+        role=params.role,
+        chain=chains.entries(params.chain, engine.settings.policy),
+        prompt_tokens=params.prompt_tokens,
+        allow_metered=params.allow_metered,
+        differs_from=params.differs_from,
     )
     following = answer.next
     return Result(
@@ -51,6 +56,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         candidates=tuple(shapes.verdict(one) for one in answer.candidates),
         retry_at=answer.retry_at if following is None else None,
         lease=shapes.lease(following, asked=params.next_lease),
+        ignored=answer.ignored,
     )
 
 

@@ -32,7 +32,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     if found.backend is None:
         raise RpcError(
             codes.REFUSED,
-            "Nobody is available now. Try again at `retry_at`, or ask `health` for the reasons.",
+            _why(found.retry_at, is_empty=not candidates),
             data={
                 "retry_at": found.retry_at,
                 "candidates": msgspec.to_builtins(candidates),
@@ -48,3 +48,17 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         position=found.position,
         lease=shapes.lease(found, asked=params.lease),
     )
+
+
+def _why(retry_at: float | None, *, is_empty: bool) -> str:
+    if is_empty:
+        return (
+            "There is nobody to choose from: name a backend, a role or a chain, or configure the"
+            ' chain that is meant otherwise: [chains] "*" = ["BACKEND", …].'
+        )
+    if retry_at is None:
+        return (
+            "Nobody is available, and time alone changes nothing: `candidates` says what to"
+            " configure, or ask `health` for the reasons."
+        )
+    return "Nobody is available now. Try again at `retry_at`, or ask `health` for the reasons."

@@ -1,5 +1,6 @@
 """`status`."""
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from fallbackd_client.wire.methods.status import (
 
 if TYPE_CHECKING:
     from fallbackd.engine.loop import Engine
+    from fallbackd.ports.store import Store
 
 MAX_SESSIONS = 20
 """The most recently used ones; `session.list` has all."""
@@ -67,9 +69,6 @@ async def _readiness(engine: "Engine") -> dict[str, Readiness]:
 def _daemon(engine: "Engine", session: Session) -> DaemonStatus:
     host = session.host
     config = host.config()
-    store = engine.store
-    trouble = "" if store.problem is None else f": {store.problem}"
-    aside = "".join(f"; damaged file set aside as {path}" for path in store.set_aside)
     return DaemonStatus(
         version=host.version,
         pid=host.pid,
@@ -81,7 +80,7 @@ def _daemon(engine: "Engine", session: Session) -> DaemonStatus:
         config_errors=shapes.problems(config.errors),
         config_warnings=shapes.problems(config.warnings),
         state_dir=host.state_dir,
-        store=f"{store.kind}{trouble}{aside}",
+        store=_store(engine.store),
         connections=host.connections,
         last_tick_at=engine.last_tick_at,
         troubles=tuple(
@@ -90,6 +89,23 @@ def _daemon(engine: "Engine", session: Session) -> DaemonStatus:
         ),
         path=host.path,
     )
+
+
+def _store(store: "Store") -> str:
+    """Its kind; behind it what is wrong with it, in sentences."""
+    trouble = "" if store.problem is None else f": {store.problem}"
+    text = f"{store.kind}{trouble}"
+    is_file = False
+    for one in store.set_aside:
+        is_file = is_file or ".corrupt-" in os.path.basename(one)
+        what = "file" if ".corrupt-" in os.path.basename(one) else "record"
+        text += f"; damaged {what} set aside as {one}"
+    if is_file:
+        text += (
+            ". While such a file lies there, answers without a record are kept: remove it when"
+            " nothing of it is needed any more"
+        )
+    return text
 
 
 def _counts(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fallbackd.core import day_use
+from fallbackd.core import day_use, meter
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
 from fallbackd.core.scopes import backend_scope, find_backend
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 HOUR_S = 3600.0
 MAX_DELEGATIONS = 1000
 """Of a session, the latest ones."""
+NO_SINCE = (
+    "since_at has no effect together with session: what a session has used is kept as a whole,"
+    " not by time"
+)
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
@@ -38,8 +42,10 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
             since_at=params.since_at,
             now=engine.clock.now(),
         )
+    is_timeless = params.session is not None and params.since_at is not None
     return Result(
         usage=tuple(one for one in rows if params.backend in (None, one.backend)),
+        warnings=(NO_SINCE,) if is_timeless else (),
     )
 
 
@@ -79,6 +85,7 @@ def _of_backends(
         backend = find_backend(policy, one.backend)
         cost = None if backend is None else backend.cost
         is_tokens = backend is not None and backend.cap_unit == "tokens"
+        spent = meter.spent_since(one, begin_at)
         cap = None if backend is None else backend.hourly_cap or backend.shown_cap
         yield UsageRow(
             backend=one.backend,
@@ -87,6 +94,9 @@ def _of_backends(
             attempts=sum(each[1] for each in recent),
             successes=sum(good for minute, good, _ in one.ends if (minute + 1) * 60.0 > begin_at),
             failures=sum(bad for minute, _, bad in one.ends if (minute + 1) * 60.0 > begin_at),
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            cost_usd=spent.cost_usd,
             cap=None if cap is None else float(cap),
             unit=None if cap is None else ("tokens" if is_tokens else "requests"),
             cost=cost,
