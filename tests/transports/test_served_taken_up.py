@@ -55,10 +55,9 @@ async def test_prompt_goes_on_and_is_followed_to_its_end(tmp_path: Path) -> None
     assert (heard.exit.code, heard.exit.gone) == (0, True)
     assert [json.loads(each.data) for each in heard.chunks] == log_of(tmp_path)
     assert log_of(tmp_path)[: len(before)] == before
-    assert [each["properties"]["delta"] for each in heard.events("message.part.delta")] == [
-        "who",
-        "le",
-    ]
+    deltas = [each["properties"]["delta"] for each in heard.events("message.part.delta")]
+    # One that is told between the look and the first live event is in the text alone.
+    assert deltas in (["who", "le"], ["who"])
     assert len(heard.events("fallbackd.session")) == len(heard.events("fallbackd.final")) == 1
     assert [each["text"] for each in place.notes("prompt")] == [script.prompt()]
     assert len(place.notes("start")) == 1

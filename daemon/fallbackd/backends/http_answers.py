@@ -288,7 +288,7 @@ class HttpParser:
     def _value(self) -> Any:  # any JSON value: it comes from the wire
         try:
             return msgspec.json.decode(bytes(self._body))
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return bytes(self._body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
 
 

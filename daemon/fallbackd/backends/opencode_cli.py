@@ -109,7 +109,7 @@ def _inline_config(work: Work) -> dict[str, str]:
         return {}
     try:
         base: object = msgspec.json.decode(work.inherited.get(_INLINE_CONFIG, "") or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         base = {}
     asked = base.get("permission") if isinstance(base, dict) else None
     if isinstance(asked, str):
@@ -154,7 +154,7 @@ class Parser(CliParser):
         if why.startswith('"'):
             try:
                 why = msgspec.json.decode(why, type=str)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 why = why.strip('"')
         name = _ERROR_NAME.match(why)
         text = why if name is None else why[name.end() :]

@@ -407,7 +407,7 @@ def _json(text: str) -> object:
     """The value that `text` holds, or `text` as it is: bodies are cut off and HTML at times."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return text
 
 

@@ -65,7 +65,7 @@ class OpencodeLink:
             return Called(status=0, problem=type(error).__name__)
         try:
             answer = msgspec.json.decode(response.content) if response.content else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             answer = None
             if response.is_success and _is_json(response):
                 return Called(status=502, problem="an answer that cannot be read")
@@ -128,7 +128,7 @@ async def _data_lines(answer: "httpx2.Response") -> AsyncIterator[bytes]:
 def _heard(line: bytes) -> Heard | None:
     try:
         found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not isinstance(found, dict):
         return None

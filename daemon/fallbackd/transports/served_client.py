@@ -71,7 +71,7 @@ class ServerClient:
             raise CallFailed(0, None, f"{method} {path}: {type(error).__name__}") from error
         try:
             answer = msgspec.json.decode(response.content) if response.content else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             answer = None
         if not response.is_success:
             raise CallFailed(response.status_code, answer, f"{method} {path}: {response}")
@@ -109,7 +109,7 @@ async def _data_lines(answer: "httpx2.Response") -> AsyncIterator[bytes]:
 def _unwrap(line: bytes) -> dict[str, Any] | None:
     try:
         wrapped = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     event = wrapped.get("payload") if isinstance(wrapped, dict) else None
     if not isinstance(event, dict) or not isinstance(event.get("properties"), dict):

@@ -109,7 +109,7 @@ class TakenUpPrompt(RunningPrompt):
     def _recall(self, chunk: Chunk) -> None:
         try:
             event = msgspec.json.decode(chunk.data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return  # cut off where the log was full
         if isinstance(event, dict) and isinstance(event.get("properties"), dict):
             self._told.take(event)
