@@ -71,6 +71,8 @@ def terminal(daemon: Daemon, *arguments: str, **env: str) -> Iterator[Terminal]:
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
+        # As at a terminal: tests that run in the background have it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
     )
     os.close(theirs)
     try:
