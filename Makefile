@@ -24,7 +24,7 @@ demo: $(READY) ## a real daemon, real processes: one throttled, one missing, one
 	@$(BIN)/python contrib/demo/demo.py
 
 test: $(READY) ## the tests
-	$(BIN)/python -m pytest -n 6 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 check: $(READY) ## lint, types, layers
 	$(BIN)/ruff check

@@ -261,7 +261,7 @@ class Script:
 
 
 async def leave(tmp_path: Path, *lines: str, shown: str, **more: Any) -> Script:
-    """A daemon that has shown the event `shown` of a prompt, and is gone."""
+    """A daemon that has shown the event `shown` of a prompt, and its tool if it has one."""
     script = Script(tmp_path)
     async with (
         serving(tmp_path, leaves=True) as place,
@@ -269,4 +269,6 @@ async def leave(tmp_path: Path, *lines: str, shown: str, **more: Any) -> Script:
     ):
         await script.say(*lines)
         await until(lambda: bool(heard.events(shown)))
+        if "tool" in lines:
+            await until(lambda: any(isinstance(each, ToolStarted) for each in heard.seen))
     return script
