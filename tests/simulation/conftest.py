@@ -4,24 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-TOLD = pytest.StashKey[list[str]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[TOLD] = []
-
 
 @pytest.fixture
-def tell(pytestconfig: pytest.Config) -> Callable[[str], None]:
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Say something in the summary of the run."""
-    return pytestconfig.stash[TOLD].append
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    told = config.stash.get(TOLD, [])
-    if told:
-        terminalreporter.section("simulation")
-        for line in told:
-            terminalreporter.write_line(line)
+    return lambda words: record_property("said", words)
