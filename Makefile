@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e soak bench completions fmt lock clean
+.PHONY: help setup demo test check e2e e2e-agents e2e-daemon soak bench completions fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -34,10 +34,17 @@ check: $(READY) ## lint, types, layers
 
 e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, zsh, fish, systemd, root)
 	$(BIN)/python -m tests.e2e.install
-	$(BIN)/python -m pytest tests/e2e --override-ini='norecursedirs=.*' -s
+	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-agents e2e-daemon
 
-soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800)
-	$(BIN)/python -m tests.soak
+# Two halves that share nothing, since both wait more than they work.
+AGENTS := clis_alone failover opencode_sessions real_clis stopping taken_up
+E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
+
+e2e-agents:
+	$(E2E) $(AGENTS:%=tests/e2e/test_%.py)
+
+e2e-daemon:
+	$(E2E) tests/e2e $(AGENTS:%=--ignore=tests/e2e/test_%.py)
 
 bench: $(READY) ## speed, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks
