@@ -49,10 +49,7 @@ def start(work: Work, options: Options) -> Call:
     model = model_of(work, options)
     if model:
         argv += ["--model", model]
-    env = {
-        "CLAUDE_CODE_MAX_RETRIES": "0",
-        "DISABLE_AUTOUPDATER": "1",
-    }
+    env = {"DISABLE_AUTOUPDATER": "1"}
     if work.effort and work.effort.isalnum():
         env["CLAUDE_CODE_EFFORT_LEVEL"] = work.effort
     # A daemon that was started from inside a session of claude would pass on its mark.

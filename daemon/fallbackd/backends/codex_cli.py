@@ -9,7 +9,9 @@ OpenAI's `codex exec --json`.
 | `turn.failed` | the end; no status field, the text names it |
 
 Source: recorded runs of codex 0.169.0. It has no time-out on response headers and waits for a
-network without an end, so silence and `waiting for network` are the engine's to bound.
+network without an end, so silence and `waiting for network` are the engine's to bound. It retries
+on two levels: a request up to 4 times without a word (3 s), then the stream up to 5 times, each
+time with a line.
 """
 
 import re
@@ -52,11 +54,9 @@ def start(work: Work, options: Options) -> Call:
             argv += ["--dangerously-bypass-approvals-and-sandbox"]
     settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
     name = _own_provider(work)
-    if name is not None:
-        settings += [
-            f"model_providers.{name}.request_max_retries=0",
-            f"model_providers.{name}.stream_max_retries=0",
-        ]
+    if name is not None and work.mode == "interactive":
+        # Its silent retries would take most of the patience; those that it reports stay on.
+        settings.append(f"model_providers.{name}.request_max_retries=0")
     if work.effort and re.fullmatch(r"[a-z]{1,20}", work.effort):
         settings.append(f'model_reasoning_effort="{work.effort}"')
     for setting in settings:

@@ -19,7 +19,6 @@ import msgspec
 
 from fallbackd.backends.commands import (
     command_line,
-    encode_json,
     is_plain,
     model_of,
     program,
@@ -36,7 +35,6 @@ from fallbackd.core.exchange import (
     Phase,
     ProcessExit,
     Reply,
-    ScratchFile,
     StreamName,
     ToolEnded,
     ToolStarted,
@@ -45,20 +43,7 @@ from fallbackd.core.exchange import (
 )
 from fallbackd.core.failures import Reason
 
-SYSTEM_SETTINGS = "/etc/gemini-cli/settings.json"
-_SETTINGS_VARIABLE = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
-_SETTINGS_NAME = "gemini-settings.json"
-
 _APPROVAL = {"read": "default", "workspace": "auto_edit", "full": "yolo"}
-# One try per request: the engine retries. The rest keeps a run from changing the installation.
-_FAIL_FAST: dict[str, object] = {
-    "general": {
-        "maxAttempts": 1,
-        "retryFetchErrors": False,
-        "enableAutoUpdate": False,
-        "enableAutoUpdateNotification": False,
-    }
-}
 
 
 def start(work: Work, options: Options) -> Call:
@@ -71,25 +56,7 @@ def start(work: Work, options: Options) -> Call:
         "GEMINI_CLI_NO_RELAUNCH": "true",
         "GEMINI_CLI_TRUST_WORKSPACE": "true",
     }
-    files: tuple[ScratchFile, ...] = ()
-    settings = _system_settings(work)
-    if settings is not None:
-        env[_SETTINGS_VARIABLE] = f"{work.scratch}/{_SETTINGS_NAME}"
-        files = (ScratchFile(name=_SETTINGS_NAME, text=encode_json(settings)),)
-    return command_line(work, options, tuple(argv), env=env, scratch_files=files)
-
-
-def _system_settings(work: Work) -> dict[str, object] | None:
-    """
-    Settings of this run, or None where the machine has system settings: those stay in force.
-
-    gemini takes the file only where nobody but the superuser can write to any directory above
-    it, and passes over it with a warning elsewhere. It must never stand in place of the
-    machine's own then; patience with its retries does what the file cannot.
-    """
-    if work.inherited.get(_SETTINGS_VARIABLE) or work.files.get(SYSTEM_SETTINGS, "").strip():
-        return None
-    return dict(_FAIL_FAST)
+    return command_line(work, options, tuple(argv), env=env)
 
 
 _TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
@@ -349,7 +316,5 @@ KIND = BackendKind(
     parser=Parser,
     rules=RULES,
     program=lambda options: program("gemini", options),
-    reads=(SYSTEM_SETTINGS,),
-    reads_env=(_SETTINGS_VARIABLE,),
     structured=True,
 )
