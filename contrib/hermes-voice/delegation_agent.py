@@ -425,7 +425,6 @@ def _execute(
         "cwd": os.path.abspath(os.path.expanduser(workdir)) if workdir else None,
         "mode": "interactive",
         "failover": None if failover else False,
-        "parent": os.environ.get("FALLBACKD_DELEGATION") or None,
         "metadata": {"estimate_s": estimate_s} if estimate_s else None,
     }
     if delay_s <= 0:

@@ -33,6 +33,7 @@ def run_cli(
 ) -> RunCli:
     """Run one command line against a scripted daemon: `run_cli(["ping"], {"daemon.ping": {…}})`."""
     monkeypatch.delenv("FALLBACKD_DELEGATION", raising=False)
+    monkeypatch.delenv("FALLBACKD_ATTEMPT", raising=False)
     monkeypatch.setenv("TZ", "UTC")
 
     def run(

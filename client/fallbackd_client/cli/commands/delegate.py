@@ -93,7 +93,6 @@ def _params(args: argparse.Namespace) -> dict[str, Json]:
         "differs_from": args.differs_from,
         "env": _env(args.env),
         "allow_metered": args.allow_metered or None,
-        "parent": os.environ.get("FALLBACKD_DELEGATION") or None,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -63,7 +63,7 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str] | None = None
     metadata: dict[str, Any] | None = None  # the caller's own JSON
     parent: Name | None = None
-    """Delegation or attempt from inside which the caller runs (`$FALLBACKD_DELEGATION`)."""
+    """Attempt from inside which the caller runs (`$FALLBACKD_ATTEMPT`), or its delegation."""
 
     def normalised(self) -> "Params":
         """

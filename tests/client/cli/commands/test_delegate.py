@@ -46,7 +46,8 @@ def test_it_waits_for_the_end_and_sends_its_directory(
 
 
 def test_every_flag_reaches_its_field(run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FALLBACKD_DELEGATION", "d0.1")
+    monkeypatch.setenv("FALLBACKD_DELEGATION", "d0")
+    monkeypatch.setenv("FALLBACKD_ATTEMPT", "d0.1")
     argv = (
         "delegate x --backend b --role r --chain a,b --session s --cwd /tmp --model m --mode batch"
         " --wait settled --wait-s 3 --settle 2 --timeout 9 --no-failover --request-id i"
