@@ -56,6 +56,10 @@ class Watched:
     def now(self) -> float:
         return self._engine.clock.now()
 
+    @property
+    def loop_steps(self) -> int:
+        return self._engine.settings.policy.defaults.loop_steps
+
     def backend_of(self, model: str) -> BackendId:
         return backend_of(self._engine.settings.policy, model)
 

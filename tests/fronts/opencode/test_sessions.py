@@ -163,10 +163,15 @@ async def test_a_subagent_that_has_failed_is_told_once(tmp_path: Path) -> None:
         assert "which has ended" in text
 
 
-async def test_streams_that_end_without_an_end_are_no_progress(tmp_path: Path) -> None:
-    async with watching(tmp_path, policy()) as w:
+@pytest.mark.parametrize(("knobs", "steps"), [({}, 20), ({"loop_steps": 3}, 3)])
+async def test_streams_that_end_without_an_end_are_no_progress(
+    tmp_path: Path, knobs: dict[str, int], steps: int
+) -> None:
+    async with watching(tmp_path, policy(**knobs)) as w:
         w.server.begins(SESSION, FIRST, "a/m", is_asked=False)
-        for _ in range(20):
+        for number in range(steps):
+            await w.rest()
+            assert w.server.prompts == [], f"stopped after {number} steps"
             w.server.asks(SESSION, FIRST, "a/m")
             info = w.server.messages[SESSION][-1]["info"]
             info |= {"finish": "unknown", "time": {"created": 1.0, "completed": 2.0}}

@@ -43,7 +43,6 @@ log = structlog.get_logger("opencode")
 
 MAX_TRACKED = 2000
 """Sessions that are held in memory; of the others the server is asked again."""
-LOOP_STEPS = 20
 
 StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
@@ -195,7 +194,7 @@ class Sessions:
         if fact.message != track.message:
             return
         track.unfinished = track.unfinished + 1 if fact.is_unfinished else 0
-        if track.unfinished >= LOOP_STEPS:
+        if track.unfinished >= self._watched.loop_steps:
             track.unfinished = 0
             text = "the provider's stream ends without an end, again and again"
             await self._failed(track, Evidence(text=text, stream="jsonl"), is_loop=True)
