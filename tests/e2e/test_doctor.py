@@ -4,8 +4,11 @@ import json
 import signal
 from typing import Any
 
+import pytest
 from tests.support import agents
 from tests.support.usermanager import UserManager, program, user_manager
+
+pytestmark = pytest.mark.root
 
 SERVICE = "fallbackd.service"
 SOCKET = "fallbackd.socket"

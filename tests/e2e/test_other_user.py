@@ -12,6 +12,8 @@ import anyio.to_thread
 import pytest
 from tests.support.daemon import HANG_S, DaemonDied, running
 
+pytestmark = pytest.mark.root
+
 NOBODY = 65_534
 ASK = """
 import os, socket, sys
@@ -38,7 +40,6 @@ def ask(path: str) -> subprocess.CompletedProcess[str]:
 async def test_another_user_is_refused_by_the_modes_and_where_they_are_open_by_the_kernels_word(
     tmp_path: Path,
 ) -> None:
-    assert os.geteuid() == 0, "run it as root"
     async with running(tmp_path) as daemon:
         kept_out = ask(daemon.socket)
         assert kept_out.returncode != 0
@@ -63,7 +64,6 @@ async def test_another_user_is_refused_by_the_modes_and_where_they_are_open_by_t
 async def test_a_directory_of_another_user_is_refused_with_the_command(
     place: str, tmp_path: Path
 ) -> None:
-    assert os.geteuid() == 0, "run it as root"
     async with running(tmp_path) as daemon:
         await daemon.stop()
         directory = {

@@ -12,6 +12,8 @@ import pytest
 from tests.support import agents
 from tests.support.usermanager import HANG_S, CannotRun, UserManager, program, user_manager
 
+pytestmark = pytest.mark.root
+
 CALLERS = 4
 KILLS = 5
 CLIENTS = Path(__file__).with_name("user_clients.py")

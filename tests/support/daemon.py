@@ -182,7 +182,7 @@ async def running(
     daemon = Daemon(tmp_path, config=config, env=env or {}, arguments=arguments, wrapper=wrapper)
     try:
         await daemon.start()
-        async with AsyncClient(daemon.socket, timeout_s=HANG_S) as client:
+        async with AsyncClient(daemon.socket, timeout_s=HANG_S, reconnect_s=HANG_S) as client:
             daemon._client = client
             yield daemon
         if daemon.process is not None:

@@ -182,6 +182,7 @@ async def test_a_record_of_another_boot_is_no_process_of_this_one(tmp_path: Path
         assert running.exit.rebooted
 
 
+@pytest.mark.root
 async def test_a_stranger_at_the_meeting_place_is_sent_away(tmp_path: Path) -> None:
     """Nobody else reaches the private directory; and if he did, he would learn nothing."""
     directory = await left_behind(tmp_path)

@@ -55,12 +55,16 @@ class VoiceExport:
         self.home = home
         self.path: str | None = None
         self._is_due = anyio.Event()
+        self._changes = 0
+        self._written = 0
+        """So many of the changes are in the file, or were tried."""
         self._tidied: str | None = None
         """The place where nothing is left of an earlier daemon that was killed at it."""
         self._said: tuple[str, str] | None = None
         """The trouble that the log has heard of: each is said once, not at every change."""
 
     def soon(self) -> None:
+        self._changes += 1
         self._is_due.set()
 
     async def run(self) -> None:
@@ -73,6 +77,7 @@ class VoiceExport:
     async def write(self) -> None:
         if self.path is None:
             return
+        changes = self._changes
         text = render_voice(self._marks())
         place = _expanded(self.path, self.home)
         if place != self._tidied:
@@ -89,10 +94,11 @@ class VoiceExport:
             if self._said is not None:
                 log.info("export.written_again", path=place)
             self._said = None
+        self._written = changes
 
     async def finish(self) -> None:
-        """Write what is still due."""
-        if self._is_due.is_set():
+        """Write what is still due, also where `run` was cancelled in the middle of it."""
+        if self._written < self._changes:
             await self.write()
 
     def _marks(self) -> list[VoiceMark]:

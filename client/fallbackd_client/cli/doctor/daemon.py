@@ -23,6 +23,7 @@ from fallbackd_client.cli.doctor.programs import (
     RESTART_SERVICE,
     give_path,
 )
+from fallbackd_client.cli.doctor.service import START
 from fallbackd_client.errors import ClientError, NoDaemon
 
 TYPE_CHECKING = False
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
 
 _ANSWER_S = 5.0
-_START_SERVICE = "systemctl --user restart fallbackd.socket"
 _OUT = ("rate_limited", "broken", "paused")
 
 
@@ -47,12 +47,13 @@ def ask_daemon(client: Client) -> dict[str, Json] | ClientError:
 
 def look_at_silence(machine: Machine, service: Service, error: ClientError) -> list[Finding]:
     """Why nobody answers."""
-    start = _START_SERVICE if service.is_installed else "fallbackd"
+    start = START if service.is_installed else "fallbackd"
     cause = error.cause if isinstance(error, NoDaemon) else "protocol"
     holder = lock_holder(machine, os.path.join(machine.state_dir, "lock"))
     if cause == "timeout" and service.is_installed and not service.is_active:
-        what = f"somebody waits at {machine.socket}, and the daemon does not come up"
-        return [Finding("daemon", ERROR, what, "journalctl --user -u fallbackd.service -n 30")]
+        what = f"systemd listens at {machine.socket}, but the daemon does not start;"
+        what += " `journalctl --user -u fallbackd.service -n 30` says why"
+        return [Finding("daemon", ERROR, what, START)]
     if cause == "timeout":
         what = f"the daemon at {machine.socket} does not answer: it hangs"
         pid = service.pid or holder

@@ -33,6 +33,17 @@ INSTALL = in_turn(
     ]
 )
 RELOAD = "systemctl --user daemon-reload"
+START = in_turn(
+    [
+        f"systemctl --user reset-failed {SERVICE} {SOCKET}",
+        f"systemctl --user restart {SOCKET}",
+        f"systemctl --user start {SERVICE}",
+    ]
+)
+"""
+Starts the daemon whatever state its units are in, and returns when it listens. Without
+`reset-failed` the starts that failed before count, and systemd closes the socket at the next one.
+"""
 
 
 class Service:
@@ -166,13 +177,7 @@ def _states(machine: Machine, service: Service) -> list[Finding]:
         code = f", exit status {status}" if SERVICE in failed and status not in ("", "0") else ""
         what = f"the service has failed ({why}{code});"
         what += f" `journalctl --user -u {SERVICE} -n 30` says why"
-        mend = in_turn(
-            [
-                f"systemctl --user reset-failed {SERVICE} {SOCKET}",
-                f"systemctl --user restart {SOCKET}",
-            ]
-        )
-        found.append(Finding("service", ERROR, what, mend))
+        found.append(Finding("service", ERROR, what, START))
     if service.value(SOCKET, "UnitFileState") == "disabled":
         what = f"{SOCKET} is not enabled, so it is gone after the next login or boot"
         mend = f"systemctl --user enable --now {SOCKET}"
