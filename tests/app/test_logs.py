@@ -62,7 +62,7 @@ def test_values_of_every_kind_are_cleaned() -> None:
         def __str__(self) -> str:
             return "odd\x00"
 
-    found = clean(None, "", {"list": ["a\nb", 1, True], "map": {"k": Odd()}, "f": 1.5})
+    found = clean({"list": ["a\nb", 1, True], "map": {"k": Odd()}, "f": 1.5}, str)
     assert found == {"list": ["a\\x0ab", 1, True], "map": {"k": "odd\\x00"}, "f": 1.5}
 
 

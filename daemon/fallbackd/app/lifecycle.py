@@ -44,6 +44,7 @@ from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib import coredump, heap
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
+from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
 from fallbackd.stores.opening import StoreTooNew
 from fallbackd.transports.systemd_jobs import is_restart
@@ -71,6 +72,7 @@ def run(
     places: Places,
     environ: Mapping[str, str],
     *,
+    secret_values: SecretValues | None = None,
     socket_is_given: bool = False,
     sessions_log: OpencodeLog | None = None,
 ) -> int:
@@ -89,6 +91,7 @@ def run(
             raise EndpointUnusable(exposed)
         daemon = Daemon(places, environ, endpoint, umask=umask, core_bytes=core_bytes)
         daemon.sessions_log = sessions_log or daemon.sessions_log
+        daemon.secret_values = secret_values or daemon.secret_values
         anyio.run(daemon.live)
     except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
         print(f"fallbackd: {error}", file=sys.stderr)
@@ -127,6 +130,7 @@ class Daemon:
         self._endpoint = endpoint
         self._umask = umask
         self.sessions_log = OpencodeLog()
+        self.secret_values = SecretValues(environ)
         self._core_bytes = core_bytes
         self._guard = private.Guard(private.watched(places, socket=endpoint.path))
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"))
@@ -223,6 +227,7 @@ class Daemon:
                     store,
                     clock,
                     environ=self._environ,
+                    secret_values=self.secret_values,
                     tasks=edges,
                     umask=self._umask,
                     sessions_log=self.sessions_log,

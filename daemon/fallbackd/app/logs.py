@@ -44,8 +44,7 @@ def set_up(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            clean,
-            lambda _, __, fields: _concealed(fields, conceal),
+            lambda _, __, fields: clean(fields, conceal),
             *(() if copy_to is None else (copy_to,)),
             _renderer(format),
         ],
@@ -85,36 +84,27 @@ class _Bridge(logging.Handler):
         )
 
 
-def clean(_: object, __: str, fields: Fields) -> Mapping[str, Any]:
-    """Make every value printable and free of what looks like a secret; leave out the unknown."""
-    return {name: _cleaned(value, name) for name, value in fields.items() if value is not None}
+def clean(fields: Fields, conceal: Callable[[str], str]) -> Mapping[str, Any]:
+    """Make every value printable and free of secrets; leave out what is null."""
+    return {
+        name: _cleaned(value, name, conceal) for name, value in fields.items() if value is not None
+    }
 
 
-def _cleaned(value: Any, name: str) -> Any:
+def _cleaned(value: Any, name: str, conceal: Callable[[str], str]) -> Any:
     match value:
         case str():
-            keeps_lines = name == "exception"
-            return _printable(redact(strip_escapes(value[:MAX_VALUE_CHARS])), lines=keeps_lines)
+            # Values first and whole: a cut or a pattern may leave a piece that none matches.
+            text = strip_escapes(conceal(value)[:MAX_VALUE_CHARS])
+            return _printable(redact(text), lines=name == "exception")
         case Mapping():
-            return {str(key): _cleaned(each, name) for key, each in value.items()}
+            return {str(key): _cleaned(each, name, conceal) for key, each in value.items()}
         case list() | tuple():
-            return [_cleaned(each, name) for each in value]
+            return [_cleaned(each, name, conceal) for each in value]
         case bool() | int() | float() | None:
             return value
         case _:
-            return _cleaned(str(value), name)
-
-
-def _concealed(value: Any, conceal: Callable[[str], str]) -> Any:
-    match value:
-        case str():
-            return conceal(value)
-        case Mapping():
-            return {name: _concealed(each, conceal) for name, each in value.items()}
-        case list():
-            return [_concealed(each, conceal) for each in value]
-        case _:
-            return value
+            return _cleaned(str(value), name, conceal)
 
 
 def _printable(text: str, *, lines: bool) -> str:

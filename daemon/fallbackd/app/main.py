@@ -34,18 +34,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     from fallbackd.app.lifecycle import run
     from fallbackd.app.logs import set_up
     from fallbackd.app.opencode_log import OpencodeLog
-    from fallbackd.lib.secretvalues import concealer
+    from fallbackd.lib.secretvalues import SecretValues
 
     sessions_log = OpencodeLog()
-    conceal = concealer(os.environ)
+    secret_values = SecretValues(os.environ)
     set_up(
         format=arguments.log_format,
         level=arguments.log_level,
-        conceal=conceal,
+        conceal=secret_values.conceal,
         copy_to=sessions_log,
     )
     is_given = arguments.socket is not None
-    return run(places, os.environ, socket_is_given=is_given, sessions_log=sessions_log)
+    return run(
+        places,
+        os.environ,
+        secret_values=secret_values,
+        socket_is_given=is_given,
+        sessions_log=sessions_log,
+    )
 
 
 def _check_config(path: str) -> int:

@@ -21,7 +21,7 @@ from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.procenv import find_variable, read_variables
-from fallbackd.lib.secretvalues import concealer
+from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
@@ -98,19 +98,22 @@ def build(
     environ: Mapping[str, str],
     tasks: TaskGroup,
     umask: int,
+    secret_values: SecretValues | None = None,
     sessions_log: OpencodeLog | None = None,
     core_bytes: int | None = None,
     socket: str | None = None,
 ) -> Built:
     """
     Args:
+        secret_values: Learns every secret that is read; None: a new one.
         tasks: Where helper servers live; outlives the engine.
         umask: What agent CLIs run with, which is the user's and not our own.
         socket: Where the daemon listens; None: as `places` say.
         core_bytes: The same for their core files; None: as ours.
     """
     defaults: Defaults = settings.policy.defaults
-    secrets_of = Secrets(environ=environ, now=clock.now)
+    hidden = secret_values or SecretValues(environ)
+    secrets_of = Secrets(environ=environ, now=clock.now, learn=hidden.learn)
     processes = ProcessTransport(
         environ=environ,
         now=clock.now,
@@ -164,7 +167,7 @@ def build(
         variables_of=read_variables,
         open_window=windows.open,
         shortage=shortage,
-        conceal=concealer(environ),
+        secret_values=hidden,
         secrets=secrets_of,
         probe=FreeProbe(http, environ=environ),
     )

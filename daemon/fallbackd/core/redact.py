@@ -54,6 +54,25 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
+_KEYS: tuple[re.Pattern[bytes], ...] = (
+    re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END[^-]*-----|\Z)", re.S),
+    re.compile(rb"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
+    re.compile(rb"(?<=\b(?:bearer|Bearer|BEARER)\s)(?=[\w.~+/=-]*\d)[\w.~+/=-]{12,}"),
+    re.compile(rb"\b(?:sk|rk|gsk|xai|r8|hf|nvapi|csk|pplx|fw|tgp)[-_](?=[\w.-]*\d)[\w.-]{14,}"),
+    re.compile(rb"\bAIza[\w-]{20,}|\bya29\.[\w-]{20,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}"),
+    re.compile(rb"\b(?:gh[pousr]|github_pat|glpat|xox[abprs])[-_](?=[\w-]*\d)[\w-]{16,}"),
+    re.compile(rb"(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"),
+)
+"""What can be nothing but a key: other shapes occur in the code that an agent prints."""
+
+
+def mask_keys(data: bytes) -> bytes:
+    """Asterisks in the place of each key, as many as it has bytes."""
+    for pattern in _KEYS:
+        data = pattern.sub(lambda found: b"*" * len(found[0]), data)
+    return data
+
+
 def strip_escapes(text: str) -> str:
     """Remove terminal escape sequences."""
     return _ESCAPES.sub("", text) if "\x1b" in text else text

@@ -17,7 +17,6 @@ from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.exchange import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.redact import redact
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.watch import Watch
 from fallbackd.engine.credentials import carrying, credential_of
@@ -49,7 +48,7 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
                 detail="internal",
                 confidence="structured",
                 signature="fallbackd/internal",
-                evidence=redact(f"{type(error).__name__}: {error}"),
+                evidence=host.world.redact(f"{type(error).__name__}: {error}"),
             ),
             gone=gone,
         )
@@ -271,7 +270,7 @@ def _not_started(
         now=host.clock.now(),
         confidence="structured",
         signature="fallbackd/cannot_start",
-        evidence=redact(text),
+        evidence=host.world.redact(text),
     )
     if not marks:
         failure = structs.replace(failure, marks_health=False)

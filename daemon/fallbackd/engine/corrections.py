@@ -89,7 +89,7 @@ def _line_of(evidence: str, output: str) -> str:
     known_by = " ".join(evidence.split())[:60]
     fitting = [line for line in lines if known_by and known_by in line]
     line = fitting[-1] if fitting else (known_by or (lines[-1] if lines else ""))
-    line = re.sub(r"\[(?:key|token|redacted|email|hex|login)\].*", "", line)
+    line = re.sub(r"(?:\[(?:key|token|redacted|secret|email|hex|login)\]|\*{6}).*", "", line)
     return line[:MAX_PATTERN_CHARS].strip() or "what the program printed"
 
 
@@ -139,7 +139,7 @@ def sample_of(
         "exit_code": exit_code,
         "verdict": said,
         "right_reason": reason,
-        "note": redact(note) if note else None,
+        "note": note,
         "output": redact(strip_escapes(output)),
     }
 
@@ -183,7 +183,7 @@ async def note_wrong(
         exit_code=one.exit_code,
         failure=verdict,
         reason=reason,
-        note=note,
+        note=engine.world.redact(note) if note else None,
         output=part.text,
     )
     try:

@@ -1,6 +1,7 @@
 """How an attempt that ended without an answer is judged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec import structs
 
@@ -33,7 +34,8 @@ def judge(
     Args:
         kind_name: Of a kind that can be judged and not started, with its `signatures`.
         own_rules: Before all others.
-        conceal: Replaces secrets that are known by value, in what is shown.
+        conceal: Replaces secrets that are known by value. Done first: patterns and cuts leave
+            pieces of a key that no value matches.
     """
     policy = settings.policy
     reasons = dict(policy.reasons)
@@ -42,17 +44,45 @@ def judge(
     name = (kind_name or "generic") if kind is None else kind.name
     if signatures is None:
         signatures = () if kind is None else kind.rules
-    failure = classify(
-        evidence,
+    return classify(
+        _concealed(evidence, conceal),
         own_rules + settings.rules_for(name) + signatures,
         now=now,
         timezone=timezone,
         max_wait_s=lambda reason: max_wait_s(reasons, reason),
     )
-    if failure is None:
+
+
+_MAX_DEPTH = 40
+"""No error is nested deeper; what lies below is left out."""
+
+
+def _concealed(evidence: Evidence, conceal: Callable[[str], str]) -> Evidence:
+    return structs.replace(
+        evidence,
+        text=conceal(evidence.text),
+        headers={name: conceal(value) for name, value in evidence.headers.items()},
+        body=_concealed_value(evidence.body, conceal, _MAX_DEPTH),
+    )
+
+
+def _concealed_value(value: Any, conceal: Callable[[str], str], depth: int) -> Any:  # any JSON
+    if depth == 0:
         return None
-    detail = None if failure.detail is None else conceal(failure.detail)
-    return structs.replace(failure, evidence=conceal(failure.evidence), detail=detail)
+    match value:
+        case str():
+            return conceal(value)
+        case Mapping():
+            return {
+                conceal(name) if isinstance(name, str) else name: _concealed_value(
+                    one, conceal, depth - 1
+                )
+                for name, one in value.items()
+            }
+        case list() | tuple():
+            return [_concealed_value(one, conceal, depth - 1) for one in value]
+        case _:
+            return value
 
 
 def unexplained(*, now: float) -> Failure:

@@ -1,16 +1,25 @@
-"""Pieces of an attempt's log, cut at whole characters."""
+"""
+Pieces of an attempt's log, cut at whole characters.
+
+The file keeps what was printed. A piece is given out with secrets masked: the mask is as long as
+what it hides, so that offsets into the file stay what they are.
+"""
 
 from pathlib import Path
 
 import anyio.to_thread
 
 from fallbackd.core.ids import AttemptId
+from fallbackd.core.redact import mask_keys
 from fallbackd.core.state import Attempt, Delegation
 from fallbackd.engine.requests import LogPart, Unknown
 from fallbackd.engine.world import LogReader
+from fallbackd.lib.secretvalues import SecretValues
 
 MAX_CHARACTER_BYTES = 4
 """In UTF-8."""
+KEY_BYTES = 4096
+"""No key that is known by its shape is longer."""
 
 
 def no_log(delegation: Delegation, *, offset: int) -> LogPart:
@@ -41,14 +50,32 @@ def find_attempt(delegation: Delegation, attempt: str | int) -> Attempt:
 
 
 async def read_part(
-    read_log: LogReader, attempt: Attempt, directory: Path, *, offset: int, max_bytes: int
+    read_log: LogReader,
+    attempt: Attempt,
+    directory: Path,
+    *,
+    offset: int,
+    max_bytes: int,
+    values: SecretValues,
 ) -> LogPart:
-    """At most `max_bytes`, but for a character that is longer than that by itself."""
-    enough = max(MAX_CHARACTER_BYTES, max_bytes)
+    """
+    At most `max_bytes`, but for a character that is longer than that by itself.
+
+    While the attempt runs, what may be the beginning of a secret is held back until its end is
+    there.
+    """
+    has_ended = attempt.ended_at is not None
     data, following, size = await anyio.to_thread.run_sync(
-        lambda: read_log(str(directory), offset=offset, max_bytes=enough)
+        lambda: _masked(
+            read_log,
+            str(directory),
+            offset=offset,
+            max_bytes=max(MAX_CHARACTER_BYTES, max_bytes),
+            values=values,
+            has_ended=has_ended,
+        )
     )
-    is_whole = attempt.ended_at is not None and following >= size
+    is_whole = has_ended and following >= size
     kept = _at_most(data, max_bytes)
     if is_whole and (len(data) <= max_bytes or not kept):
         kept = data  # what is half a character now stays half
@@ -60,8 +87,31 @@ async def read_part(
         offset=offset,
         next_offset=following,
         size_bytes=size,
-        ended=attempt.ended_at is not None and following >= size,
+        ended=has_ended and following >= size,
     )
+
+
+def _masked(
+    read_log: LogReader,
+    directory: str,
+    *,
+    offset: int,
+    max_bytes: int,
+    values: SecretValues,
+    has_ended: bool,
+) -> tuple[bytes, int, int]:
+    """What `read_log` gives, with secrets masked that begin before or end behind the piece too."""
+    data, following, size = read_log(directory, offset=offset, max_bytes=max_bytes)
+    around = max(KEY_BYTES, values.longest_bytes)
+    start = max(0, offset - around)
+    before = read_log(directory, offset=start, max_bytes=offset - start)[0] if offset > 0 else b""
+    behind = read_log(directory, offset=following, max_bytes=around)[0] if following < size else b""
+    whole = mask_keys(values.mask(before + data + behind))
+    shown = whole[len(before) : len(before) + len(data)]
+    if not has_ended and following >= size:
+        held = min(len(data), values.begun_at_end(data))
+        shown, following = shown[: len(data) - held], following - held
+    return shown, following, size
 
 
 def _at_most(data: bytes, max_bytes: int) -> bytes:

@@ -229,7 +229,12 @@ class Engine(Performer):
         wanted = found.attempts[-1] if attempt is None else find_attempt(found, attempt)
         directory = self.runs.attempt_path(wanted.attempt)
         return await read_part(
-            self.world.read_log, wanted, directory, offset=offset, max_bytes=max_bytes
+            self.world.read_log,
+            wanted,
+            directory,
+            offset=offset,
+            max_bytes=max_bytes,
+            values=self.world.secret_values,
         )
 
     async def story(self, delegation: str) -> Sequence[PutStory]:
@@ -242,6 +247,7 @@ class Engine(Performer):
         self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
     ) -> Question:
         """See `asked.answer`."""
+        note = self._redacted(note)
         return await asked.answer(self, question, choice=choice, note=note, uid=uid, pid=pid)
 
     async def questions(
@@ -407,14 +413,20 @@ class Engine(Performer):
     async def mark(
         self, target: str, *, reason: str | None, ttl_s: float | None, note: str | None
     ) -> None:
-        event = HealthMarked(target=target, reason=reason, ttl_s=ttl_s, note=note)
+        event = HealthMarked(
+            target=target, reason=self._redacted(reason), ttl_s=ttl_s, note=self._redacted(note)
+        )
         self._require_known(await self.handle(event), target)
 
     async def import_mark(self, target: str, *, reason: str, since_at: float, ttl_s: float) -> None:
         """A mark of another program's file, with its own age."""
         await self.handle(
             HealthMarked(
-                target=target, reason=reason, ttl_s=ttl_s, since_at=since_at, source="import"
+                target=target,
+                reason=self._redacted(reason),
+                ttl_s=ttl_s,
+                since_at=since_at,
+                source="import",
             )
         )
 
@@ -426,10 +438,14 @@ class Engine(Performer):
         return list(decision.answer)
 
     async def pause(self, target: str, *, note: str | None) -> None:
-        self._require_known(await self.handle(HealthPaused(target=target, note=note)), target)
+        event = HealthPaused(target=target, note=self._redacted(note))
+        self._require_known(await self.handle(event), target)
 
     async def resume(self, target: str) -> None:
         self._require_known(await self.handle(HealthResumed(target=target)), target)
+
+    def _redacted(self, words: str | None) -> str | None:
+        return None if words is None else self.world.redact(words)
 
     def _require_known(self, decision: Decision, target: str) -> None:
         if decision.answer is False:

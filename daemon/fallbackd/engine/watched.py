@@ -149,7 +149,8 @@ class Watched:
             now=self.now,
             confidence="structured",
             signature="fallbackd/opencode",
-            evidence=evidence.text or "an opencode server says that a turn failed, and not why",
+            evidence=engine.world.redact(evidence.text)
+            or "an opencode server says that a turn failed, and not why",
         )
 
     async def failed(

@@ -11,6 +11,8 @@ from fallbackd.core.classify import Rule
 from fallbackd.core.exchange import CredentialRef, HttpRequest, NoAnswer
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
+from fallbackd.core.redact import redact
+from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Running, Transport
@@ -112,10 +114,18 @@ class World(Struct, frozen=True, kw_only=True):
     """Let people follow a log: the delegation, and how many windows there may be."""
     shortage: Callable[[], str | None] = lambda: None
     """What this process has too little of to begin more work; None: nothing."""
-    conceal: Callable[[str], str] = lambda text: text
-    """Replaces the secrets of the daemon's own environment."""
+    secret_values: SecretValues = field(default_factory=SecretValues)
+    """What must not be shown: the secrets of the configuration and of the daemon's environment."""
     secrets: Secrets = field(default_factory=NoLook)
     probe: Probe = field(default_factory=NoProbe)
+
+    def conceal(self, text: str) -> str:
+        """Without secrets that are known by value."""
+        return self.secret_values.conceal(text)
+
+    def redact(self, text: str) -> str:
+        """Without secrets, known by value or by shape: for text that is kept or given out."""
+        return redact(self.conceal(text))
 
 
 class Settings(Struct, frozen=True, kw_only=True):

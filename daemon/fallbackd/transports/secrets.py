@@ -1,9 +1,9 @@
 """
 Resolves a reference to a credential to its secret, just before the call that carries it.
 
-Environment variables, files, commands and systemd credentials. Nothing is written, nothing is
-kept but the answers of commands, and those only until they are over. A problem says where to look;
-what was found there is never told.
+Environment variables, files, commands and systemd credentials. Nothing is written. The answers of
+commands are kept in memory until they expire. A problem says where to look, and never what was
+found there.
 """
 
 import hashlib
@@ -12,10 +12,11 @@ import secrets
 import signal
 import stat
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import anyio
 import anyio.to_thread
+import msgspec
 from msgspec import Struct
 
 from fallbackd.core.exchange import CredentialRef, NotStarted
@@ -46,6 +47,7 @@ class Secrets:
 
     Args:
         environ: Of the daemon: where variables and `CREDENTIALS_DIRECTORY` are looked up.
+        learn: Is given each place and the secret that was found there, to hide it elsewhere.
     """
 
     def __init__(
@@ -53,10 +55,12 @@ class Secrets:
         *,
         environ: Mapping[str, str],
         now: Callable[[], float],
+        learn: Callable[[Hashable, str], None] = lambda _place, _secret: None,
         command_limit_s: float = COMMAND_LIMIT_S,
     ) -> None:
         self._environ = environ
         self._now = now
+        self._learn = learn
         self._command_limit_s = command_limit_s
         self._salt = secrets.token_bytes(32)
         self._answers: dict[tuple[str, ...], _Answer] = {}
@@ -85,6 +89,7 @@ class Secrets:
                 found = self._parsed(ref, data)
             case "command":
                 found = await self._asked(ref, fresh=fresh)
+        self._learn(msgspec.structs.replace(ref, label="", into=None), found.secret)
         if found.expires_at is not None and found.expires_at <= self._now() and not found.renewable:
             raise SecretProblem(f"{_where(ref)} is over by its own date: log in again", is_old=True)
         return found
