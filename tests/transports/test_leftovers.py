@@ -248,4 +248,4 @@ def test_a_restart_is_told_by_the_list_of_jobs(jobs: str, *, restarted: bool) ->
 
 
 async def test_without_a_manager_nothing_is_a_restart() -> None:
-    assert not await is_restart({})
+    assert not await is_restart({}, inheritable={})

@@ -316,14 +316,15 @@ class Daemon:
         assert engine is not None
         assert configuration is not None
         assert export is not None
+        assert self._built is not None
+        self._built.withhold_credentials(settings)
         await engine.set_settings(settings)
         export.path = configuration.loaded.export_voice
         await import_marks(engine, configuration.loaded, export.home)
         export.soon()
-        if self._built is not None:
-            await self._built.projects.configure(configuration.loaded)
-            servers = watched_servers(configuration.loaded, self._environ)
-            self._built.opencode.configure(servers)
+        await self._built.projects.configure(configuration.loaded)
+        servers = watched_servers(configuration.loaded, self._environ)
+        self._built.opencode.configure(servers)
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None
@@ -402,7 +403,10 @@ class Daemon:
 
     async def _hear_stop(self, number: signal.Signals) -> None:
         """A restart leaves the work to the daemon that follows at once; a stop ends it."""
-        if number == signal.SIGTERM and await is_restart(self._environ):
+        assert self._built is not None
+        if number == signal.SIGTERM and await is_restart(
+            self._environ, inheritable=self._built.inheritable
+        ):
             log.info("daemon.restarting")
             self._is_restart = self._leaves_work = True
         self._stop.set()

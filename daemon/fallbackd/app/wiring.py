@@ -14,7 +14,9 @@ from fallbackd.app.places import Places
 from fallbackd.app.projects import Projects
 from fallbackd.app.tmux import Windows
 from fallbackd.backends import KINDS, SIGNATURES
+from fallbackd.backends.hermes_http import KEYS as HERMES_KEYS
 from fallbackd.core.policy import Defaults
+from fallbackd.engine.credentials import credential_variables
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.fronts.opencode.front import OpencodeFront
@@ -25,6 +27,7 @@ from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.stores import open_store
+from fallbackd.transports.environment import Inheritable
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.leftovers import end_leftover
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
@@ -41,6 +44,8 @@ STRAY_BOUND_S = 10.0
 ALIVE_KEY = "alive_at"
 BOOT_KEY = "boot_id"
 OFFSET_KEY = "clock_offset_s"
+DEFAULT_KEYS = frozenset(HERMES_KEYS)
+"""Used where no credential is configured, and by no agent CLI."""
 MARKS = ("FALLBACKD_ATTEMPT", "FALLBACKD_DELEGATION")
 """What the engine puts into the environment of an attempt."""
 SET_CLOCK_S = 60.0
@@ -56,6 +61,10 @@ class Built(Struct):
     home: str
     attempt_of: Callable[[int], str | None]
     """From inside which attempt a process was started, by its server or its environment."""
+    inheritable: Mapping[str, str]
+    """What of the daemon's environment the programs that it starts may see."""
+    withhold_credentials: Callable[[Settings], None]
+    """Keep the credentials of these settings out of it."""
     take_up_servers: Callable[[], Awaitable[None]]
     """Find the helper servers that a daemon before this one has left."""
 
@@ -113,9 +122,17 @@ def build(
     """
     defaults: Defaults = settings.policy.defaults
     hidden = secret_values or SecretValues(environ)
-    secrets_of = Secrets(environ=environ, now=clock.now, learn=hidden.learn)
+    inheritable = Inheritable(environ)
+    secrets_of = Secrets(
+        environ=environ, now=clock.now, inheritable=inheritable, learn=hidden.learn
+    )
+
+    def withhold_credentials(settings: Settings) -> None:
+        inheritable.withhold(credential_variables(settings.options.values()) | DEFAULT_KEYS)
+
+    withhold_credentials(settings)
     processes = ProcessTransport(
-        environ=environ,
+        environ=inheritable,
         now=clock.now,
         umask=umask,
         secrets=secrets_of,
@@ -123,7 +140,7 @@ def build(
     )
     http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
     served = ServedTransport(
-        processes, tasks=tasks, directory=places.servers, clock=clock, environ=environ
+        processes, tasks=tasks, directory=places.servers, clock=clock, environ=inheritable
     )
     machine = Machine(environ)
     windows = Windows(environ, socket=socket or places.socket)
@@ -169,7 +186,7 @@ def build(
         shortage=shortage,
         secret_values=hidden,
         secrets=secrets_of,
-        probe=FreeProbe(http, environ=environ),
+        probe=FreeProbe(http, environ=inheritable),
     )
     engine = Engine(store, clock, settings, world)
     projects = Projects(engine, sessions_log or OpencodeLog(), home=machine.home)
@@ -180,6 +197,8 @@ def build(
         transports=(served, http, processes),
         home=machine.home,
         attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),
+        inheritable=inheritable,
+        withhold_credentials=withhold_credentials,
         take_up_servers=served.take_up,
     )
 

@@ -5,7 +5,7 @@ The secret itself is found by the transport. A look sees whether it is there, an
 another one than before; of what was seen only a salted digest is held, in memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from msgspec import structs
@@ -36,6 +36,12 @@ ASK_AGAIN_S = 30.0
 
 def credential_of(options: Options, label: str | None) -> CredentialRef | None:
     return next((one for one in options.credentials if one.label == label), None)
+
+
+def credential_variables(options: Iterable[Options]) -> frozenset[str]:
+    """The variables of the daemon that hold a credential of any of these backends."""
+    found = (ref for one in options for ref in one.credentials if ref.source == "env")
+    return frozenset(ref.name for ref in found)
 
 
 def carrying(call: Call, credential: CredentialRef | None, options: Options) -> Call:

@@ -1,6 +1,6 @@
 """What of the daemon's environment a program that it starts may see."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fallbackd.lib import failpoints
 
@@ -40,6 +40,34 @@ _OURS = frozenset(
     }
 )
 _OUR_PREFIXES = ("WATCHDOG_", "LISTEN_")
+
+
+class Inheritable(Mapping[str, str]):
+    """
+    The daemon's environment as the programs that it starts may inherit it.
+
+    A live view: without the variables that hold a credential of any backend. A backend's own
+    program is given its credential for one call, whatever it inherits.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._withheld: frozenset[str] = frozenset()
+
+    def withhold(self, names: Iterable[str]) -> None:
+        """These instead of those before, from the next program on."""
+        self._withheld = frozenset(names)
+
+    def __getitem__(self, name: str) -> str:
+        if name in self._withheld:
+            raise KeyError(name)
+        return self._environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._environ if name not in self._withheld)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def child_environment(

@@ -47,6 +47,7 @@ class Secrets:
 
     Args:
         environ: Of the daemon: where variables and `CREDENTIALS_DIRECTORY` are looked up.
+        inheritable: What a command inherits; None: `environ`.
         learn: Is given each place and the secret that was found there, to hide it elsewhere.
     """
 
@@ -55,11 +56,13 @@ class Secrets:
         *,
         environ: Mapping[str, str],
         now: Callable[[], float],
+        inheritable: Mapping[str, str] | None = None,
         learn: Callable[[Hashable, str], None] = lambda _place, _secret: None,
         command_limit_s: float = COMMAND_LIMIT_S,
     ) -> None:
         self._environ = environ
         self._now = now
+        self._inheritable = environ if inheritable is None else inheritable
         self._learn = learn
         self._command_limit_s = command_limit_s
         self._salt = secrets.token_bytes(32)
@@ -175,7 +178,7 @@ class Secrets:
 
     async def _run(self, ref: CredentialRef) -> str:
         where = _where(ref)
-        env = child_environment(self._environ, added={}, unset=(), marks={})
+        env = child_environment(self._inheritable, added={}, unset=(), marks={})
         try:
             code, data = await _output(ref.argv, env, limit_s=self._command_limit_s)
         except TimeoutError:

@@ -10,11 +10,18 @@ from pathlib import Path
 
 import anyio
 
+from fallbackd.transports.environment import child_environment
+
 ASK_LIMIT_S = 3.0
 
 
-async def is_restart(environ: Mapping[str, str]) -> bool:
-    """Whether the job that ends this service starts it again. False where nobody can tell."""
+async def is_restart(environ: Mapping[str, str], *, inheritable: Mapping[str, str]) -> bool:
+    """
+    Whether the job that ends this service starts it again. False where that is not known.
+
+    Args:
+        inheritable: What of `environ` the manager's client may see.
+    """
     if "INVOCATION_ID" not in environ:
         return False
     try:
@@ -25,7 +32,11 @@ async def is_restart(environ: Mapping[str, str]) -> bool:
         command = ["systemctl", *manager, "list-jobs", "--no-legend", "--plain", "--full"]
         with anyio.fail_after(ASK_LIMIT_S):
             found = await anyio.run_process(
-                command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+                env=child_environment(inheritable, added={}, unset=(), marks={}),
             )
     except (OSError, TimeoutError):
         return False

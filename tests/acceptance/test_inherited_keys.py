@@ -1,0 +1,112 @@
+"""Programs that the daemon starts inherit no key of any other backend."""
+
+from pathlib import Path
+
+import anyio
+from tests.support.agents import program
+from tests.support.daemon import HANG_S, Daemon, running
+
+KEYS = {
+    "WORK_KEY": "value-of-work",
+    "HOME_KEY": "value-of-home",
+    "PLAIN_WORD": "value-of-plain",
+    "HERMES_API_KEY": "value-of-hermes",
+    "AGENT_ONE": "value-of-agent-one",
+    "AGENT_TWO": "value-of-agent-two",
+    "LATER_KEY": "value-of-later",
+    "UNRELATED": "value-of-nothing",
+}
+PRINTS_ENVIRONMENT = """env | sort > "{place}/{name}.$$"
+setsid sh -c 'env | sort > "{place}/{name}-grandchild.$$"; exit 0'
+"""
+CONFIG = """
+[backends.work]
+kind = "openai-http"
+base_url = "http://127.0.0.1:9/v1"
+model = "m"
+credentials = [{ label = "work", env = "WORK_KEY" }, { label = "home", env = "HOME_KEY" }]
+[backends.paid]
+kind = "anthropic-http"
+base_url = "http://127.0.0.1:9"
+model = "m"
+credentials = [{ label = "plain", env = "PLAIN_WORD" }]
+[backends.asking]
+kind = "openai-http"
+base_url = "http://127.0.0.1:9/v1"
+model = "m"
+credentials = [{ label = "asked", command = ["COMMAND"] }]
+[backends.mine]
+kind = "generic-cli"
+command = ["MINE"]
+credentials = [{ label = "one", env = "AGENT_ONE" }, { label = "two", env = "AGENT_TWO" }]
+[backends.other]
+kind = "generic-cli"
+command = ["OTHER"]
+[chains]
+work = ["other"]
+codex = ["opencode"]
+"""
+LATER = """
+[backends.later]
+kind = "openai-http"
+base_url = "http://127.0.0.1:9/v1"
+model = "m"
+credentials = [{ label = "later", env = "LATER_KEY" }]
+"""
+
+
+def environments(place: Path, name: str) -> list[dict[str, str]]:
+    """Of each process of this name and of its grandchildren."""
+    found = [one for one in place.iterdir() if one.name.rpartition(".")[0].startswith(name)]
+    texts = [one.read_text() for one in found]
+    return [dict(line.split("=", 1) for line in text.splitlines()) for text in texts]
+
+
+def keys_in(found: dict[str, str]) -> set[str]:
+    by_value = {name for name, value in KEYS.items() if value in found.values()}
+    return by_value | (set(KEYS) & set(found))
+
+
+async def delegate(daemon: Daemon, backend: str) -> None:
+    with anyio.fail_after(HANG_S):
+        await daemon.client.call(
+            "delegate", {"prompt": "x", "backend": backend, "wait": "finished"}
+        )
+
+
+async def test_no_program_inherits_a_key_of_a_backend_that_is_not_its_own(tmp_path: Path) -> None:
+    place, programs = tmp_path / "seen", tmp_path / "programs"
+    place.mkdir()
+
+    def made(directory: Path, name: str, then: str) -> str:
+        body = PRINTS_ENVIRONMENT.format(place=place, name=name)
+        return str(program(directory, name, body + then))
+
+    answers = "cat >/dev/null; echo done"
+    for name in ("codex", "opencode"):
+        made(tmp_path / "bin", name, "exit 1")
+    config = (
+        CONFIG.replace("COMMAND", made(programs, "asked", "echo sk-from-a-command"))
+        .replace("MINE", made(programs, "mine", answers))
+        .replace("OTHER", made(programs, "other", answers))
+    )
+    async with running(tmp_path, config, env=KEYS) as daemon:
+        await delegate(daemon, "work")  # fails: nothing listens there; goes to `other`
+        await delegate(daemon, "asking")
+        await delegate(daemon, "mine")
+        await delegate(daemon, "codex")  # goes to `opencode`, whose server is started first
+        await daemon.client.call("status", {"verbose": True})  # asks programs for their version
+        for name in ("codex", "opencode", "other", "asked"):
+            seen = environments(place, name)
+            assert len(seen) >= 2, name
+            assert [keys_in(one) for one in seen] == [{"LATER_KEY", "UNRELATED"}] * len(seen), name
+        own = [keys_in(one) for one in environments(place, "mine")]
+        assert {"AGENT_ONE", "LATER_KEY", "UNRELATED"} in own
+        assert all(one <= {"AGENT_ONE", "LATER_KEY", "UNRELATED"} for one in own)
+        for one in list(place.iterdir()):
+            one.unlink()
+        daemon.config_path.write_text(config + LATER)
+        await daemon.client.call("config.reload")
+        await delegate(daemon, "other")
+        seen = environments(place, "other")
+        assert [keys_in(one) for one in seen] == [{"UNRELATED"}] * 2
