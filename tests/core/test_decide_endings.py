@@ -435,12 +435,12 @@ def test_on_partial_fail_ends_with_the_backend_s_reason() -> None:
 def test_an_answered_attempt_that_fails_starts_its_count_anew() -> None:
     play = playing()
     for number in range(3):
-        at = 100.0 * number
+        at = 400.0 * number
         play.at(at).when(delegate(f"x{number}", backend="a", failover=False))
         play.at(at + 1).when(failed(f"x{number}.1", fail(Reason.CRASH, at=at + 1)))
     assert play.outage("a").count == 3
-    play.at(1000).when(delegate("d2", backend="a"), answered("d2.1"))
-    play.when(failed("d2.1", fail(Reason.CRASH, at=1000), answered=True))
+    play.at(1200).when(delegate("d2", backend="a"), answered("d2.1"))
+    play.when(failed("d2.1", fail(Reason.CRASH, at=1200), answered=True))
     assert play.outage("a").count == 1
 
 

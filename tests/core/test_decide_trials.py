@@ -158,7 +158,7 @@ def test_one_trial_a_minute_where_everybody_is_out_by_our_own_windows() -> None:
     play.when(delegate("d3", backend="a")).then(starts("d3.1", "b"))
     play.when(delegate("d4", backend="a")).then(answers("d4"))
     play.at(61).when(failed("d2.1", fail(Reason.RATE_LIMIT, at=61))).then(answers("d2"))
-    assert play.seen("a").until_at == T0 + 61 + 600
+    assert play.seen("a").until_at == T0 + 300
 
 
 def test_no_such_trial_into_a_stated_time_or_a_repair() -> None:

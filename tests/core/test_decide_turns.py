@@ -8,6 +8,9 @@ from tests.support.playbook import Playbook, fail, policy_of
 from fallbackd.core.decide_rescue import Ruled
 from fallbackd.core.decide_turns import Redirect
 from fallbackd.core.events import (
+    HealthMarked,
+    HealthPaused,
+    HealthResumed,
     RedirectAsked,
     RescueAdvanced,
     SessionCompacted,
@@ -249,13 +252,53 @@ def test_a_redirect_that_is_a_trial_hands_its_lease_to_the_turn() -> None:
     failed(p, "m0", A, session=SessionId("other"))
     p.at(1000)
     assert redirect(p, A) is None
-    assert redirect(p, A, session="s2") == "b/m"
+    assert redirect(p, A, session="s2") is None
     p.when(began("m1", A))
     turn = p.session("s").turn
     assert turn is not None
     assert turn.lease is not None
     p.when(TurnAnswered(session=SessionId("s"), message="m1", backend=A))
     assert redirect(p, A, session="s3") is None
+
+
+def test_messages_are_redirected_inside_the_window_and_not_while_the_model_recovers() -> None:
+    p = play()
+    failed(p, "m0", A, session=SessionId("other"))
+    for at, wanted in ((299, "b/m"), (300, None), (301, None), (899, None), (901, None)):
+        p.at(at)
+        assert redirect(p, A, session=f"s{at}") == wanted, at
+
+
+def test_messages_are_redirected_from_a_model_that_is_paused_or_broken() -> None:
+    p = play()
+    p.when(HealthPaused(target=A))
+    assert redirect(p, A, session="s1") == "b/m"
+    p.when(HealthResumed(target=A), HealthMarked(target=A, reason="down", ttl_s=60))
+    assert redirect(p, A, session="s2") == "b/m"
+    p.at(61)
+    assert redirect(p, A, session="s3") is None
+
+
+def test_a_model_is_not_redirected_for_longer_than_its_provider_asked_for() -> None:
+    p = play()
+    failed(p, "m0", A, session=SessionId("other"), wait_s=2)
+    assert redirect(p, A, session="s1") == "b/m"
+    p.at(2)
+    assert redirect(p, A, session="s2") is None
+    p.at(4)
+    assert p.seen(A).state == "healthy"
+
+
+def test_messages_that_miss_the_redirect_lengthen_no_window() -> None:
+    p = play()
+    failed(p, "m0", A, session=SessionId("s0"))
+    until_at = p.seen(A).until_at
+    assert until_at is not None
+    for number in range(1, 15):
+        p.at(number * 10)
+        failed(p, f"m{number}", A, session=SessionId(f"s{number}"))
+    assert p.seen(A).until_at == until_at
+    assert p.outage(A).count == 1
 
 
 def test_a_wall_that_a_session_hits_is_one_for_every_program_on_that_account() -> None:

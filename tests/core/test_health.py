@@ -213,6 +213,81 @@ def test_an_imported_mark_shortens_nothing() -> None:
     assert after == record
 
 
+@given(
+    first=st.sampled_from(sorted(REASONS)),
+    stated=st.one_of(st.none(), st.integers(2, 5000)),
+    later=st.lists(
+        st.tuples(st.sampled_from(sorted(REASONS)), st.integers(0, 20), st.integers(0, 100)),
+        min_size=1,
+        max_size=15,
+    ),
+)
+def test_failures_inside_a_window_extend_neither_the_window_nor_its_count(
+    first: Reason, stated: int | None, later: list[tuple[Reason, int, int]]
+) -> None:
+    record = failed(None, fail(first, wait_s=stated), at=0)
+    before = outage_of(record)
+    is_repair = before.state == "broken"
+    at = 0.0
+    for reason, gap_s, age_s in later:
+        at += gap_s
+        if view(record, now=T0 + at).state != before.state:
+            return
+        if REASONS[reason].state == "broken" and not is_repair:
+            continue  # what needs a repair takes over: see below
+        record = failed(record, fail(reason, at=at), at=at, started=at - age_s)
+        assert outage_of(record) == before
+
+
+def test_a_time_that_is_stated_inside_a_window_counts() -> None:
+    record = failed(None, fail(Reason.RATE_LIMIT), at=0)
+    after = failed(record, fail(Reason.RATE_LIMIT, at=10, wait_s=1000), at=10)
+    assert outage_of(after).until_at == T0 + 1010
+    assert outage_of(after).count == 2
+
+
+@pytest.mark.parametrize(
+    ("stated", "cooldown"), [(None, 600), (2, 2), (299, 299), (300, 600), (5000, 600)]
+)
+def test_after_a_short_stated_time_the_cooldown_is_at_most_that(
+    stated: float | None, cooldown: float
+) -> None:
+    record = failed(None, fail(Reason.RATE_LIMIT, wait_s=stated), at=0)
+    assert outage_of(record).cooldown_s == cooldown
+
+
+@pytest.mark.parametrize(("ttl", "cooldown"), [(None, 600), (5, 5), (299, 299), (300, 600)])
+def test_a_short_mark_has_no_cooldown_longer_than_itself(
+    ttl: float | None, cooldown: float
+) -> None:
+    policy = REASONS[Reason.RATE_LIMIT]
+    record = machine.mark(
+        None, SCOPE, policy, reason=Reason.RATE_LIMIT, detail=None, ttl_s=ttl, now=T0
+    )
+    assert outage_of(record).cooldown_s == cooldown
+
+
+@pytest.mark.parametrize(
+    ("stated", "window", "cooldown"), [(1.4, 300, 600), (299, 300, 600), (301, 301, 600)]
+)
+def test_a_stated_time_that_proved_too_short_gives_way_to_the_policys_window(
+    stated: float, window: float, cooldown: float
+) -> None:
+    failure = fail(Reason.RATE_LIMIT, wait_s=stated)
+    record = machine.fail(
+        None,
+        SCOPE,
+        failure,
+        REASONS[Reason.RATE_LIMIT],
+        started_at=T0 - 1,
+        now=T0,
+        luck=0.5,
+        repeated=True,
+    )
+    assert length(record, 0) == window
+    assert outage_of(record).cooldown_s == cooldown
+
+
 def test_ten_parallel_failures_are_one() -> None:
     record: Health | None = None
     for number in range(10):

@@ -35,7 +35,7 @@ class Talk:
         self.step_s = 600.0
         self.broken: dict[str, Reason] = {}
         for name in NAMES[: NAMES.index(at)]:
-            self.play.when(HealthMarked(target=name, reason="rate_limit", ttl_s=1))
+            self.play.when(HealthMarked(target=name, reason="rate_limit", ttl_s=700))
         self.say()
         assert self.last.served_by == at
         self.play.at(self.play.now + 2000)

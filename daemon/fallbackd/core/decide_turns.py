@@ -93,7 +93,8 @@ def turn_used(draft: Draft, event: TurnUsed) -> None:
 
 def redirect_asked(draft: Draft, event: RedirectAsked) -> Redirect:
     """
-    A model that the user names is used where it is usable and no worse by state than the others.
+    Where a message is to be sent: to another model only while its own is rate-limited, broken or
+    paused. A model that recovers is the user's to use, whether it is under trial or not.
     """
     session = draft.snapshot.session or new_session(
         draft, event.session, event.backend, server=event.server, project=event.project
@@ -113,16 +114,19 @@ def redirect_asked(draft: Draft, event: RedirectAsked) -> Redirect:
         draft.put_session(session)
         return Redirect()
     candidates = candidates_of(draft, event.backend, event.role, session)
-    resolved = draft.resolve(candidates, Request())
+    own = draft.resolve(candidates[:1], Request())
+    stays = own.choice is not None or own.in_trial
+    resolved = own if stays else draft.resolve(candidates, Request())
     choice = resolved.choice
-    if choice is None:
+    if choice is None and not stays:
         if len(candidates) > 1:
             reason = next((v.reason for v in resolved.verdicts if v.reason), "out of use")
             session = told_outage(draft, session, event.backend, reason, resolved.retry_at)
         draft.put_session(session)
         return Redirect(retry_at=resolved.retry_at, verdicts=resolved.verdicts)
-    session = structs.replace(session, pending_lease=lease(draft, choice, event.lease))
-    if choice.backend.id == event.backend:
+    if choice is not None:
+        session = structs.replace(session, pending_lease=lease(draft, choice, event.lease))
+    if choice is None or choice.backend.id == event.backend:
         if event.backend == session.original != session.current:
             session = returned(draft, session)
         draft.put_session(structs.replace(session, last_used_at=draft.now))

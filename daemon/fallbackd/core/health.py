@@ -161,6 +161,7 @@ def fail(
     luck: float,
     forever: bool = False,
     first_window_s: float | None = None,
+    repeated: bool = False,
 ) -> Health:
     """
     Take a scope out of use after a failure.
@@ -170,10 +171,13 @@ def fail(
             attempt from before the running outage is no news: ten parallel failures are one.
         forever: No end but repair (a revoked credential).
         first_window_s: Replaces the policy's `window_s` (a model without a name).
+        repeated: The stated time was waited for and proved too short: the window is at least the
+            policy's first one.
 
     Returns:
         The new record. A time that the provider states replaces a policy window in either
-        direction; else a window is never shortened.
+        direction; without one a failure inside a window changes nothing, unless it needs a repair
+        and the running one does not.
     """
     if first_window_s is not None:
         policy = structs.replace(policy, window_s=first_window_s, max_window_s=first_window_s)
@@ -181,17 +185,22 @@ def fail(
     old = record.outage
     is_running = old is not None and (old.until_at is None or now < old.until_at)
     is_stale = old is not None and started_at is not None and started_at < old.since_at
-    is_new = not (is_stale or (is_running and started_at is None))
+    stated_at = failure.wait_until_at
+    if repeated and stated_at is not None:
+        stated_at = stated_at if stated_at >= now + policy.window_s else None
+    is_stated = stated_at is not None and stated_at > now and not forever
+    is_new = not (is_stale or (is_running and (started_at is None or not is_stated)))
     count = max(1, count_at(record, now=now) + (1 if is_new else 0))
 
-    stated_at = failure.wait_until_at
-    is_stated = stated_at is not None and stated_at > now and not forever
     end_at = stated_at if is_stated else now + window_s(policy, count, luck=luck)
     if forever:
         end_at = None
     source: Source = "provider" if is_stated else "policy"
 
     if old is not None and is_running:
+        needs_more = policy.state == "broken" and (forever or not _is_repair(old))
+        if not is_stated and not repeated and not needs_more:
+            return record
         if _is_repair(old) and policy.state != "broken" and not is_stated:
             return record  # a passing failure neither hides nor ends what needs a repair
         may_shorten = is_stated and old.source != "person" and not (is_stale and _is_repair(old))
@@ -210,7 +219,7 @@ def fail(
             detail=failure.detail,
             since_at=old.since_at if old is not None and is_stale else now,
             until_at=end_at,
-            cooldown_s=policy.cooldown_s,
+            cooldown_s=_recovery_s(policy, failure.wait_s if is_stated else None),
             source=source,
             stated_reset_at=failure.stated_reset_at,
             evidence=failure.evidence,
@@ -222,6 +231,13 @@ def fail(
         loaded_at=None,
         early_trials=0 if is_new and not is_running else record.early_trials,
     )
+
+
+def _recovery_s(policy: ReasonPolicy, length_s: float | None) -> float:
+    """The cooldown after a window whose length was said; None: it is the policy's own."""
+    if length_s is None or length_s >= policy.window_s:
+        return policy.cooldown_s
+    return min(policy.cooldown_s, length_s)
 
 
 def _is_repair(outage: Outage) -> bool:
@@ -265,7 +281,7 @@ def mark(
             detail=detail,
             since_at=now,
             until_at=now + window,
-            cooldown_s=policy.cooldown_s,
+            cooldown_s=_recovery_s(policy, ttl_s),
             source=source,
             count=count_at(record, now=now) + 1,
             last_failure_at=now,
