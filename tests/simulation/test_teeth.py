@@ -36,8 +36,8 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     ),
     "poison is held against nobody": (
         4,
-        "fallbackd.core.decide_endings._is_poison",
-        lambda delegation, failure: False,
+        "fallbackd.core.decide_endings.is_poison",
+        lambda failover: False,
         "is marked by the poison",
     ),
     "one trial at a time": (

@@ -99,7 +99,11 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     if parent is not None:
         budget = max(1, min(budget, parent.budget - len(parent.attempts)))
         inherited = (
-            tuple(tried_key(parent, one) for one in parent.attempts if one.ended_at is not None)
+            tuple(
+                tried_key(parent.candidates, one)
+                for one in parent.attempts
+                if one.ended_at is not None
+            )
             + parent.inherited_tried
         )
         if parent.deadline_at is not None:

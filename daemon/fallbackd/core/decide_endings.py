@@ -16,7 +16,12 @@ from fallbackd.core.meter import add_cost
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.recovery import counted, tell_return
-from fallbackd.core.resolution import entry_of
+from fallbackd.core.resolution import (
+    entry_of,
+    failover_of,
+    is_form_error_twice,
+    is_poison,
+)
 from fallbackd.core.retry_budget import may_retry, shown
 from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
@@ -191,7 +196,7 @@ def _failed(
             why = f"{attempt.backend} asked for an approval that nobody can give here"
         end(draft, delegation, session, state="failed", failure=failure, message=why)
         return
-    if _is_poison(delegation, failure):
+    if is_poison(failover_of(delegation)):
         for made in delegation.marks:
             draft.withdraw(made)
         draft.release(attempt)
@@ -220,7 +225,7 @@ def _failed(
         # Trouble of this machine: no place for the attempt, or none for its answer.
         end(draft, delegation, session, state="failed", failure=failure, message=failure.evidence)
         return
-    if _same_form_error_twice(delegation, failure):
+    if is_form_error_twice(failover_of(delegation)):
         end(
             draft,
             delegation,
@@ -244,27 +249,6 @@ def _failed(
         )
         return
     walk(draft, delegation, session, event="attempt failed")
-
-
-def _is_poison(delegation: Delegation, failure: Failure) -> bool:
-    """The same low-confidence reason on two candidates of one delegation."""
-    if failure.reason not in LOW_CONFIDENCE or failure.confidence == "structured":
-        return False
-    own = delegation.attempts[-1]
-    return any(
-        one.failure is not None
-        and one.failure.reason is failure.reason
-        and one.failure.confidence != "structured"
-        and (one.backend, one.model) != (own.backend, own.model)
-        for one in delegation.attempts[:-1]
-    )
-
-
-def _same_form_error_twice(delegation: Delegation, failure: Failure) -> bool:
-    return failure.reason is Reason.FORMAT_ERROR and any(
-        one.failure is not None and one.failure.reason is Reason.FORMAT_ERROR
-        for one in delegation.attempts[:-1]
-    )
 
 
 def _give_up(
@@ -396,7 +380,7 @@ def _wait_to_retry(
     backend = find_backend(draft.policy, attempt.backend)
     entry = Entry(backend=attempt.backend, model=attempt.model)
     if backend is not None:
-        entry = entry_of(delegation, attempt, backend)
+        entry = entry_of(delegation.candidates, attempt, backend)
     waited = delegation.waited
     if failure.reason is Reason.RATE_LIMIT and stated:
         waited = (*waited, key)

@@ -14,6 +14,7 @@ from fallbackd.core import health as machine
 from fallbackd.core.chain import Request, Resolved, resolve
 from fallbackd.core.effects import Effect, Export, WakeWaiting
 from fallbackd.core.exchange import Usage
+from fallbackd.core.failover import MadeMark
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import Health, view
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
@@ -25,7 +26,6 @@ from fallbackd.core.state import (
     Decision,
     Delegation,
     DropSession,
-    MadeMark,
     Meter,
     Note,
     PutDelegation,

@@ -1,87 +1,61 @@
-"""What the next resolution of a delegation asks for: what was tried, and who is preferred."""
+"""What a chain is asked for after some of its candidates were tried, and what ends that."""
+
+from msgspec import structs
 
 from fallbackd.core.chain import Request, candidate_key, find_role, sameness
 from fallbackd.core.draft import Draft
-from fallbackd.core.failures import Reason
-from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
+from fallbackd.core.failover import Failover, Halt, Tried
+from fallbackd.core.failures import LOW_CONFIDENCE, Reason
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
 from fallbackd.core.recovery import prefer, role_counting
 from fallbackd.core.scopes import find_backend, model_of
 from fallbackd.core.state import Attempt, Delegation, Session
 from fallbackd.core.tiers import ONCE, Limits
 
+FREE_TIERS = frozenset({"model", "in_session"})
+"""Moves there do not count: a stand-in for a model stays where it is, the caller starts nothing."""
+
+
+# --- a delegation ----------------------------------------------------------------------------
+
 
 def reactive_hops(delegation: Delegation) -> int:
-    """Moves that count: a stand-in for a model stays where it is, and the caller starts nothing."""
-    free = ("model", "in_session")
+    """Moves that count."""
     return sum(
-        1 for hop in delegation.hops if hop.trigger == "reactive" and hop.tier_to not in free
+        1 for hop in delegation.hops if hop.trigger == "reactive" and hop.tier_to not in FREE_TIERS
     )
 
 
-def free_of_hops(draft: Draft, delegation: Delegation) -> tuple[Entry, ...]:
-    """
-    Who is left when the maximum of hops is reached: what starts nothing, and the stand-in for a
-    model that was just found to be missing.
-    """
-    last = delegation.attempts[-1]
-    is_missing = last.failure is not None and last.failure.reason is Reason.MODEL_NOT_FOUND
-    found = []
-    for entry in delegation.candidates:
-        backend = find_backend(draft.policy, entry.backend)
-        is_swap = is_missing and entry.tier == "model" and entry.backend == last.backend
-        if is_swap or (backend is not None and backend.kind == IN_SESSION_KIND):
-            found.append(entry)
-    return tuple(found)
+def failover_of(delegation: Delegation) -> Failover:
+    return Failover(
+        candidates=delegation.candidates if delegation.failover else delegation.candidates[:1],
+        role=delegation.role,
+        creative=delegation.creative,
+        on_outage=delegation.on_outage,
+        allow_metered=delegation.allow_metered,
+        differs_from=delegation.differs_from,
+        fallback_on=delegation.fallback_on,
+        max_hops=delegation.max_hops,
+        budget=delegation.budget,
+        prompt_tokens=_whole_tokens(delegation),
+        inherited_tried=delegation.inherited_tried,
+        tried=tuple(
+            Tried(
+                backend=one.backend, model=one.model, credential=one.credential, tier=one.tier
+            ).failed_with(one.failure)
+            for one in delegation.attempts
+        ),
+        hops=reactive_hops(delegation),
+        marks=delegation.marks,
+    )
 
 
 def request_of(draft: Draft, delegation: Delegation, session: Session | None) -> Request:
     """What the next resolution of a delegation asks for."""
-    tried = set(delegation.inherited_tried)
-    failed: set[str] = set()
-    larger_than: int | None = None
-    not_provider: str | None = None
-    for attempt in delegation.attempts:
-        tried.add(tried_key(delegation, attempt))
-        backend = find_backend(draft.policy, attempt.backend)
-        if backend is None or attempt.failure is None:
-            continue
-        if not attempt.failure.shrink_input:  # the same model may have more room elsewhere
-            failed.add(sameness(backend, attempt.model, attempt.credential))
-        if attempt.failure.shrink_input and backend.context_tokens is not None:
-            larger_than = max(larger_than or 0, backend.context_tokens)
-        if attempt.failure.reason is Reason.FORMAT_ERROR:
-            not_provider = backend.provider or backend.id
-    preferred = None
-    counting = role_counting(draft.policy, delegation.role)
-    stays = session is not None and not delegation.named and not delegation.attempts
-    if stays and session is not None and counting is None:
-        preferred = _affinity(draft, delegation, session)
-    request = Request(
-        tried=frozenset(tried),
-        same_as_failed=frozenset(failed),
-        prompt_tokens=_whole_tokens(delegation),
-        larger_than=larger_than,
-        not_provider=not_provider,
-        preferred=preferred,
-        local_only=bool(delegation.attempts)
-        and (last := delegation.attempts[-1].failure) is not None
-        and last.reason is Reason.LOCAL_NETWORK,
-        limits=limits_of_role(delegation),
-    )
-    if stays and counting is not None:
-        request = prefer(draft, counting, delegation.candidates, session, request)
-    return request
-
-
-def limits_of_role(delegation: Delegation) -> Limits:
-    """What the role and the request forbid by now."""
-    reached = {one.tier for one in delegation.attempts if one.tier is not None}
-    return Limits(
-        differs_from=frozenset(delegation.differs_from),
-        allow_metered=delegation.allow_metered,
-        spent_tiers=ONCE & reached,
-    )
+    request = request_after(draft.policy, failover_of(delegation))
+    if session is None or delegation.named or delegation.attempts:
+        return request
+    return staying(draft, request, delegation.role, delegation.candidates, session)
 
 
 def _whole_tokens(delegation: Delegation) -> int | None:
@@ -95,34 +69,150 @@ def _whole_tokens(delegation: Delegation) -> int | None:
     return delegation.prompt_tokens + 80 * len(begun) + names // 4
 
 
-def tried_key(delegation: Delegation, attempt: Attempt) -> str:
-    """The key of the chain entry that an attempt was made for."""
-    for entry in delegation.candidates:
-        if entry.backend == attempt.backend and entry.model == attempt.model:
-            return candidate_key(entry.backend, entry.model)
-    return candidate_key(attempt.backend, None)
-
-
-def entry_of(delegation: Delegation, attempt: Attempt, backend: Backend) -> Entry:
-    """The entry of the chain that an attempt was made for."""
+def entry_of(candidates: tuple[Entry, ...], tried: Tried | Attempt, backend: Backend) -> Entry:
+    """The entry of the chain that a call was made for."""
     return next(
         (
             one
-            for one in delegation.candidates
-            if one.backend == attempt.backend and model_of(one, backend) == attempt.model
+            for one in candidates
+            if one.backend == tried.backend and model_of(one, backend) == tried.model
         ),
-        Entry(backend=attempt.backend, model=attempt.model),
+        Entry(backend=tried.backend, model=tried.model),
     )
 
 
-def _affinity(draft: Draft, delegation: Delegation, session: Session) -> BackendId | None:
-    """The backend that last answered this session, while its prompt cache may be warm."""
-    role = None if delegation.role is None else find_role(draft.policy, delegation.role)
+# --- the next candidate ----------------------------------------------------------------------
+
+
+def request_after(policy: Policy, failover: Failover) -> Request:
+    """What the next resolution asks for, after what was tried."""
+    tried = set(failover.inherited_tried)
+    failed: set[str] = set()
+    larger_than: int | None = None
+    not_provider: str | None = None
+    for one in failover.tried:
+        tried.add(tried_key(failover.candidates, one))
+        backend = find_backend(policy, one.backend)
+        if backend is None or one.reason is None:
+            continue
+        if not one.shrink_input:  # the same model may have more room elsewhere
+            failed.add(sameness(backend, one.model, one.credential))
+        if one.shrink_input and backend.context_tokens is not None:
+            larger_than = max(larger_than or 0, backend.context_tokens)
+        if one.reason is Reason.FORMAT_ERROR:
+            not_provider = backend.provider or backend.id
+    return Request(
+        tried=frozenset(tried),
+        same_as_failed=frozenset(failed),
+        prompt_tokens=failover.prompt_tokens,
+        larger_than=larger_than,
+        not_provider=not_provider,
+        local_only=bool(failover.tried) and failover.tried[-1].reason is Reason.LOCAL_NETWORK,
+        limits=limits_of(failover),
+    )
+
+
+def limits_of(failover: Failover) -> Limits:
+    """What the role and the request forbid by now."""
+    reached = {one.tier for one in failover.tried if one.tier is not None}
+    return Limits(
+        differs_from=frozenset(failover.differs_from),
+        allow_metered=failover.allow_metered,
+        spent_tiers=ONCE & reached,
+    )
+
+
+def tried_key(candidates: tuple[Entry, ...], tried: Tried | Attempt) -> str:
+    """The key of the chain entry that a call was made for."""
+    for entry in candidates:
+        if entry.backend == tried.backend and entry.model == tried.model:
+            return candidate_key(entry.backend, entry.model)
+    return candidate_key(tried.backend, None)
+
+
+def staying(
+    draft: Draft,
+    request: Request,
+    role: str | None,
+    candidates: tuple[Entry, ...],
+    session: Session,
+) -> Request:
+    """The request of a session that stays with who answered it, or moves back up."""
+    counting = role_counting(draft.policy, role)
+    if counting is not None:
+        return prefer(draft, counting, candidates, session, request)
+    known = None if role is None else find_role(draft.policy, role)
     idle_s = draft.policy.defaults.idle_s
-    if role is not None and role.idle_s is not None:
-        idle_s = role.idle_s
-    if role is not None and role.return_policy == "new_session":
-        return session.answered_by
-    if draft.now - session.last_used_at >= idle_s:
-        return None
-    return session.answered_by
+    if known is not None and known.idle_s is not None:
+        idle_s = known.idle_s
+    never_returns = known is not None and known.return_policy == "new_session"
+    if never_returns or draft.now - session.last_used_at < idle_s:
+        return structs.replace(request, preferred=session.answered_by)
+    return request
+
+
+# --- what ends it ----------------------------------------------------------------------------
+
+
+def halted(policy: Policy, failover: Failover) -> tuple[tuple[Entry, ...], Halt | None]:
+    """The candidates to which a move may still be made after the last failure, or why to none."""
+    last = failover.tried[-1]
+    if not may_hop(failover, last):
+        reason = "a failure" if last.reason is None else last.reason.value
+        why = f"{reason} is not a reason to fail over here (fallback_on)"
+        return (), Halt(bound="fallback_on", why=why)
+    if len(failover.tried) >= failover.budget:
+        why = f"the budget of {failover.budget} attempts is used up (max_attempts)"
+        return (), Halt(bound="max_attempts", why=why)
+    if failover.hops < failover.max_hops:
+        return failover.candidates, None
+    left = _free_of_hops(policy, failover)
+    if left:
+        return left, None
+    why = f"the maximum of {failover.max_hops} hops is reached (max_fallback_depth)"
+    return (), Halt(bound="max_fallback_depth", why=why)
+
+
+def may_hop(failover: Failover, failed: Tried) -> bool:
+    """Whether a failure is a reason to go to another candidate, for this role."""
+    if failed.shrink_input:
+        return True  # to a larger context only: the resolution sees to it
+    if not failed.hop or failed.reason is None:
+        return False
+    return failover.fallback_on is None or failed.reason.value in failover.fallback_on
+
+
+def _free_of_hops(policy: Policy, failover: Failover) -> tuple[Entry, ...]:
+    """
+    Candidates still allowed at the maximum of hops: what starts nothing, and the stand-in for a
+    model that was just found to be missing.
+    """
+    last = failover.tried[-1]
+    is_missing = last.reason is Reason.MODEL_NOT_FOUND
+    found = []
+    for entry in failover.candidates:
+        backend = find_backend(policy, entry.backend)
+        is_swap = is_missing and entry.tier == "model" and entry.backend == last.backend
+        if is_swap or (backend is not None and backend.kind == IN_SESSION_KIND):
+            found.append(entry)
+    return tuple(found)
+
+
+def is_poison(failover: Failover) -> bool:
+    """The same low-confidence reason on two candidates: the task is the likely cause."""
+    last = failover.tried[-1]
+    if last.reason not in LOW_CONFIDENCE or last.confidence == "structured":
+        return False
+    return any(
+        one.reason is last.reason
+        and one.confidence != "structured"
+        and (one.backend, one.model) != (last.backend, last.model)
+        for one in failover.tried[:-1]
+    )
+
+
+def is_form_error_twice(failover: Failover) -> bool:
+    """What two providers could not read, a third one will not read either."""
+    return failover.tried[-1].reason is Reason.FORMAT_ERROR and any(
+        one.reason is Reason.FORMAT_ERROR for one in failover.tried[:-1]
+    )

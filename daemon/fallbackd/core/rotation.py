@@ -9,15 +9,16 @@ Another credential of the same backend takes over: an attempt, not a hop.
 
 from msgspec import structs
 
-from fallbackd.core.chain import Choice, Request, Resolved
+from fallbackd.core.chain import Request, Resolved
 from fallbackd.core.credentials import THROTTLE_MEMORY_S, usable
 from fallbackd.core.draft import Draft
+from fallbackd.core.failover import Failover
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import HEALTHY, Health, view
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.resolution import entry_of, reactive_hops, request_of
+from fallbackd.core.resolution import entry_of, halted, request_after
 from fallbackd.core.scopes import failed_scope, find_backend
-from fallbackd.core.state import Delegation, Session
+from fallbackd.core.state import Verdict
 
 
 def first_throttle(
@@ -60,44 +61,43 @@ def other_credential(
     return draft.resolve((entry,), Request(prompt_tokens=tokens, without=without))
 
 
-def rotated(
-    draft: Draft, delegation: Delegation, session: Session
-) -> tuple[Choice, Delegation] | None:
+def rotated(draft: Draft, failover: Failover) -> Resolved | None:
     """
-    With which credential the backend of the last attempt goes on, and the delegation with its
-    verdict. One that is only second choice goes after a healthy candidate.
+    The backend that failed last with another credential. None: there is none to go on with. One
+    that is only second choice goes after a healthy candidate.
     """
-    last = delegation.attempts[-1]
-    failure = last.failure
+    last = failover.tried[-1]
     backend = find_backend(draft.policy, last.backend)
-    if backend is None or failure is None or not failure.rotate_credential:
+    if backend is None or not last.rotate_credential:
         return None
-    if last.credential is None or len(delegation.attempts) >= delegation.budget:
+    if last.credential is None or len(failover.tried) >= failover.budget:
         return None
     failed = frozenset(
         one.credential
-        for one in delegation.attempts
+        for one in failover.tried
         if one.credential is not None
         and (one.backend, one.model) == (last.backend, last.model)
-        and one.failure is not None
-        and one.failure.rotate_credential
+        and one.rotate_credential
     )
-    entry = entry_of(delegation, last, backend)
-    found = other_credential(draft, backend, entry, without=failed, tokens=delegation.prompt_tokens)
+    entry = entry_of(failover.candidates, last, backend)
+    found = other_credential(draft, backend, entry, without=failed, tokens=failover.prompt_tokens)
     if found.choice is None:
         return None
-    (verdict,) = found.verdicts
-    if verdict.state != "healthy" and _is_better_elsewhere(draft, delegation, session):
+    if found.verdicts[0].state != "healthy" and _is_better_elsewhere(draft, failover):
         return None
-    verdicts = tuple(
-        verdict if (one.backend, one.model) == (verdict.backend, verdict.model) else one
-        for one in delegation.verdicts
+    return found
+
+
+def with_verdict(verdicts: tuple[Verdict, ...], one: Verdict) -> tuple[Verdict, ...]:
+    """The verdicts with the one on the same candidate replaced."""
+    return tuple(
+        one if (each.backend, each.model) == (one.backend, one.model) else each for each in verdicts
     )
-    return found.choice, structs.replace(delegation, verdicts=verdicts)
 
 
-def _is_better_elsewhere(draft: Draft, delegation: Delegation, session: Session) -> bool:
-    if not delegation.failover or reactive_hops(delegation) >= delegation.max_hops:
+def _is_better_elsewhere(draft: Draft, failover: Failover) -> bool:
+    candidates, halt = halted(draft.policy, failover)
+    if halt is not None:
         return False
-    resolved = draft.resolve(delegation.candidates, request_of(draft, delegation, session))
+    resolved = draft.resolve(candidates, request_after(draft.policy, failover))
     return any(one.verdict == "chosen" and one.state == "healthy" for one in resolved.verdicts)

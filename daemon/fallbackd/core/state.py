@@ -11,8 +11,9 @@ from msgspec import Struct, field
 
 from fallbackd.core.effects import Effect
 from fallbackd.core.exchange import Usage
+from fallbackd.core.failover import Failover, MadeMark
 from fallbackd.core.failures import Failure
-from fallbackd.core.health import Health, Outage
+from fallbackd.core.health import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Entry, OnOutage
 from fallbackd.core.questions import Question, open_one
@@ -89,14 +90,6 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """The grace of a trial is over without a sign of failure."""
     gone: bool | None = None
     changed_files: tuple[str, ...] = ()
-
-
-class MadeMark(Struct, frozen=True, kw_only=True):
-    """A mark that a delegation made, to be withdrawn when its own prompt was the poison."""
-
-    scope: ScopeId
-    since_at: float
-    before: Outage | None
 
 
 class Hop(Struct, frozen=True, kw_only=True):
@@ -269,6 +262,8 @@ class Session(Struct, frozen=True, kw_only=True):
     """The last attempt of ours here."""
     reported_attempt: AttemptId | None = None
     """What the caller calls the attempt of its own whose failure it reported last."""
+    failover: Failover | None = None
+    """Of a call that the caller makes itself and that failed, until it succeeds or none is left."""
     depth: int = 0
     running: DelegationId | None = None
     """The lock: a state, not a mutex. Held by the delegation until its one answer."""

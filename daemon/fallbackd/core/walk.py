@@ -11,14 +11,13 @@ from fallbackd.core.chain import Choice, Request, Resolved
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import close, end, end_by_deadline, end_exhausted, hold
-from fallbackd.core.failures import Failure
 from fallbackd.core.fairness import has_place
 from fallbackd.core.offers import resolved_by_person
 from fallbackd.core.outages import guard
 from fallbackd.core.policy import IN_SESSION_KIND
-from fallbackd.core.resolution import free_of_hops, reactive_hops, request_of
+from fallbackd.core.resolution import failover_of, halted, request_of
 from fallbackd.core.retry_budget import held_until, shown
-from fallbackd.core.rotation import rotated
+from fallbackd.core.rotation import rotated, with_verdict
 from fallbackd.core.starts import hand_back, start
 from fallbackd.core.state import Delegation, Session, Waiting
 from fallbackd.core.stopping import below
@@ -62,34 +61,27 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
             return
         if _retry(draft, delegation, session, waiting):
             return
-    started = bool(delegation.attempts)
-    if started and (other := rotated(draft, delegation, session)) is not None:
-        choice, delegation = other
-        if _is_full(draft, delegation):
-            _queue(draft, delegation, None)
+    failover = failover_of(delegation)
+    candidates = failover.candidates
+    if failover.tried:
+        other = rotated(draft, failover)
+        if other is not None and other.choice is not None:
+            delegation = structs.replace(
+                delegation, verdicts=with_verdict(delegation.verdicts, other.verdicts[0])
+            )
+            if _is_full(draft, delegation):
+                _queue(draft, delegation, None)
+            elif not _is_held_back(draft, delegation, session, other.choice, event=event):
+                start(draft, delegation, session, other.choice, event=event, rotates=True)
             return
-        if not _is_held_back(draft, delegation, session, choice, event=event):
-            start(draft, delegation, session, choice, event=event, rotates=True)
-        return
-    candidates = delegation.candidates if delegation.failover else delegation.candidates[:1]
-    is_far = started and reactive_hops(delegation) >= delegation.max_hops
-    if is_far and delegation.failover:
-        candidates = free_of_hops(draft, delegation)
-    if started and (not delegation.failover or (is_far and not candidates)):
-        why = "the caller wants no fallback"
-        if delegation.failover:
-            why = f"the maximum of {delegation.max_hops} hops is reached"
-        end_exhausted(draft, delegation, session, why=why, event=event)
-        return
-    last = delegation.attempts[-1].failure if started else None
-    if last is not None and not may_hop(delegation, last):
-        why = f"{last.reason.value} is not a reason to fall back for this role"
-        end_exhausted(draft, delegation, session, why=why, event=event)
-        return
-    if len(delegation.attempts) >= delegation.budget:
-        why = f"the budget of {delegation.budget} attempts is used up"
-        end_exhausted(draft, delegation, session, why=why, event=event)
-        return
+        if not delegation.failover:
+            why = "the caller wants no failover"
+            end_exhausted(draft, delegation, session, why=why, event=event)
+            return
+        candidates, halt = halted(draft.policy, failover)
+        if halt is not None:
+            end_exhausted(draft, delegation, session, why=halt.why, event=event)
+            return
     request = request_of(draft, delegation, session)
     resolved = draft.resolve(candidates, request)
     resolved, out = guard(draft, delegation, candidates, request, resolved)
@@ -140,15 +132,6 @@ def _start_forced(draft: Draft, delegation: Delegation, session: Session) -> boo
         verdicts=resolved.verdicts,
     )
     return False
-
-
-def may_hop(delegation: Delegation, failure: Failure) -> bool:
-    """Whether a failure is a reason to go to another candidate, for this role."""
-    if failure.shrink_input:
-        return True  # to a larger context only: the resolution sees to it
-    if not failure.hop:
-        return False
-    return delegation.fallback_on is None or failure.reason.value in delegation.fallback_on
 
 
 def _is_full(draft: Draft, delegation: Delegation) -> bool:
