@@ -29,6 +29,7 @@ from fallbackd.core.events import (
     Resumed,
     SessionCompacted,
     SessionEnded,
+    WorkspaceMoved,
 )
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
@@ -121,6 +122,38 @@ def test_one_writer_per_directory_and_what_is_in_it(
 ) -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", cwd=first))
     assert rejected(play.when(delegate("d2", backend="a", cwd=second))) == kind
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (("1:7", "1:2"), ("1:7", "1:3"), "workspace"),
+        (("1:7", "1:2"), ("1:9", "1:7", "1:3"), "workspace"),
+        (("1:9", "1:7", "1:2"), ("1:7", "1:3"), "workspace"),
+        (("1:7", "1:2"), ("2:7", "1:2"), None),
+        ((), ("1:7",), None),
+    ],
+)
+def test_a_directory_is_the_same_one_by_another_name(
+    first: tuple[str, ...], second: tuple[str, ...], kind: str | None
+) -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", cwd_ids=first))
+    assert rejected(play.when(delegate("d2", backend="a", cwd="/v", cwd_ids=second))) == kind
+
+
+def test_a_directory_that_was_moved_is_in_use_where_it_lies_now() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", cwd_ids=("1:7", "1:2")))
+    play.when(WorkspaceMoved(delegation=DelegationId("d1"), cwd_ids=("1:7", "1:5")))
+    above = delegate("d2", backend="a", cwd="/v", cwd_ids=("1:5", "1:2"))
+    assert rejected(play.when(above)) == "workspace"
+
+
+def test_after_a_boot_a_directory_is_known_by_what_lies_at_its_path() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", cwd_ids=("1:7",), boot="one"))
+    for boot, known in (("one", ("1:7",)), ("two", ("4:7",))):
+        play.restart()
+        play.when(Resumed(delegation=DelegationId("d1"), boot=boot, cwd_ids=("4:7",)))
+        assert play.delegation("d1").cwd_ids == known
 
 
 def test_readers_hold_no_directory_and_the_lock_can_be_off() -> None:

@@ -54,6 +54,7 @@ from fallbackd.core.events import (
     TurnFailed,
     TurnUsed,
     Woke,
+    WorkspaceMoved,
 )
 from fallbackd.core.health import shift_outage
 from fallbackd.core.policy import Policy
@@ -141,6 +142,9 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
                 draft.put_more_delegation(_shifted(delegation, event.by_s))
         case Resumed():
             decide_resume.resumed(draft, event)
+        case WorkspaceMoved():
+            if (found := snapshot.delegation) is not None and not found.is_ended:
+                draft.put_delegation(structs.replace(found, cwd_ids=event.cwd_ids))
         case _:
             assert_never(event)
     return draft.finish()

@@ -147,6 +147,7 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         if role is None or role.fallback_on is None
         else tuple(sorted(role.fallback_on)),
         cwd=event.cwd,
+        cwd_ids=event.cwd_ids,
         prompt_tokens=event.prompt_tokens,
         request_id=event.request_id,
         digest=event.digest,

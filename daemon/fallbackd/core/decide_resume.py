@@ -25,6 +25,9 @@ def resumed(draft: Draft, event: Resumed) -> None:
     if delegation.question is not None:
         draft.effects.append(AskPerson(delegation=delegation.delegation))  # it is open still
     rebooted = bool(delegation.boot) and delegation.boot != event.boot
+    if rebooted or not delegation.cwd_ids:  # devices have other numbers after a boot
+        delegation = structs.replace(delegation, cwd_ids=event.cwd_ids)
+        draft.put_delegation(delegation)
     running = delegation.running
     if running is None:
         delegation = structs.replace(delegation, boot=event.boot)

@@ -21,6 +21,8 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     chain_name: str | None = None
     model: str | None = None
     cwd: str = ""
+    cwd_ids: tuple[str, ...] = ()
+    """Identity of that directory, then of those above it. Empty: not known."""
     mode: Literal["interactive", "batch"] = "batch"
     timeout_s: float | None = None
     request_id: str | None = None
@@ -322,7 +324,16 @@ class Resumed(Struct, frozen=True, kw_only=True, tag="resumed"):
     delegation: DelegationId
     boot: str = ""
     """Identity of this boot of the machine."""
+    cwd_ids: tuple[str, ...] = ()
+    """Of what lies at the path of its directory now."""
     luck: float = 0.5
+
+
+class WorkspaceMoved(Struct, frozen=True, kw_only=True, tag="workspace_moved"):
+    """The directory of an unfinished delegation lies below other ones than before."""
+
+    delegation: DelegationId
+    cwd_ids: tuple[str, ...]
 
 
 Event = (
@@ -356,4 +367,5 @@ Event = (
     | Ticked
     | ClockStepped
     | Resumed
+    | WorkspaceMoved
 )

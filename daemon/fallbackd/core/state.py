@@ -189,6 +189,8 @@ class Delegation(Struct, frozen=True, kw_only=True):
     fallback_on: tuple[str, ...] | None = None
     cwd: str = ""
     """Real path; empty: a private directory."""
+    cwd_ids: tuple[str, ...] = ()
+    """Identity of that directory, then of those above it, wherever it lies by now."""
     prompt_tokens: int | None = None
     request_id: str | None = None
     digest: str = ""

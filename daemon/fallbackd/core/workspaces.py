@@ -1,6 +1,9 @@
 """
 Who writes in which directory: one at a time in each, with what is above and below it.
 
+A directory is known by its path and by its identity: another name of it, after a rename or through
+a bind mount, is the same directory.
+
     admitted ── holds ──▶ asks, nothing done yet ── holds nothing ──▶ answered ── holds again
                                                           └─ not taken while another one writes
 """
@@ -9,7 +12,8 @@ from fallbackd.core.draft import Draft
 from fallbackd.core.events import DelegateRequested
 from fallbackd.core.policy import HTTP_KINDS, IN_SESSION_KIND, Entry, Policy
 from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Delegation
+from fallbackd.core.state import Delegation, Snapshot
+from fallbackd.core.stopping import below
 
 
 def workspace_holder(
@@ -18,23 +22,45 @@ def workspace_holder(
     """Who writes in this directory, above it or below it. Readers hold nothing."""
     if event.permissions == "read":
         return None
-    return _holder(draft, event.cwd, beside=_family(draft, parent))
+    return _holder(draft, event.cwd, event.cwd_ids, beside=_family(draft, parent))
 
 
 def writer_beside(draft: Draft, delegation: Delegation) -> Delegation | None:
     """Who writes in the directory of a delegation that has given it up while a person is asked."""
     if _holds(draft.policy, delegation) or not _writes(draft.policy, delegation):
         return None
-    return _holder(draft, delegation.cwd, beside=_family(draft, delegation))
+    return _holder(draft, delegation.cwd, delegation.cwd_ids, beside=_family(draft, delegation))
 
 
-def _holder(draft: Draft, cwd: str, *, beside: set[str]) -> Delegation | None:
+def writer_at(
+    snapshot: Snapshot, policy: Policy, delegation: Delegation, cwd_ids: tuple[str, ...]
+) -> Delegation | None:
+    """
+    Which other delegation writes where this one is about to.
+
+    Args:
+        cwd_ids: Of its directory, seen now.
+    """
+    if not _writes(policy, delegation):
+        return None
+    draft = Draft(snapshot, policy, now=0.0)
+    family = _family(draft, delegation) | {one.delegation for one in below(draft, delegation)}
+    return _holder(draft, delegation.cwd, cwd_ids, beside=family)
+
+
+def _holder(
+    draft: Draft, cwd: str, cwd_ids: tuple[str, ...], *, beside: set[str]
+) -> Delegation | None:
     if not cwd or draft.policy.defaults.workspace_lock == "off":
         return None
     for other in draft.snapshot.active.values():
         if other.delegation in beside or not _holds(draft.policy, other):
             continue
         if is_nested(cwd, other.cwd) or is_nested(other.cwd, cwd):
+            return other
+        if cwd_ids[:1] and cwd_ids[0] in other.cwd_ids:
+            return other
+        if other.cwd_ids[:1] and other.cwd_ids[0] in cwd_ids:
             return other
     return None
 

@@ -13,6 +13,7 @@ from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Rejection, Snapshot
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused
 from fallbackd.engine.world import World
+from fallbackd.lib.directories import identities, is_below
 
 CHARS_PER_TOKEN = 4.0
 """A rough measure of English text and code; only compared with context sizes."""
@@ -60,6 +61,7 @@ def admit(
         chain_name=chain_name,
         model=work.model,
         cwd=cwd,
+        cwd_ids=identities(cwd) if cwd else (),
         mode=mode,
         timeout_s=work.timeout_s,
         request_id=work.request_id,
@@ -164,7 +166,7 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
         raise Invalid(f"cwd: {cwd} is not a directory")
     defaults = policy.defaults
     roots = [os.path.realpath(os.path.expanduser(root)) for root in defaults.allowed_roots]
-    if roots and not any(_is_below(real, root) for root in roots):
+    if roots and not any(is_below(real, root) for root in roots):
         raise NotPermitted(
             f"cwd: {real} is outside allowed_roots ({', '.join(roots)}); "
             "work there, or add it to allowed_roots in [defaults]"
@@ -175,10 +177,6 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
             "or set allow_broad_cwd = true in [defaults]"
         )
     return real
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 def _require_allowed_env(work: NewWork, policy: Policy) -> None:

@@ -169,6 +169,12 @@ async def _begin(
         assert ended.failure is not None
         failure = structs.replace(ended.failure, marks_health=False)
         return structs.replace(ended, failure=failure)
+    if kind.program(options) is not None:
+        await host.follow_workspaces()
+        if (why := host.why_not_there(delegation)) is not None:
+            what = f"{delegation.cwd} cannot be worked in any more"
+            failure = no_ones_fault("workspace", what, why, now=host.clock.now())
+            return AttemptEnded(attempt=order.attempt, failure=failure)
     prompt_path = host.runs.prompt_path(delegation.delegation)
     try:
         directory = host.runs.prepare(order.attempt)

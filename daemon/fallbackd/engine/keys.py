@@ -23,6 +23,7 @@ from fallbackd.core.events import (
     TurnFailed,
     TurnUsed,
     Woke,
+    WorkspaceMoved,
 )
 from fallbackd.core.ids import DelegationId, SessionId, delegation_of
 from fallbackd.core.state import Keys, Snapshot
@@ -41,7 +42,7 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
             | AttemptEnded()
         ):
             return _of_delegation(delegation_of(event.attempt), seen)
-        case Woke() | CancelRequested() | Resumed() | QuestionAnswered():
+        case Woke() | CancelRequested() | Resumed() | QuestionAnswered() | WorkspaceMoved():
             return _of_delegation(event.delegation, seen)
         case ResolveRequested() | Reported():
             return Keys(session=event.session)

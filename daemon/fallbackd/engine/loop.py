@@ -93,6 +93,8 @@ class Engine(Performer):
         try:
             decision = await self._admitted(event, work)
             accepted = _accepted(decision, event.delegation)
+            if not accepted.is_ended:
+                self.workspaces.hold(accepted)
         finally:
             if accepted is None or accepted.delegation != event.delegation:
                 self._held.pop(event.delegation, None)
@@ -133,6 +135,7 @@ class Engine(Performer):
         give_up_at = self.clock.now() + limit_s
         while True:
             freed = self._freed
+            await self.follow_workspaces()
             try:
                 decision = await self.handle(event, must_keep=True)
             except StoreUnwritable as error:
@@ -248,6 +251,7 @@ class Engine(Performer):
     ) -> Question:
         """See `asked.answer`."""
         note = self._redacted(note)
+        await self.follow_workspaces()
         return await asked.answer(self, question, choice=choice, note=note, uid=uid, pid=pid)
 
     async def questions(

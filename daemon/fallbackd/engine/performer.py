@@ -41,7 +41,9 @@ from fallbackd.engine.live import LiveAttempt, Prepared, Progress
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.wakes import Wakes
+from fallbackd.engine.workspaces import Workspaces, why_not_there
 from fallbackd.engine.world import Settings, World
+from fallbackd.lib.directories import identities
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store, StoreUnwritable
@@ -90,6 +92,7 @@ class Performer:
         self.runs = Runs(world.runs_root)
         self.readiness = Readiness(self)
         self.ladder = Ladder(self)
+        self.workspaces = Workspaces()
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None
@@ -114,15 +117,18 @@ class Performer:
     async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled. `ready` is called once work can be taken."""
         before = await anyio.to_thread.run_sync(list_directories, self.runs.root)
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            tasks.start_soon(self._end_strays, before, tuple(self.store.peek().active))
-            await self._resume()
-            tasks.start_soon(self._wakes.run)
-            await self.readiness.look(self.settings.policy.backends)
-            ready()
-            await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
-            await anyio.sleep_forever()
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._end_strays, before, tuple(self.store.peek().active))
+                await self._resume()
+                tasks.start_soon(self._wakes.run)
+                await self.readiness.look(self.settings.policy.backends)
+                ready()
+                await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
+                await anyio.sleep_forever()
+        finally:
+            self.workspaces.release_all()
 
     async def _end_strays(self, before: Names, active: Names) -> None:
         left = await end_strays(self.runs, before, active, self.world.end_leftover)
@@ -145,8 +151,15 @@ class Performer:
             log.info("delegation.resumed", delegation=one.delegation, session=one.session)
             hit("delegation.resumed")
             await self.handle(
-                Resumed(delegation=one.delegation, boot=self.world.boot_id, luck=self.world.luck())
+                Resumed(
+                    delegation=one.delegation,
+                    boot=self.world.boot_id,
+                    cwd_ids=identities(one.cwd) if one.cwd else (),
+                    luck=self.world.luck(),
+                )
             )
+            if (found := self.store.peek().active.get(one.delegation)) is not None:
+                self.workspaces.hold(found)
         await self.fill_places()
 
     def drain(self) -> None:
@@ -302,6 +315,15 @@ class Performer:
         finally:
             self._live.pop(live.order.attempt, None)
 
+    async def follow_workspaces(self) -> None:
+        """Directories of unfinished work may have been renamed: see where they are now."""
+        for event in self.workspaces.moved():
+            await self.handle(event)
+
+    def why_not_there(self, delegation: Delegation) -> str | None:
+        """Why nothing may be started in its directory; None: it may."""
+        return why_not_there(delegation, self.store.peek(), self.settings.policy)
+
     def recall(self, delegation: DelegationId, pid: int | None) -> None:
         """What the caller gave to an attempt that is taken up, the attempt still has."""
         held = self._held.get(delegation)
@@ -356,6 +378,7 @@ class Performer:
     def _answer(self, delegation: DelegationId) -> None:
         held = self._held.pop(delegation, None)
         self._wakes.forget(delegation)
+        self.workspaces.release(delegation)
         if held is not None:
             held.settled.set()
             held.finished.set()

@@ -1,0 +1,116 @@
+"""
+Which directory a path leads to, whatever it is called.
+
+A directory that was renamed, or that is mounted at a second place, is the same directory. Its
+device and inode say so; what lies above it is found at every place where it can be seen.
+
+Source: proc_pid_mountinfo(5), fields 3 to 5.
+"""
+
+import os
+import re
+from typing import NamedTuple
+
+_MOUNTS = "/proc/self/mountinfo"
+_MAX_PLACES = 1000
+"""Each ancestor at each of its places; more than any sane set of mounts has."""
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class _Mount(NamedTuple):
+    device: str
+    root: str
+    """The directory of the file system that is mounted."""
+    point: str
+
+
+def identity(path: str | int) -> str:
+    """
+    `device:inode` of a directory, the same at each of its names.
+
+    Raises:
+        OSError: It cannot be looked at.
+    """
+    found = os.stat(path)
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def identities(path: str) -> tuple[str, ...]:
+    """
+    The identity of a directory first, then those of the directories above it.
+
+    Of a directory in a bind mount these are the ones above the mount point and the ones above the
+    original. Empty: there is no such directory.
+
+    Args:
+        path: Absolute, without symbolic links.
+    """
+    try:
+        found = dict.fromkeys((identity(path),))
+    except OSError:
+        return ()
+    mounts = _read_mounts()
+    pending, seen = [path], set[str]()
+    while pending and len(seen) < _MAX_PLACES:
+        place = pending.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        try:
+            here = identity(place)
+        except OSError:
+            continue
+        found.setdefault(here)
+        pending.append(os.path.dirname(place))
+        pending += [other for other in _elsewhere(place, mounts) if _is(other, here)]
+    return tuple(found)
+
+
+def _is(path: str, wanted: str) -> bool:
+    """Whether it is there to be seen: another mount may cover it."""
+    try:
+        return identity(path) == wanted
+    except OSError:
+        return False
+
+
+def _elsewhere(path: str, mounts: list[_Mount]) -> list[str]:
+    """The same directory by way of other mounts."""
+    covering = [one for one in mounts if is_below(path, one.point)]
+    if not covering:
+        return []
+    # The deepest one; of several at one point the last hides the others.
+    mount = max(enumerate(covering), key=lambda one: (len(one[1].point), one[0]))[1]
+    inside = _join(mount.root, os.path.relpath(path, mount.point))
+    return [
+        _join(one.point, os.path.relpath(inside, one.root))
+        for one in mounts
+        if one.device == mount.device and one is not mount and is_below(inside, one.root)
+    ]
+
+
+def is_below(inner: str, outer: str) -> bool:
+    """Whether `inner` is `outer` or below it, by name."""
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
+
+
+def _join(above: str, below: str) -> str:
+    return os.path.normpath(os.path.join(above, below))
+
+
+def _read_mounts() -> list[_Mount]:
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.split(" ", 5) for line in file]
+    except OSError:
+        return []
+    return [
+        _Mount(device=words[2], root=_unescaped(words[3]), point=_unescaped(words[4]))
+        for words in lines
+        if len(words) > 5
+    ]
+
+
+def _unescaped(word: str) -> str:
+    """Spaces, tabs, line feeds and backslashes are written in octal."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), word)
