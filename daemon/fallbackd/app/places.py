@@ -28,6 +28,11 @@ class Places(Struct, frozen=True, kw_only=True):
         return os.path.join(self.state_dir, "servers")
 
     @property
+    def digest_key(self) -> str:
+        """With which digests of credentials are made."""
+        return os.path.join(self.state_dir, "digest.key")
+
+    @property
     def lock(self) -> str:
         return os.path.join(self.state_dir, "lock")
 

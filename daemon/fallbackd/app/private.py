@@ -43,7 +43,7 @@ def watched(places: Places, *, socket: str) -> Watched:
     files = tuple(f"{places.database}{suffix}" for suffix in ("", "-wal", "-shm"))
     return Watched(
         private=directories,
-        files=(*files, places.lock),
+        files=(*files, places.digest_key, places.lock),
         socket=socket,
         config=places.config,
     )

@@ -1,10 +1,15 @@
 """The state directory: private, and of one daemon."""
 
 import os
+import secrets
 import stat
+
+import structlog
 
 from fallbackd.fronts.rpc.endpoint import EndpointUnusable, lock_file
 from fallbackd.lib.privacy import fault_of
+
+log = structlog.get_logger("state")
 
 
 def claim_state(directory: str, lock: str) -> int:
@@ -35,6 +40,32 @@ def claim_state(directory: str, lock: str) -> int:
     if stat.S_IMODE(found.st_mode) & 0o077:
         _close_to_others(directory, lock)
     return lock_file(lock)
+
+
+def digest_key(path: str, *, size: int) -> bytes:
+    """
+    The key at `path`, made where there is none: as many random bytes, for this user alone.
+
+    One that cannot be kept is good for this run: what was digested with it is not recognised later.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            known = file.read(size + 1)
+        if len(known) == size:
+            return known
+        os.unlink(path)  # a crash has cut it
+    except OSError:
+        pass
+    key = secrets.token_bytes(size)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(key)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        log.warning("state.key_not_kept", path=path, problem=error.strerror)
+    return key
 
 
 def _close_to_others(directory: str, lock: str) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.projects import Projects
+from fallbackd.app.state import digest_key
 from fallbackd.app.tmux import Windows
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.backends.hermes_http import KEYS as HERMES_KEYS
@@ -36,7 +37,7 @@ from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
 from fallbackd.transports.running import RunnerLimits
-from fallbackd.transports.secrets import Secrets
+from fallbackd.transports.secrets import KEY_BYTES, Secrets
 from fallbackd.transports.served import ServedTransport
 
 STRAY_BOUND_S = 10.0
@@ -124,7 +125,11 @@ def build(
     hidden = secret_values or SecretValues(environ)
     inheritable = Inheritable(environ)
     secrets_of = Secrets(
-        environ=environ, now=clock.now, inheritable=inheritable, learn=hidden.learn
+        environ=environ,
+        now=clock.now,
+        key=digest_key(places.digest_key, size=KEY_BYTES),
+        inheritable=inheritable,
+        learn=hidden.learn,
     )
 
     def withhold_credentials(settings: Settings) -> None:

@@ -2,9 +2,11 @@
 Credentials by reference: on their way to a call, and looked at before they are used.
 
 The secret itself is found by the transport. A look sees whether it is there, and whether it is
-another one than before; of what was seen only a salted digest is held, in memory.
+another one than before: also before a restart, since a keyed digest of it is kept with the records.
+The key is not in the database.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -26,7 +28,7 @@ from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.scopes import credential_scope, find_backend
 from fallbackd.engine.world import Settings, World
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.secrets import SecretSeen
+from fallbackd.ports.secrets import KEY_NAME_BYTES, SecretSeen
 from fallbackd.ports.store import Store
 
 SECRET_ERRORS = frozenset({"NO_SECRET", "OLD_SECRET"})
@@ -95,13 +97,14 @@ def without_secret(exit: NotStarted, *, now: float) -> Failure:
     )
 
 
+DIGESTS_KEY = "credential_digests"
+
+
 class Host(Protocol):
     store: Store
     clock: Clock
     settings: Settings
     world: World
-    started_at: float
-    """What is in its environment now was given to the daemon then."""
 
 
 class CredentialLooks:
@@ -110,7 +113,23 @@ class CredentialLooks:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._digests: dict[tuple[BackendId, str], bytes] = {}
+        self._kept: dict[tuple[BackendId, str], bytes] | None = None
+        """As the store has them; None: not read yet."""
         self._asked_at: dict[tuple[BackendId, str], float] = {}
+
+    async def recall(self) -> None:
+        """Read what an earlier run has kept."""
+        if self._kept is None:
+            text = await self._host.store.get_meta(DIGESTS_KEY)
+            self._kept = _read_digests(text)
+            self._digests = {**self._kept, **self._digests}
+
+    async def keep(self) -> None:
+        """Keep what was seen. Call it when what follows from that is on record."""
+        if self._digests != self._kept:
+            self._kept = dict(self._digests)
+            rows = [(*key, digest.hex()) for key, digest in sorted(self._kept.items())]
+            await self._host.store.set_meta(DIGESTS_KEY, json.dumps(rows))
 
     async def seen(self, name: BackendId) -> list[CredentialSeen]:
         host = self._host
@@ -179,10 +198,18 @@ class CredentialLooks:
     ) -> bool:
         if seen.digest is None:
             return False
-        if before is not None:
+        if before is not None and before[:KEY_NAME_BYTES] == seen.digest[:KEY_NAME_BYTES]:
             return seen.digest != before
-        # The first look of this run: what failed was seen by an earlier one.
+        # Nothing to compare with: only a file says by itself when it was changed.
         failed_at = max(one.last_failure_at for one in outages.values())
-        if seen.changed_at is not None:
-            return seen.changed_at > failed_at
-        return ref.source == "env" and failed_at < self._host.started_at
+        is_newer = seen.changed_at is not None and seen.changed_at > failed_at
+        return ref.source == "file" and is_newer
+
+
+def _read_digests(text: str | None) -> dict[tuple[BackendId, str], bytes]:
+    """Nothing where what is kept cannot be read: marks stay as they are."""
+    try:
+        rows = json.loads(text or "[]")
+        return {(BackendId(name), label): bytes.fromhex(hexed) for name, label, hexed in rows}
+    except (ValueError, TypeError):
+        return {}

@@ -26,7 +26,6 @@ class Host(Protocol):
     clock: Clock
     settings: Settings
     world: World
-    started_at: float
 
     async def handle(self, event: Event) -> object: ...
 
@@ -37,12 +36,14 @@ class Readiness:
         self._credentials = CredentialLooks(host)
 
     async def look(self, backends: Iterable[BackendId] | Mapping[BackendId, Backend]) -> None:
+        await self._credentials.recall()
         for name in list(backends):
             event = self._seen(name)
             if event is not None:
                 await self._host.handle(event)
             for seen in await self._credentials.seen(name):
                 await self._host.handle(seen)
+        await self._credentials.keep()
 
     async def look_at_candidates(
         self,

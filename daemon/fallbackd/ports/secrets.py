@@ -6,6 +6,9 @@ from msgspec import Struct
 
 from fallbackd.core.exchange import CredentialRef
 
+KEY_NAME_BYTES = 8
+"""A digest begins with as many bytes that name its key."""
+
 
 class SecretProblem(Exception):
     """
@@ -27,7 +30,10 @@ class SecretSeen(Struct, frozen=True, kw_only=True):
     """Why it cannot be used; None: it is there."""
     is_old: bool = False
     digest: bytes | None = None
-    """Of the material, with a salt that lives as long as the process; None: nobody can tell."""
+    """
+    Of the material, keyed. Digests that begin with different `KEY_NAME_BYTES` were made with
+    different keys, and say nothing about each other. None: there is none to compare.
+    """
     changed_at: float | None = None
     """When its source was last changed, where the source says so."""
 

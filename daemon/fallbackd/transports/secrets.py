@@ -20,11 +20,12 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.core.exchange import CredentialRef, NotStarted
-from fallbackd.ports.secrets import SecretProblem, SecretSeen
+from fallbackd.ports.secrets import KEY_NAME_BYTES, SecretProblem, SecretSeen
 from fallbackd.transports.environment import child_environment
 from fallbackd.transports.material import Material, material_of
 
 MAX_SECRET_BYTES = 64 * 1024
+KEY_BYTES = 32
 COMMAND_LIMIT_S = 15.0
 """A program that asks a keyring answers at once; one that asks a person must not hang a call."""
 COMMAND_FRESH_S = 300.0
@@ -47,6 +48,8 @@ class Secrets:
 
     Args:
         environ: Of the daemon: where variables and `CREDENTIALS_DIRECTORY` are looked up.
+        key: For digests. The same one makes them comparable over restarts; None: one for this
+            process.
         inheritable: What a command inherits; None: `environ`.
         learn: Is given each place and the secret that was found there, to hide it elsewhere.
     """
@@ -56,6 +59,7 @@ class Secrets:
         *,
         environ: Mapping[str, str],
         now: Callable[[], float],
+        key: bytes | None = None,
         inheritable: Mapping[str, str] | None = None,
         learn: Callable[[Hashable, str], None] = lambda _place, _secret: None,
         command_limit_s: float = COMMAND_LIMIT_S,
@@ -65,7 +69,7 @@ class Secrets:
         self._inheritable = environ if inheritable is None else inheritable
         self._learn = learn
         self._command_limit_s = command_limit_s
-        self._salt = secrets.token_bytes(32)
+        self._key = secrets.token_bytes(KEY_BYTES) if key is None else key
         self._answers: dict[tuple[str, ...], _Answer] = {}
         self._asking: dict[tuple[str, ...], anyio.Lock] = {}
 
@@ -80,8 +84,12 @@ class Secrets:
             found = await self._material(ref, fresh=fresh)
         except SecretProblem as problem:
             return SecretSeen(problem=str(problem), is_old=problem.is_old, changed_at=changed_at)
-        digest = hashlib.blake2b(found.secret.encode(), key=self._salt, digest_size=16).digest()
-        return SecretSeen(digest=digest, changed_at=changed_at)
+        name = self._hashed(b"", size=KEY_NAME_BYTES, about=b"name")
+        digest = self._hashed(found.secret.encode(), size=16, about=b"secret")
+        return SecretSeen(digest=name + digest, changed_at=changed_at)
+
+    def _hashed(self, data: bytes, *, size: int, about: bytes) -> bytes:
+        return hashlib.blake2b(data, key=self._key, digest_size=size, person=about).digest()
 
     async def _material(self, ref: CredentialRef, *, fresh: bool) -> Material:
         match ref.source:
