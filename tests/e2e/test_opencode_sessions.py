@@ -248,7 +248,65 @@ async def a_server_that_dies_before_the_prompt_gets_it_when_it_is_back(s: Scene)
     assert said(messages, "assistant") == ANSWERED
 
 
+async def a_compaction_that_is_throttled_is_repeated_and_no_turn_with_it(s: Scene) -> None:
+    await s.forget()
+    s.provider.behave("a", "ok")
+    s.provider.behave("b", "ok")
+    session = await s.asks(text="turn one")
+    await s.answer(session)
+    await s.server.prompt(session, "a/m", "turn two: deploy")
+    await s.server.until(session, lambda found: len(said(found, "assistant")) == 2)
+    before = await s.answer(session)
+    s.provider.behave("a", "429", retry_after_s=None)
+    s.provider.log.clear()
+    body = {"providerID": "a", "modelID": "m", "auto": False}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(s.server.call, "POST", f"/session/{session}/summarize", body)
+        messages = await s.server.until(session, has_summary)
+        tasks.cancel_scope.cancel()
+    assert [one["parts"] for one in messages[: len(before)]] == [one["parts"] for one in before]
+    assert said(messages, "assistant")[-1][0] == "b/m"
+    assert [one.kind for one in s.provider.calls("b")] == ["aux"]
+    assert s.provider.calls("a", kind="main") == []
+    with anyio.fail_after(HANG_S):
+        while (await s.call("session.get", session=session))["rescue"] is not None:
+            await anyio.sleep(LOOK_S)
+
+
+def has_summary(messages: list[dict[str, Any]]) -> bool:
+    info = messages[-1]["info"]
+    return info.get("summary") is True and info.get("finish") == "stop"
+
+
+async def a_user_who_stops_the_session_before_the_revert_is_not_overruled(s: Scene) -> None:
+    await stopped_at(s, "/revert")
+
+
+async def a_user_who_stops_the_session_before_it_is_stopped_is_not_overruled(s: Scene) -> None:
+    await stopped_at(s, "/abort")
+
+
+async def stopped_at(s: Scene, step: str) -> None:
+    await s.forget()
+    s.provider.behave("a", "429", retry_after_s=None)
+    s.proxy.hold(step)
+    session = await s.asks()
+    await s.proxy.held()
+    await s.server.call("POST", f"/session/{session}/abort")
+    ended = s.daemon.log().count("rescue.stopped")
+    s.proxy.release()
+    await s.until(lambda: s.daemon.log().count("rescue.stopped") > ended)
+    found = await s.call("session.get", session=session)
+    assert (found["rescue"], found["current"]) == (None, "a/m")
+    assert said(await s.server.messages(session), "user") == [("a/m", "say pong")]
+    assert (await s.server.call("GET", f"/session/{session}")).get("revert") is None
+    assert s.provider.calls("b", kind="main") == []
+
+
 PARTS = (
+    a_compaction_that_is_throttled_is_repeated_and_no_turn_with_it,
+    a_user_who_stops_the_session_before_it_is_stopped_is_not_overruled,
+    a_user_who_stops_the_session_before_the_revert_is_not_overruled,
     a_throttled_model_is_left_before_its_third_request,
     a_fallback_that_is_throttled_too_is_left_for_the_next_one,
     where_all_are_out_the_session_stays_as_it_was,

@@ -28,6 +28,7 @@ class OpencodeDouble:
         answers: Instead of what it would answer, by the end of the path: a status, or `Called`.
         calls: (method, path, body) of calls that change something.
         toasts: Texts that were shown.
+        unknown: Models that it does not have.
         only_in: The directory whose status names its sessions; None: every one.
         passwords: With which it was opened, one for each time.
     """
@@ -45,6 +46,7 @@ class OpencodeDouble:
         self.statuses: dict[str, Json] = {}
         self.hear: Callable[[Json], None] = lambda _: None
         self.is_down = False
+        self.unknown: set[str] = set()
         self.on_call: Callable[[str], None] = lambda _: None
         self._count = 0
 
@@ -91,6 +93,7 @@ class OpencodeDouble:
             "sessionID": session,
             "role": "user",
             "model": {"providerID": provider, "modelID": name},
+            "time": {"created": self._now() * 1000},
         }
         if agent is not None:
             info["agent"] = agent
@@ -98,7 +101,15 @@ class OpencodeDouble:
         self.event("message.updated", sessionID=session, info=info)
         return self.asks(session, message, model, agent=agent) if is_asked else ""
 
-    def asks(self, session: str, message: str, model: str, *, agent: str | None = "build") -> str:
+    def asks(
+        self,
+        session: str,
+        message: str,
+        model: str,
+        *,
+        agent: str | None = "build",
+        summary: bool = False,
+    ) -> str:
         self._count += 1
         reply = f"{message}-reply-{self._count}"
         provider, _, name = model.partition("/")
@@ -113,10 +124,20 @@ class OpencodeDouble:
         }
         if agent is not None:
             info["agent"] = agent
+        if summary:
+            info |= {"summary": True, "mode": "compaction"}
         self.messages[session].append({"info": info, "parts": []})
         self.statuses[session] = {"type": "busy"}
         self.event("message.updated", sessionID=session, info=info)
         return reply
+
+    def begins_compaction(
+        self, session: str, message: str, model: str, *, auto: bool = False
+    ) -> str:
+        """The session is to be made shorter: a request in the user's name, and a summary."""
+        part = {"type": "compaction", "auto": auto}
+        self.begins(session, message, model, parts=(part,), is_asked=False)
+        return self.asks(session, message, model, agent="compaction", summary=True)
 
     def retries(self, session: str, text: str, *, attempt: int = 1, **more: Any) -> None:
         self.statuses[session] = {"type": "retry", "attempt": attempt, "message": text, **more}
@@ -133,6 +154,10 @@ class OpencodeDouble:
             "data": {"message": text, "statusCode": status, "isRetryable": False, **data},
         }
         self.statuses.pop(session, None)
+        for last in self.messages[session][-1:]:
+            if last["info"]["role"] == "assistant" and not last["info"].get("finish"):
+                last["info"]["error"] = error
+                last["info"]["time"]["completed"] = self._now() * 1000
         self.event("session.error", sessionID=session, error=error)
 
     def answers_with(
@@ -174,6 +199,13 @@ class OpencodeDouble:
         self.statuses.pop(session, None)
         self.event("session.status", sessionID=session, status={"type": "idle"})
         self.event("session.idle", sessionID=session)
+
+    def is_stopped(self, session: str) -> None:
+        """The user presses Esc."""
+        last = self.messages[session][-1]["info"]
+        if last["role"] == "assistant" and "completed" not in last["time"]:
+            last["time"]["completed"] = self._now() * 1000
+        self.idle(session)
 
     # --- what is asked of it -------------------------------------------------------------------
 
@@ -231,7 +263,17 @@ class OpencodeDouble:
                 ids = [one["info"]["id"] for one in self.messages[name]]
                 return Called(status=200 if message in ids else 404)
             case ["session", name, "abort"]:
-                self.idle(name)
+                self.is_stopped(name)
+                return Called(status=200, body=True)
+            case ["session", name, "unrevert"]:
+                self.sessions[name].pop("revert", None)
+                return Called(status=200, body=self.sessions[name])
+            case ["session", name, "summarize"]:
+                self._take_back(name)
+                model = f"{body['providerID']}/{body['modelID']}"
+                self._count += 1
+                number = f"msg_5f9b9605{self._count:04d}summarize"
+                self.begins_compaction(name, number, model, auto=body["auto"])
                 return Called(status=200, body=True)
             case ["session", name, "revert"]:
                 if name in self.statuses:
@@ -244,10 +286,20 @@ class OpencodeDouble:
             case _:
                 return Called(status=404, problem="HTTP 404")
 
-    def _prompt(self, session: str, body: Mapping[str, Any]) -> None:
+    def _take_back(self, session: str) -> None:
+        """With the next message, what was reverted is gone."""
         reverted = self.sessions[session].pop("revert", None)
         if reverted is not None:
             ids = [one["info"]["id"] for one in self.messages[session]]
             del self.messages[session][ids.index(reverted["messageID"]) :]
+
+    def _prompt(self, session: str, body: Mapping[str, Any]) -> None:
+        self._take_back(session)
         model = f"{body['model']['providerID']}/{body['model']['modelID']}"
+        if model in self.unknown:
+            self.begins(session, body["messageID"], model, parts=body["parts"], is_asked=False)
+            error = {"name": "UnknownError", "data": {"message": f"Model not found: {model}."}}
+            self.event("session.error", sessionID=session, error=error)
+            self.idle(session)
+            return
         self.begins(session, body["messageID"], model, agent=body.get("agent"), parts=body["parts"])

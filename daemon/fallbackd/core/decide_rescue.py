@@ -6,7 +6,11 @@ Failed turns of opencode sessions: whether, where to and how they go on.
                      └──────────┴──────────┴──▶ failed, gone    that comes back goes on from there
 
 The rescue on record is the lock of the session. It ends with the acceptance of the message by
-the next model, not with its answer; a failure of that one is a failure of another turn.
+the next model, not with its answer; a failure of that one is a failure of another turn. It also
+ends, and the session is left as it is, when the user stops the turn, and when it is too old.
+
+The steps of a failed compaction are the same: what is taken back is the request for it, and what
+is sent is a request to the next model. No turn is touched.
 """
 
 from typing import Literal
@@ -23,11 +27,13 @@ from fallbackd.core.policy import Role
 from fallbackd.core.rescue import Rescue, Turn
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Hop, Session
+from fallbackd.core.suggest import duration
 from fallbackd.core.turns import (
     begun,
     candidates_of,
     chosen_by_user,
     closed,
+    context_of,
     give_back,
     lease,
     model_at_server,
@@ -40,8 +46,10 @@ from fallbackd.core.turns import (
 )
 from fallbackd.core.words import model_words
 
-LOCK_S = 120.0
-"""A rescue that has not moved for so long has lost its owner: a later failure is handled."""
+AWAY_S = 60.0
+"""A rescue whose step is older has lost its server or its owner, and is not continued."""
+LONGEST_S = 600.0
+"""Of a whole rescue: what was asked so long ago may not be wanted any more."""
 
 BEFORE_ALL = 0.0
 """A failure of so early an attempt is no news: it may state a time, and counts for nothing."""
@@ -86,7 +94,8 @@ def turn_failed(draft: Draft, event: TurnFailed) -> Ruled:
     if session.rescue is not None:  # of an owner that is gone
         session = _unlocked(draft, session)
     if session.turn is None or session.turn.message != event.message:
-        session = chosen_by_user(draft, session, event.backend)
+        if not event.compacts:  # its model is the server's choice
+            session = chosen_by_user(draft, session, event.backend)
         session = begun(draft, session, event.message, event.backend)
     assert session.turn is not None
     ruled, session = _rule(draft, event, session, session.turn)
@@ -101,9 +110,14 @@ def _late(draft: Draft, event: TurnFailed, session: Session) -> Literal["late", 
         return "late"
     if turn is not None and turn.message == event.message and turn.backend != event.backend:
         return "late"
-    if rescue is not None and 0 <= draft.now - rescue.began_at < LOCK_S:
+    if rescue is not None and not _is_expired(rescue, now=draft.now):
         return "busy"
     return None
+
+
+def _is_expired(rescue: Rescue, *, now: float) -> bool:
+    since_at = rescue.since_at or rescue.began_at
+    return not (0 <= now - rescue.began_at < AWAY_S and now - since_at < LONGEST_S)
 
 
 def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tuple[Ruled, Session]:
@@ -134,6 +148,8 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
     if not draft.policy.rescues or (role is not None and not role.enabled):
         return no("switched_off")
     if not _is_covered(failure, role, turn):
+        if failure.shrink_input:
+            session = _told_too_large(draft, event, failure, session)
         return no("not_covered", f"{failure.reason.value} does not lead to another model")
     if event.is_child:
         return _child(draft, event, failure, session)
@@ -156,7 +172,7 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
         )
         return no("depth")
     on_partial = draft.policy.defaults.on_partial
-    if event.wrote and on_partial != "continue":
+    if event.wrote and not event.compacts and on_partial != "continue":
         session = told(
             draft,
             session,
@@ -171,7 +187,10 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
         return no("partial")
     choice, retry_at = _next(draft, event, failure, turn, session)
     if choice is None:
-        session = told_outage(draft, session, event.backend, failure.reason.value, retry_at)
+        if failure.shrink_input:
+            session = _told_too_large(draft, event, failure, session)
+        else:
+            session = told_outage(draft, session, event.backend, failure.reason.value, retry_at)
         return no("exhausted")
     rescue = _rescue(draft, event, failure, choice, on_lease=_lease_name(event))
     session = structs.replace(session, rescue=rescue)
@@ -212,10 +231,27 @@ def _child(
 
 def _is_covered(failure: Failure, role: Role | None, turn: Turn) -> bool:
     wanted = None if role is None else role.fallback_on
-    if not failure.hop or (wanted is not None and failure.reason not in wanted):
+    if not (failure.hop or failure.shrink_input):
+        return False
+    if wanted is not None and failure.reason not in wanted:
         return False
     # What no provider could read is asked of one other provider only.
     return not (failure.reason is Reason.FORMAT_ERROR and turn.last_reason == failure.reason)
+
+
+def _told_too_large(draft: Draft, event: TurnFailed, failure: Failure, session: Session) -> Session:
+    what = "The conversation" if event.compacts else "The message"
+    return told(
+        draft,
+        session,
+        f"context:{event.message}",
+        "failed",
+        route=(event.backend, ""),
+        reason=failure.reason.value,
+        text=f"{what} does not fit into the context of {model_words(event.backend)}"
+        f" ({failure.reason.value}), and no available model of its chain has a larger one. Compact"
+        " the session, or choose a model with a larger context",
+    )
 
 
 def _next(
@@ -233,6 +269,7 @@ def _next(
             tried=frozenset(tried),
             not_provider=provider if failure.reason is Reason.FORMAT_ERROR else None,
             local_only=failure.reason is Reason.LOCAL_NETWORK,
+            larger_than=context_of(backend) if failure.shrink_input else None,
         ),
     )
     return resolved.choice, resolved.retry_at
@@ -254,12 +291,15 @@ def _rescue(
         to=choice.backend.id,
         model=model,
         new_message=event.new_message,
-        reverts=not event.wrote,
+        reverts=event.compacts or not event.wrote,
         role=event.role,
         reason=failure.reason.value,
         evidence=failure.evidence,
         began_at=draft.now,
+        since_at=draft.now,
         lease=lease(draft, choice, on_lease),
+        compacts=event.compacts,
+        continues=event.continues,
     )
 
 
@@ -277,36 +317,53 @@ def rescue_advanced(draft: Draft, event: RescueAdvanced) -> bool:
     if session is None or rescue is None or rescue.id != event.rescue:
         return False
     match event.outcome:
+        case "resumed" | "abort" | "revert" | "prompt" if _is_expired(rescue, now=draft.now):
+            age = duration(draft.now - (rescue.since_at or rescue.began_at))
+            _failed(draft, session, rescue, f"it was interrupted, and began {age} ago")
+            return False
+        case "resumed":
+            pass
         case "abort" | "revert" | "prompt":
             step = structs.replace(rescue, step=event.outcome, began_at=draft.now)
             draft.put_session(structs.replace(session, rescue=step))
         case "gone":
             _unlocked(draft, session)
             draft.drop_session_id(session.session)
-        case "failed":
+        case "stopped":
             session = _unlocked(draft, session)
-            text = (
-                f"the change from {model_words(rescue.left)} to {model_words(rescue.to)} failed at"
-                f" {rescue.step}: {event.detail}. {_cure(rescue)}"
-            )
-            mark = f"failed:{rescue.id}"
-            draft.put_session(
-                told(
-                    draft,
-                    session,
-                    mark,
-                    "failed",
-                    route=(rescue.left, rescue.to),
-                    reason=rescue.reason,
-                    text=text,
-                )
-            )
+            turn = session.turn
+            if turn is not None:
+                session = structs.replace(session, turn=structs.replace(turn, running=False))
+            draft.put_session(session)
+        case "failed":
+            _failed(draft, session, rescue, event.detail)
         case "done":
-            draft.put_session(_done(draft, session, rescue))
+            message = event.message or rescue.new_message
+            draft.put_session(_done(draft, session, rescue, message))
     return True
 
 
+def _failed(draft: Draft, session: Session, rescue: Rescue, why: str) -> None:
+    text = (
+        f"the change from {model_words(rescue.left)} to {model_words(rescue.to)} failed at"
+        f" {rescue.step}: {why}. {_cure(rescue)}"
+    )
+    draft.put_session(
+        told(
+            draft,
+            _unlocked(draft, session),
+            f"failed:{rescue.id}",
+            "failed",
+            route=(rescue.left, rescue.to),
+            reason=rescue.reason,
+            text=text,
+        )
+    )
+
+
 def _cure(rescue: Rescue) -> str:
+    if rescue.compacts:
+        return f"The session is not compacted: choose {rescue.model} and use /compact"
     match rescue.step:
         case "abort":
             return f"The session was not changed: stop the turn, choose {rescue.model} and send it"
@@ -318,7 +375,7 @@ def _cure(rescue: Rescue) -> str:
             return f'The turn was stopped: send "continue" to {rescue.model}'
 
 
-def _done(draft: Draft, session: Session, rescue: Rescue) -> Session:
+def _done(draft: Draft, session: Session, rescue: Rescue, message: str) -> Session:
     """The next model has the message: a turn of its own, that continues the same work."""
     old = session.turn
     hops, tried = (0, ()) if old is None else (old.hops, old.tried)
@@ -336,12 +393,13 @@ def _done(draft: Draft, session: Session, rescue: Rescue) -> Session:
         ),
     )
     turn = Turn(
-        message=rescue.new_message,
+        message=message,
         backend=rescue.to,
         began_at=draft.now,
         hops=hops + 1,
         tried=(*tried, rescue.left),
         lease=rescue.lease,
         last_reason=rescue.reason,
+        compacts=rescue.compacts,
     )
     return structs.replace(session, turn=turn)

@@ -247,6 +247,10 @@ class TurnFailed(Struct, frozen=True, kw_only=True, tag="turn_failed"):
     """The server tries again by itself since then; null: the turn is over."""
     is_late: bool = False
     """The server itself says that this is not so any more."""
+    compacts: bool = False
+    """The message asks for a compaction, which is what failed."""
+    continues: bool = False
+    """The server began that compaction by itself, in the middle of its work."""
     has_route: bool = True
     rescue: str = ""
     """Minted by the engine, for the rescue that may follow."""
@@ -276,15 +280,21 @@ class TurnUsed(Struct, frozen=True, kw_only=True, tag="turn_used"):
     at: float
 
 
+Outcome = Literal["resumed", "abort", "revert", "prompt", "done", "failed", "stopped", "gone"]
+"""`resumed`: another owner continues at the step on record. `stopped`: by the user."""
+
+
 class RescueAdvanced(Struct, frozen=True, kw_only=True, tag="rescue_advanced"):
     """A step of a rescue was done, or could not be."""
 
     session: SessionId
     rescue: str
-    outcome: Literal["abort", "revert", "prompt", "done", "failed", "gone"]
+    outcome: Outcome
     """The step that comes next, or how it ended."""
     detail: str = ""
     """For people: what went wrong."""
+    message: str = ""
+    """With `done`: under which id the next model has it, where the server chose the id."""
 
 
 class RedirectAsked(Struct, frozen=True, kw_only=True, tag="redirect_asked"):

@@ -26,6 +26,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     """Of the trial that this turn is."""
     last_reason: str | None = None
     """Why the model before this one failed."""
+    compacts: bool = False
+    """The message asks for a compaction of the session, not for an answer."""
 
 
 RescueStep = Literal["abort", "revert", "prompt"]
@@ -51,7 +53,14 @@ class Rescue(Struct, frozen=True, kw_only=True):
     reason: str
     evidence: str = ""
     began_at: float
+    """When its step began."""
+    since_at: float = 0.0
+    """When the rescue itself began; 0 in records of a daemon that did not keep it."""
     lease: AttemptId | None = None
+    compacts: bool = False
+    """A compaction failed: it is repeated, and no turn is touched."""
+    continues: bool = False
+    """A compaction that the server began by itself: the model goes on working behind it."""
 
 
 class Period(Struct, frozen=True, kw_only=True):

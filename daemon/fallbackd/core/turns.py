@@ -44,6 +44,11 @@ def model_at_server(entry: Entry, backend: Backend) -> str | None:
     return model
 
 
+def context_of(backend: Backend | None) -> int:
+    """In tokens; where it is not known, every known one counts as larger."""
+    return 0 if backend is None or backend.context_tokens is None else backend.context_tokens
+
+
 def role_of(policy: Policy, agent: str | None) -> Role | None:
     found = None if agent is None else find_role(policy, agent)
     return found or find_any(policy)
@@ -192,12 +197,13 @@ def moved(draft: Draft, session: Session, hop: Hop) -> Session:
     pair = f"{session.original}>{to}"
     if pair in session.notices_sent:
         return session
+    session = structs.replace(session, notices_sent=(*session.notices_sent, pair))
     left = hop.from_backend if hop.trigger == "reactive" else session.original
     text = f"switched from {model_words(left)} to {model_words(to)} ({hop.reason})"
     if hop.trigger != "reactive":
         text = f"using {model_words(to)} in place of {model_words(left)} ({hop.reason})"
-    _note(draft, session, "fallback", route=(left, to), reason=hop.reason, text=text)
-    return structs.replace(session, notices_sent=(*session.notices_sent, pair))
+    mark = f"fallback:{left}>{to}"
+    return told(draft, session, mark, "fallback", route=(left, to), reason=hop.reason, text=text)
 
 
 def told(

@@ -3,13 +3,13 @@
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct, structs
 
 from fallbackd.core.decide_rescue import Ruled
 from fallbackd.core.decide_turns import Redirect
 from fallbackd.core.events import (
+    Outcome,
     RedirectAsked,
     RescueAdvanced,
     SessionCompacted,
@@ -163,6 +163,8 @@ class Watched:
         wrote: bool = False,
         is_child: bool = False,
         is_late: bool = False,
+        compacts: bool = False,
+        continues: bool = False,
         latest: str = "",
         retries_since_at: float | None = None,
     ) -> Ruled:
@@ -170,6 +172,8 @@ class Watched:
         Args:
             retries_since_at: Of the server itself; None: the turn is over.
             is_late: The server itself says that this is not so any more.
+            compacts: `message` asks for a compaction.
+            continues: Which the server began by itself.
             latest: The last message of the session.
         """
         self.know((model,))
@@ -187,6 +191,8 @@ class Watched:
                 is_child=is_child,
                 retries_since_at=retries_since_at,
                 is_late=is_late,
+                compacts=compacts,
+                continues=continues,
                 has_route=failure.reason is not Reason.NETWORK or engine.world.has_route(),
                 rescue=engine.world.mint(),
                 new_message=message_id(latest or message, now=self.now),
@@ -200,14 +206,19 @@ class Watched:
         self,
         session: str,
         rescue: str,
-        outcome: Literal["abort", "revert", "prompt", "done", "failed", "gone"],
+        outcome: Outcome,
         *,
         detail: str = "",
+        message: str = "",
     ) -> bool:
         """False: the rescue is not this owner's any more."""
         decision = await self._engine.handle(
             RescueAdvanced(
-                session=SessionId(session), rescue=rescue, outcome=outcome, detail=detail
+                session=SessionId(session),
+                rescue=rescue,
+                outcome=outcome,
+                detail=detail,
+                message=message,
             )
         )
         return decision.answer is True

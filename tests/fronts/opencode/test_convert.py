@@ -76,7 +76,7 @@ def test_summaries_and_messages_of_the_user_ask_no_model() -> None:
 def test_sessions_are_found_wherever_a_version_names_them() -> None:
     assert said("session.deleted", info={"id": S}) == (Deleted(session=S),)
     assert said("session.deleted", sessionID=S) == (Deleted(session=S),)
-    assert said("session.idle", session_id=S) == (Idle(session=S),)
+    assert said("session.idle", session_id=S) == (Idle(session=S, is_first=False),)
     assert facts({"type": "session.compacted", "data": {"sessionID": S}}, now=0) == (
         Compacted(session=S),
     )

@@ -224,12 +224,7 @@ async def test_an_error_of_the_next_model_leads_on_from_its_first_instant(
     tmp_path: Path,
 ) -> None:
     async with watching(tmp_path, policy()) as w:
-
-        def fail_at_once(path: str) -> None:
-            if path.endswith("/prompt_async") and not w.server.prompts:
-                not_found(w)
-
-        w.server.on_call = fail_at_once
+        w.server.unknown = {"b/m"}
         w.server.begins(SESSION, FIRST, "nope/m", is_asked=False)
         not_found(w)
         await w.rest()
@@ -344,7 +339,7 @@ async def test_a_session_that_went_on_by_itself_is_left_alone(tmp_path: Path) ->
         w.server.begins(SESSION, LATER, "a/m")
         assert await resumed(w) == "failed"
         assert w.server.calls == []
-        assert "somebody has gone on" in w.told("failed")[0]
+        assert "the session went on in the meantime" in w.told("failed")[0]
 
 
 async def test_what_happened_while_nobody_listened_is_caught_up_with(tmp_path: Path) -> None:
@@ -390,3 +385,145 @@ async def test_one_session_is_rescued_while_another_one_waits_for_its_server(
         release.set()
         await w.rest()
         assert len(w.server.prompts) == 2
+
+
+# --- compactions -------------------------------------------------------------------------------
+
+
+async def finished(w: Watching) -> None:
+    """A turn that did something which must not be done twice."""
+    w.server.begins(SESSION, FIRST, "a/m", parts=[{"type": "text", "text": "deploy"}])
+    w.server.uses_tool(SESSION, "bash")
+    w.server.answers_with(SESSION)
+    await w.rest()
+
+
+def models(w: Watching) -> list[str]:
+    """Of the compactions that were asked for."""
+    bodies = [body for _, path, body in w.server.calls if path.endswith("/summarize")]
+    return [f"{body['providerID']}/{body['modelID']}" for body in bodies]
+
+
+@pytest.mark.parametrize("auto", [False, True])
+async def test_a_compaction_that_fails_is_repeated_and_the_finished_turn_stays(
+    tmp_path: Path, auto: bool
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await finished(w)
+        w.server.begins_compaction(SESSION, SECOND, "a/m", auto=auto)
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert w.server.prompts == []
+        assert [body["messageID"] for _, path, body in w.server.calls if "/revert" in path] == [
+            SECOND
+        ]
+        assert models(w) == ["b/m"]
+        assert w.server.calls[-1][2]["auto"] is auto
+        ids = [one["info"]["id"] for one in w.server.messages[SESSION]]
+        assert FIRST in ids
+        session = await w.session()
+        assert (session.rescue, session.current) == (None, "b/m")
+
+
+async def test_compactions_that_fail_on_each_model_end(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await finished(w)
+        w.server.begins_compaction(SESSION, SECOND, "a/m")
+        for _ in range(3):
+            w.server.fails(SESSION, 400, "Your request was flagged by our usage policies")
+            await w.rest()
+        assert models(w) == ["b/m", "c/m"]
+        assert w.server.prompts == []
+
+
+async def test_an_error_that_is_of_no_turn_replays_none(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await finished(w)
+        w.server.fails(SESSION, None, "Agent not found: nope")
+        await w.rest()
+        assert w.server.calls == []
+        assert w.notices == []
+
+
+async def test_an_error_behind_which_the_turn_goes_on_is_not_its_failure(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        error = {"name": "UnknownError", "data": {"message": "File not found: x.png"}}
+        w.server.event("session.error", sessionID=SESSION, error=error)
+        await w.rest()
+        assert w.server.calls == []
+
+
+async def test_a_turn_that_the_user_has_stopped_does_not_fail_later(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        w.server.is_stopped(SESSION)
+        error = {"name": "UnknownError", "data": {"message": "Command not found: nope"}}
+        w.server.event("session.error", sessionID=SESSION, error=error)
+        await w.rest()
+        assert w.server.calls == []
+
+
+# --- the user ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrote", [False, True])
+@pytest.mark.parametrize("step", ["/abort", "/revert", "/prompt_async"])
+async def test_a_user_who_stops_the_session_ends_its_rescue(
+    tmp_path: Path, step: str, wrote: bool
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        if wrote:
+            w.server.uses_tool(SESSION, "bash")
+
+        def stop(path: str) -> None:
+            if path.endswith(step):
+                w.server.on_call = lambda _: None
+                w.server.is_stopped(SESSION)
+
+        w.server.on_call = stop
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        session = await w.session()
+        if wrote and step == "/revert":
+            return  # there is no such step
+        assert session.rescue is None
+        assert session.turn is not None
+        assert not session.turn.running
+        if step == "/prompt_async":  # it was on its way: its answer is stopped
+            assert w.server.calls[-1][1].endswith("/abort")
+        else:
+            assert session.current == "a/m"
+            assert w.told("fallback") == []
+            assert w.server.prompts == []
+            assert "revert" not in w.server.sessions[SESSION]
+
+
+async def test_what_the_user_writes_during_a_rescue_is_not_overtaken(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+
+        def write(path: str) -> None:
+            if path.endswith("/revert"):
+                w.server.on_call = lambda _: None
+                w.server.begins(SESSION, LATER, "c/m", parts=[{"type": "text", "text": "no"}])
+
+        w.server.on_call = write
+        await throttled(w)
+        assert w.server.prompts == []
+        assert (await w.session()).rescue is None
+        assert "the session went on in the meantime" in w.told("failed")[0]
+
+
+@pytest.mark.parametrize("step", ["/abort", "/revert", "/prompt_async"])
+async def test_a_rescue_that_was_interrupted_for_long_is_left_to_the_user(
+    tmp_path: Path, step: str
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await lost_at(w, step)
+        w.clock.advance(61)
+        assert await resumed(w) == "overtaken"
+        assert w.server.calls == []
+        assert (await w.session()).rescue is None
+        (text,) = w.told("failed")
+        assert "it was interrupted, and began 1m 1s ago" in text

@@ -90,13 +90,15 @@ class Errored(Struct, frozen=True, kw_only=True):
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """Somebody has stopped the turn."""
+    """The turn was stopped, by the user or by us."""
 
     session: str
 
 
 class Idle(Struct, frozen=True, kw_only=True):
     session: str
+    is_first: bool = True
+    """Of the two events in which 1.18 says it each time; the second one is `session.idle`."""
 
 
 class Compacted(Struct, frozen=True, kw_only=True):
@@ -112,6 +114,7 @@ Fact = (
     | Deleted
 )  # fmt: skip
 
+ABORTED = frozenset({"MessageAbortedError", "AbortError"})
 UNEVENTFUL = frozenset({"server.connected", "server.heartbeat", "session.updated", "session.diff"})
 
 
@@ -133,7 +136,7 @@ def facts(event: Fields, *, now: float) -> Sequence[Fact] | None:
         case "session.error":
             return _error(_table(properties.get("error")), session)
         case "session.idle":
-            return (Idle(session=session),) if session else ()
+            return (Idle(session=session, is_first=False),) if session else ()
         case "session.compacted":
             return (Compacted(session=session),) if session else ()
         case "session.deleted":
@@ -270,7 +273,7 @@ def retry_evidence(status: Fields, *, attempt: int, now: float) -> Evidence:
 def _error(error: Fields, session: str) -> Sequence[Fact]:
     if not session or not error:
         return ()
-    if error.get("name") in ("MessageAbortedError", "AbortError"):
+    if error.get("name") in ABORTED:
         return (Stopped(session=session),)
     return (Errored(session=session, evidence=error_evidence(error)),)
 

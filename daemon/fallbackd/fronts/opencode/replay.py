@@ -4,10 +4,16 @@ model. Each step is on record before it is done, so that whoever comes after a c
 
     messages ─▶ abort ─▶ revert ─▶ prompt, under an id that was chosen before
                            └ only where the turn has changed no files; else the work stays, and
-                             the next model is asked to go on from it
+                             the next model is asked to continue from it
+
+A failed compaction takes the same steps with the request for it; the last one is `summarize`.
+
+Whether the user stops the session meanwhile shows only in the events of its server: it says that
+the session is idle once more than our own abort explains. What the user writes meanwhile shows
+in the messages. In both cases the session is the user's again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import anyio
@@ -16,7 +22,14 @@ from msgspec import Struct
 
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.watched import Watched, message_id
-from fallbackd.fronts.opencode.convert import Fields, is_of_user, parts_again, split_model
+from fallbackd.fronts.opencode.convert import (
+    Fields,
+    is_of_user,
+    model_of,
+    parts_again,
+    split_model,
+)
+from fallbackd.fronts.opencode.track import Track
 from fallbackd.ports.opencode import Called, Link
 
 log = structlog.get_logger("opencode")
@@ -25,11 +38,15 @@ BUSY_LIMIT_S = 10.0
 """How long a stopped turn may take to let go of its session."""
 BUSY_LOOK_S = 0.05
 
-End = Literal["done", "failed", "gone", "lost", "overtaken"]
+End = Literal["done", "failed", "stopped", "gone", "lost", "overtaken"]
 
 
 class Failed(Exception):
     """A step could not be done: says which one and why."""
+
+
+class StoppedByUser(Exception):
+    """The user has stopped the session, which is not to be overruled."""
 
 
 class Gone(Exception):
@@ -89,38 +106,36 @@ class Replay:
     """One rescue, from its first step or from where another run of the daemon left it."""
 
     def __init__(
-        self,
-        watched: Watched,
-        at: At,
-        rescue: Rescue,
-        *,
-        before_prompt: Callable[[], None] = lambda: None,
+        self, watched: Watched, at: At, rescue: Rescue, *, track: Track | None = None
     ) -> None:
         """
         Args:
-            before_prompt: Called directly before the next model is asked. What was heard up to
-                then is about the model that is left.
+            track: What is heard of the session meanwhile.
         """
-        self._before_prompt = before_prompt
         self._watched = watched
         self._at = at
         self._rescue = rescue
+        self._track = track or Track(at.session)
         self._log = log.bind(session=at.session, rescue=rescue.id)
 
-    async def run(
-        self, messages: Sequence[Fields] | None = None, *, is_resumed: bool = False
-    ) -> End:
+    async def run(self, *, waits_since_idle: int | None = None, is_resumed: bool = False) -> End:
         """
         Args:
-            messages: Of the session, where they were read just now.
+            waits_since_idle: The turn waits to be tried again: how often the session had been
+                idle before it did. None: it is over.
             is_resumed: An earlier owner may have done more than its record says.
         """
+        is_ours = not is_resumed or await self._watched.advance(
+            self._at.session, self._rescue.id, "resumed"
+        )
+        if not is_ours:
+            self._log.warning("rescue.expired", step=self._rescue.step)
+            return "overtaken"
         try:
-            if messages is None:
-                messages = await self._at.messages()
-            if is_resumed and self._is_sent(messages):
-                return await self._accepted()
-            return await self._run(messages)
+            messages = await self._at.messages()
+            if is_resumed and (sent := self._sent(messages)):
+                return await self._accepted(sent)
+            return await self._run(messages, waits_since_idle)
         except Gone:
             await self._end("gone")
             self._log.info("rescue.gone", step=self._rescue.step)
@@ -128,55 +143,101 @@ class Replay:
         except Lost:
             self._log.warning("rescue.interrupted", step=self._rescue.step)
             return "lost"
+        except StoppedByUser:
+            await self._end("stopped")
+            self._log.info("rescue.stopped", step=self._rescue.step)
+            return "stopped"
         except Failed as problem:
             await self._end("failed", detail=str(problem))
             self._log.error("rescue.failed", step=self._rescue.step, problem=str(problem))
             return "failed"
 
-    def _is_sent(self, messages: Sequence[Fields]) -> bool:
+    def _sent(self, messages: Sequence[Fields]) -> str:
         """
+        Under which id the next model has it already; empty: it has not.
+
         Raises:
-            Failed: Somebody has gone on with the session, or has taken the message back.
+            Failed: The user has continued the session, or has taken the message back.
         """
         rescue = self._rescue
         ids = [_id(one) for one in messages]
         if rescue.new_message in ids:
-            return True
+            return rescue.new_message
+        if sent := self._compaction_in(messages):
+            return sent
         if rescue.message not in ids:
-            raise Failed("finding the message again (somebody has taken it back meanwhile)")
+            raise Failed("finding the message again (it was taken back in the meantime)")
         if any(_id(one) > rescue.new_message and is_of_user(one) for one in messages):
-            raise Failed("going on (somebody has gone on with the session meanwhile)")
-        return False
+            raise Failed("continuing (the session went on in the meantime)")
+        return ""
 
-    async def _run(self, messages: Sequence[Fields]) -> End:
+    def _compaction_in(self, messages: Sequence[Fields]) -> str:
+        """The request for the repeated compaction: the server chooses its id."""
+        rescue = self._rescue
+        if not rescue.compacts:
+            return ""
+        found = (
+            _id(one)
+            for one in messages
+            if _is_request(one)
+            and _id(one) > rescue.message
+            and model_of(one["info"]) == rescue.model
+        )
+        return next(found, "")
+
+    async def _run(self, messages: Sequence[Fields], waits_since_idle: int | None) -> End:
         rescue = self._rescue
         found = next((one for one in messages if _id(one) == rescue.message), None)
-        if found is None or not is_of_user(found):
+        is_kind = found is not None and (
+            _is_request(found) if rescue.compacts else is_of_user(found)
+        )
+        if found is None or not is_kind:
             raise Failed("finding the user's message (no user message)")
-        await self._abort()
+        messages, since_idle = await self._abort(waits_since_idle)
+        known = frozenset(_id(one) for one in messages)
         if rescue.reverts:
             if not await self._go_on("revert"):
                 return "overtaken"
-            await self._revert()
+            await self._revert(known)
         if not await self._go_on("prompt"):
             return "overtaken"
+        await self._check_untouched(known, since_idle)
+        self._track.drop_errors()
+        if rescue.compacts:
+            return await self._accepted(await self._compact())
         info = found.get("info") or {}
         parts = parts_again(found.get("parts")) or [{"type": "text", "text": ""}]
         if not rescue.reverts:
             parts = [{"type": "text", "text": continuation(rescue)}]
-        self._before_prompt()
         await self._prompt(rescue.new_message, info, parts)
-        if rescue.reverts:
+        begun_at = self._track.begun_at_idle.get(rescue.new_message, self._track.idles)
+        if begun_at > since_idle:  # stopped while the message was on its way
+            await self._at.call("POST", "/abort")
+        elif rescue.reverts:
             await self._send_queued(messages)
-        return await self._accepted()
+        return await self._accepted(rescue.new_message)
 
-    async def _abort(self) -> None:
+    async def _abort(self, waits_since_idle: int | None) -> tuple[list[Fields], int]:
+        """
+        Returns:
+            The messages as they are now: nothing more comes to the turn that was stopped. And
+            how often the session has been idle up to here.
+        """
+        track = self._track
+        if waits_since_idle is not None and track.idles > waits_since_idle:
+            raise StoppedByUser
+        idles, stops = track.idles, track.stops
         called = await self._at.call("POST", "/abort")
         if not called.is_good:
             raise Failed(f"abort ({called.problem})")
+        messages = await self._at.messages()
+        own = 1 + track.stops - stops
+        if waits_since_idle is not None and track.idles - idles > own:
+            raise StoppedByUser
         self._log.info("replay.abort.ok")
+        return messages, track.idles
 
-    async def _revert(self) -> None:
+    async def _revert(self, known: frozenset[str]) -> None:
         body = {"messageID": self._rescue.message}
         called = Called(status=409)
         with anyio.move_on_after(BUSY_LIMIT_S):
@@ -184,6 +245,7 @@ class Replay:
                 called = await self._at.call("POST", "/revert", body=body)
                 if called.status != 409:
                     break
+                _check_known(await self._at.messages(), known)
                 await anyio.sleep(BUSY_LOOK_S)  # the turn is being stopped
         if called.is_good:
             self._log.info("replay.revert.ok")
@@ -193,6 +255,17 @@ class Replay:
             self._log.warning("replay.revert.verified", problem=called.problem)
             return
         raise Failed(f"revert ({called.problem or 'the session stays busy'})")
+
+    async def _check_untouched(self, known: frozenset[str], since_idle: int) -> None:
+        """
+        Raises:
+            StoppedByUser, Failed: The session is the user's again.
+        """
+        _check_known(await self._at.messages(), known)
+        if self._track.idles > since_idle:
+            if self._rescue.reverts:  # the message stands where the user left it
+                await self._at.call("POST", "/unrevert")
+            raise StoppedByUser
 
     async def _prompt(self, message: str, info: Fields, parts: list[dict[str, Any]]) -> None:
         body: dict[str, Any] = {
@@ -216,6 +289,32 @@ class Replay:
         called = await at.link.call("GET", path, directory=at.directory)
         return called.is_good
 
+    async def _compact(self) -> str:
+        """The call is answered when the compaction has ended, which may take minutes."""
+        body = {**split_model(self._rescue.model), "auto": self._rescue.continues}
+        found, answered = "", anyio.Event()
+        called = Called(status=0, problem="no answer")
+
+        async def ask() -> None:
+            nonlocal called
+            called = await self._at.call("POST", "/summarize", body=body)
+            answered.set()
+
+        async with anyio.create_task_group() as asking:
+            asking.start_soon(ask)
+            while not found and not (answered.is_set() and not called.is_good):
+                is_last = answered.is_set()
+                found = self._compaction_in(await self._at.messages())
+                if is_last:
+                    break
+                with anyio.move_on_after(BUSY_LOOK_S):
+                    await answered.wait()
+            asking.cancel_scope.cancel()
+        if not found:
+            raise Failed(f"compacting ({called.problem or 'the server has not begun it'})")
+        self._log.info("replay.compact.ok", model=self._rescue.model)
+        return found
+
     async def _send_queued(self, messages: Sequence[Fields]) -> None:
         """What the user wrote behind the failed message was waiting, and went with it."""
         for number, one in enumerate(_later(messages, self._rescue.message), start=1):
@@ -227,8 +326,10 @@ class Replay:
     async def _go_on(self, step: Literal["revert", "prompt"]) -> bool:
         return await self._watched.advance(self._at.session, self._rescue.id, step)
 
-    async def _accepted(self) -> End:
-        is_ours = await self._watched.advance(self._at.session, self._rescue.id, "done")
+    async def _accepted(self, message: str) -> End:
+        is_ours = await self._watched.advance(
+            self._at.session, self._rescue.id, "done", message=message
+        )
         if not is_ours:
             return "overtaken"
         self._log.info(
@@ -236,15 +337,28 @@ class Replay:
         )
         return "done"
 
-    async def _end(self, outcome: Literal["failed", "gone"], *, detail: str = "") -> None:
+    async def _end(
+        self, outcome: Literal["failed", "stopped", "gone"], *, detail: str = ""
+    ) -> None:
         await self._watched.advance(self._at.session, self._rescue.id, outcome, detail=detail)
+
+
+def _check_known(messages: Sequence[Fields], known: frozenset[str]) -> None:
+    if any(_id(one) not in known and is_of_user(one) for one in messages):
+        raise Failed("continuing (the session went on in the meantime)")
+
+
+def _is_request(message: Fields) -> bool:
+    """For a compaction."""
+    info = message.get("info")
+    return isinstance(info, dict) and info.get("role") == "user" and not is_of_user(message)
 
 
 def continuation(rescue: Rescue) -> str:
     return (
         f"Continue the task above from where it stands. {rescue.left} was working on it and failed"
         f" ({rescue.reason}); what it has done so far, changed files included, is kept. Look at"
-        " what is there before you go on."
+        " what is there before you continue."
     )
 
 

@@ -15,7 +15,6 @@ import structlog
 
 from fallbackd.core.exchange import Evidence, Usage
 from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.rescue import Rescue
 from fallbackd.core.rules import Rule
 from fallbackd.core.state import Session
 from fallbackd.engine.watched import Watched, Where
@@ -36,13 +35,16 @@ from fallbackd.fronts.opencode.convert import (
     may_have_written,
 )
 from fallbackd.fronts.opencode.replay import At, Failed, Gone, Lost, Replay
-from fallbackd.fronts.opencode.track import Track, understand
+from fallbackd.fronts.opencode.track import Track, understand, work_of
 from fallbackd.ports.opencode import Link
 
 log = structlog.get_logger("opencode")
 
 MAX_TRACKED = 2000
 """Sessions that are held in memory; of the others the server is asked again."""
+END_LOOK_S = 0.05
+END_LOOKS = 20
+"""An error is said shortly before its session is idle (measured: up to 30 ms)."""
 
 StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
@@ -90,6 +92,7 @@ class Sessions:
             self._say_unknown(str(event.get("type"))[:80])
         for fact in found or ():
             track = self.track(fact.session, directory)
+            track.heard(fact)
             if self._is_news(track, fact):
                 track.facts.append(fact)
                 self._work(track)
@@ -206,20 +209,25 @@ class Sessions:
     ) -> None:
         """A turn has failed. Nothing is done on the word of an event alone: it may be late."""
         at = At(link=self._link, session=track.session, directory=track.directory)
-        look = _Look()
+        look, since_idle = _Look(), track.idles
         async with anyio.create_task_group() as looking:  # all at once: a model waits
-            looking.start_soon(self._look_at_messages, look, at)
             looking.start_soon(self._know_parent, track, at, look)
             if is_retry:
                 looking.start_soon(self._look_at_status, look, at, evidence)
+            elif not is_loop:
+                await self._look_for_end(look, at)
+            looking.start_soon(self._look_at_messages, look, at)
         if look.is_gone:
             await self._watched.deleted(track.session)
             return
         if look.is_lost:
             return  # the server is gone; whoever comes back with it sees how things are then
         messages = look.messages
-        if messages is not None:
-            understand(track, messages, is_over=not is_retry)
+        work = None if messages is None else work_of(messages)
+        if work is not None:
+            understand(track, work)
+        if messages and (work is None or work.is_aborted):
+            look.is_late = True  # whole answers and what the user has stopped do not fail
         if not track.message or not track.model:
             log.warning("fallback.skipped", session=track.session, why="no user message")
             return
@@ -244,8 +252,10 @@ class Sessions:
             model=track.model,
             failure=failure,
             wrote=wrote,
-            is_child=bool(track.is_child),
+            is_child=bool(track.parent),
             is_late=look.is_late,
+            compacts=work is not None and work.compacts,
+            continues=work is not None and work.continues,
             latest="" if not messages else str(messages[-1]["info"]["id"]),
             retries_since_at=track.retries(self._watched.now) if is_retry else None,
         )
@@ -258,8 +268,8 @@ class Sessions:
             why=ruled.text,
         )
         if ruled.rescue is not None:
-            replay = self._replay(track, at, ruled.rescue)
-            await replay.run(messages)
+            replay = Replay(self._watched, at, ruled.rescue, track=track)
+            await replay.run(waits_since_idle=since_idle if is_retry else None)
         elif ruled.stops:
             await self._stop(at)
 
@@ -295,8 +305,21 @@ class Sessions:
         text = status.get("message") if isinstance(status, dict) else None
         look.is_late = not (is_retrying and text in (None, evidence.text))
 
+    async def _look_for_end(self, look: _Look, at: At) -> None:
+        """An error behind which the session goes on was not that of its turn."""
+        for _ in range(END_LOOKS):
+            if not await self._is_busy(at):
+                return
+            await anyio.sleep(END_LOOK_S)
+        look.is_late = True
+
+    async def _is_busy(self, at: At) -> bool:
+        called = await self._link.call("GET", "/session/status", directory=at.directory)
+        states = called.body if called.is_good and isinstance(called.body, dict) else {}
+        return at.session in states
+
     async def _know_parent(self, track: Track, at: At, look: _Look) -> None:
-        if track.is_child is not None:
+        if track.parent is not None:
             return
         try:
             info = await at.info()
@@ -307,7 +330,7 @@ class Sessions:
             look.is_lost = True
             return
         if info:
-            track.is_child = bool(info.get("parentID"))
+            track.parent = str(info.get("parentID") or "")
             directory = info.get("directory")
             if not track.directory and isinstance(directory, str):
                 track.directory = directory
@@ -350,7 +373,4 @@ class Sessions:
             if rescue is None:
                 return
             log.warning("rescue.resumed", session=session.session, step=rescue.step)
-            await self._replay(track, at, rescue).run(is_resumed=True)
-
-    def _replay(self, track: Track, at: At, rescue: Rescue) -> Replay:
-        return Replay(self._watched, at, rescue, before_prompt=track.drop_errors)
+            await Replay(self._watched, at, rescue, track=track).run(is_resumed=True)

@@ -4,17 +4,22 @@ from collections import deque
 from collections.abc import Sequence
 
 import anyio
+from msgspec import Struct
 
 from fallbackd.fronts.opencode.convert import (
+    ABORTED,
     Asked,
     Errored,
     Fact,
     Fields,
-    facts,
-    is_of_user,
+    Idle,
+    Stopped,
     model_of,
 )
 
+NOT_WHOLE = frozenset({"tool-calls", "unknown", "error"})
+"""Ends of a reply behind which the same turn goes on, or has failed."""
+MAX_BEGUN = 20
 MAX_WAITING = 1000
 """Facts of one session that wait behind a rescue; more are dropped, the oldest first."""
 
@@ -35,10 +40,31 @@ class Track:
         self.unfinished = 0
         self.retried_reply = ""
         self.retries_since_at = 0.0
-        self.is_child: bool | None = None
+        self.parent: str | None = None
+        """The session that waits for this one; empty: none does. None: not known yet."""
+        self.idles = 0
+        """How often the server said that nothing is under way here."""
+        self.stops = 0
+        """How often a turn of it was stopped while its model answered."""
+        self.begun_at_idle: dict[str, int] = {}
+        """By message: how many of those came before its model was asked. The latest few."""
         self.facts: deque[Fact] = deque(maxlen=MAX_WAITING)
         self.is_working = False
         self.lock = anyio.Lock()
+
+    def heard(self, fact: Fact) -> None:
+        """At once, whatever is still to be done about the facts before it."""
+        match fact:
+            case Idle(is_first=True):
+                self.idles += 1
+            case Stopped():
+                self.stops += 1
+            case Asked(message=message):
+                self.begun_at_idle.setdefault(message, self.idles)
+                while len(self.begun_at_idle) > MAX_BEGUN:
+                    self.begun_at_idle.pop(next(iter(self.begun_at_idle)))
+            case _:
+                pass
 
     def retries(self, now: float) -> float:
         """The server asks for a reply again: since when it does."""
@@ -56,37 +82,98 @@ class Track:
         self.facts.extend(kept)
 
 
-def understand(track: Track, messages: Sequence[Fields], *, is_over: bool) -> None:
+class Work(Struct, frozen=True, kw_only=True):
+    """What a session is at, or was at when it stopped, by its messages."""
+
+    message: str
+    """Of the user, or the request for a compaction."""
+    model: str
+    reply: str = ""
+    """Empty: the model was not asked yet."""
+    agent: str | None = None
+    compacts: bool = False
+    continues: bool = False
+    """The server began the compaction by itself, and works on behind it."""
+    is_aborted: bool = False
+    """Its reply has ended without an error and without an end."""
+
+
+def work_of(messages: Sequence[Fields]) -> Work | None:
     """
-    Which message is being answered, by which model: as the server has it now.
-
-    Args:
-        is_over: The turn has ended: a question without any reply failed before it was asked.
+    The reply that is not whole, or the newest message that was never replied to. None: every
+    message has its whole answer, and whatever failed was none of them.
     """
-    replies = [one for one in map(_asked_by, messages) if one is not None]
-    questions = [one["info"] for one in messages if is_of_user(one)]
-    if replies:
-        fact, is_finished = replies[-1]
-        track.message, track.reply = fact.message, fact.reply
-        track.model, track.agent = fact.model, fact.agent or track.agent
-        if not (is_over and is_finished):
-            return
-    replied = {fact.message for fact, _ in replies}
-    for info in reversed(questions):
-        model = model_of(info)
-        if info.get("id") in replied or model is None:
-            return
-        track.message, track.reply, track.model = str(info.get("id")), "", model
-        agent = info.get("agent")
-        track.agent = agent if isinstance(agent, str) else track.agent
-        return
+    asked = {_id(one): one for one in messages if _info(one).get("role") == "user"}
+    replies = [one for one in messages if _info(one).get("role") == "assistant"]
+    replied = {str(_info(one).get("parentID")) for one in replies}
+    newest = next(reversed(asked.values()), None)
+    if newest is not None and _id(newest) in replied:
+        newest = None
+    last = replies[-1] if replies else None
+    if last is not None and not _is_whole(_info(last)) and not _is_behind(newest, last):
+        question, model = asked.get(str(_info(last).get("parentID"))), model_of(_info(last))
+        if question is None or model is None:
+            return None
+        return _work(question, model, reply=_id(last), is_aborted=_is_aborted(_info(last)))
+    model = None if newest is None else model_of(_info(newest))
+    return None if newest is None or model is None else _work(newest, model)
 
 
-def _asked_by(message: Fields) -> tuple[Asked, bool] | None:
-    """What a message of a model answers, and whether it is a whole answer."""
-    info = message.get("info")
-    if not isinstance(info, dict):
-        return None
-    event = {"type": "message.updated", "properties": {"info": info}}
-    asked = next((one for one in facts(event, now=0.0) or () if isinstance(one, Asked)), None)
-    return None if asked is None else (asked, bool(info.get("finish")))
+def _is_behind(newest: Fields | None, last: Fields) -> bool:
+    """Whether a message without a reply was written when the last reply was over already."""
+    ended_at = _table(_info(last).get("time")).get("completed")
+    if newest is None or not isinstance(ended_at, int | float):
+        return False
+    written_at = _table(_info(newest).get("time")).get("created")
+    return not isinstance(written_at, int | float) or written_at >= ended_at
+
+
+def understand(track: Track, work: Work) -> None:
+    """What was heard of it may be late; the messages are as the server has them now."""
+    if track.message != work.message:
+        track.is_answered = False
+        track.unfinished = 0
+    track.message, track.reply, track.model = work.message, work.reply, work.model
+    track.agent = work.agent or track.agent
+
+
+def _work(question: Fields, model: str, *, reply: str = "", is_aborted: bool = False) -> Work:
+    parts = question.get("parts")
+    asks = map(_table, parts if isinstance(parts, list) else ())
+    compaction = next((one for one in asks if one.get("type") == "compaction"), None)
+    agent = _info(question).get("agent")
+    return Work(
+        message=_id(question),
+        model=model,
+        reply=reply,
+        agent=agent if isinstance(agent, str) else None,
+        compacts=compaction is not None,
+        continues=compaction is not None and compaction.get("auto") is True,
+        is_aborted=is_aborted,
+    )
+
+
+def _is_whole(info: Fields) -> bool:
+    finish = info.get("finish")
+    return bool(finish) and finish not in NOT_WHOLE and not info.get("error")
+
+
+def _is_aborted(info: Fields) -> bool:
+    error = _table(info.get("error"))
+    if error:
+        return error.get("name") in ABORTED
+    is_over = isinstance(_table(info.get("time")).get("completed"), int | float)
+    return is_over and not info.get("finish")
+
+
+def _info(message: Fields) -> Fields:
+    return _table(message.get("info"))
+
+
+def _id(message: Fields) -> str:
+    found = _info(message).get("id")
+    return found if isinstance(found, str) else ""
+
+
+def _table(value: object) -> Fields:
+    return value if isinstance(value, dict) else {}
