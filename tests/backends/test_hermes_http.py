@@ -140,7 +140,9 @@ def test_tools_of_the_agent_make_effects_possible() -> None:
 def test_an_answer_in_pieces_is_a_reply_with_its_usage() -> None:
     body = msgspec.json.encode(
         {
-            "choices": [{"message": {"role": "assistant", "content": "pöng"}}],
+            "choices": [
+                {"message": {"role": "assistant", "content": "pöng"}, "finish_reason": "stop"}
+            ],
             "usage": {"prompt_tokens": 7, "completion_tokens": 2},
         }
     )

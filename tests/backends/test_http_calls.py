@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from fallbackd.backends import ENDPOINTS, KINDS
-from fallbackd.backends.http_calls import MODES, mode_of, mode_of_url, read_models
+from fallbackd.backends.http_calls import MODES, mode_of, read_models
 from fallbackd.backends.spec import Options
 from fallbackd.core.exchange import CredentialRef, HttpRequest, Tls, Work
 
@@ -30,6 +30,12 @@ def models(kind: str, options: Options | None = None) -> HttpRequest:
 @pytest.mark.parametrize(
     ("url", "mode"),
     [
+        ("https://generativelanguage.googleapis.com", "generate_content"),
+        ("https://generativelanguage.googleapis.com/v1beta/", "generate_content"),
+        ("https://generativelanguage.googleapis.com/v1beta/openai", "chat_completions"),
+        ("https://h/v1beta/models/gemini-3-pro:generateContent", "generate_content"),
+        ("https://h/v1beta/models/gemini-3-pro:streamGenerateContent", "generate_content"),
+        ("https://h/v1beta/models", "chat_completions"),
         ("https://api.openai.com/v1", "chat_completions"),
         ("https://api.anthropic.com", "messages"),
         ("https://api.anthropic.com/v1/", "messages"),
@@ -46,7 +52,103 @@ def models(kind: str, options: Options | None = None) -> HttpRequest:
     ],
 )
 def test_the_url_says_which_dialect_is_spoken(url: str, mode: str) -> None:
-    assert mode_of_url(url) == mode
+    assert mode_of(ENDPOINTS["openai-http"], Options(base_url=url)) == mode
+
+
+@pytest.mark.parametrize(
+    ("url", "model", "mode"),
+    [
+        (None, "gpt-5", "responses"),
+        (None, "openai/GPT-5.3-codex", "responses"),
+        (None, "gpt-4.1", "chat_completions"),
+        (None, "not-gpt-5", "chat_completions"),
+        (None, None, "chat_completions"),
+        ("https://api.openai.com/v1/chat/completions", "gpt-5", "chat_completions"),
+        ("https://gateway.example/v1", "gpt-5", "chat_completions"),
+    ],
+)
+def test_what_openai_offers_in_its_responses_only_is_asked_for_there(
+    url: str | None, model: str | None, mode: str
+) -> None:
+    options = Options(base_url=url, model=model)
+    assert mode_of(ENDPOINTS["openai-http"], options) == mode
+    # The model of an attempt goes before the configured one, and decides as well.
+    other = "gpt-4.1" if mode == "responses" else model
+    call = start("openai-http", Options(base_url=url, model=other), model=model)
+    assert call.url.endswith("/responses" if mode == "responses" else "/chat/completions")
+
+
+def test_the_back_end_of_codex_is_told_which_program_asks() -> None:
+    codex = Options(base_url="https://chatgpt.com/backend-api/codex")
+    assert start("openai-http", codex).headers["originator"] == "codex_cli_rs"
+    assert models("openai-http", codex).headers["originator"] == "codex_cli_rs"
+    mine = structs.replace(codex, headers={"Originator": "my_gateway"})
+    assert start("openai-http", mine).headers["originator"] == "my_gateway"
+    assert "originator" not in start("openai-http").headers
+
+
+GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ({"model": "gemini-3-pro"}, f"{GOOGLE}/models/gemini-3-pro:streamGenerateContent?alt=sse"),
+        ({"model": "models/m"}, f"{GOOGLE}/models/m:streamGenerateContent?alt=sse"),
+        ({"model": "a b/c"}, f"{GOOGLE}/models/a%20b%2Fc:streamGenerateContent?alt=sse"),
+        (
+            {"base_url": "http://h/v1beta/models/m1:generateContent?x=1&alt=json"},
+            "http://h/v1beta/models/m1:streamGenerateContent?x=1&alt=sse",
+        ),
+        (
+            {"base_url": "http://h/v1beta/models/m1:generateContent", "model": "m2"},
+            "http://h/v1beta/models/m2:streamGenerateContent?alt=sse",
+        ),
+        (
+            {"base_url": "http://h:1", "model": "m"},
+            "http://h:1/v1beta/models/m:streamGenerateContent?alt=sse",
+        ),
+        (
+            {"base_url": "http://h/v1/models/", "model": "m"},
+            "http://h/v1/models/m:streamGenerateContent?alt=sse",
+        ),
+        (
+            {"base_url": "http://h/v1beta/openai", "model": "m"},
+            "http://h/v1beta/openai/chat/completions",
+        ),
+    ],
+)
+def test_google_is_asked_in_its_own_protocol(options: dict[str, str], url: str) -> None:
+    call = start("google-http", Options(**options), credential=CHOSEN)  # type: ignore[arg-type]
+    assert call.url == url
+    body = json.loads(call.body)
+    if ":streamGenerateContent" in url:
+        assert call.secret_headers == {"x-goog-api-key": "{credential}"}
+        assert body == {"contents": [{"role": "user", "parts": [{"text": "say pong"}]}]}
+
+
+def test_google_cannot_be_asked_without_a_model() -> None:
+    with pytest.raises(ValueError, match="model"):
+        start("google-http")
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "thinking"),
+    [
+        ("gemini-2.5-pro", "low", {"thinkingBudget": 1024}),
+        ("gemini-2.5-flash", "xhigh", {"thinkingBudget": 24576}),
+        ("gemini-3-pro-preview", "low", {"thinkingLevel": "low"}),
+        ("gemini-3.5-flash", "medium", {"thinkingLevel": "high"}),
+        ("gemini-2.0-flash", "high", None),
+        ("gemma-3", "high", None),
+    ],
+)
+def test_an_effort_becomes_what_the_generation_of_the_model_knows(
+    model: str, effort: str, thinking: dict[str, Any] | None
+) -> None:
+    call = start("google-http", Options(model=model, max_output_tokens=7), effort=effort)
+    config = json.loads(call.body)["generationConfig"]
+    assert config == {"maxOutputTokens": 7} | ({"thinkingConfig": thinking} if thinking else {})
 
 
 def test_a_configured_dialect_goes_before_kind_and_url() -> None:
@@ -81,11 +183,6 @@ def test_a_configured_dialect_goes_before_kind_and_url() -> None:
         ("openai-http", {"base_url": "http://h/anthropic"}, "http://h/anthropic/v1/messages"),
         ("anthropic-http", {}, "https://api.anthropic.com/v1/messages"),
         ("anthropic-http", {"base_url": "http://h/v1"}, "http://h/v1/messages"),
-        (
-            "google-http",
-            {},
-            "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions",
-        ),
         ("openrouter-http", {}, "https://openrouter.ai/api/v1/chat/completions"),
     ],
 )
@@ -104,7 +201,9 @@ def test_the_address_has_the_path_of_its_dialect(
         ("anthropic-http", {}, "https://api.anthropic.com/v1/models"),
         ("anthropic-http", {"base_url": "http://h/anthropic"}, "http://h/anthropic/v1/models"),
         ("hermes-api", {"base_url": "http://h/api/chat"}, "http://h/v1/models"),
-        ("google-http", {}, "https://generativelanguage.googleapis.com/v1beta/openai/models"),
+        ("google-http", {}, f"{GOOGLE}/models"),
+        ("google-http", {"base_url": f"{GOOGLE}/openai"}, f"{GOOGLE}/openai/models"),
+        ("google-http", {"base_url": "http://h/v1/models/m:generateContent"}, "http://h/v1/models"),
     ],
 )
 def test_the_list_of_models_is_beside_it(kind: str, options: dict[str, str], url: str) -> None:
@@ -115,8 +214,17 @@ def test_the_list_of_models_is_beside_it(kind: str, options: dict[str, str], url
 def test_a_list_of_models_is_read_in_the_shape_that_all_vendors_share() -> None:
     body = {"object": "list", "data": [{"id": "gpt-5", "more": 1}, {"id": "models/gemini-3"}]}
     assert read_models(json.dumps(body).encode()) == ("gpt-5", "gemini-3")
+    assert read_models(b'{"models": [{"name": "models/gemini-3", "x": 1}]}') == ("gemini-3",)
     assert read_models(b'{"data": []}') == ()
-    for wrong in (b"", b"<html>", b"[]", b'{"data": [{"name": 1}]}', b"\xff", b"[" * 100_000):
+    for wrong in (
+        b"{}",
+        b"",
+        b"<html>",
+        b"[]",
+        b'{"data": [{"name": 1}]}',
+        b"\xff",
+        b"[" * 100_000,
+    ):
         assert read_models(wrong) is None
 
 
@@ -151,7 +259,7 @@ def test_the_chosen_credential_is_carried_as_the_dialect_wants_it() -> None:
 def test_a_key_of_the_environment_goes_to_its_own_vendor_and_to_nobody_else(
     kind: str, base_url: str | None, inherited: dict[str, str], name: str | None
 ) -> None:
-    found = start(kind, Options(base_url=base_url), inherited=inherited)
+    found = start(kind, Options(base_url=base_url, model="m"), inherited=inherited)
     assert found.credential == (
         None if name is None else CredentialRef(label=name, source="env", name=name)
     )

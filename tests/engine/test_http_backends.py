@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.clock import ManualClock
 from tests.support.provider import Provider, provider
 from tests.support.provider_frames import INPUT_TOKENS, OUTPUT_TOKENS, TEXT
@@ -29,9 +30,11 @@ from fallbackd.engine.world import Settings
 from fallbackd.transports.http import HttpTransport
 
 
-def api(p: Provider, name: str, kind: str = "openai-http", **more: Any) -> Agent:
+def api(
+    p: Provider, name: str, kind: str = "openai-http", *, mode: str | None = None, **more: Any
+) -> Agent:
     suffix = "" if kind == "anthropic-http" else "/v1"
-    options = {"base_url": p.url(name) + suffix, "model": "m1"}
+    options = {"base_url": p.url(name) + suffix, "model": "m1", "api_mode": mode}
     return agent(name, kind=kind, options=options, provider=f"{name}.example", **more)
 
 
@@ -98,6 +101,50 @@ async def test_comments_without_an_answer_end_at_the_limit_for_the_first_one(
             first = done.attempts[0].failure
             assert first is not None
             assert first.detail == "first_answer"
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("openai-http", "chat_completions"),
+        ("openai-http", "responses"),
+        ("anthropic-http", None),
+        ("google-http", "generate_content"),
+    ],
+)
+async def test_pings_after_half_an_answer_do_not_hold_off_the_limit_for_silence(
+    kind: str, mode: str | None, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    async with provider() as p:
+        p.behave("a", "pings_mid")
+        config = settings(api(p, "a", kind=kind, mode=mode, stall_s=5.0), api(p, "b"))
+        async with engine_for(tmp_path, config, clock=clock) as engine:
+            found = await begun(engine, p, words=b"PONG-OK")
+            log = engine.world.runs_root / found.delegation / "1" / "output.log"
+            size = log.stat().st_size
+            for _ in range(3):
+                clock.advance(2.5)
+                await engine.look_at_clock()
+                size += 100  # some more pings
+                await until(lambda least=size: log.stat().st_size > least or p.calls("b"))
+            done = await ended(engine, found)
+            assert tried(done) == [("a", "stalled"), ("b", None)]
+            first = done.attempts[0].failure
+            assert first is not None
+            assert first.detail == "silent"
+
+
+@pytest.mark.parametrize("name", ["damaged_json", "damaged_words", "damaged_error", "done_early"])
+async def test_an_answer_with_a_damaged_piece_goes_to_the_next_backend(
+    name: str, tmp_path: Path
+) -> None:
+    async with provider() as p:
+        p.behave("a", name)
+        async with engine_for(tmp_path, settings(api(p, "a"), api(p, "b"))) as engine:
+            found = await work(engine, backend="a")
+            assert tried(found)[-1] == ("b", None)
+            assert answer_of(engine, found) == TEXT
 
 
 async def test_a_stream_that_never_ends_is_over_after_the_limit_for_the_whole(

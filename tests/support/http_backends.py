@@ -36,6 +36,7 @@ DIALECTS = {
     "chat": ("openai-http", "/v1", "chat_completions"),
     "responses": ("openai-http", "/v1", "responses"),
     "anthropic": ("anthropic-http", "", "messages"),
+    "google": ("google-http", "/v1beta", "generate_content"),
 }
 """How the provider's dialects are asked for: kind, end of the base URL, mode."""
 

@@ -31,6 +31,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 _FINISH = {"stop": "stop", "length": "length", "filter": "content_filter"}
 _STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "filter": "refusal"}
+_GOOGLE_FINISH = {"stop": "STOP", "length": "MAX_TOKENS", "filter": "SAFETY"}
 _INCOMPLETE = {"length": "max_output_tokens", "filter": "content_filter"}
 
 Frames = list[tuple[bool, str]]
@@ -273,15 +274,15 @@ def _google_chunk(
 
 
 def google_whole(answer: Answer) -> dict[str, Any]:
-    return _google_chunk(answer, _google_parts(answer), finish="STOP")
+    return _google_chunk(answer, _google_parts(answer), finish=_GOOGLE_FINISH[answer.ending])
 
 
 def google_frames(answer: Answer) -> Frames:
     if answer.tool:
         return [(False, data(google_whole(answer)))]
     words = _words(answer.text)
-    last = len(words) - 1
+    last, end = len(words) - 1, _GOOGLE_FINISH[answer.ending]
     return [
-        (True, data(_google_chunk(answer, [{"text": word}], finish="STOP" if i == last else None)))
+        (True, data(_google_chunk(answer, [{"text": word}], finish=end if i == last else None)))
         for i, word in enumerate(words)
     ]

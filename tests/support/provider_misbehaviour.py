@@ -7,6 +7,10 @@ What servers do that no reference describes, each to one model call.
     endless       words without an end           pings         comments without an end
     drip          one byte of an event at a time drip_head     one byte of the head at a time
     held          a whole answer, then silence
+    pings_mid     two words, then nothing but signs of a connection that is open
+    damaged_*     a whole answer, of which one piece in the middle is spoiled
+    done_early    `[DONE]` in the middle, then the rest
+    done_more     a whole answer, then another one
 """
 
 import contextlib
@@ -16,7 +20,7 @@ from tests.support.provider_answers import Stream
 from tests.support.provider_http import Peer
 from tests.support.provider_refusals import Dialect
 
-NAMES = (
+_NAMES = (
     "redirect",
     "html",
     "error_200",
@@ -28,8 +32,24 @@ NAMES = (
     "drip",
     "drip_head",
     "held",
+    "pings_mid",
+    "done_early",
+    "done_more",
 )
-WITHOUT_END = frozenset({"endless", "pings", "drip", "drip_head", "held"})
+DAMAGE = {
+    "damaged_json": 'data: {"choices": [{"delta": {"cont\n\n',
+    "damaged_page": "data: <html><body>502 Bad Gateway</body></html>\n\n",
+    "damaged_words": "upstream connect error or disconnect/reset before headers\n\n",
+    "damaged_error": "event: error\ndata: upstream connect error\n\n",
+}
+NAMES = (*_NAMES, *DAMAGE)
+PINGS: dict[Dialect, str] = {
+    "chat": 'data: {"choices": [{"delta": {"content": ""}}]}\n\n: keepalive\n\n',
+    "responses": 'data: {"type": "response.in_progress", "response": {}}\n\n: keepalive\n\n',
+    "anthropic": 'event: ping\ndata: {"type": "ping"}\n\n',
+    "google": ": keepalive\n\n",
+}
+WITHOUT_END = frozenset({"endless", "pings", "drip", "drip_head", "held", "pings_mid"})
 ELSEWHERE = "https://login.elsewhere.example/start"
 PAGE = "<!DOCTYPE html>\n<html><head><title>Welcome</title></head><body>Sign in</body></html>"
 BIG_HEADER_BYTES = 10 * 1024 * 1024
@@ -63,13 +83,34 @@ async def misbehave(
             size = len(whole) + (100 if name == "long_length" else -20)
             await peer.raw(_head(f"content-length: {size}") + whole.encode())
             return False
-    # The rest goes on until the other side has had enough.
+        case _ if name in DAMAGE or name in ("done_early", "done_more"):
+            # A client that has seen enough leaves before the end.
+            with contextlib.suppress(ConnectionError):
+                await _spoiled(peer, name, stream)
+                return True
+            return False
+    # The rest continues until the other side has had enough.
     with contextlib.suppress(ConnectionError):
-        await _without_end(peer, name, stream)
+        await _without_end(peer, name, dialect, stream)
     return False
 
 
-async def _without_end(peer: Peer, name: str, stream: Stream) -> None:
+async def _spoiled(peer: Peer, name: str, stream: Stream) -> None:
+    done = "data: [DONE]\n\n"
+    match name:
+        case "done_early":
+            events = (*stream.head, done, *stream.tail)
+        case "done_more":
+            events = (*stream.head, *stream.tail, done, *stream.head, *stream.tail)
+        case _:
+            events = (*stream.head, DAMAGE[name], *stream.tail[1:])
+    await peer.begin_stream()
+    for event in events:
+        await peer.event(event)
+    await peer.end_stream()
+
+
+async def _without_end(peer: Peer, name: str, dialect: Dialect, stream: Stream) -> None:
     match name:
         case "big_header":
             await peer.raw(b"HTTP/1.1 200 OK\r\nx-big: " + b"x" * BIG_HEADER_BYTES + b"\r\n\r\n")
@@ -92,6 +133,12 @@ async def _without_end(peer: Peer, name: str, stream: Stream) -> None:
             await peer.begin_stream()
             while not peer.has_left:
                 await peer.event(": PROCESSING\n\n", pause_s=STEP_S)
+        case "pings_mid":
+            await peer.begin_stream()
+            for event in stream.head:
+                await peer.event(event)
+            while not peer.has_left:
+                await peer.event(PINGS[dialect], pause_s=STEP_S)
         case "endless":
             await peer.begin_stream()
             for event in stream.head:

@@ -53,8 +53,11 @@ class ChatParser(HttpParser):
         thought = words(delta.get("reasoning_content")) or words(delta.get("reasoning"))
         refusal = words(delta.get("refusal"))
         finish = words(choice.get("finish_reason"))
-        if text or thought or refusal or finish or delta.get("tool_calls"):
+        called = delta.get("tool_calls") or delta.get("function_call")
+        if text or thought or refusal or finish or called:
             seen += self.answers()
+        if text or called:
+            self.has_open_call = bool(called)
         if text:
             self.texts.append(text)
             seen += self.phase("writing")
@@ -65,13 +68,10 @@ class ChatParser(HttpParser):
         if finish:
             self.finish_word = finish
             self.has_ended = True
-        if event.get("usage"):
-            seen += [*self.answers(), self._used(event)]
+        before = self.usage
+        if event.get("usage") and self._used(event) != before:
+            seen += [*self.answers(), self.usage]
         return seen
-
-    def read_word(self, data: str) -> None:
-        if data == "[DONE]" and self.answered:
-            self.has_ended = True
 
     def read_whole(self, value: dict[str, Any]) -> None:
         choice = first_choice(value)
@@ -82,8 +82,10 @@ class ChatParser(HttpParser):
         self.texts.append(text)
         if refusal := words(message.get("refusal")):
             self.refusals.append(refusal)
+        self.has_open_call = bool(message.get("tool_calls") or message.get("function_call"))
         self.finish_word = words(choice.get("finish_reason"))
-        self.answered = self.has_ended = True
+        self.has_ended = bool(self.finish_word)
+        self.answered = True
         self._used(value)
 
     def _tool(self, name: str, event: dict[str, Any]) -> list[Observation]:

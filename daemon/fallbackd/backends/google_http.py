@@ -1,4 +1,4 @@
-"""Google's models through the end point that speaks chat completions."""
+"""Google's own API; through its end point for chat completions where `base_url` names that one."""
 
 from fallbackd.backends import http_calls
 from fallbackd.backends.http_answers import RULES
@@ -8,7 +8,9 @@ from fallbackd.backends.spec import BackendKind, Options, Parser
 from fallbackd.core.exchange import HttpRequest, Work
 
 ENDPOINT = Endpoint(
-    base_url="https://generativelanguage.googleapis.com/v1beta/openai", vendors=("gemini", "google")
+    base_url="https://generativelanguage.googleapis.com/v1beta",
+    mode="generate_content",
+    vendors=("gemini", "google"),
 )
 
 

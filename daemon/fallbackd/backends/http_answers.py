@@ -2,18 +2,22 @@
 What the answers of all HTTP APIs have in common: one body of JSON, or a stream of events.
 
 A dialect overrides `read_event` (one JSON object of the stream) and `read_whole` (the body where
-the server did not stream), and notes there what it finds: `texts`, `usage`, `finish`, `has_ended`.
-An answer counts only when the vendor's own sign says that it is complete. Whatever else comes
-(an error inside of a stream with status 200, a page of HTML, a redirect) is evidence.
+the server did not stream), and notes there what it finds: `texts`, `usage`, `finish_word`,
+`has_ended`. An answer counts only when the vendor's own sign says that it is complete and every
+event before that sign could be read. Whatever else comes (an error inside of a stream with status
+200, a damaged event, a page of HTML, a redirect) is evidence.
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, assert_never
 
 import msgspec
 
+from fallbackd.backends.http_endings import DONE, Shortfall, shortfall
 from fallbackd.backends.lines import fields, read_object, without_process, words
-from fallbackd.backends.sse import Event, EventReader
+from fallbackd.core.error_json import is_error
 from fallbackd.core.exchange import (
     Chunk,
     Evidence,
@@ -33,16 +37,11 @@ from fallbackd.core.exchange import (
 )
 from fallbackd.core.failures import Reason
 from fallbackd.core.rules import Rule
+from fallbackd.lib.sse import Event, EventReader
 
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
 MAX_ERROR_BYTES = 256 * 1024
-
-_CUT_AT_LENGTH = frozenset({"length", "max_tokens", "max_output_tokens"})
-_FILTERED = frozenset(
-    {"content_filter", "refusal", "safety", "sensitive", "blocklist", "prohibited_content"}
-)
-_BROKEN_OFF = frozenset({"error", "network_error", "failed", "cancelled"})
-_CONTEXT = "model_context_window_exceeded"
+MAX_SAID_CHARS = 4000
 
 RULES = (
     Rule(id="http-cut-off", reason=Reason.NETWORK, codes=("truncated_response",)),
@@ -55,7 +54,18 @@ RULES = (
         codes=("output_limit",),
     ),
     Rule(id="http-filtered", reason=Reason.CONTENT_POLICY, codes=("filtered_answer",)),
-    Rule(id="http-context", reason=Reason.CONTEXT_OVERFLOW, codes=(_CONTEXT,)),
+    Rule(
+        id="http-context",
+        reason=Reason.CONTEXT_OVERFLOW,
+        codes=("model_context_window_exceeded",),
+    ),
+    # It asked for a tool that nothing offered, or paused: another try may bring the answer.
+    Rule(
+        id="http-unfinished",
+        reason=Reason.EMPTY_RESULT,
+        detail="unfinished",
+        codes=("unfinished_answer",),
+    ),
     Rule(
         id="http-redirect", reason=Reason.NOT_CONFIGURED, detail="redirect", codes=("redirected",)
     ),
@@ -105,9 +115,14 @@ class HttpParser:
         """The vendor's word for why the answer ends; empty: none came."""
         self.has_ended = False
         """The vendor's own sign of completeness was seen."""
+        self.is_over = False
+        """Nothing that still comes belongs to the answer."""
+        self.has_open_call = False
+        """The last that it said is a call of a tool, which nothing will answer."""
         self.answered = False
         self.error: Evidence | None = None
-        self._events = EventReader()
+        self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
+        self._read_events = 0
         self._body = bytearray()
         self.is_whole: bool | None = None
         """None: not known before the first bytes."""
@@ -122,9 +137,6 @@ class HttpParser:
     def read_whole(self, value: dict[str, Any]) -> None:
         """Read the one JSON object of an answer that was not streamed."""
         raise NotImplementedError
-
-    def read_word(self, data: str) -> None:
-        """Read an event that is no JSON, `[DONE]` say."""
 
     def read_plain(self, text: str) -> None:
         """Read a whole answer that is no JSON; there is no such API but the oldest."""
@@ -149,14 +161,19 @@ class HttpParser:
             return [Output()]
         before = self._events.lines
         seen = self._read(self._events.feed(data))
-        if seen or self._events.lines == before:
+        if seen or self.answered or self._events.lines == before:
             return seen
         return [Output()]
 
     def answers(self) -> list[Observation]:
-        """Note that only the provider can have caused this event."""
+        """
+        Note a piece of the answer: only the provider can have caused this event.
+
+        After the first one nothing else is a sign of life: comments, pings and empty pieces come
+        from whatever keeps the connection open.
+        """
         if self.answered:
-            return []
+            return [Output()]
         self.answered = True
         return [ProviderAnswered()]
 
@@ -170,8 +187,12 @@ class HttpParser:
         """Note an error that the API states inside of an answer that began well."""
         if self.error is not None:
             return []
-        self.error = Evidence(stream="http", body=value, answered=self.answered)
-        return [GivenUp(evidence=self.error)]
+        self.error = Evidence(stream="http", body=value)
+        return [GivenUp(evidence=self._given_up())]
+
+    def _given_up(self, headers: Mapping[str, str] = MappingProxyType({})) -> Evidence:
+        assert self.error is not None
+        return msgspec.structs.replace(self.error, headers=headers, answered=self.answered)
 
     def finish(self, exit: Exit) -> Outcome:
         match exit:
@@ -187,18 +208,46 @@ class HttpParser:
     def _read(self, events: list[Event]) -> list[Observation]:
         seen: list[Observation] = []
         for event in events:
-            value = read_object(event.data)
-            if value is not None:
-                seen.extend(self.read_event(event.name, value))
-            else:
-                self.read_word(event.data.strip())
-            if value is None or not seen:
-                seen.append(Output())
+            if self.is_over:
+                break
+            self._read_events += 1
+            seen.extend(self._read_one(event))
         return seen
+
+    def _read_one(self, event: Event) -> list[Observation]:
+        data = event.data.strip()
+        value = read_object(data)
+        if event.name == "error":
+            said = data.decode("utf-8", "replace")[:MAX_SAID_CHARS]
+            return self.fails(
+                {"type": "error", "error": {"message": said}} if value is None else value
+            )
+        if event.problem:
+            return self._damaged(event.problem)
+        if value is not None:
+            return self.read_event(event.name, value)
+        if data == DONE:
+            self.is_over = True
+        elif data or event.name.endswith("delta"):
+            return self._damaged("is neither JSON nor a word of this API")
+        return []
+
+    def _damaged(self, problem: str) -> list[Observation]:
+        """An event that cannot be read may have been a piece of the text."""
+        if self.error is not None:
+            return []
+        self.error = Evidence(
+            text=f"the answer is damaged: event {self._read_events} of the stream {problem}",
+            stream="http",
+            code="malformed_response",
+        )
+        # Before the first piece it may be the plain text of a refusal: its status decides.
+        return [GivenUp(evidence=self._given_up())] if self.answered else []
 
     def _responded(self, exit: HttpResponse) -> Outcome:
         if self.is_whole is False:
-            self._read(self._events.end())
+            # Half an event is the end of a stream that broke off, not damage.
+            self._read([one for one in self._events.end() if _is_readable(one)])
         if 300 <= exit.status < 400:
             return _redirected(exit)
         if exit.status >= 400:
@@ -206,13 +255,15 @@ class HttpParser:
                 stream="http",
                 http_status=exit.status,
                 headers=exit.headers,
-                body=self.error.body if self.error is not None else self._value(),
+                body=self._value()
+                if self.error is None or self.error.body is None
+                else self.error.body,
                 answered=self.answered,
             )
         if self.is_whole:
             self._read_body()
         if self.error is not None:
-            return msgspec.structs.replace(self.error, headers=exit.headers, answered=self.answered)
+            return self._given_up(exit.headers)
         return self._judge(exit)
 
     def _read_body(self) -> None:
@@ -230,16 +281,16 @@ class HttpParser:
     def _judge(self, exit: HttpResponse) -> Outcome:
         """The end of an answer that states no error."""
         text = "".join(self.texts)
+        without = "" if exit.truncated else ", without a reason for its end"
         broke_off = self._evidence(
-            exit, "truncated_response", "the answer breaks off before its end"
+            exit, "truncated_response", f"the answer breaks off before its end{without}"
         )
         if self.is_whole and exit.truncated:
             return broke_off
         if self.has_ended:
             found = self._ended_badly()
             if found is not None:
-                code, said = found
-                return self._evidence(exit, code, said)
+                return self._evidence(exit, found.code, found.text)
             if text.strip():
                 return Reply(text=text, usage=self.usage)
             return self._evidence(exit, None, "an answer without any text", empty=True)
@@ -250,27 +301,18 @@ class HttpParser:
             said = "a page of HTML instead of an API's answer: does base_url name the API?"
             return self._evidence(exit, "page_of_html", said)
         if exit.truncated or self.answered:
-            return self._evidence(
-                exit, "truncated_response", "the answer breaks off before its end"
-            )
+            return broke_off
         return self._evidence(exit, "malformed_response", "the answer is none of this API")
 
-    def _ended_badly(self) -> tuple[str, str] | None:
-        """(code, what happened) where the vendor says that this is not the whole answer."""
-        word = self.finish_word.lower().partition(":")[0].strip()
-        if word in _CUT_AT_LENGTH:
-            return (
-                "output_limit",
-                "the answer was cut off at the limit of output tokens: raise max_output_tokens",
-            )
-        if word in _FILTERED or (self.refusals and not "".join(self.texts).strip()):
-            refusal = "".join(self.refusals)[:500]
-            return "filtered_answer", f"the provider withheld the answer: {refusal or word}"
-        if word == _CONTEXT:
-            return _CONTEXT, "prompt and answer do not fit into the model's context"
-        if word in _BROKEN_OFF:
-            return "truncated_response", f"the answer broke off: {word}"
-        return None
+    def _ended_badly(self) -> Shortfall | None:
+        """What the vendor says is missing of the answer."""
+        refusal = "".join(self.refusals)[:500]
+        has_text = bool("".join(self.texts).strip())
+        return shortfall(
+            self.finish_word,
+            refusal=refusal if refusal and not has_text else "",
+            has_open_call=self.has_open_call,
+        )
 
     def _evidence(
         self, exit: HttpResponse, code: str | None, text: str, *, empty: bool = False
@@ -294,7 +336,13 @@ class HttpParser:
 
 def states_error(value: dict[str, Any]) -> bool:
     """A JSON object that says of itself that it is an error."""
-    return bool(value.get("error")) or "error" in (value.get("type"), value.get("object"))
+    names = (value.get("type"), value.get("object"))
+    return bool(value.get("error")) or "error" in names or is_error(value)
+
+
+def _is_readable(event: Event) -> bool:
+    data = event.data.strip()
+    return event.name == "error" or data == DONE or read_object(data) is not None
 
 
 _PAGE = re.compile(r"\s{0,100}<(?:!doctype|html|head|body|title|center|h1|\?xml|!--)", re.I)

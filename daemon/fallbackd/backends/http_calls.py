@@ -1,30 +1,35 @@
 """
 Which dialect an HTTP API speaks, and the request that asks it.
 
-    mode               path                   chosen where none is configured
-    messages           …/v1/messages          host api.anthropic.com, a path that ends in /anthropic
-    responses          …/responses            the back end of Codex
-    chat_completions   …/chat/completions     everything else
+    mode               path                              chosen where none is configured
+    messages           …/v1/messages                     host api.anthropic.com, a path that ends
+                                                         in /anthropic
+    responses          …/responses                       the back end of Codex; GPT-5 on OpenAI's
+                                                         own host
+    generate_content   …/models/M:streamGenerateContent  google-http; Google's own host
+    chat_completions   …/chat/completions                everything else
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from fallbackd.backends import chat_completions, messages, responses
+from fallbackd.backends import chat_completions, generate_content, messages, responses
 from fallbackd.backends.http_answers import HttpParser
 from fallbackd.backends.spec import Options
 from fallbackd.core.exchange import CREDENTIAL, CredentialRef, HttpRequest, Tls, Work
 
-ApiMode = Literal["chat_completions", "responses", "messages", "hermes_chat"]
+ApiMode = Literal["chat_completions", "responses", "messages", "generate_content", "hermes_chat"]
 
 MODES: Mapping[str, ApiMode] = {
     "chat_completions": "chat_completions",
     "responses": "responses",
     "messages": "messages",
+    "generate_content": "generate_content",
     "hermes_chat": "hermes_chat",
     # as Hermes names them
     "codex_responses": "responses",
@@ -49,6 +54,8 @@ KEYS_BY_HOST: Mapping[str, tuple[str, ...]] = {
 KEYS = tuple(name for names in KEYS_BY_HOST.values() for name in names)
 """What kinds want to know of the environment: which of them are set."""
 
+CODEX_ORIGINATOR = "codex_cli_rs"
+
 READ_TIMEOUT_S = 3600.0
 """Silence is judged by the limits of the attempt; this only ends what nobody watches."""
 
@@ -56,6 +63,7 @@ _ENDS_WITH: Mapping[ApiMode, tuple[bytes, ...]] = {
     "chat_completions": chat_completions.ENDS_WITH,
     "responses": responses.ENDS_WITH,
     "messages": messages.ENDS_WITH,
+    "generate_content": (),
     "hermes_chat": (),
 }
 
@@ -66,7 +74,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     base_url: str
     """Where nothing is configured."""
     mode: ApiMode | None = None
-    """None: chosen by the URL."""
+    """Where the URL states none; None: chosen by its host and the model."""
     model: str | None = None
     keys: tuple[str, ...] = ()
     """Variables that hold a key for this kind on any host; sent if one is set."""
@@ -75,26 +83,34 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 def mode_of(endpoint: Endpoint, options: Options) -> ApiMode:
-    """The configured mode; else the kind's; else what the URL says."""
+    """The configured mode; else what the path says; else the kind's; else by host and model."""
     if options.api_mode is not None:
         return MODES.get(options.api_mode, "chat_completions")
-    if endpoint.mode is not None:
-        return endpoint.mode
-    return mode_of_url(options.base_url or endpoint.base_url)
+    parts = urlsplit(options.base_url or endpoint.base_url)
+    return _mode_of_path(parts) or endpoint.mode or _mode_of_host(parts, options.model)
 
 
-def mode_of_url(url: str) -> ApiMode:
-    parts = urlsplit(url)
+def _mode_of_path(parts: SplitResult) -> ApiMode | None:
     path = parts.path.rstrip("/").lower()
     if path.endswith("/api/chat"):
         return "hermes_chat"
-    if path.endswith(("/chat/completions", "/responses")):
-        return "responses" if path.endswith("/responses") else "chat_completions"
-    if parts.hostname == "api.anthropic.com" or path.endswith(
-        ("/anthropic", "/anthropic/v1", "/messages")
-    ):
+    if path.endswith(("/chat/completions", "/openai")):
+        return "chat_completions"
+    if path.endswith("/responses") or _is_codex(parts):
+        return "responses"
+    if path.endswith(("/anthropic", "/anthropic/v1", "/messages")):
         return "messages"
-    return "responses" if _is_codex(parts) else "chat_completions"
+    return "generate_content" if path.endswith("generatecontent") else None
+
+
+def _mode_of_host(parts: SplitResult, model: str | None) -> ApiMode:
+    if parts.hostname == "api.anthropic.com":
+        return "messages"
+    if parts.hostname == "generativelanguage.googleapis.com":
+        return "generate_content"
+    # OpenAI offers what is new of these models in its responses only.
+    is_gpt_5 = (model or "").lower().rpartition("/")[2].startswith("gpt-5")
+    return "responses" if parts.hostname == "api.openai.com" and is_gpt_5 else "chat_completions"
 
 
 def parser_of(mode: ApiMode) -> HttpParser:
@@ -103,26 +119,34 @@ def parser_of(mode: ApiMode) -> HttpParser:
             return responses.ResponsesParser()
         case "messages":
             return messages.MessagesParser()
+        case "generate_content":
+            return generate_content.GenerateContentParser()
         case _:
             return chat_completions.ChatParser()
 
 
 def ask(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
-    """The request of one prompt."""
+    """
+    The request of one prompt.
+
+    Raises:
+        ValueError: What has to be configured first.
+    """
+    model = work.model or options.model or endpoint.model
+    options = msgspec.structs.replace(options, model=model)
     mode = mode_of(endpoint, options)
     parts = urlsplit(options.base_url or endpoint.base_url)
-    model = work.model or options.model or endpoint.model
     request = request_to(endpoint, work.credential, work.inherited, options, mode=mode)
     return msgspec.structs.replace(
         request,
         method="POST",
-        url=_url(parts, mode),
+        url=_url(parts, mode, model),
         headers={
             "content-type": "application/json",
             "accept": "text/event-stream, application/json",
             **request.headers,
         },
-        body=msgspec.json.encode(_body(mode, parts, model, work, options)),
+        body=msgspec.json.encode(_body(mode, parts, work, options)),
         ends_with=_ENDS_WITH[mode],
     )
 
@@ -134,7 +158,9 @@ def ask_models(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
     path = parts.path.rstrip("/")
     for ending in ("/chat/completions", "/responses", "/messages", "/api/chat"):
         path = path.removesuffix(ending)
-    if not path or (mode == "messages" and not path.endswith("/v1")):
+    if mode == "generate_content":
+        path = _GENERATE.sub("", path) or "/v1beta"
+    elif not path or (mode == "messages" and not path.endswith("/v1")):
         path += "/v1"
     request = request_to(endpoint, work.credential, work.inherited, options, mode=mode)
     return msgspec.structs.replace(
@@ -143,20 +169,33 @@ def ask_models(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
 
 
 def read_models(body: bytes) -> tuple[str, ...] | None:
-    """The ids of a list of models, in the shape that all vendors share; None: it is none."""
+    """The ids of a list of models, in the two shapes that vendors use; None: it is none."""
     try:
         found = msgspec.json.decode(body, type=_Models)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    return tuple(one.id.removeprefix("models/") for one in found.data)
+    names: list[str]
+    if found.data is not None:
+        names = [one.id for one in found.data]
+    elif found.models is not None:
+        names = [one.name for one in found.models]
+    else:
+        return None
+    return tuple(name.removeprefix("models/") for name in names)
 
 
 class _Model(Struct):
     id: str
 
 
+class _GoogleModel(Struct):
+    name: str
+
+
 class _Models(Struct):
-    data: list[_Model]
+    data: list[_Model] | None = None
+    models: list[_GoogleModel] | None = None
+    """As Google's own API lists them."""
 
 
 def request_to(
@@ -175,6 +214,9 @@ def request_to(
     reference = credential or _default_key(endpoint, inherited, host)
     headers = {"user-agent": "fallbackd"}
     secrets: dict[str, str] = {}
+    if _is_codex(parts):
+        # Its edge sends away whatever does not name one of the vendor's own programs.
+        headers["originator"] = CODEX_ORIGINATOR
     if mode == "messages":
         headers["anthropic-version"] = messages.VERSION
         if reference is not None:
@@ -182,6 +224,9 @@ def request_to(
             if host != "api.anthropic.com":
                 # Some vendors that offer this API read only the one, some only the other.
                 secrets["authorization"] = f"Bearer {CREDENTIAL}"
+    elif mode == "generate_content":
+        if reference is not None:
+            secrets["x-goog-api-key"] = CREDENTIAL
     elif reference is not None:
         secrets["authorization"] = f"Bearer {CREDENTIAL}"
     return HttpRequest(
@@ -221,9 +266,18 @@ def _tls(options: Options) -> Tls | None:
     )
 
 
-def _url(parts: SplitResult, mode: ApiMode) -> str:
+def _url(parts: SplitResult, mode: ApiMode, model: str | None) -> str:
     path = parts.path.rstrip("/")
     match mode:
+        case "generate_content":
+            named = _GENERATE.search(path)
+            model = model or (named and named[1])
+            if not model:
+                raise ValueError("this API needs the name of a model: set `model` of the backend")
+            path = _GENERATE.sub("", path) or "/v1beta"
+            path += f"/models/{quote(model.removeprefix('models/'), safe='')}:streamGenerateContent"
+            query = [one for one in parts.query.split("&") if one and not one.startswith("alt=")]
+            parts = parts._replace(query="&".join([*query, "alt=sse"]))
         case "messages":
             if not path.endswith("/messages"):
                 path += "/messages" if path.endswith("/v1") else "/v1/messages"
@@ -238,11 +292,13 @@ def _url(parts: SplitResult, mode: ApiMode) -> str:
     return parts._replace(path=path, fragment="").geturl()
 
 
-def _body(
-    mode: ApiMode, parts: SplitResult, model: str | None, work: Work, options: Options
-) -> dict[str, Any]:
-    limit = options.max_output_tokens
+def _body(mode: ApiMode, parts: SplitResult, work: Work, options: Options) -> dict[str, Any]:
+    limit, model = options.max_output_tokens, options.model
     match mode:
+        case "generate_content":
+            return generate_content.body(
+                model=model or "", prompt=work.prompt, effort=work.effort, max_output_tokens=limit
+            )
         case "messages":
             return messages.body(model=model, prompt=work.prompt, max_output_tokens=limit)
         case "responses":
@@ -261,6 +317,10 @@ def _body(
                 max_output_tokens=limit,
                 host=parts.hostname or "",
             )
+
+
+_GENERATE = re.compile(r"/models(?:/([^/:]+)(?::(?:stream)?generatecontent)?)?$", re.I)
+"""What an address of Google's own API has behind the address of the API itself."""
 
 
 def _is_codex(parts: SplitResult) -> bool:

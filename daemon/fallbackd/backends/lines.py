@@ -225,13 +225,13 @@ def without_process(exit: NotStarted | HttpResponse | NoAnswer, *, answered: boo
             assert_never(exit)
 
 
-def read_object(line: str) -> dict[str, Any] | None:
-    line = line.strip()
-    if not line.startswith("{"):
+def read_object(text: str | bytes) -> dict[str, Any] | None:
+    text = text.strip()
+    if text[:1] not in ("{", b"{"):
         return None
     try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -45,7 +45,7 @@ class MessagesParser(HttpParser):
                 self._used(fields(event.get("usage")))
                 return [*self.answers(), self.usage]
             case "message_stop":
-                self.has_ended = self.has_ended or self.answered
+                self.is_over = True
                 return []
             case _:
                 return []

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fallbackd.backends.http_answers import HttpParser, states_error
+from fallbackd.backends.http_endings import MISMATCH
 from fallbackd.backends.lines import count, fields, words
 from fallbackd.core.exchange import Observation, Usage
 
@@ -16,6 +17,10 @@ INSTRUCTIONS = "Do what the user asks."
 """The back end of Codex refuses a request without any."""
 
 _FINAL = frozenset({"response.completed", "response.incomplete", "response.done"})
+_WAITING = frozenset({"response.created", "response.queued", "response.in_progress"})
+"""Repeated while nothing happens."""
+_CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "computer_call"})
+"""Items that wait for the caller. What the provider runs by itself (a search) does not."""
 
 
 def body(
@@ -47,8 +52,10 @@ def body(
 class ResponsesParser(HttpParser):
     def __init__(self) -> None:
         super().__init__()
-        self._place: object = None
-        """Which item of the output the last piece of text belongs to."""
+        self._pieces: dict[int, list[str]] = {}
+        """Texts of the items of the output, by their place, as they came piece by piece."""
+        self._items: dict[int, str] = {}
+        """The same as the API repeats them whole when an item, or all, is complete."""
 
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         kind = words(event.get("type")) or name
@@ -56,6 +63,7 @@ class ResponsesParser(HttpParser):
         if kind == "response.failed" or response.get("error"):
             return self.fails({"type": "response.failed", "error": response.get("error") or {}})
         if kind in _FINAL:
+            self.has_ended = self.is_over = True
             self._complete(response)
             return [*self.answers(), self.usage]
         if kind == "error" or states_error(event):
@@ -63,7 +71,7 @@ class ResponsesParser(HttpParser):
         piece = words(event.get("delta"))
         match kind:
             case "response.output_text.delta":
-                self._add(piece, event.get("output_index"))
+                self._pieces.setdefault(count(event.get("output_index")), []).append(piece)
                 return [*self.answers(), *self.phase("writing")]
             case "response.refusal.delta":
                 self.refusals.append(piece)
@@ -72,22 +80,21 @@ class ResponsesParser(HttpParser):
                 return [*self.answers(), *self.phase("thinking")]
             case "response.output_item.added":
                 return self.answers()
+            case "response.output_item.done":
+                self._read_item(count(event.get("output_index")), event.get("item"))
+                return self.answers()
+            case _ if self.answered and kind.startswith("response.") and kind not in _WAITING:
+                return self.answers()
             case _:
                 return []
 
     def read_whole(self, value: dict[str, Any]) -> None:
         if isinstance(value.get("output"), list) or value.get("status"):
             self.answered = True
+            self.has_ended = bool(value.get("status"))
             self._complete(value)
 
-    def _add(self, text: str, place: object) -> None:
-        if self.texts and place != self._place:
-            self.texts.append("\n\n")
-        self._place = place
-        self.texts.append(text)
-
     def _complete(self, response: dict[str, Any]) -> None:
-        self.has_ended = True
         status = words(response.get("status"))
         if status == "incomplete":
             details = fields(response.get("incomplete_details"))
@@ -99,17 +106,35 @@ class ResponsesParser(HttpParser):
             input_tokens=count(used.get("input_tokens")),
             output_tokens=count(used.get("output_tokens")),
         )
-        if not self.texts and not self.refusals:
-            self._read_items(response.get("output"))
-
-    def _read_items(self, items: object) -> None:
-        """The text of a response that came without any deltas."""
+        items = response.get("output")
         for place, item in enumerate(items if isinstance(items, list) else ()):
-            content = fields(item).get("content")
-            if fields(item).get("type") != "message" or not isinstance(content, list):
-                continue
-            for part in map(fields, content):
-                if part.get("type") == "output_text":
-                    self._add(words(part.get("text")), place)
-                elif part.get("type") == "refusal":
-                    self.refusals.append(words(part.get("refusal")))
+            self._read_item(place, item)
+        self._compare()
+
+    def _read_item(self, place: int, item: object) -> None:
+        found = fields(item)
+        self.has_open_call = found.get("type") in _CALLS
+        content = found.get("content")
+        if found.get("type") != "message" or not isinstance(content, list):
+            return
+        parts = [fields(part) for part in content]
+        text = "".join(words(one.get("text")) for one in parts if one.get("type") == "output_text")
+        self._items[place] = text
+        if not self.refusals:
+            self.refusals += [
+                words(one.get("refusal")) for one in parts if one.get("type") == "refusal"
+            ]
+
+    def _compare(self) -> None:
+        """
+        Choose between the text of the pieces and the text that the API repeats at the end.
+
+        The repetition is the whole one: a piece of it may have been lost on the way. A shorter
+        repetition contradicts what was received; an absent one says nothing.
+        """
+        pieces = {place: "".join(found) for place, found in self._pieces.items()}
+        for place, text in pieces.items():
+            if len(self._items.get(place) or text) < len(text):
+                self.finish_word = self.finish_word or MISMATCH
+        whole = {**pieces, **{place: text for place, text in self._items.items() if text}}
+        self.texts = ["\n\n".join(text for _, text in sorted(whole.items()) if text)]

@@ -85,7 +85,7 @@ def read_body(value: Any, *, status: int | None = None) -> list[Said]:
     if not isinstance(value, dict):
         return []
     found = list(_event(value))
-    if found or (status is not None and status < 400 and not _is_error(value)):
+    if found or (status is not None and status < 400 and not is_error(value)):
         return [Said(s.text, s.words, s.status or status, s.value) for s in found]
     return [_say(value, status=status)]
 
@@ -144,7 +144,7 @@ def _event(value: dict[str, Any]) -> Iterator[Said]:
         info = value.get("rate_limit_info")
         if isinstance(info, dict) and info.get("status") == "rejected":
             yield Said(text="usage limit reached", words=("rejected",), value=info)
-    elif (kind == "system" and value.get("subtype") == "api_retry") or _is_error(value):
+    elif (kind == "system" and value.get("subtype") == "api_retry") or is_error(value):
         yield _say(value)
 
 
@@ -163,7 +163,8 @@ _ERROR_WORD = re.compile(
 )
 
 
-def _is_error(value: dict[str, Any]) -> bool:
+def is_error(value: dict[str, Any]) -> bool:
+    """Whether an object says of itself that it is an error."""
     kind = value.get("type")
     if kind in (
         "tool_use",

@@ -64,7 +64,9 @@ class Reader:
         self._kind = kind
         self._prepared = prepared
         self._cwd = cwd
-        self._parser = kind.parser(options)
+        # What an HTTP API is asked in may depend on the model of the attempt.
+        model = live.order.model or options.model
+        self._parser = kind.parser(structs.replace(options, model=model))
         self._retrying = False
         self._gave_up = False
         self._looped = False

@@ -1,0 +1,98 @@
+"""The dialect of Google's own API: `models/NAME:streamGenerateContent` and `:generateContent`."""
+
+import re
+from typing import Any
+
+from fallbackd.backends.http_answers import HttpParser, states_error
+from fallbackd.backends.lines import count, fields, words
+from fallbackd.core.exchange import Observation, Usage
+
+_BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
+"""Tokens of thinking, as Google's chat completions translate an effort for Gemini 2.5."""
+_LEVELS = {"minimal": "low", "low": "low", "medium": "high", "high": "high"}
+"""The same for Gemini 3, which knows two."""
+
+
+def body(
+    *, model: str, prompt: str, effort: str | None, max_output_tokens: int | None
+) -> dict[str, Any]:
+    """The request as JSON. The model is part of the address."""
+    request: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
+    config: dict[str, Any] = {}
+    if max_output_tokens:
+        config["maxOutputTokens"] = max_output_tokens
+    if effort and (thinking := _thinking(model, effort)):
+        config["thinkingConfig"] = thinking
+    if config:
+        request["generationConfig"] = config
+    return request
+
+
+def _thinking(model: str, effort: str) -> dict[str, Any]:
+    """Empty for models that refuse the setting."""
+    generation = re.search(r"gemini-(\d+)(?:\.(\d+))?", model)
+    if generation is None:
+        return {}
+    if int(generation[1]) >= 3:
+        return {"thinkingLevel": _LEVELS.get(effort, "high")}
+    if (generation[1], generation[2]) == ("2", "5"):
+        return {"thinkingBudget": _BUDGETS.get(effort, _BUDGETS["high"])}
+    return {}
+
+
+class GenerateContentParser(HttpParser):
+    def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
+        if states_error(event):
+            return self.fails(event)
+        seen: list[Observation] = []
+        candidates = event.get("candidates")
+        candidate = fields(candidates[0]) if isinstance(candidates, list) and candidates else {}
+        parts = fields(candidate.get("content")).get("parts")
+        for part in map(fields, parts if isinstance(parts, list) else ()):
+            seen += self._piece(part)
+        self._stopped(candidate, fields(event.get("promptFeedback")))
+        if candidate.get("finishReason"):
+            seen += self.answers()
+        before = self.usage
+        self._used(fields(event.get("usageMetadata")))
+        if self.answered and self.usage != before:
+            seen.append(self.usage)
+        return seen
+
+    def read_whole(self, value: dict[str, Any]) -> None:
+        self.read_event("", value)
+
+    def _piece(self, part: dict[str, Any]) -> list[Observation]:
+        text = words(part.get("text"))
+        if part.get("functionCall"):
+            self.has_open_call = True
+            return self.answers()
+        if not text:
+            return []
+        if part.get("thought") is True:
+            return [*self.answers(), *self.phase("thinking")]
+        self.has_open_call = False
+        self.texts.append(text)
+        return [*self.answers(), *self.phase("writing")]
+
+    def _stopped(self, candidate: dict[str, Any], feedback: dict[str, Any]) -> None:
+        """The reason of an end. Some versions repeat it with each piece: the last one counts."""
+        reason = words(candidate.get("finishReason"))
+        if words(feedback.get("blockReason")):
+            reason = "safety"
+            self.refusals.append(
+                words(feedback.get("blockReasonMessage")) or words(feedback.get("blockReason"))
+            )
+        if reason:
+            self.finish_word = reason
+            self.has_ended = True
+
+    def _used(self, used: dict[str, Any]) -> None:
+        """Totals so far. Thinking is output, and billed as such."""
+        if not used:
+            return
+        self.usage = Usage(
+            input_tokens=count(used.get("promptTokenCount")),
+            output_tokens=count(used.get("candidatesTokenCount"))
+            + count(used.get("thoughtsTokenCount")),
+        )

@@ -1,0 +1,115 @@
+"""Server-sent events out of bytes that arrive in any pieces: linear time, bounded memory."""
+
+import re
+from typing import NamedTuple
+
+_NAME = re.compile(rb"[\w.:/ -]{0,200}")
+
+
+class Event(NamedTuple):
+    name: str
+    """Empty where the server gives none."""
+    data: bytes
+    """The data lines, joined by line feeds."""
+    problem: str = ""
+    """What makes the event unreliable, in words; empty: it arrived as it was sent."""
+
+
+class EventReader:
+    """
+    Fields, comments and line ends as in the WHATWG HTML standard, 9.2.6, with two differences.
+
+    An event that has a name and no data is an event too. A line that is not a field of the
+    format, which the standard skips, spoils its event: it is the error page or the rest of a
+    line that something between put in the place of what was sent.
+
+    Args:
+        max_bytes: Of one event. A longer one loses all of its data and says so in `problem`.
+    """
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._line = bytearray()
+        """What has arrived of a line that has no end yet."""
+        self._is_long = False
+        self._name = ""
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+        self._problem = ""
+        self._is_first = True
+        self._skips_line_feed = False
+        """A carriage return ended the last piece: a line feed belongs to it."""
+        self.lines = 0
+        """Whole lines so far, comments included: bytes of an unfinished line prove no life."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        if self._skips_line_feed and data:
+            data = data.removeprefix(b"\n")
+            self._skips_line_feed = False
+        if b"\r" in data:
+            self._skips_line_feed = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *rest = data.split(b"\n")
+        self._add(first)
+        found: list[Event] = []
+        for piece in rest:
+            found.extend(self._end_line())
+            self._add(piece)
+        return found
+
+    def end(self) -> list[Event]:
+        """What stands without its blank line at the end, which some servers leave out."""
+        found = [*self._end_line(), *self._dispatch()]
+        self.lines -= 1
+        return found
+
+    def _add(self, piece: bytes) -> None:
+        if self._is_long or len(self._line) + len(piece) > self._max_bytes:
+            self._is_long = True
+            self._line.clear()
+        else:
+            self._line += piece
+
+    def _end_line(self) -> list[Event]:
+        line, is_long = bytes(self._line), self._is_long
+        self._line.clear()
+        self._is_long = False
+        self.lines += 1
+        if self._is_first:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+            self._is_first = False
+        if is_long:
+            self._spoil(f"is longer than {self._max_bytes} bytes")
+        elif not line:
+            return self._dispatch()
+        else:
+            self._read(line)
+        return []
+
+    def _read(self, line: bytes) -> None:
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match field:
+            case b"data":
+                self._data_bytes += len(value) + 1
+                if self._data_bytes > self._max_bytes:
+                    self._spoil(f"is longer than {self._max_bytes} bytes")
+                else:
+                    self._data.append(value)
+            case b"event" if _NAME.fullmatch(value):
+                self._name = value.decode("ascii")
+            case b"" | b"id" | b"retry":
+                pass
+            case _:
+                self._spoil("has a line that is not a field of an event stream")
+
+    def _spoil(self, problem: str) -> None:
+        self._problem = self._problem or problem
+        self._data = []
+
+    def _dispatch(self) -> list[Event]:
+        found = []
+        if self._data or self._name or self._problem:
+            found.append(Event(self._name, b"\n".join(self._data), self._problem))
+        self._name, self._data, self._data_bytes, self._problem = "", [], 0, ""
+        return found
