@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import pytest
+
 from fallbackd.ports.opencode import Heard
 from fallbackd.transports.opencode_link import OpencodeLink
+from fallbackd.transports.served_client import ServerClient
 
 PLAIN = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
 MOVED = b"HTTP/1.1 302 X\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
@@ -91,6 +94,24 @@ async def test_events_come_bare_with_their_directory_and_broken_ones_are_passed_
     async with link({"/global/event": STREAM + body}) as (one, _):
         found = await heard(one)
         assert [(each.directory, each.event["type"]) for each in found] == [("/w", "a"), ("", "b")]
+
+
+@pytest.mark.parametrize("client", ["of the daemon's own server", "of a server of others"])
+async def test_an_event_without_bound_is_skipped_and_the_next_one_read(client: str) -> None:
+    def event(kind: str, size: int) -> bytes:
+        text = b'"' + b"x" * size + b'"'
+        whole = b'data: {"payload": {"type": "%s", "properties": {"text": %s}}}\n\n'
+        return whole % (kind.encode(), text)
+
+    body = event("large", 9 * 1024 * 1024) + event("huge", 33 * 1024 * 1024) + event("last", 1)
+    async with link({"/global/event": STREAM + body}) as (one, served):
+        if client == "of a server of others":
+            found = [each.event["type"] for each in await heard(one)]
+        else:
+            own = ServerClient(int(served.url.rpartition(":")[2]), "pw")
+            found = [each["type"] async for each in own.events()]
+            await own.aclose()
+    assert found == ["large", "last"]
 
 
 async def test_an_older_server_has_its_events_elsewhere() -> None:

@@ -1,12 +1,13 @@
 """Calls to an opencode server that somebody else runs, and the stream of its events."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
 from fallbackd.ports.opencode import Called, Heard
+from fallbackd.transports.opencode_events import event_data
 
 if TYPE_CHECKING:
     import httpx2
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 USER = "opencode"
 SILENCE_S = 35.0
 """Its heartbeat comes every 10 s (measured)."""
-MAX_EVENT_BYTES = 32 * 1024 * 1024
-"""An event that is longer is passed over."""
 MAX_PROBLEM_CHARS = 200
 _STREAMS = ("/global/event", "/event")
 """The second is what servers have that do not know the first: events of one directory."""
@@ -85,8 +84,8 @@ class OpencodeLink:
                         continue
                     if not answer.is_success:
                         return
-                    async for line in _data_lines(answer):
-                        heard = _heard(line)
+                    async for data in event_data(answer):
+                        heard = _heard(data)
                         if heard is not None:
                             yield heard
             except httpx2.HTTPError:
@@ -108,26 +107,9 @@ def _words(answer: object) -> str:
     return f": {text[:MAX_PROBLEM_CHARS]}" if isinstance(text, str) and text else ""
 
 
-async def _data_lines(answer: "httpx2.Response") -> AsyncIterator[bytes]:
-    """The `data:` lines of a server-sent event stream; each event has one."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in answer.aiter_bytes():
-        *lines, rest = piece.split(b"\n")
-        for line in lines:
-            if size <= MAX_EVENT_BYTES:
-                whole = b"".join((*pieces, line))
-                if whole.startswith(b"data:"):
-                    yield whole[5:].strip()
-            pieces, size = [], 0
-        size += len(rest)
-        if size <= MAX_EVENT_BYTES:
-            pieces.append(rest)
-
-
-def _heard(line: bytes) -> Heard | None:
+def _heard(data: bytes) -> Heard | None:
     try:
-        found = msgspec.json.decode(line)
+        found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not isinstance(found, dict):

@@ -1,13 +1,15 @@
 """What goes over the wire to a helper server: single calls, and its stream of events."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
+from fallbackd.transports.opencode_events import event_data
+
 if TYPE_CHECKING:
-    import httpx2
+    pass
 
 USER = "opencode"
 CALL_LIMIT_S = 15.0
@@ -88,27 +90,17 @@ class ServerClient:
         timeout = httpx2.Timeout(CALL_LIMIT_S, read=EVENT_SILENCE_S)
         try:
             async with self._client.stream("GET", "/global/event", timeout=timeout) as answer:
-                async for line in _data_lines(answer):
-                    event = _unwrap(line)
+                async for data in event_data(answer):
+                    event = _unwrap(data)
                     if event is not None:
                         yield event
         except httpx2.HTTPError:
             return
 
 
-async def _data_lines(answer: "httpx2.Response") -> AsyncIterator[bytes]:
-    """The `data:` lines of a server-sent event stream; each event has one."""
-    rest = b""
-    async for piece in answer.aiter_bytes():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
-
-
-def _unwrap(line: bytes) -> dict[str, Any] | None:
+def _unwrap(data: bytes) -> dict[str, Any] | None:
     try:
-        wrapped = msgspec.json.decode(line)
+        wrapped = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     event = wrapped.get("payload") if isinstance(wrapped, dict) else None
