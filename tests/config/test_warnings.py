@@ -131,7 +131,8 @@ CASES: list[tuple[str, list[str]]] = [
         '[backends.api]\nkind = "openai-http"\nmodel = "m"\napi_mode = "mesages"',
         [
             'backends.api.api_mode: "mesages" is not one of "chat_completions", "responses", '
-            '"messages", "codex_responses", "anthropic_messages". Did you mean "messages"? '
+            '"messages", "generate_content", "codex_responses", "anthropic_messages". '
+            'Did you mean "messages"? '
             "It is chosen by the URL."
         ],
     ),

@@ -83,7 +83,13 @@ class Hermes:
 
 
 HERMES_ANSWERS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ok": (200, {"choices": [{"message": {"content": "hermes says hello"}}], "usage": {}}),
+    "ok": (
+        200,
+        {
+            "choices": [{"message": {"content": "hermes says hello"}, "finish_reason": "stop"}],
+            "usage": {},
+        },
+    ),
     "401": (401, {"error": {"message": "Invalid API key", "code": "invalid_api_key"}}),
     "503": (503, {"error": {"message": "Service Unavailable"}}),
 }
