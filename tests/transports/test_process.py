@@ -75,6 +75,20 @@ async def test_streams_are_told_apart_in_the_order_of_writing(tmp_path: Path) ->
     assert seen == [(names[n % 2], b"%d" % n) for n in range(6)]
 
 
+async def test_the_answer_of_a_program_that_does_not_wait_for_its_reader_fits_into_the_pipe(
+    tmp_path: Path,
+) -> None:
+    code = """
+        import fcntl, os
+        os.write(2, b"%d" % fcntl.fcntl(1, fcntl.F_GETPIPE_SZ))
+    """
+    async with transport() as by:
+        running = await start(by, python(code), private_directory(tmp_path))
+        room = int(text_of(await collect(running), "stderr"))
+    allowed = int(Path("/proc/sys/fs/pipe-max-size").read_text())
+    assert room >= min(allowed, 1024 * 1024)
+
+
 async def test_a_line_of_five_megabytes_without_an_end_is_whole(tmp_path: Path) -> None:
     async with transport() as by:
         running = await start(

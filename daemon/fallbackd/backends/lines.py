@@ -33,6 +33,9 @@ from fallbackd.core.redact import strip_escapes
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """Longer lines lose their end. One event with a tool's whole output may take megabytes."""
 
+OUTPUT_CUT = "output_cut"
+"""Ours: the program exited well before it had written its last event."""
+
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 128 * 1024
 
@@ -112,6 +115,8 @@ class CliParser:
         self.stderr = Excerpt()
         self.stdout = Excerpt()
         self.has_events = False
+        self.cut = ""
+        """The last line of stdout, if it is an event that the program did not finish."""
         self._whole: list[str] = []
         self._buffers: dict[str, LineBuffer] = {}
 
@@ -141,7 +146,10 @@ class CliParser:
         streams: tuple[StreamName, ...] = ("stdout", "stderr", "http", "event")
         for stream in streams:
             if stream in self._buffers:
-                self._read_line(stream, self._buffers[stream].take(), exit.at)
+                line = self._buffers[stream].take()
+                if stream == "stdout" and line.startswith("{") and read_object(line) is None:
+                    self.cut = line
+                self._read_line(stream, line, exit.at)
         match exit:
             case ProcessExit():
                 return self._ended(exit)
@@ -186,6 +194,12 @@ class CliParser:
             text = "\n".join(self._whole).strip("\r\n")
             if strip_escapes(text).strip():
                 return Reply(text=text, usage=self.usage)
+        if told is None and self.cut and self.has_events and exit.code == 0 and not exit.stopped:
+            told = Evidence(
+                text="it exited in the middle of an event; the rest of its output is lost",
+                stream="jsonl",
+                code=OUTPUT_CUT,
+            )
         if told is not None:
             return msgspec.structs.replace(
                 told, exit_code=exit.code, signal=exit.signal, answered=self.answered

@@ -153,6 +153,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         retry=False,
         pattern=r"^(?:error: )?spawn \S{1,200} ENOENT",
     ),
+    Rule(id="output-cut", reason=_R.CRASH, detail="output_cut", codes=("output_cut",)),
     Rule(
         id="crash",
         reason=_R.CRASH,

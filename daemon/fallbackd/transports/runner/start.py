@@ -1,12 +1,19 @@
 """Start one program: pipes, fork, exec, and the exact reason when the system refuses."""
 
 import errno
+import fcntl
 import os
 import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+_STDOUT_BYTES = 1024 * 1024
+"""Capacity of the pipe that the answer comes through: the most that an ordinary user may ask for.
+
+claude 2.1.197 exits before a full pipe was drained, and loses what did not fit. With room for
+whole answers that happens to very long ones only."""
 
 
 class Started(NamedTuple):
@@ -52,6 +59,7 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
             read, write = os.pipe()
             ours.append(read)
             theirs.append(write)
+        _widen(theirs[1])
         with _core_files(spec["core_bytes"]):
             child = subprocess.Popen(
                 argv,
@@ -80,6 +88,13 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
             os.close(handle)
     stdin, stdout, stderr = ours
     return Started(child.pid, stdin, stdout, stderr, child)
+
+
+def _widen(pipe: int) -> None:
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _STDOUT_BYTES)
+    except OSError:
+        pass  # the user's share of memory for pipes is used up: it stays as the system made it
 
 
 @contextmanager
