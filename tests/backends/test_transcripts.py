@@ -177,6 +177,95 @@ def test_claude_names_the_end_of_a_spent_window() -> None:
     assert failure.stated_reset_at == 1795203935.0
 
 
+def test_claude_does_not_take_the_end_of_a_window_that_is_not_spent() -> None:
+    run = by_name("claude", "plan window spent, the other one is not (2.1.330)")
+    event = next(
+        value
+        for _, _, line in run["lines"]
+        if (value := msgspec.json.decode(line))["type"] == "rate_limit_event"
+    )
+    windows = event["rate_limit_info"]["unifiedWindows"]
+    assert windows["seven_day"]["resetsAt"] > windows["five_hour"]["resetsAt"]
+    _, outcome = replay("claude", run, whole_lines(run))
+    assert not isinstance(outcome, Reply)
+    failure = classify(outcome, KINDS["claude"].rules, now=NOW)
+    assert failure is not None
+    assert failure.stated_reset_at == windows["five_hour"]["resetsAt"]
+
+
+def cut_claude(name: str, *, keep: str, code: int | None = 0, stopped: bool = False) -> Outcome:
+    """The recorded run, whose last line ends behind `keep` as where a pipe was full."""
+    run = by_name("claude", name)
+    chunks = whole_lines(run)
+    end = chunks[-1].data.index(keep.encode()) + len(keep)
+    last = Chunk(chunks[-1].stream, chunks[-1].data[:end], chunks[-1].at)
+    _, outcome = replay("claude", {**run, "code": code, "stopped": stopped}, [*chunks[:-1], last])
+    return outcome
+
+
+@pytest.mark.parametrize("name", ["ok", "ok (2.1.330)", "429_rate,ok"])
+@pytest.mark.parametrize("keep", ['"is_error":false', '"result":"PONG-OK from'])
+def test_the_answer_of_claude_is_whole_though_its_last_line_was_cut(name: str, keep: str) -> None:
+    outcome = cut_claude(name, keep=keep)
+    assert isinstance(outcome, Reply)
+    assert outcome.text == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("ok", {"stopped": True}),
+        ("ok", {"code": 1}),
+        ("ok", {"code": None}),
+        ("404_model", {}),
+    ],
+)
+def test_a_cut_last_line_of_claude_is_no_answer_unless_it_ended_well(
+    name: str, fields: dict[str, Any]
+) -> None:
+    outcome = cut_claude(name, keep='"is_error":', **fields)
+    assert not isinstance(outcome, Reply)
+
+
+def test_a_cut_message_of_claude_is_lost_output_and_not_an_empty_answer() -> None:
+    run = by_name("claude", "ok")
+    begin, message, _ = whole_lines(run)
+    cut = Chunk(message.stream, message.data[:-200], message.at)
+    _, outcome = replay("claude", run, [begin, cut])
+    assert not isinstance(outcome, Reply)
+    failure = classify(outcome, KINDS["claude"].rules, now=NOW)
+    assert failure is not None
+    assert (failure.reason, failure.detail) == (Reason.CRASH, "output_cut")
+
+
+def test_what_a_subagent_of_claude_says_is_not_the_answer() -> None:
+    run = by_name("claude", "ok")
+    begin, message, result = whole_lines(run)
+    inner = message.data.replace(
+        b'"parent_tool_use_id":null', b'"parent_tool_use_id":"toolu_1"'
+    ).replace(ANSWER.encode(), b"an interim report")
+    lines = [begin, message, Chunk("stdout", inner, message.at)]
+    _, outcome = replay("claude", run, [*lines, Chunk("stdout", result.data[:80], result.at)])
+    assert isinstance(outcome, Reply)
+    assert outcome.text == ANSWER
+
+
+@pytest.mark.parametrize("word", ["a_word_of_next_year", 7, None])
+def test_an_unknown_word_of_claude_counts_as_absent(word: object) -> None:
+    run = by_name("claude", "529 (2.1.330)")
+    lines = [
+        Chunk(
+            chunk.stream,
+            msgspec.json.encode({**msgspec.json.decode(chunk.data), "api_error": word}) + b"\n",
+            chunk.at,
+        )
+        for chunk in whole_lines(run)
+    ]
+    unknown = Chunk("stdout", b'{"type":"a_kind_of_next_year","error":"boom"}\n', 0.0)
+    _, outcome = replay("claude", run, [unknown, *lines, unknown])
+    assert reason_of("claude", outcome) == "overloaded"
+
+
 def test_a_failure_of_opencode_keeps_what_the_headers_state() -> None:
     run = by_name("opencode", "429_rate")
     _, outcome = replay("opencode", run, whole_lines(run))

@@ -95,6 +95,58 @@ def test_windows_that_are_not_spent_are_ignored() -> None:
     assert seconds_until_reset(headers=headers, now=NOW) == 20
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5-hour limit: 100% used, resets 1pm (UTC); weekly limit: 40% used, resets Aug 5",
+        "Weekly limit: 60% left, resets Aug 5. You've hit your session limit · resets 1pm (UTC)",
+        "5h window 0% remaining, resets at 13:00 UTC, weekly window 37.5% remaining, resets Aug 5",
+    ],
+)
+def test_a_sentence_about_several_windows_states_the_end_of_the_spent_one(text: str) -> None:
+    assert read_sentence(text, now=NOW, timezone="UTC") == 3 * 3600
+
+
+@pytest.mark.parametrize(
+    ("spent", "other"),
+    [
+        ({"status": "rejected"}, {"status": "allowed"}),
+        ({"status": "rejected"}, {"status": "allowed_warning"}),
+        ({"used_percent": 100}, {"used_percent": 99.5}),
+        ({"utilization": 1}, {"utilization": 0.4}),
+        ({"remaining": 0}, {"remaining": 3}),
+    ],
+)
+def test_a_field_of_a_window_that_is_not_spent_is_ignored(
+    spent: dict[str, Any], other: dict[str, Any]
+) -> None:
+    body = {
+        "windows": {
+            "five_hour": {**spent, "resetsAt": int(NOW) + 600},
+            "seven_day": {**other, "resetsAt": int(NOW) + 300_000},
+        }
+    }
+    assert seconds_until_reset(bodies=[body], now=NOW) == 600
+    unspent = {"windows": {"seven_day": body["windows"]["seven_day"]}}
+    assert seconds_until_reset(bodies=[unspent], now=NOW) is None
+
+
+def test_where_only_unspent_windows_are_listed_the_sentence_counts() -> None:
+    headers = {"x-ratelimit-reset-requests": "1h", "x-ratelimit-remaining-requests": "9"}
+    texts = ["Please try again in 20s."]
+    assert seconds_until_reset(texts=texts, headers=headers, now=NOW) == 20
+
+
+def test_a_header_of_a_window_in_use_is_ignored_whatever_word_says_so() -> None:
+    headers = {
+        "anthropic-ratelimit-unified-5h-reset": str(int(NOW) + 600),
+        "anthropic-ratelimit-unified-5h-utilization": "1.0",
+        "anthropic-ratelimit-unified-7d-reset": str(int(NOW) + 300_000),
+        "anthropic-ratelimit-unified-7d-utilization": "0.4",
+    }
+    assert seconds_until_reset(headers=headers, now=NOW) == 600
+
+
 def test_of_several_spent_windows_the_longest_counts() -> None:
     headers = {
         "x-ratelimit-remaining-requests": "0",

@@ -1,6 +1,7 @@
 """One delegation to each real CLI through the daemon: answers, outages, silence."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.scenes import BACKENDS, NEXT, ROUTES, scene
@@ -53,3 +54,51 @@ async def test_a_provider_that_hangs_is_left_for_the_next_one(tmp_path: Path, na
         reason = {"first_output": "timeout", "first_answer": "stalled"}[first["failure"]["detail"]]
         assert first["failure"]["reason"] == reason
         assert done["fallback_reason"].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [*((n, 300_000) for n in BACKENDS), ("claude", 3_000_000)]
+)
+async def test_a_long_answer_is_whole(tmp_path: Path, name: str, size: int) -> None:
+    """claude 2.1.197 exits before a full pipe is drained."""
+    text = "0123456789" * (size // 10)
+    async with scene(tmp_path) as s:
+        s.provider.behave(ROUTES[name], "ok", text=text)
+        done = await s.delegate(name)
+        assert done["state"] == "succeeded", s.daemon.log()
+        assert done["text"] == text
+        assert len(s.provider.calls(ROUTES[name], kind="main")) == 1
+
+
+SUBSCRIPTION = 'env = { CLAUDE_CODE_OAUTH_TOKEN = "sk-ant-oat01-scripted", ANTHROPIC_API_KEY = "" }'
+
+
+async def failure_on_a_plan(tmp_path: Path, name: str, **knobs: Any) -> dict[str, Any]:
+    async with scene(tmp_path, backends={"claude": [SUBSCRIPTION, "retries = 0"]}) as s:
+        s.provider.behave("claude", name, **knobs)
+        done = await s.delegate("claude")
+        assert done["state"] == "refused", s.daemon.log()
+        failure: dict[str, Any] = done["attempts"][-1]["failure"]
+        return failure
+
+
+async def test_a_spent_window_of_a_plan_is_out_until_its_own_end(tmp_path: Path) -> None:
+    failure = await failure_on_a_plan(tmp_path, "usage_limit", reset_in_s=7200)
+    assert failure["reason"] == "usage_limit"
+    # The window of seven days, which is not spent, ends three days later.
+    assert 7000 < failure["stated_reset_s"] <= 7200
+
+
+async def test_a_passing_throttle_of_a_plan_is_not_its_limit(tmp_path: Path) -> None:
+    failure = await failure_on_a_plan(tmp_path, "429", retry_after_s=None)
+    assert failure["reason"] == "rate_limit"
+
+
+async def test_a_refusal_of_the_model_is_about_the_prompt(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        s.provider.behave("claude", "filtered")
+        done = await s.delegate("claude", then="codex")
+        assert done["attempts"][0]["failure"]["reason"] == "content_policy", s.daemon.log()
+        assert done["served_by"] == "codex"
+        health = (await s.daemon.client.call("health", {"action": "list"}))["health"]
+        assert health["claude"]["state"] == "healthy"

@@ -217,6 +217,10 @@ def _anthropic(model: str, limits: Limits) -> dict[str, Refusal]:
             "anthropic-ratelimit-unified-5h-status": "rejected",
             "anthropic-ratelimit-unified-5h-reset": str(reset_at),
             "anthropic-ratelimit-unified-5h-utilization": "1.0",
+            # A plan's other window, which is not spent, ends days later.
+            "anthropic-ratelimit-unified-7d-status": "allowed",
+            "anthropic-ratelimit-unified-7d-reset": str(reset_at + 3 * 86400),
+            "anthropic-ratelimit-unified-7d-utilization": "0.4",
             "anthropic-ratelimit-unified-overage-status": "rejected",
         },
     )

@@ -4,13 +4,20 @@ Anthropic's `claude -p --output-format stream-json --verbose`.
 | line on stdout | means |
 | --- | --- |
 | `system` `api_retry` | it tries again: status, word and wait are fields |
-| `rate_limit_event` with `rejected` | a window of the plan is spent, with its end |
+| `rate_limit_event` with `rejected` | a window of the plan is spent, where the event names one |
+| `system` `model_refusal_no_fallback` | the model refused, and no other one is asked |
 | `assistant` | the provider answered, unless its model is `<synthetic>` |
 | `result` | the end; `is_error` decides, `subtype` says "success" of failures too |
 
-Source: recorded runs of claude 2.1.197. In text mode it prints its errors on stdout.
+The typed words of a failure go before its sentence, whose wording changes with each release:
+`stop_reason`, then `api_error` (since 2.1.3xx), the window, `error`, and the provider's own word in
+`api_error_type`. A word or an event that is not known here counts as absent.
+
+Source: recorded runs of claude 2.1.197 and 2.1.330; meanings of `api_error` by the schema in the
+program itself. In text mode it prints its errors on stdout.
 """
 
+import re
 from typing import Any, Literal
 
 from fallbackd.backends.commands import command_line, is_plain, model_of, program
@@ -39,6 +46,8 @@ from fallbackd.core.exchange import (
     Work,
 )
 from fallbackd.core.failures import Reason
+from fallbackd.core.reset_fields import names_spent_window
+from fallbackd.core.rules import words as listed
 
 _PERMISSION_MODE = {"read": "plan", "workspace": "acceptEdits", "full": "bypassPermissions"}
 
@@ -81,7 +90,7 @@ _TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
 }
 
 
-NO_RESPONSE = "no_response"
+NO_STATUS = "no_status"
 """Ours: it tries again without any status, as after a refused or broken connection."""
 
 
@@ -91,8 +100,11 @@ class Parser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=is_plain(options))
         self._text: str | None = None
+        self._last_said = ""
+        """Text of the newest message of the model, if nothing but text came since."""
         self._word: str | None = None
         self._window: dict[str, Any] | None = None
+        self._has_refused = False
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         match event.get("type"):
@@ -101,11 +113,15 @@ class Parser(CliParser):
             case "rate_limit_event":
                 info = fields(event.get("rate_limit_info"))
                 # Later words replace earlier ones: a window may open again within a run.
-                self._window = info if info.get("status") == "rejected" else None
+                self._window = info if names_spent_window(info) else None
+                return [Output()]
+            case "system" if event.get("subtype") == "model_refusal_no_fallback":
+                self._has_refused = True
                 return [Output()]
             case "assistant":
                 return self._read_assistant(event)
             case "user":
+                self._last_said, self._has_refused = "", False
                 ended: list[Observation] = [
                     ToolEnded(call=words(part.get("tool_use_id")))
                     for part in _content(event)
@@ -121,16 +137,9 @@ class Parser(CliParser):
 
     def _read_retry(self, event: dict[str, Any]) -> Observation:
         status, delay = event.get("error_status"), event.get("retry_delay_ms")
-        word = words(event.get("error")) or "unknown"
-        if word == "unknown" and status is None:
-            word = NO_RESPONSE
-        evidence = Evidence(
-            text=words(event.get("error_message")),
-            stream="jsonl",
-            code="rejected" if self._window else word,
-            http_status=status if isinstance(status, int) else None,
-            body=self._window,
-        )
+        if status is None and words(event.get("error")) in ("", "unknown"):
+            event = {**event, "error": NO_STATUS}
+        evidence = self._evidence(event, words(event.get("error_message")), status)
         return self.retries(evidence, delay / 1000 if isinstance(delay, int | float) else None)
 
     def _read_assistant(self, event: dict[str, Any]) -> list[Observation]:
@@ -138,15 +147,18 @@ class Parser(CliParser):
         if word or fields(event.get("message")).get("model") == "<synthetic>":
             self._word = word or self._word
             return [Output()]
-        self._word = None
+        self._word, self._has_refused = None, False
         seen: list[Observation] = [self.answers()]
+        said: list[str] = []
         for part in _content(event):
             match part.get("type"):
                 case "text":
+                    said.append(words(part.get("text")))
                     seen.append(Phase("answering"))
                 case "thinking":
                     seen.append(Phase("thinking"))
                 case "tool_use" | "server_tool_use":
+                    said.clear()
                     name = words(part.get("name"))
                     seen.append(
                         ToolStarted(
@@ -156,6 +168,8 @@ class Parser(CliParser):
                             call=words(part.get("id")),
                         )
                     )
+        if event.get("parent_tool_use_id") is None:  # what a subagent says is not the answer
+            self._last_said = "".join(said)
         return seen
 
     def _read_result(self, event: dict[str, Any]) -> list[Observation]:
@@ -170,19 +184,47 @@ class Parser(CliParser):
             text = "\n".join(e for e in errors if isinstance(e, str))
         word = self._word if subtype in ("", "success") else subtype
         status = event.get("api_error_status")
-        self.error = Evidence(
-            text=text,
-            stream="jsonl",
-            code="rejected" if self._window else word,
-            http_status=status if isinstance(status, int) else status_in(text),
-            body=self._window,
-        )
+        self.error = self._evidence({**event, "error": word}, text, status or status_in(text))
         return [self.usage, GivenUp(evidence=self.error)]
 
+    def _evidence(self, event: dict[str, Any], text: str, status: object) -> Evidence:
+        word, kind = words(event.get("error")), words(event.get("api_error"))
+        if self._has_refused or event.get("stop_reason") == "refusal":
+            code = REFUSED
+        elif kind in _TYPED_WORDS:
+            code = kind
+        elif event.get("terminal_reason") == "prompt_too_long":
+            code = "prompt_too_long"
+        elif self._window is not None:
+            code = "rejected"
+        elif word in _VAGUE_WORDS:
+            code = words(event.get("api_error_type")) or word
+        else:
+            code = word
+        return Evidence(
+            text=text,
+            stream="jsonl",
+            code=code or None,
+            http_status=status if isinstance(status, int) else None,
+            body=self._window,
+        )
+
     def reply(self, exit: ProcessExit) -> Reply | None:
-        if self._text is None or not self._text.strip() or exit.code not in (0, None):
+        if exit.code not in (0, None):
             return None
-        return Reply(text=self._text, usage=self.usage)
+        text = self._text
+        if text is None and exit.code == 0 and not exit.stopped and self.error is None:
+            text = self._last_said if _CUT_SUCCESS.match(self.cut) else None
+        if text is None or not text.strip():
+            return None
+        return Reply(text=text, usage=self.usage)
+
+
+_CUT_SUCCESS = re.compile(
+    r'\{(?!"type":"(?!result"))(?:(?!"result":|"is_error":).)*"is_error":false'
+)
+"""The beginning of the event of a good end. claude 2.1.197 exits before a full pipe was read, so
+the end of this event may be missing; the answer is then the whole event of the message before."""
 
 
 def _usage(event: dict[str, Any]) -> Usage:
@@ -210,8 +252,97 @@ def _content(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 _PRINTS = ("stdout", "stderr", "unknown")
+REFUSED = "refusal"
+"""The provider's `stop_reason`."""
+
+_VAGUE_WORDS = ("", "unknown", "invalid_request", "server_error", "rate_limit")
+"""Values of `error` that say less than the provider's own word."""
+
+_TYPED = (
+    Rule(id="claude-refusal", reason=Reason.CONTENT_POLICY, codes=(REFUSED,)),
+    Rule(
+        id="claude-window",
+        reason=Reason.USAGE_LIMIT,
+        codes=("rejected", "usage_limit_reached"),
+    ),
+    Rule(
+        id="claude-typed-context",
+        reason=Reason.CONTEXT_OVERFLOW,
+        codes=("prompt_too_long", "message_over_context_limit", "autocompact_thrashing"),
+    ),
+    Rule(
+        id="claude-typed-login",
+        reason=Reason.AUTH,
+        codes=listed(
+            """
+            stored_login_refused oauth_refresh_store_refused provider_credentials
+            gateway_signin_required gateway_session_expired api_key_auth_disabled
+            org_disabled_credential invalid_credential_header named_profile_unusable
+            """
+        ),
+    ),
+    Rule(
+        id="claude-typed-money",
+        reason=Reason.BILLING,
+        codes=("model_requires_usage_credits", "long_context_credits_required"),
+    ),
+    Rule(
+        id="claude-typed-policy",
+        reason=Reason.PROVIDER_POLICY,
+        codes=("dlp_request_denied", "field_not_granted", "hook_denied"),
+    ),
+    Rule(
+        id="claude-typed-safety",
+        reason=Reason.CONTENT_POLICY,
+        codes=("safety_monitor_blocked",),
+    ),
+    Rule(
+        id="claude-typed-version",
+        reason=Reason.NOT_CONFIGURED,
+        detail="version",
+        codes=("claude_code_version_too_old",),
+    ),
+    Rule(
+        id="claude-typed-network",
+        reason=Reason.NETWORK,
+        codes=("connection_failed", "computer_slept", "network_edge_blocked"),
+    ),
+    Rule(
+        id="claude-typed-silence",
+        reason=Reason.TIMEOUT,
+        codes=("no_response", "stream_idle_timeout"),
+    ),
+    Rule(
+        id="claude-typed-certificate",
+        reason=Reason.TLS,
+        codes=("tls_untrusted_ca", "tls_cert_signature_failure"),
+    ),
+    Rule(
+        id="claude-typed-request",
+        reason=Reason.FORMAT_ERROR,
+        codes=listed(
+            """
+            effort_requires_thinking advisor_incompatible tool_history_mismatch
+            pdf_password_protected
+            """
+        ),
+    ),
+    Rule(
+        id="claude-typed-size",
+        reason=Reason.PAYLOAD_TOO_LARGE,
+        codes=("pdf_too_large", "request_too_large"),
+    ),
+    Rule(
+        id="claude-typed-malformed",
+        reason=Reason.SERVER_ERROR,
+        codes=("gateway_content_type", "malformed_tool_use_exhausted"),
+    ),
+    Rule(id="claude-typed-silent", reason=Reason.EMPTY_RESULT, codes=("empty_completion",)),
+)
+_TYPED_WORDS = frozenset(word for rule in _TYPED for word in rule.codes)
 
 RULES = (
+    *_TYPED,
     Rule(
         id="claude-error",
         reason=Reason.UNKNOWN,
@@ -227,6 +358,14 @@ RULES = (
         r"|Credit balance (?:is )?too low",
         streams=_PRINTS,
         codes=("billing_error",),
+    ),
+    # Said of a throttle to people with a plan, and it names the limit that it is not.
+    Rule(
+        id="claude-passing",
+        reason=Reason.RATE_LIMIT,
+        pattern=r"Server is temporarily limiting requests",
+        streams=_PRINTS,
+        anywhere=True,
     ),
     Rule(
         id="claude-plan-limit",
@@ -273,7 +412,8 @@ RULES = (
     Rule(
         id="claude-malformed",
         reason=Reason.SERVER_ERROR,
-        pattern=r"API returned an empty or malformed|Failed to parse JSON",
+        pattern=r"API returned an empty or malformed|Failed to parse JSON"
+        r"|JSON Parse error",
         streams=_PRINTS,
     ),
     Rule(
@@ -281,7 +421,7 @@ RULES = (
         reason=Reason.NETWORK,
         pattern=r"Unable to connect to API(?!.*certificate)",
         streams=_PRINTS,
-        codes=(NO_RESPONSE,),
+        codes=(NO_STATUS,),
     ),
     Rule(
         id="claude-turn-limit",

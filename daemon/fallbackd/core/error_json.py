@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fallbackd.core.reset_fields import names_spent_window
+
 MAX_DEPTH = 8
 MAX_JSON_LINE_CHARS = 200_000
 MAX_SAID_CHARS = 4_000
@@ -142,7 +144,7 @@ def _event(value: dict[str, Any]) -> Iterator[Said]:
         yield Said(text=str(value["retryMessage"]), value=value)
     elif kind == "rate_limit_event":
         info = value.get("rate_limit_info")
-        if isinstance(info, dict) and info.get("status") == "rejected":
+        if isinstance(info, dict) and names_spent_window(info):
             yield Said(text="usage limit reached", words=("rejected",), value=info)
     elif (kind == "system" and value.get("subtype") == "api_retry") or is_error(value):
         yield _say(value)

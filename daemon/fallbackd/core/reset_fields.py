@@ -51,6 +51,9 @@ def _window_of(name: str, headers: Mapping[str, str]) -> tuple[str | None, bool 
     status = headers.get(re.sub(r"-reset(?=-|$)", "-status", name))
     if status is not None:
         return name, status == "rejected"
+    used = number_in(headers.get(re.sub(r"-reset(?=-|$)", "-utilization", name), ""))
+    if used is not None:
+        return name, used >= 1.0
     left = headers.get(re.sub(r"-reset(?=-|$)", "-remaining", name))
     number = number_in(left or "")
     return name, None if number is None else number <= 0
@@ -71,6 +74,37 @@ _MOMENT_KEYS = {
 _HEADER_KEYS = {"headers", "responseheaders", "response_headers"}
 
 
+def names_spent_window(info: Mapping[str, Any]) -> bool:
+    """
+    Whether Claude Code's `rate_limit_info` says that a window of the plan is used up.
+
+    The status alone does not: it is `rejected` for a passing throttle too, without a window.
+    """
+    if info.get("status") != "rejected":
+        return False
+    windows = info.get("unifiedWindows")
+    named = windows.values() if isinstance(windows, Mapping) else ()
+    return (
+        info.get("rateLimitType") is not None
+        or info.get("resetsAt") is not None
+        or any(isinstance(one, Mapping) and _is_spent(one) is True for one in named)
+    )
+
+
+def _is_spent(window: Mapping[str, Any]) -> bool | None:
+    """What a JSON object says of the window whose end it states; None: nothing."""
+    match window.get("status"):
+        case "rejected" | "exhausted":
+            return True
+        case "allowed" | "allowed_warning":
+            return False
+    for name, full in (("utilization", 1.0), ("used_percent", 100.0), ("usedPercent", 100.0)):
+        if (used := number_in(window.get(name))) is not None:
+            return used >= full
+    left = number_in(window.get("remaining"))
+    return None if left is None else left <= 0
+
+
 def read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) -> list[Stated]:
     found: list[Stated] = []
     if depth > 8:
@@ -80,6 +114,7 @@ def read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) -
             found += read_json(item, now=now, timezone=timezone, depth=depth + 1)
     if not isinstance(value, Mapping):
         return found
+    spent = _is_spent(value)
     for key, item in value.items():
         name = str(key).lower()
         seconds: float | None = None
@@ -99,7 +134,7 @@ def read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) -
             if number is None or number > 1e9:  # 0 and the like state nothing
                 seconds = moment_or_span(item, now=now, zone=zone_of(timezone))
         if seconds is not None:
-            found.append(Stated(seconds, None))
+            found.append(Stated(seconds, spent, window=spent is not None))
         elif isinstance(item, Mapping | list):
             found += read_json(item, now=now, timezone=timezone, depth=depth + 1)
     return found

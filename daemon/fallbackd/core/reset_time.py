@@ -52,7 +52,7 @@ def seconds_until_reset(
     found = list(read_headers(headers or {}, now=now))
     for body in bodies:
         found.extend(read_json(body, now=now, timezone=timezone))
-    if not found:
+    if _choose(found) is None:
         for text in texts:
             seconds = read_sentence(text, now=now, timezone=timezone)
             if seconds is not None:
@@ -128,9 +128,37 @@ _KEYED = re.compile(
 )
 
 
+_WINDOW_CLAUSE = re.compile(
+    r"(?:;|\||\n|\.\s|,\s(?=(?:and |but )?(?:the |your )?(?:\d+[- ]?(?:h|day)|daily|weekly"
+    r"|monthly|hourly|session|primary|secondary|seven|five|opus|sonnet)))",
+    re.I,
+)
+_SHARE = re.compile(
+    r"(?<![\d.])(?P<share>\d{1,3}(?:\.\d{1,3})?) ?% (?:of \w+ )?"
+    r"(?:(?P<used>used|utili[sz]ed|consumed|spent)|left|remaining|available)\b",
+    re.I,
+)
+
+
+def _without_unspent(text: str) -> str:
+    """Leave out what a message says of windows that are not used up, of several that it lists."""
+    if not _SHARE.search(text):
+        return text
+    kept = []
+    for clause in _WINDOW_CLAUSE.split(text):
+        found = _SHARE.search(clause)
+        if found is not None:
+            share = float(found["share"])
+            if (share < 100.0) if found["used"] else (share > 0.0):
+                continue
+        kept.append(clause)
+    return "\n".join(kept)
+
+
 def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
     """Seconds from now that a message states, or None."""
     text = _OWN_BACKOFF.sub(" ", plain_digits(text[:MAX_SENTENCE_CHARS]))
+    text = _without_unspent(text)
     seconds = _read_flat(" ".join(text.split()), now=now, timezone=timezone)
     if seconds is None and "\n" in text:
         # Some terminals break lines inside words ("try a\ngain at").
