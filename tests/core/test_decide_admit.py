@@ -526,10 +526,10 @@ def test_one_of_an_earlier_boot_is_not_started_again() -> None:
 
 def test_what_waited_over_a_boot_goes_on_in_the_new_one() -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", mode="batch", boot="x"))
-    play.when(failed("d1.1", fail(Reason.RATE_LIMIT, wait_s=100)))
+    play.when(failed("d1.1", fail(Reason.RATE_LIMIT, wait_s=30)))
     assert play.delegation("d1").state == "waiting"
     resume(play, "d1", boot="y").then()
-    play.at(101).then(starts("d1.2", "a"))
+    play.at(31).then(starts("d1.2", "a"))
     resume(play, "d1", boot="y")
     assert [one.rebooted for one in taken_up(play)] == [False]
 

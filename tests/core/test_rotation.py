@@ -122,18 +122,18 @@ def test_a_credential_without_its_secret_rotates_and_says_so() -> None:
 
 def test_a_stated_time_within_reach_is_waited_for_once_on_the_same_credential() -> None:
     play = Playbook(THREE).when(delegate("x", backend="a", mode="interactive"))
-    ends(play, throttle(play, wait_s=10))
+    ends(play, throttle(play, wait_s=5))
     assert play.delegation("x").state == "waiting"
-    play.at(10)
-    ends(play, throttle(play, wait_s=10), None)
+    play.at(5)
+    ends(play, throttle(play, wait_s=5), None)
     assert used(play) == [("a", "k1"), ("a", "k1"), ("a", "k2")]
 
 
 def test_a_stated_time_out_of_reach_rotates_at_once_and_is_kept() -> None:
     play = Playbook(THREE).when(delegate("x", backend="a", mode="interactive"))
-    ends(play, throttle(play, wait_s=120), None)
+    ends(play, throttle(play, wait_s=6), None)
     assert used(play) == [("a", "k1"), ("a", "k2")]
-    assert play.outage("credential:api.example/k1+model:m").until_at == T0 + 120
+    assert play.outage("credential:api.example/k1+model:m").until_at == T0 + 6
 
 
 @pytest.mark.parametrize("labels", [("k1",), ()])

@@ -15,10 +15,10 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend
-from fallbackd.core.resolution import request_of
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session
 from fallbackd.core.stopping import stopping
+from fallbackd.core.waits import has_waited, stated_until, with_waited
 from fallbackd.core.walk import walk
 from fallbackd.core.watch import Limits, Passed, Watch, expiry
 
@@ -111,8 +111,6 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
     at = attempt.started_at + min(first_s, limits.total_s or first_s)
     if attempt.trial and backend.plain_output:
         at = min(at, attempt.started_at + draft.policy.defaults.trial_grace_s)
-    if attempt.patience_until_at is not None:
-        at = min(at, attempt.patience_until_at)
     draft.effects.append(_look_at(current, at))
 
 
@@ -131,8 +129,9 @@ def attempt_answered(draft: Draft, event: AttemptAnswered) -> None:
         return
     attempt = current.attempt
     first_at = attempt.answered_at or draft.now
+    patience_until_at = None if event.whole_step else attempt.patience_until_at
     draft.put_delegation(
-        current.updated(answered_at=first_at, patience_until_at=None, failure=None)
+        current.updated(answered_at=first_at, patience_until_at=patience_until_at, failure=None)
     )
     backend = find_backend(draft.policy, attempt.backend)
     if backend is not None:
@@ -147,32 +146,42 @@ def attempt_answered(draft: Draft, event: AttemptAnswered) -> None:
 
 
 def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
-    """Patience with a program's own retries, counted from its first one."""
+    """Patience with a program's own retries, counted from its first failure."""
     current = current_of(draft, event.attempt)
     if current is None or current.attempt.state == "stopping":
         return
     patience_s = draft.policy.patience_s(current.delegation.mode)
-    since_at = draft.now if event.since_at is None else min(event.since_at, draft.now)
-    until_at = current.attempt.patience_until_at or since_at + patience_s
-    waits_until_at = draft.now
-    if event.wait_s is not None:
-        waits_until_at = max(waits_until_at, draft.now + event.wait_s)
-    if event.failure.wait_until_at is not None:
-        waits_until_at = max(waits_until_at, event.failure.wait_until_at)
-    hopeless = not event.failure.retryable
-    if hopeless or waits_until_at > until_at or draft.now >= until_at:
+    attempt, now = current.attempt, draft.now
+    since_at = now if event.since_at is None else min(event.since_at, now)
+    until_at = attempt.patience_until_at or since_at + patience_s
+    stated_at = stated_until(event.failure, now=now)
+    ends_at = max(now, now + (event.wait_s or 0.0), stated_at or now)
+    why = None
+    if not event.failure.retryable:
+        why = "a retry cannot help"
+    elif ends_at > until_at or now >= until_at:
+        why = "it will wait longer than patience lasts"
+    elif stated_at is not None and has_waited(current.delegation, attempt, now=now):
+        why = "the time that its provider stated was waited for once already"
+    if why is not None:
         draft.tell(
             current.delegation,
             "attempt retrying",
-            outcome=f"stops {current.attempt.attempt}: "
-            + ("a retry cannot help" if hopeless else "it will wait longer than patience lasts"),
+            outcome=f"stops {attempt.attempt}: {why}",
             evidence=event.failure.evidence,
             patience_s=patience_s,
             signature=event.failure.signature,
         )
         _stop(draft, current, event.failure, patience_until_at=until_at)
         return
-    draft.put_delegation(current.updated(patience_until_at=until_at, failure=event.failure))
+    delegation = current.updated(
+        patience_until_at=until_at,
+        waits_until_at=attempt.waits_until_at if stated_at is None else stated_at,
+        failure=event.failure,
+    )
+    if stated_at is not None:
+        delegation = with_waited(delegation, attempt)
+    draft.put_delegation(delegation)
     draft.effects.append(_look_at(current, until_at))
 
 
@@ -233,26 +242,19 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
             draft.put_delegation(current.delegation)
         elif now < grace_at:
             next_at = grace_at
-    if attempt.patience_until_at is not None and attempt.answered_at is None:
-        if now < attempt.patience_until_at:
-            next_at = min(next_at, attempt.patience_until_at)
-        elif attempt.failure is not None or has_alternative(draft, delegation, current.session):
-            ending = attempt.failure or _inherited(delegation) or _patience_over(draft)
+    if attempt.patience_until_at is not None and attempt.failure is not None:
+        # Nothing has come since it failed. What answers now has the limits of every answer.
+        if now >= attempt.patience_until_at:
             draft.tell(
                 delegation,
                 "patience over",
                 outcome=f"stops {attempt.attempt}",
-                evidence=ending.evidence,
+                evidence=attempt.failure.evidence,
                 patience_s=draft.policy.patience_s(delegation.mode),
             )
-            _stop(draft, current, ending)
-            return
-    elif attempt.patience_until_at is not None:
-        if now < attempt.patience_until_at:
-            next_at = min(next_at, attempt.patience_until_at)
-        elif attempt.failure is not None:
             _stop(draft, current, attempt.failure)
             return
+        next_at = min(next_at, attempt.patience_until_at)
     limits = limits_of(draft, delegation, backend)
     found = expiry(watch, limits, now=now)
     if isinstance(found, Passed):
@@ -277,21 +279,3 @@ def _limit_failure(draft: Draft, passed: Passed) -> Failure:
         signature=f"fallbackd/{passed.detail}",
         evidence=passed.evidence,
     )
-
-
-def _inherited(delegation: Delegation) -> Failure | None:
-    return delegation.attempts[-2].failure if len(delegation.attempts) > 1 else None
-
-
-def _patience_over(draft: Draft) -> Failure:
-    return make_failure(
-        Reason.TIMEOUT, now=draft.now, detail="patience", signature="fallbackd/patience"
-    )
-
-
-def has_alternative(draft: Draft, delegation: Delegation, session: Session) -> bool:
-    """Whether somebody else could take over at once."""
-    if not delegation.failover:
-        return False
-    request = request_of(draft, delegation, session)
-    return draft.resolve(delegation.candidates, request).choice is not None

@@ -3,9 +3,7 @@
 from msgspec import structs
 
 from fallbackd.core.asking import ask_about_part
-from fallbackd.core.chain import candidate_key
-from fallbackd.core.decide_admit import session_of
-from fallbackd.core.decide_attempts import current_of, has_alternative
+from fallbackd.core.decide_attempts import current_of
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import end, end_by_deadline
@@ -27,6 +25,7 @@ from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
 from fallbackd.core.stopping import stop_below
+from fallbackd.core.waits import give_up, has_alternative, is_worth_waiting, stated_until
 from fallbackd.core.walk import BY_CALLER, walk
 
 
@@ -92,13 +91,13 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         _succeeded(draft, delegation, session, attempt)
         return
     if not event.gone:
-        delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
+        delegation = give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
         _unproven_end(draft, delegation, session, delegation.attempts[-1])
         return
     is_late = delegation.deadline_at is not None and now >= delegation.deadline_at
     if delegation.cancelling or is_late:
         # What it had shown before it was stopped is known of its backend all the same.
-        delegation = _give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
+        delegation = give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
         failure = delegation.attempts[-1].failure or failure
     if delegation.cancelling:
         end(
@@ -219,7 +218,7 @@ def _failed(
     if again is not None:
         _wait_to_retry(draft, delegation, attempt, failure, again)
         return
-    delegation = _give_up(draft, delegation, attempt, failure, backend, luck=luck)
+    delegation = give_up(draft, delegation, attempt, failure, backend, luck=luck)
     failure = delegation.attempts[-1].failure or failure  # with the scope that was marked
     if failure.reason in LOW_CONFIDENCE and not failure.hop:
         # Trouble of this machine: no place for the attempt, or none for its answer.
@@ -251,50 +250,6 @@ def _failed(
     walk(draft, delegation, session, event="attempt failed")
 
 
-def _give_up(
-    draft: Draft,
-    delegation: Delegation,
-    attempt: Attempt,
-    failure: Failure,
-    backend: Backend | None,
-    *,
-    luck: float,
-) -> Delegation:
-    """Leave a candidate: mark it once, give its lease back, tell."""
-    made = None
-    if backend is not None:
-        made = draft.mark(
-            failure,
-            backend,
-            model=attempt.model,
-            credential=attempt.credential,
-            started_at=attempt.started_at,
-            luck=luck,
-        )
-    draft.release(attempt)
-    policy = draft.policy.reason(failure.reason, attempt.backend)
-    draft.tell(
-        delegation,
-        "attempt failed",
-        outcome=f"leaves {attempt.backend}: {failure.reason.value}"
-        + ("" if made is None else f", marks {made.scope}"),
-        evidence=failure.evidence,
-        signature=failure.signature,
-        confidence=failure.confidence,
-        window_s=None if policy is None else policy.window_s,
-        wait_s=failure.wait_s,
-    )
-    if made is not None:
-        marked = structs.replace(attempt, failure=structs.replace(failure, scope=made.scope))
-        delegation = structs.replace(
-            delegation,
-            attempts=(*delegation.attempts[:-1], marked),
-            marks=(*delegation.marks, made),
-        )
-    draft.put_delegation(delegation)
-    return delegation
-
-
 def _retry_at(
     draft: Draft,
     delegation: Delegation,
@@ -310,9 +265,9 @@ def _retry_at(
     if len(delegation.attempts) >= delegation.budget:
         return None
     now = draft.now
-    stated_s = failure.wait_s
-    threshold_s = draft.policy.wait_threshold_s(delegation.mode)
-    key = candidate_key(attempt.backend, attempt.model)
+    stated_at = stated_until(failure, now=now)
+    if stated_at is not None and not is_worth_waiting(draft, delegation, until_at=stated_at):
+        return None
     if failure.reason is Reason.RATE_LIMIT and first_throttle(
         draft,
         backend,
@@ -323,9 +278,9 @@ def _retry_at(
     ):
         at = now
     elif failure.reason is Reason.RATE_LIMIT:
-        if stated_s is None or stated_s > threshold_s or key in delegation.waited:
+        if stated_at is None:
             return None
-        at = now + stated_s
+        at = stated_at
     else:
         if not failure.retry_same:
             return None
@@ -343,18 +298,11 @@ def _retry_at(
         if made > allowed:
             return None
         at = now + backoff_s(draft, backend, made, luck=luck)
-        if stated_s is not None:
-            if stated_s > threshold_s:
-                return None
-            at = max(at, now + stated_s)
         patience_at = attempt.patience_until_at
-        if (
-            stated_s is None
-            and patience_at is not None
-            and at >= patience_at
-            and has_alternative(draft, delegation, session_of(draft, delegation))
-        ):
-            return None  # the program's own retries have used it up: ours would end at its start
+        if stated_at is not None:
+            at = max(at, stated_at)
+        elif patience_at is not None and at >= patience_at and has_alternative(draft, delegation):
+            return None  # the program's own retries have used it up
     if delegation.deadline_at is not None and at >= delegation.deadline_at:
         return None
     if may_retry(draft):
@@ -375,15 +323,11 @@ def backoff_s(draft: Draft, backend: Backend, retry: int, *, luck: float) -> flo
 def _wait_to_retry(
     draft: Draft, delegation: Delegation, attempt: Attempt, failure: Failure, at: float
 ) -> None:
-    key = candidate_key(attempt.backend, attempt.model)
     stated = failure.wait_s is not None
     backend = find_backend(draft.policy, attempt.backend)
     entry = Entry(backend=attempt.backend, model=attempt.model)
     if backend is not None:
         entry = entry_of(delegation.candidates, attempt, backend)
-    waited = delegation.waited
-    if failure.reason is Reason.RATE_LIMIT and stated:
-        waited = (*waited, key)
     draft.tell(
         delegation,
         "attempt failed",
@@ -406,7 +350,6 @@ def _wait_to_retry(
                 credential=attempt.credential,
                 is_stated=stated,
             ),
-            waited=waited,
         )
     )
     draft.effects.append(WakeAt(at=at, delegation=delegation.delegation, purpose="wait"))

@@ -156,8 +156,14 @@ class Draft:
         credential: str | None,
         started_at: float | None,
         luck: float,
+        repeated: bool = False,
     ) -> MadeMark | None:
-        """Take the scope that a failure is about out of use. None: it marks nobody."""
+        """
+        Take the scope that a failure is about out of use. None: it marks nobody.
+
+        Args:
+            repeated: The time that its provider stated was waited for already.
+        """
         policy = self.policy.reason(failure.reason, backend.id)
         if policy is None or not failure.marks_health:
             return None
@@ -178,6 +184,7 @@ class Draft:
             luck=luck,
             forever=failure.detail == "revoked" and failure.reason is Reason.AUTH,
             first_window_s=first_window_s,
+            repeated=repeated,
         )
         if after == before or after.outage is None:
             return None

@@ -59,6 +59,8 @@ class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
 
 class AttemptAnswered(Struct, frozen=True, kw_only=True, tag="attempt_answered"):
     attempt: AttemptId
+    whole_step: bool = False
+    """A tool call has ended; else a part of an answer has come, which may still fail."""
 
 
 class AttemptRetrying(Struct, frozen=True, kw_only=True, tag="attempt_retrying"):
@@ -68,7 +70,7 @@ class AttemptRetrying(Struct, frozen=True, kw_only=True, tag="attempt_retrying")
     failure: Failure
     wait_s: float | None = None
     since_at: float | None = None
-    """When it first said so, where nobody listened then; None: now."""
+    """When it first failed since its last whole step; None: now."""
 
 
 class AttemptGaveUp(Struct, frozen=True, kw_only=True, tag="attempt_gave_up"):

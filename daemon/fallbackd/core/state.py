@@ -85,7 +85,9 @@ class Attempt(Struct, frozen=True, kw_only=True):
     log_path: str | None = None
     retry_of: AttemptId | None = None
     patience_until_at: float | None = None
-    """The end of patience with a provider that already failed once."""
+    """The end of patience with failures: no further one is borne from then on."""
+    waits_until_at: float | None = None
+    """The time that the provider stated, while the program itself waits for it."""
     proven: bool = False
     """The grace of a trial is over without a sign of failure."""
     gone: bool | None = None

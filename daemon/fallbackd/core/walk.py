@@ -18,9 +18,11 @@ from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.resolution import failover_of, halted, request_of
 from fallbackd.core.retry_budget import held_until, shown
 from fallbackd.core.rotation import rotated, with_verdict
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.starts import hand_back, start
 from fallbackd.core.state import Delegation, Session, Waiting
 from fallbackd.core.stopping import below
+from fallbackd.core.waits import give_up, is_overtaken, with_waited
 
 BY_CALLER = "cancelled by the caller"
 
@@ -53,13 +55,15 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
     delegation = structs.replace(delegation, forced=None)
     waiting = delegation.waiting
     if waiting is not None and waiting.retry is not None:
-        if draft.now < waiting.until_at:
+        if is_overtaken(draft, delegation, waiting):
+            delegation = _leave(draft, structs.replace(delegation, waiting=None))
+        elif draft.now < waiting.until_at:
             draft.effects.append(_wake(delegation, waiting.until_at))
             return
-        if _is_full(draft, delegation):
+        elif _is_full(draft, delegation):
             _queue(draft, delegation, waiting)
             return
-        if _retry(draft, delegation, session, waiting):
+        elif _retry(draft, delegation, session, waiting):
             return
     failover = failover_of(delegation)
     candidates = failover.candidates
@@ -230,6 +234,14 @@ def _wake(delegation: Delegation, at: float) -> WakeAt:
     return WakeAt(at=at, delegation=delegation.delegation, purpose="wait")
 
 
+def _leave(draft: Draft, delegation: Delegation) -> Delegation:
+    """Give up the candidate whose stated time is waited for."""
+    last = delegation.attempts[-1]
+    assert last.failure is not None
+    backend = find_backend(draft.policy, last.backend)
+    return give_up(draft, delegation, last, last.failure, backend, luck=draft.luck)
+
+
 def _retry(draft: Draft, delegation: Delegation, session: Session, waiting: Waiting) -> bool:
     """Start the candidate again whose wait is over; False: it cannot be used any more."""
     assert waiting.retry is not None
@@ -237,5 +249,7 @@ def _retry(draft: Draft, delegation: Delegation, session: Session, waiting: Wait
     resolved = draft.resolve((waiting.retry,), request)
     if resolved.choice is None:
         return False
+    if waiting.is_stated:
+        delegation = with_waited(delegation, delegation.attempts[-1])
     start(draft, delegation, session, resolved.choice, event="waited", retry_of=waiting.retry_of)
     return True

@@ -25,6 +25,7 @@ from fallbackd.core.exchange import (
     ProviderAnswered,
     Reply,
     Retrying,
+    ToolEnded,
     ToolStarted,
 )
 from fallbackd.core.failures import Failure
@@ -68,12 +69,16 @@ class Reader:
         model = live.order.model or options.model
         self._parser = kind.parser(structs.replace(options, model=model))
         self._retrying = False
+        self._failing_since: float | None = None
+        """When it first failed since its last whole step."""
+        self._has_whole_step = False
         self._gave_up = False
         self._looped = False
         self._told_at = 0.0
         self._behind_until: int | None = None
         """Size of the log at which the past ends; None: it has."""
         self._has_answered = False
+        self._has_stepped = False
         self._untold: AttemptRetrying | AttemptGaveUp | None = None
         self._untold_at = 0.0
 
@@ -93,6 +98,10 @@ class Reader:
             ):
                 self._retrying = False
                 await self._tell(AttemptAnswered(attempt=live.order.attempt))
+            if isinstance(one, ToolEnded) and not self._has_whole_step:
+                self._has_whole_step = True
+                self._failing_since = None
+                await self._tell(AttemptAnswered(attempt=live.order.attempt, whole_step=True))
             await self._post(one, now)
         if self._behind_until is not None:
             await self._catch_up()
@@ -114,7 +123,8 @@ class Reader:
             return
         self._behind_until = None
         if self._has_answered:
-            await self._tell(AttemptAnswered(attempt=live.order.attempt))
+            answered = AttemptAnswered(attempt=live.order.attempt, whole_step=self._has_stepped)
+            await self._tell(answered)
         if (untold := self._untold) is not None:
             if isinstance(untold, AttemptRetrying) and untold.wait_s is not None:
                 passed_s = self._host.clock.now() - self._untold_at
@@ -129,11 +139,9 @@ class Reader:
             await self._host.handle(event)
         elif isinstance(event, AttemptAnswered):
             self._has_answered = True
+            self._has_stepped = self._has_stepped or event.whole_step
             self._untold = None
         else:
-            first = self._untold
-            if isinstance(event, AttemptRetrying) and isinstance(first, AttemptRetrying):
-                event = structs.replace(event, since_at=first.since_at)
             self._untold = event
 
     async def _look(self) -> None:
@@ -172,11 +180,16 @@ class Reader:
                 failure = self._judge(seen.evidence, now)
                 if failure is not None:
                     self._retrying = True
-                    since_at = None if self._behind_until is None else now
+                    self._has_whole_step = False
+                    if self._failing_since is None:
+                        self._failing_since = now
                     self._untold_at = now
                     await self._tell(
                         AttemptRetrying(
-                            attempt=attempt, failure=failure, wait_s=seen.wait_s, since_at=since_at
+                            attempt=attempt,
+                            failure=failure,
+                            wait_s=seen.wait_s,
+                            since_at=self._failing_since,
                         )
                     )
             case GivenUp():
