@@ -1,6 +1,7 @@
 """What callers send wrongly: a clear error each, and nothing is lost."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +227,92 @@ async def test_the_same_request_id_is_the_same_work(tmp_path: Path) -> None:
         with pytest.raises(RpcError) as error:
             await daemon.client.call("delegate", {**call, "prompt": "another"})
         assert error.value.code == -32602
+
+
+async def both_healthy(daemon: Daemon) -> None:
+    health = (await daemon.client.call("health", {"action": "list"}))["health"]
+    assert [health[name]["state"] for name in ("echo", "other")] == ["healthy", "healthy"]
+
+
+UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+"""Without them root may enter every directory."""
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400, 0o100])
+async def test_a_directory_that_the_daemon_may_not_use_is_refused_and_marks_no_backend(
+    tmp_path: Path, mode: int
+) -> None:
+    config = echo(tmp_path) + backend_script(tmp_path / "bin", "other", ok("mine"))
+    config += '[chains]\necho = ["other"]\n'
+    (tmp_path / "closed" / "below").mkdir(parents=True)
+    (tmp_path / "closed").chmod(mode)
+    try:
+        async with running(tmp_path, config, wrapper=UNPRIVILEGED) as daemon:
+            wrong = [tmp_path / "closed"]
+            if mode != 0o100:
+                wrong.append(tmp_path / "closed" / "below")
+            for path in wrong:
+                error = await refused(daemon, "delegate", prompt="x", backend="echo", cwd=str(path))
+                assert error.code == -32602
+                assert str(path) in error.message
+                assert "ermission" in error.message
+            await both_healthy(daemon)
+            done = await daemon.client.call(
+                "delegate", {"prompt": "hm", "backend": "echo", "wait": "finished"}
+            )
+            assert (done["state"], done["served_by"], done["hops"]) == ("succeeded", "echo", [])
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "word"),
+    [("", "prompt"), (" \n\t", "empty"), ("a\0b", "NUL"), ("x" * 8000, "tokens")],
+)
+async def test_a_prompt_that_no_candidate_can_take_is_refused_and_marks_no_backend(
+    tmp_path: Path, prompt: str, word: str
+) -> None:
+    small = "context_tokens = 1000\n"
+    config = backend_script(tmp_path / "bin", "echo", ECHO, more=small)
+    config += backend_script(tmp_path / "bin", "other", ok("mine"), more=small)
+    config += '[chains]\necho = ["other"]\n'
+    async with running(tmp_path, config) as daemon:
+        error = await refused(daemon, "delegate", prompt=prompt, backend="echo")
+        assert error.code == -32602
+        assert word in error.message
+        await both_healthy(daemon)
+
+
+async def test_a_directory_that_is_closed_under_the_work_ends_it_and_marks_no_other_backend(
+    tmp_path: Path,
+) -> None:
+    closing = 'cat >/dev/null; chmod 000 "$PWD"; echo "rate limited" >&2; exit 75'
+    config = backend_script(tmp_path / "bin", "first", closing)
+    config += backend_script(tmp_path / "bin", "other", ok("mine"))
+    config += backend_script(tmp_path / "bin", "echo", ECHO)
+    config += '[chains]\nfirst = ["other", "echo"]\n'
+    async with running(tmp_path, config, wrapper=UNPRIVILEGED) as daemon:
+        (tmp_path / "project").mkdir()
+        wanted = {"prompt": "x", "backend": "first", "cwd": str(tmp_path / "project")}
+        done = await daemon.client.call("delegate", {**wanted, "wait": "finished"})
+        (tmp_path / "project").chmod(0o700)
+        assert (done["state"], done["failure"]["detail"]) == ("failed", "no_cwd")
+        assert [one["backend"] for one in done["attempts"]] == ["first", "other"]
+        await both_healthy(daemon)
+
+
+async def test_permission_that_every_backend_is_denied_marks_none(tmp_path: Path) -> None:
+    denied = (
+        "cat >/dev/null; echo \"Error: EACCES: permission denied, open '/work/.env'\" >&2; exit 1"
+    )
+    config = backend_script(tmp_path / "bin", "echo", denied)
+    config += backend_script(tmp_path / "bin", "other", denied)
+    config += '[chains]\necho = ["other"]\n'
+    async with running(tmp_path, config) as daemon:
+        done = await daemon.client.call(
+            "delegate", {"prompt": "x", "backend": "echo", "wait": "finished"}
+        )
+        assert [one["failure"]["reason"] for one in done["attempts"]] == ["permission"] * 2
+        assert done["state"] == "refused"
+        assert "permission" in done["message"]
+        await both_healthy(daemon)

@@ -16,7 +16,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.events import AttemptRetrying, CancelRequested
+from fallbackd.core.events import AttemptRetrying, CancelRequested, HealthMarked
 from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
@@ -227,6 +227,36 @@ def test_a_mark_of_somebody_else_outlives_poison_work() -> None:
     play.at(71).when(failed("d2.1", fail(Reason.USAGE_LIMIT, at=71)))
     play.at(72).when(failed("d1.2", fail(Reason.CRASH, at=72, confidence="exit_code")))
     assert play.seen("a").state == "rate_limited"
+
+
+@pytest.mark.parametrize("others", [["b"], ["b", "c"]])
+def test_permission_that_every_candidate_was_denied_marks_none(others: list[str]) -> None:
+    play = Playbook(policy_of("a", "b", "c", chains={"a": others}))
+    play.when(HealthMarked(target="c", reason="rate_limit", ttl_s=50))
+    play.when(delegate("d1", backend="a"))
+    for number in (1, 2):
+        play.at(number).when(
+            started(f"d1.{number}"),
+            failed(f"d1.{number}", fail(Reason.PERMISSION, at=number)),
+        )
+    found = play.delegation("d1")
+    assert (found.state, found.marks) == ("refused", ())
+    assert "permission" in (found.message or "")
+    assert [play.seen(name).state for name in "ab"] == ["healthy", "healthy"]
+    play.then_whatever()
+    play.at(3).when(delegate("d2", backend="a")).then(starts("d2.1", "a"))
+
+
+def test_permission_that_one_candidate_was_denied_marks_it() -> None:
+    play = playing()
+    play.at(1).when(failed("d1.1", fail(Reason.PERMISSION, at=1))).at(2).when(succeeded("d1.2"))
+    assert play.delegation("d1").served_by == "b"
+    assert play.seen("a").state == "broken"
+    play = playing()
+    play.at(1).when(failed("d1.1", fail(Reason.PERMISSION, at=1)))
+    play.at(2).when(failed("d1.2", fail(Reason.BILLING, at=2)))
+    play.at(3).when(failed("d1.3", fail(Reason.PERMISSION, at=3)))
+    assert [play.seen(name).state for name in "abc"] == ["broken", "broken", "broken"]
 
 
 def test_limits_of_our_own_are_no_sign_of_poison() -> None:

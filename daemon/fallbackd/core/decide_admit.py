@@ -9,7 +9,7 @@ from fallbackd.core.ends import end
 from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import TMUX_SESSION
+from fallbackd.core.policy import TMUX_SESSION, Entry
 from fallbackd.core.resolution import tried_key
 from fallbackd.core.role_rules import rules_for
 from fallbackd.core.scopes import find_backend
@@ -53,6 +53,9 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     )
     if not candidates:
         return _reject(draft, "empty_chain", _no_candidates(event))
+    asked = candidates if event.failover else candidates[:1]
+    if (rejected := _too_large(draft, event, asked)) is not None:
+        return rejected
     # The unfinished work holds the session, also one that was ended meanwhile.
     holding = draft.holder_of(event.session)
     if holding is not None:
@@ -192,6 +195,31 @@ def _window(draft: Draft, event: DelegateRequested) -> tuple[str | None, tuple[s
     ):
         return None, (f"no window: {defaults.tmux_windows} are in use (tmux_windows)",)
     return f"{TMUX_SESSION}:{event.delegation}", ()
+
+
+def _too_large(
+    draft: Draft, event: DelegateRequested, candidates: tuple[Entry, ...]
+) -> Decision | None:
+    """A prompt for which no candidate has room. One whose size is not known may have it."""
+    tokens = event.prompt_tokens
+    if tokens is None:
+        return None
+    sizes: dict[str, int] = {}
+    for entry in candidates:
+        backend = find_backend(draft.policy, entry.backend)
+        size = None if backend is None else backend.context_tokens
+        if size is None or size >= tokens:
+            return None
+        sizes[entry.backend] = size
+    listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    return _reject(
+        draft,
+        "prompt_too_large",
+        f"the prompt is too large for every backend in the chain: about {tokens} tokens, and the "
+        f"context sizes are {listed}; shorten it, or name a backend with a larger context",
+        prompt_tokens=tokens,
+        context_tokens=sizes,
+    )
 
 
 def _too_much(draft: Draft, event: DelegateRequested) -> Decision | None:

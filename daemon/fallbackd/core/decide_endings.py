@@ -6,7 +6,7 @@ from fallbackd.core.asking import ask_about_part
 from fallbackd.core.decide_attempts import current_of
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
-from fallbackd.core.ends import end, end_by_deadline
+from fallbackd.core.ends import end, end_by_deadline, withdrawn
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import DAEMON_LOST_DETAIL, LOW_CONFIDENCE, Failure, Reason
@@ -196,8 +196,7 @@ def _failed(
         end(draft, delegation, session, state="failed", failure=failure, message=why)
         return
     if is_poison(failover_of(delegation)):
-        for made in delegation.marks:
-            draft.withdraw(made)
+        delegation = withdrawn(draft, delegation)
         draft.release(attempt)
         draft.tell(
             delegation,
@@ -207,7 +206,7 @@ def _failed(
         )
         end(
             draft,
-            structs.replace(delegation, marks=()),
+            delegation,
             session,
             state="failed",
             failure=failure,

@@ -147,15 +147,26 @@ def end_by_deadline(draft: Draft, delegation: Delegation, session: Session) -> N
     )
 
 
+def withdrawn(draft: Draft, delegation: Delegation) -> Delegation:
+    """The delegation without the marks that it has made."""
+    for made in delegation.marks:
+        draft.withdraw(made)
+    return structs.replace(delegation, marks=())
+
+
 def end_exhausted(
     draft: Draft, delegation: Delegation, session: Session, *, why: str, event: str
 ) -> None:
     """Nobody is left: `refused` with the earliest return, or `failed` where the task is why."""
+    failures = [one.failure for one in delegation.attempts if one.failure is not None]
+    if failures and all(one.reason is Reason.PERMISSION for one in failures):
+        # Shared by all: it is about the request, its directory as a rule.
+        delegation = withdrawn(draft, delegation)
+        why = "every backend that was tried was denied permission: check the directory of the work"
     candidates = delegation.candidates if delegation.failover else delegation.candidates[:1]
     final = draft.resolve(candidates, request_of(draft, delegation, session))
     delegation = structs.replace(delegation, verdicts=final.verdicts)
     last = delegation.attempts[-1].failure if delegation.attempts else None
-    failures = [one.failure for one in delegation.attempts if one.failure is not None]
     draft.tell(delegation, event, outcome=why, verdicts=final.verdicts)
     if failures and all(one.reason in ABOUT_THE_TASK for one in failures):
         end(

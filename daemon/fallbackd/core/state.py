@@ -432,6 +432,7 @@ RejectionKind = Literal[
     "nesting",
     "request_id",
     "empty_chain",
+    "prompt_too_large",
     "limit",
     "unknown_question",
     "answered",

@@ -164,6 +164,11 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
         raise Invalid(f"cwd: {cwd} cannot be used ({why}); give a directory that exists") from None
     if not stat.S_ISDIR(mode):
         raise Invalid(f"cwd: {cwd} is not a directory")
+    if not os.access(real, os.R_OK | os.X_OK):
+        raise Invalid(
+            f"cwd: {cwd} cannot be used (Permission denied); "
+            "allow the user of the daemon to read and enter it, or give another directory"
+        )
     defaults = policy.defaults
     roots = [os.path.realpath(os.path.expanduser(root)) for root in defaults.allowed_roots]
     if roots and not any(is_below(real, root) for root in roots):

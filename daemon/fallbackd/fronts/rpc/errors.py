@@ -19,6 +19,7 @@ _CODES: dict[RejectionKind, int] = {
     "nesting": codes.NOT_PERMITTED,
     "request_id": codes.INVALID_PARAMS,
     "empty_chain": codes.INVALID_PARAMS,
+    "prompt_too_large": codes.INVALID_PARAMS,
     "unknown_question": codes.UNKNOWN_ID,
     "answered": codes.BUSY,
     "choice": codes.INVALID_PARAMS,

@@ -77,7 +77,7 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
                 os.close(handle)
         if not isinstance(error, OSError):  # a NUL in a word, no word at all
             return refusal(OSError(errno.EINVAL, ""), program)
-        if error.filename == cwd and not os.path.isdir(cwd):
+        if error.filename == cwd and not _may_enter(cwd):  # else the program has the same path
             return refusal(error, cwd)
         refused = refusal(error, program)
         if error.errno == errno.ENOENT and _is_there(program, cwd, spec["env"]):
@@ -95,6 +95,10 @@ def _widen(pipe: int) -> None:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _STDOUT_BYTES)
     except OSError:
         pass  # the user's share of memory for pipes is used up: it stays as the system made it
+
+
+def _may_enter(path: str) -> bool:
+    return os.path.isdir(path) and os.access(path, os.X_OK)
 
 
 @contextmanager
