@@ -146,3 +146,40 @@ def test_a_program_that_ends_at_a_question_for_leave_needs_a_person(
     failure = judge(Evidence(text=text, stream="stdout", exit_code=1))
     assert failure is not None
     assert failure.reason is reason
+
+
+def per_day(*, delay: str | None, now: float, quota: str = "PerDay") -> Failure:
+    details: list[dict[str, Any]] = [
+        {
+            "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+            "violations": [{"quotaId": f"GenerateRequests{quota}PerProjectPerModel-FreeTier"}],
+        }
+    ]
+    if delay is not None:
+        details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay})
+    error = {"code": 429, "message": "You exceeded your current quota.", "details": details}
+    evidence = Evidence(stream="http", http_status=429, body={"error": error})
+    failure = judge(evidence, "google-http", now=now)
+    assert failure is not None
+    return failure
+
+
+# 22:00 of the same day, in winter and in summer: midnight of the Pacific is two hours away.
+@pytest.mark.parametrize("now", [1764309600.0, 1751605200.0])
+@pytest.mark.parametrize("delay", ["47s", None])
+def test_a_quota_of_a_day_lasts_until_the_day_of_its_vendor_ends(
+    now: float, delay: str | None
+) -> None:
+    failure = per_day(delay=delay, now=now)
+    assert failure.reason is Reason.USAGE_LIMIT
+    assert failure.wait_s == 7200.0
+    assert failure.wait_until_at == now + 7200.0
+    assert failure.stated_reset_s == (None if delay is None else 47.0)  # as it was said
+    assert not failure.retryable
+
+
+def test_a_longer_time_than_the_day_is_believed() -> None:
+    failure = per_day(delay="36000s", now=1764309600.0)
+    assert failure.wait_s == 36000.0
+    short = per_day(delay="47s", now=1764309600.0, quota="PerMinute")
+    assert (short.reason, short.wait_s) == (Reason.RATE_LIMIT, 47.0)

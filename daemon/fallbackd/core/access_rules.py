@@ -6,6 +6,14 @@ from fallbackd.core.rules import Rule, words
 _R = Reason
 
 ACCESS_RULES: tuple[Rule, ...] = (
+    # --- the way there: a proxy says so, never the provider, and its words are those of a login ---
+    Rule(
+        id="proxy-login",
+        reason=_R.LOCAL_NETWORK,
+        detail="proxy_login",
+        retry=False,
+        statuses=(407,),
+    ),
     # --- rules of the provider -----------------------------------------------------------------
     Rule(
         id="own-policy",
@@ -32,7 +40,8 @@ ACCESS_RULES: tuple[Rule, ...] = (
         r"|safety (?:system|filter|policy)"
         r"|(?:request|candidate|output|response|prompt) (?:was |is )?blocked|blocked (?:due to|by"
         r"|for) .{0,30}(?:safety|prohibited|content|policy)|PROHIBITED_CONTENT|new_sensitive"
-        r"|violat\w{1,40} (?:our |the )?(?:usage|content|safety) polic|flagged (?:as|for|by)"
+        r"|violat\w{1,40} (?:our |the )?(?:usage|content|safety) (?:polic|guideline)"
+        r"|requires moderation|\bSAFETY_CHECK|flagged (?:as|for|by)"
         r"|harmful content|limited access to this content|敏感|违规"
         r"|inappropriate content|usage polic|content exists risk|responsible ai"
         r"|(?:response|prompt|output|content|request)s? (?:was |were )?(?:filtered|flagged)"

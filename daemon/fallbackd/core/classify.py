@@ -22,7 +22,7 @@ from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.other_programs import is_side_call
 from fallbackd.core.redact import excerpt, strip_escapes
-from fallbackd.core.reset_time import seconds_until_reset
+from fallbackd.core.reset_time import seconds_until_midnight, seconds_until_reset
 from fallbackd.core.rules import Rule
 
 __all__ = ["COMMON_RULES", "Rule", "classify"]
@@ -259,6 +259,11 @@ def _failure(
         detail=rule.detail,
         scope=rule.scope,
         reset_s=reset_s,
+        at_least_s=(
+            seconds_until_midnight(rule.until_midnight_in, now=now)
+            if rule.until_midnight_in
+            else None
+        ),
         confidence=hit.confidence,
         signature=rule.id,
         evidence=excerpt(hit.text or _shown(evidence)),

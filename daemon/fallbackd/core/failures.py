@@ -121,7 +121,8 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=False):
     What broke, for whom, and what would help.
 
     `stated_reset_at` / `stated_reset_s` keep what the provider said, both filled when either is
-    known; `wait_until_at` / `wait_s` are the same, bounded by reason (see `policy.MAX_WAIT_S`).
+    known; `wait_until_at` / `wait_s` are what is believed of that, bounded by reason (see
+    `policy.MAX_WAIT_S`).
     `evidence` is a redacted excerpt, `signature` the id of the rule that decided.
     """
 
@@ -165,6 +166,7 @@ def make_failure(
     detail: str | None = None,
     scope: str | None = None,
     reset_s: float | None = None,
+    at_least_s: float | None = None,
     confidence: Confidence = "structured",
     signature: str = "",
     evidence: str = "",
@@ -177,6 +179,7 @@ def make_failure(
 
     Args:
         reset_s: Seconds from `now` that the provider stated, if any; negative for the past.
+        at_least_s: How long the limit lasts by its own kind; believed before a shorter `reset_s`.
         max_wait_s: Bound on what is believed of `reset_s`; null: believed as it is.
         rotate: Overrides the table (an aggregator's upstream limit leaves the key healthy).
         retry: Overrides the table (the same again would find the same).
@@ -189,14 +192,18 @@ def make_failure(
     if reset_s is not None:
         reset_s = max(0.0, reset_s)
         if not is_past:
-            wait_s = reset_s if max_wait_s is None else min(reset_s, max_wait_s)
+            wait_s = reset_s
+    if at_least_s is not None:
+        wait_s = max(wait_s or 0.0, at_least_s)
     retryable = flags.retryable
     if reason is Reason.USAGE_LIMIT:
-        retryable = reset_s is not None and not is_past and reset_s <= USAGE_RETRYABLE_S
+        retryable = wait_s is not None and wait_s <= USAGE_RETRYABLE_S
     elif reason is Reason.RATE_LIMIT and reset_s is not None and reset_s >= LONG_THROTTLE_S:
         retryable = False
     if retry is not None:
         retryable = retry
+    if wait_s is not None and max_wait_s is not None:
+        wait_s = min(wait_s, max_wait_s)
     return Failure(
         reason=reason,
         detail=detail,

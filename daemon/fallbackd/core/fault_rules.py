@@ -31,6 +31,8 @@ FAULT_RULES: tuple[Rule, ...] = (
         pattern=r"\bquota (?:has been |was |is )?(?:exceeded|exhausted|reached|hit)|(?:exceed"
         r"|exhaust)\w{0,40} .{0,30}\bquota\b",
     ),
+    # With this status it is the server that has too much to do, not the caller.
+    Rule(id="slow-down", reason=_R.OVERLOADED, pattern=r"\bslow[ _]?down\b", statuses=(503,)),
     Rule(
         id="throttle",
         reason=_R.RATE_LIMIT,
@@ -179,7 +181,7 @@ FAULT_RULES: tuple[Rule, ...] = (
         r"|operation not permitted \(os error",
     ),
     Rule(id="http-503", reason=_R.OVERLOADED, statuses=(503, 529)),
-    Rule(id="http-401", reason=_R.AUTH, statuses=(401, 407)),
+    Rule(id="http-401", reason=_R.AUTH, statuses=(401,)),
     Rule(id="http-402", reason=_R.BILLING, statuses=(402,)),
     Rule(id="http-403", reason=_R.AUTH, statuses=(403,)),
     Rule(id="http-429", reason=_R.RATE_LIMIT, statuses=(425, 429)),

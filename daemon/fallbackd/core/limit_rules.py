@@ -62,6 +62,8 @@ LIMIT_RULES: tuple[Rule, ...] = (
     Rule(
         id="quota-per-day",
         reason=_R.USAGE_LIMIT,
+        # The delay that comes with it is that of the quota per minute.
+        until_midnight_in="America/Los_Angeles",
         pattern=r"^\S{0,200}per-?day\S{0,200}$|quota_?id\W+\S{0,200}per-?day|per day per project",
     ),
     Rule(
@@ -98,7 +100,7 @@ LIMIT_RULES: tuple[Rule, ...] = (
         pattern=r"insufficient[ _](?:credits?|balance|funds?|quota)|credit balance (?:is )?too low"
         r"|(?:spend|spending|budget) (?:limit|cap)|(?:limit|cap)\w{0,40} (?:your |the )?spending"
         r"|out of (?:credits?|funds|(?:extra )?usage\b)|(?:all|no) (?:available "
-        r"|remaining )?credits"
+        r"|remaining )?credits\b(?! (?:were|was|have been|has been|are|will be) (?:charged|used))"
         r"|used up your (?:points|credits|balance)|(?:no|missing|invalid|add an?"
         r"|update your|valid) payment method"
         r"|payment (?:required(?!.*limit)|failed"
@@ -134,8 +136,8 @@ LIMIT_RULES: tuple[Rule, ...] = (
         id="usage-limit",
         reason=_R.USAGE_LIMIT,
         pattern=r"(?:you(?:'ve| have) )?(?:hit|reached|exceeded|exhausted) (?:your|the)"
-        r"(?! (?:\w{1,40} ){0,3}(?:rate|context|token|length|size|rpm|tpm)\b) .{0,30}\b(?:limit"
-        r"|quota)\b"
+        r"(?! (?:\w{1,40} |per-(?:minute|second) ){0,3}"
+        r"(?:rate|context|token|length|size|rpm|tpm)\b) .{0,30}\b(?:limit|quota)\b"
         r"(?!.{0,20}per minute)"
         r"|(?:weekly|daily|monthly|hourly|5-hour) rate limit"
         r"|(?:the |your )?(?:usage|session|weekly|daily|monthly|5[- ]hours?|7[- ]days?|plan"

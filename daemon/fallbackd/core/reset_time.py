@@ -60,6 +60,13 @@ def seconds_until_reset(
     return _choose(found)
 
 
+def seconds_until_midnight(zone: str, *, now: float) -> float:
+    """Seconds from `now` to the end of the day in a zone (an IANA name)."""
+    here = _local(now, zone_of(zone))
+    then = (here + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return then.timestamp() - now
+
+
 def _choose(found: list[Stated]) -> float | None:
     """Spent windows go before advice; windows that are not spent are ignored; else the longest."""
     believable = [s for s in found if abs(s.seconds) < MAX_BELIEVABLE_S]

@@ -53,6 +53,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     rotate: bool | None = None
     hop: bool | None = None
     retry: bool | None = None
+    until_midnight_in: str = ""
+    """Zone (IANA) in which the limit ends with the day, whatever shorter time is advised."""
     is_users: bool = False
     """Written by a user: searched by an engine that takes linear time whatever the pattern is."""
 
