@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -138,16 +138,9 @@ def said(messages: list[dict[str, Any]], role: str) -> list[tuple[str, str]]:
     return found
 
 
-@asynccontextmanager
-async def opencode(
-    home: Home,
-    provider: Provider,
-    *,
-    plugin: Path | None = None,
-    hostname: str = "127.0.0.1",
-    **env: str,
-) -> AsyncIterator[Server]:
-    settings = {
+def settings_of(provider: Provider, *, plugin: Sequence[Any] = ()) -> dict[str, Any]:
+    """What its configuration file says."""
+    return {
         "autoupdate": False,
         "share": "disabled",
         "disabled_providers": ["opencode"],
@@ -161,8 +154,21 @@ async def opencode(
             }
             for name in MODELS
         },
-        **({} if plugin is None else {"plugin": [[plugin.as_uri(), {"budgetMs": BUDGET_MS}]]}),
+        **({"plugin": list(plugin)} if plugin else {}),
     }
+
+
+@asynccontextmanager
+async def opencode(
+    home: Home,
+    provider: Provider,
+    *,
+    plugin: Path | None = None,
+    hostname: str = "127.0.0.1",
+    **env: str,
+) -> AsyncIterator[Server]:
+    plugins = [] if plugin is None else [[plugin.as_uri(), {"budgetMs": BUDGET_MS}]]
+    settings = settings_of(provider, plugin=plugins)
     place = home.path / ".config" / "opencode" / "opencode.json"
     place.write_text(json.dumps(settings, indent=2))
     # With a plugin it waits until the types of plugins are installed, or cannot be.

@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
+from tests.e2e.tmux import Tmux, tmux_server
 from tests.support.agents import ECHO, backend_script
 from tests.support.daemon import HANG_S, running
 
@@ -19,44 +18,14 @@ echo "last $n."
 """
 
 
-class Tmux:
-    """A server of its own, found by its directory."""
-
-    def __init__(self, directory: str) -> None:
-        self.env = {"TMUX_TMPDIR": directory}
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["tmux", *arguments],
-            env={**self.env, "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
-
-    def windows(self) -> list[str]:
-        listed = self.run("list-windows", "-t", "=fallbackd", "-F", "#{window_name}")
-        return listed.stdout.split()
-
-    def shown(self, window: str) -> str:
-        """What the window shows, and what has gone out of sight above."""
-        return self.run("capture-pane", "-p", "-S", "-", "-t", window).stdout
-
-    async def until(self, window: str, words: str) -> str:
-        with anyio.fail_after(HANG_S):
-            while not re.search(words, shown := self.shown(window)):
-                await anyio.sleep(0.1)
-        return shown
+def windows(tmux: Tmux) -> list[str]:
+    return tmux.run("list-windows", "-t", "=fallbackd", "-F", "#{window_name}").split()
 
 
 @pytest.fixture
 def tmux() -> Iterator[Tmux]:
-    directory = tempfile.mkdtemp(prefix="fbd-tmux-")
-    one = Tmux(directory)
-    yield one
-    one.run("kill-server")
-    shutil.rmtree(directory, ignore_errors=True)
+    with tmux_server() as one:
+        yield one
 
 
 async def test_a_window_follows_a_delegation_while_the_daemon_is_restarted_under_it(
@@ -82,7 +51,7 @@ async def test_a_window_follows_a_delegation_while_the_daemon_is_restarted_under
         lines = [int(number) for number in re.findall(r"line (\d+)\.", shown)]
         assert lines == list(range(1, len(lines) + 1))
         assert f"last {len(lines)}." in shown
-        shows = tmux.run("show-environment", "-g").stdout
+        shows = tmux.run("show-environment", "-g")
         assert "not for every window" not in shows
         await daemon.stop()
         assert "last" in tmux.shown(window)  # it stays, to be read
@@ -104,15 +73,12 @@ async def test_ended_windows_make_room_and_there_are_never_too_many(
             names.append(done["delegation"])
             await tmux.until(done["tmux_window"], f"number {number}")
             with anyio.fail_after(HANG_S):
-                while (
-                    "1"
-                    not in tmux.run(
-                        *("list-panes", "-t", done["tmux_window"], "-F", "#{pane_dead}")
-                    ).stdout
+                while "1" not in tmux.run(
+                    *("list-panes", "-t", done["tmux_window"], "-F", "#{pane_dead}")
                 ):
                     await anyio.sleep(0.05)
-            assert len(tmux.windows()) <= 2
-        assert sorted(tmux.windows()) == names[-2:]
+            assert len(windows(tmux)) <= 2
+        assert sorted(windows(tmux)) == names[-2:]
         begun = [
             await daemon.client.call("delegate", {"prompt": "x", "backend": "counts"})
             for _ in range(3)

@@ -1,11 +1,12 @@
-// The plugin: asks the daemon to which model a message goes, tells it where this server listens,
-// and shows its state. Without a daemon everything is as without the plugin.
+// The plugin: asks the daemon to which model a message goes, lets it follow and change the sessions
+// of this opencode, and shows its state. Without a daemon everything is as without the plugin.
 
 import type { Hooks, Plugin, PluginInput, ToolDefinition } from "@opencode-ai/plugin"
 import { addressOf } from "./address.ts"
+import { Events, serve, type Event } from "./link.ts"
 import { Daemon, Refused, socketPath, within } from "./rpc.ts"
 
-const REDIRECT_LIMIT_MS = 50
+const REDIRECT_LIMIT_MS = 400
 const STATUS_LIMIT_MS = 5000
 const ANNOUNCE_LIMIT_MS = 2000
 const ANNOUNCE_EVERY_MS = 5000
@@ -13,6 +14,7 @@ const COMMAND = "fallback-status"
 
 type Resolved = { model: string; redirected: boolean; reason?: string | null }
 type Status = { text: string }
+type Announced = { url: string; via?: "url" | "plugin" }
 
 /** `budgetMs`: how long a message waits for the daemon's word, at most. */
 type Options = { budgetMs?: number }
@@ -21,10 +23,23 @@ const plugin: Plugin = async (input, options?: Options) => {
   const budgetMs = options?.budgetMs ?? REDIRECT_LIMIT_MS
   let announcing = false
   let isSettled = false // the daemon has taken this server, or will never
+  let isForwarding = false // the daemon cannot call this server: it hears of it from here
   let misses = 0
   const server = addressOf(input.serverUrl)
-  const daemon = new Daemon(socketPath(), () => void announce())
-  const tell = notices(input)
+  const events = new Events()
+  const daemon = new Daemon(
+    socketPath(),
+    () => {
+      isForwarding = false
+      void announce()
+    },
+    (method, params) => {
+      if (method !== "opencode.call") return
+      isForwarding = true
+      void serve(input, daemon, params)
+    },
+  )
+  const notices = new Notices(input)
 
   async function announce(): Promise<void> {
     if (announcing) return
@@ -32,17 +47,23 @@ const plugin: Plugin = async (input, options?: Options) => {
     isSettled = false
     try {
       const password = process.env["OPENCODE_SERVER_PASSWORD"]
-      const said = daemon.call<object>("opencode.announce", {
+      const said = daemon.call<Announced>("opencode.announce", {
         url: server,
         directory: input.directory,
+        plugin: true,
         ...(password ? { password } : {}),
       })
       const heard = said.then(
-        () => (isSettled = true),
+        (found) => {
+          isSettled = true
+          isForwarding = found.via === "plugin"
+          const way = isForwarding ? "through its plugin" : `at ${found.url}`
+          notices.tell(`fallbackd protects the sessions of this opencode ${way}`)
+        },
         (error: unknown) => {
           if (!(error instanceof Refused) || error.kind === "draining") return
           isSettled = true
-          tell(`fallbackd does not watch this opencode: ${error.message}`)
+          notices.tell(`fallbackd does not watch this opencode: ${error.message}`)
         },
       )
       await within(heard, ANNOUNCE_LIMIT_MS)
@@ -57,18 +78,19 @@ const plugin: Plugin = async (input, options?: Options) => {
   const timer = setInterval(() => {
     if (daemon.isOpen && isSettled) return
     void announce().then(() => {
-      if (misses === 2) tell("fallbackd does not run any more: models are used as they are chosen")
+      if (misses === 2) notices.tell("fallbackd does not run any more: models are used as they are chosen")
     })
   }, ANNOUNCE_EVERY_MS)
   timer.unref?.()
   void announce().then(() => {
     if (misses === 0) return
     misses = 2 // said now, and not again with the next look
-    tell("fallbackd is not running: models are used as they are chosen")
+    notices.tell("fallbackd is not running: models are used as they are chosen")
   })
 
   const hooks: Hooks = {
     "chat.message": async (asked, output) => {
+      notices.show()
       const model = output.message.model ?? asked.model
       if (!model) return
       const named = `${model.providerID}/${model.modelID}`
@@ -92,6 +114,9 @@ const plugin: Plugin = async (input, options?: Options) => {
         providerID: found.model.slice(0, slash),
         modelID: found.model.slice(slash + 1),
       }
+    },
+    event: async ({ event }) => {
+      if (isForwarding) events.forward(daemon, event as Event, input.directory)
     },
     config: async (config) => {
       config.command ??= {}
@@ -133,16 +158,34 @@ async function statusTool(daemon: Daemon): Promise<ToolDefinition> {
   return found as unknown as ToolDefinition
 }
 
-/** Each notice once, in the interface and in the log of the server. */
-function notices(input: PluginInput): (message: string) => void {
-  const told = new Set<string>()
-  return (message) => {
-    if (told.has(message)) return
-    told.add(message)
-    const body = { title: "fallbackd", message, variant: "info" as const, duration: 5000 }
-    void input.client.tui.showToast({ body }).catch(() => undefined)
+/**
+ * Each notice once, in the interface and in the log of the server. An interface draws itself after
+ * its plugins are loaded, so what is said before the first message waits, and the last of it counts.
+ */
+class Notices {
+  private readonly told = new Set<string>()
+  private waiting: string | undefined
+  private isShown = false
+
+  constructor(private readonly input: PluginInput) {}
+
+  tell(message: string): void {
+    if (this.told.has(message)) return
+    this.told.add(message)
     const line = { service: "fallbackd", level: "info" as const, message }
-    void input.client.app.log({ body: line }).catch(() => undefined)
+    void this.input.client.app.log({ body: line }).catch(() => undefined)
+    this.waiting = message
+    if (this.isShown) this.show()
+  }
+
+  /** There is somebody to read them. */
+  show(): void {
+    this.isShown = true
+    const message = this.waiting
+    this.waiting = undefined
+    if (!message) return
+    const body = { title: "fallbackd", message, variant: "info" as const, duration: 5000 }
+    void this.input.client.tui.showToast({ body }).catch(() => undefined)
   }
 }
 

@@ -5,8 +5,7 @@ import { connect, type Socket } from "node:net"
 import { homedir } from "node:os"
 import { join } from "node:path"
 
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json }
-
+type Message = { id?: number; method?: string; params?: unknown; result?: unknown; error?: Problem }
 type Problem = { message?: string; data?: { kind?: string } }
 type Waiting = { resolve: (value: unknown) => void; reject: (error: Error) => void }
 
@@ -39,6 +38,8 @@ export class Daemon {
     private readonly path: string,
     /** Called with each new connection, before anything else is asked on it. */
     private readonly onOpen: () => void = () => {},
+    /** Called with each notification of the daemon. */
+    private readonly onTold: (method: string, params: unknown) => void = () => {},
   ) {}
 
   get isOpen(): boolean {
@@ -52,6 +53,11 @@ export class Daemon {
       this.waiting.set(id, { resolve: resolve as (value: unknown) => void, reject })
       socket.write(JSON.stringify({ jsonrpc: "2.0", id, method, params }) + "\n")
     })
+  }
+
+  /** Without an answer, and only where the connection is open already. */
+  tell(method: string, params: object): void {
+    this.socket?.write(JSON.stringify({ jsonrpc: "2.0", method, params }) + "\n")
   }
 
   close(): void {
@@ -84,12 +90,13 @@ export class Daemon {
     this.rest = lines.pop() ?? ""
     for (const line of lines) {
       if (line.trim() === "") continue
-      let message: { id?: number; result?: unknown; error?: Problem }
+      let message: Message
       try {
         message = JSON.parse(line)
       } catch {
         continue
       }
+      if (typeof message.method === "string") this.onTold(message.method, message.params)
       if (typeof message.id !== "number") continue
       const waiting = this.waiting.get(message.id)
       this.waiting.delete(message.id)

@@ -14,8 +14,8 @@ from fallbackd.core.credentials import pick
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, early_trial_at, is_leased, view
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role
-from fallbackd.core.scopes import find_backend, model_of, scopes_of, worst
+from fallbackd.core.policy import IN_SESSION_KIND, OPENCODE, Backend, Entry, Policy, Role
+from fallbackd.core.scopes import backend_scope, find_backend, model_of, scopes_of, worst
 from fallbackd.core.state import Meter, Session, Verdict, VerdictWord
 from fallbackd.core.tiers import FREE, Limits, forbidden, is_missing_model, labelled, wanted
 
@@ -54,6 +54,8 @@ class Request(Struct, frozen=True, kw_only=True):
     limits: Limits = FREE
     local_only: bool = False
     """This machine has no network: only candidates on this machine."""
+    at_server: bool = False
+    """Models of a running opencode server are asked for, which need no program of ours."""
     last_resort: bool = False
     """A single early trial may be made where nobody is usable."""
     credential: str | None = None
@@ -177,6 +179,10 @@ def _look(
     scopes = scopes_of(backend, model, credential)
     if entry.tier == "model":
         scopes = tuple(one for one in scopes if not is_missing_model(health.get(one)))
+    if request.at_server:
+        scopes = tuple(one for one in scopes if not _is_missing_program(health.get(one)))
+    elif backend.implicit and _is_missing_program(health.get(backend_scope(OPENCODE))):
+        scopes = (*scopes, backend_scope(OPENCODE))  # whose program it would be
     state, record = worst(health, scopes, now=now)
     outage = None if record is None else record.outage
     reason = None if outage is None else outage.reason.value
@@ -285,6 +291,14 @@ def _look(
             until_at=until_at,
         ),
         rank=2 if backend.kind == IN_SESSION_KIND else int(state.state == "cooldown"),
+    )
+
+
+def _is_missing_program(record: Health | None) -> bool:
+    return (
+        record is not None
+        and record.outage is not None
+        and record.outage.reason is Reason.NOT_INSTALLED
     )
 
 

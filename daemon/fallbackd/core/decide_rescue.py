@@ -266,6 +266,7 @@ def _next(
     resolved = draft.resolve(
         candidates,
         Request(
+            at_server=True,
             tried=frozenset(tried),
             not_provider=provider if failure.reason is Reason.FORMAT_ERROR else None,
             local_only=failure.reason is Reason.LOCAL_NETWORK,

@@ -114,9 +114,9 @@ def redirect_asked(draft: Draft, event: RedirectAsked) -> Redirect:
         draft.put_session(session)
         return Redirect()
     candidates = candidates_of(draft, event.backend, event.role, session)
-    own = draft.resolve(candidates[:1], Request())
+    own = draft.resolve(candidates[:1], Request(at_server=True))
     stays = own.choice is not None or own.in_trial
-    resolved = own if stays else draft.resolve(candidates, Request())
+    resolved = own if stays else draft.resolve(candidates, Request(at_server=True))
     choice = resolved.choice
     if choice is None and not stays:
         if len(candidates) > 1:

@@ -73,7 +73,8 @@ class Readiness:
         outage = None if record is None else record.outage
         program = kind.program(host.settings.options_of(name))
         if program is not None:
-            missing = host.world.find_program(program) is None
+            # A model of opencode servers is there without the program: what lacks is `opencode`.
+            missing = not backend.implicit and host.world.find_program(program) is None
             if missing:
                 known = (
                     outage is not None

@@ -1,6 +1,6 @@
 """`opencode.announce`: a running opencode server says that it is there."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -17,6 +17,11 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Kept in memory, for as long as the daemon runs."""
     directory: DirectoryPath | None = None
     version: Annotated[str, Meta(max_length=100)] | None = None
+    plugin: bool = False
+    """
+    The caller is a plugin of that opencode: where the daemon cannot reach the address, it sends
+    events as `opencode.event`, and answers notifications `opencode.call` with `opencode.answer`.
+    """
 
     def __repr__(self) -> str:  # the password stays out of every log
         return f"Params(url={self.url!r}, directory={self.directory!r})"
@@ -28,6 +33,8 @@ class Result(Struct, frozen=True, kw_only=True):
     """It was known before."""
     daemon: str
     """Version of the daemon."""
+    via: Literal["url", "plugin"] = "url"
+    """How the daemon follows the sessions there."""
 
 
 METHOD: Method[Params, Result] = Method(

@@ -13,10 +13,11 @@ from msgspec import Struct
 from fallbackd.core.decide_turns import Redirect
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.watched import Watched, Where
+from fallbackd.fronts.opencode.plugin_link import PluginLink, Tell
 from fallbackd.fronts.opencode.sessions import ProjectFiles
 from fallbackd.fronts.opencode.telling import Notice, notice_of, show
 from fallbackd.fronts.opencode.watch import Peers, Watch
-from fallbackd.ports.opencode import OpenLink
+from fallbackd.ports.opencode import Link, OpenLink
 
 log = structlog.get_logger("opencode")
 
@@ -50,6 +51,8 @@ class OpencodeFront:
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._passwords: dict[str, str | None] = {}
         self._configured: frozenset[str] = frozenset()
+        self._attached: dict[int, PluginLink] = {}
+        """By the connection on which a plugin serves it."""
         self._tasks: TaskGroup | None = None
 
     # --- life ----------------------------------------------------------------------------------
@@ -132,6 +135,44 @@ class OpencodeFront:
         log.info("server.announced", server=url)
         return False
 
+    def attach(self, name: str, connection: int, tell: Tell, *, directory: str) -> bool:
+        """
+        An opencode that cannot be called is there, and its plugin is at the other end of a
+        connection.
+
+        Returns:
+            Whether it was not attached already.
+
+        Raises:
+            BadServer: Too many of them.
+        """
+        if connection in self._attached:
+            return False
+        if name in self._watches:  # its plugin has connected anew before we missed it
+            self._drop(name)
+        if len(self._watches) >= MAX_SERVERS:
+            self._make_room()
+        link = self._attached[connection] = PluginLink(name, tell)
+        watch = self._watched_at(link, is_announced=True)
+        watch.works_in(directory)
+        self._begin(watch)
+        log.info("server.attached", server=name)
+        return True
+
+    def attached(self, connection: int) -> PluginLink | None:
+        return self._attached.get(connection)
+
+    def detach(self, name: str, connection: int) -> None:
+        """The connection has closed, and the opencode with it, or the plugin connects anew."""
+        link = self._attached.pop(connection, None)
+        if link is None:
+            return
+        link.close()
+        known = self._watches.get(name)
+        if known is not None and known.link is link:
+            self._drop(name)
+            log.info("server.detached", server=name)
+
     def _make_room(self) -> None:
         """
         Raises:
@@ -163,7 +204,14 @@ class OpencodeFront:
             self._drop(url)
         directories = () if known is None else known.directories
         link = self._open_link(url, password=password)
-        watch = Watch(
+        watch = self._watched_at(link, is_announced=is_announced, seen_at=seen_at)
+        for directory in directories:
+            watch.works_in(directory)
+        self._passwords[url] = password
+        self._begin(watch)
+
+    def _watched_at(self, link: Link, *, is_announced: bool, seen_at: float | None = None) -> Watch:
+        return Watch(
             self.watched,
             link,
             self._files,
@@ -171,12 +219,11 @@ class OpencodeFront:
             is_announced=is_announced,
             seen_at=self.watched.now if seen_at is None else seen_at,
         )
-        for directory in directories:
-            watch.works_in(directory)
-        self._watches[url] = watch
-        self._passwords[url] = password
+
+    def _begin(self, watch: Watch) -> None:
+        self._watches[watch.url] = watch
         if self._tasks is not None:
-            scope = self._scopes[url] = anyio.CancelScope()
+            scope = self._scopes[watch.url] = anyio.CancelScope()
             self._tasks.start_soon(self._watch, watch, scope)
 
     async def _watch(self, watch: Watch, scope: anyio.CancelScope) -> None:
@@ -206,7 +253,7 @@ class OpencodeFront:
         usable = [
             (url, float(at))
             for url, at in urls
-            if isinstance(at, int | float) and now - at < FORGET_S and _is_usable(url)
+            if isinstance(at, int | float) and now - at < FORGET_S and is_usable(url)
         ]
         return dict(usable[:MAX_SERVERS])
 
@@ -215,7 +262,7 @@ class OpencodeFront:
         urls = {
             one.url: now if one.is_up else one.seen_at
             for one in self._watches.values()
-            if one.is_announced
+            if one.is_announced and is_usable(one.url)
         }
         await self._engine.store.set_meta(ANNOUNCED_KEY, json.dumps(urls))
 
@@ -253,7 +300,7 @@ def checked_url(url: str) -> str:
     Raises:
         BadServer: Not the address of a server on this machine.
     """
-    if not _is_usable(url):
+    if not is_usable(url):
         raise BadServer(
             f"{url[:100]!r} is no address of a server on this machine; give one like"
             " http://127.0.0.1:4096, or put that of another machine into [opencode] servers"
@@ -261,7 +308,7 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _is_usable(url: str) -> bool:
+def is_usable(url: str) -> bool:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

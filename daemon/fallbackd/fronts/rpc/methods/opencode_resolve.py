@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.host import Session
-from fallbackd.fronts.rpc.methods.opencode_announce import front_of
+from fallbackd.fronts.rpc.methods.opencode_announce import front_of, link_of
 from fallbackd_client.wire.methods.opencode_resolve import METHOD as METHOD
 from fallbackd_client.wire.methods.opencode_resolve import Params, Result
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
+    link = link_of(session)
     found = await front_of(session).redirect(
-        server=params.server or "",
+        server=(params.server or "") if link is None else link.url,
         session=params.session,
         directory=params.directory or "",
         agent=params.agent,

@@ -1,0 +1,54 @@
+"""Which process listens at a loopback port, by the tables of the kernel."""
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_LISTEN = "0A"
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+_PORT, _STATE, _INODE = 1, 3, 9
+
+
+def listens(pid: int, url: str) -> bool:
+    """
+    Whether a process itself holds the socket behind an address of this machine.
+
+    False also where that cannot be seen: another network or PID namespace, another user.
+
+    Source: proc(5), /proc/net/tcp and /proc/PID/fd.
+    """
+    port = urlsplit(url).port
+    if pid <= 0 or port is None:
+        return False
+    sockets = _sockets_at(port)
+    return bool(sockets) and not sockets.isdisjoint(_open_sockets(pid))
+
+
+def _sockets_at(port: int) -> set[str]:
+    ending = f":{port:04X}"
+    found = set()
+    for table in _TABLES:
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[_STATE] == _LISTEN and fields[_PORT].endswith(ending):
+                found.add(f"socket:[{fields[_INODE]}]")
+    return found
+
+
+def _open_sockets(pid: int) -> set[str]:
+    place = f"/proc/{pid}/fd"
+    found: set[str] = set()
+    try:
+        names = os.listdir(place)
+    except OSError:
+        return found
+    for name in names:
+        try:
+            found.add(os.readlink(f"{place}/{name}"))
+        except OSError:
+            continue  # closed meanwhile
+    return found
