@@ -69,7 +69,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 async def ask(
-    p: Provider,
+    p: Provider | None,
     place: Path,
     dialect: str = "chat",
     *,
@@ -84,6 +84,7 @@ async def ask(
     Ask the route `api`.
 
     Args:
+        p: None: `base_url` is another server.
         call: Fields of the request to replace (`read_timeout_s`, `max_bytes`).
         stop_after: So many pieces of the body; for answers that never end.
         stop_when: What is waited for before it is stopped, whatever has come by then.
@@ -91,7 +92,7 @@ async def ask(
     kind_name, suffix, mode = DIALECTS[dialect]
     kind = KINDS[kind_name]
     chosen = Options(
-        **{"base_url": p.url("api") + suffix, "api_mode": mode, "model": "m1", **options}
+        **{"base_url": p and p.url("api") + suffix, "api_mode": mode, "model": "m1", **options}
     )
     fields: dict[str, Any] = {
         "prompt": "say pong",

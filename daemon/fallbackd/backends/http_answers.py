@@ -90,6 +90,19 @@ RULES = (
         codes=("importerror", "valueerror"),
     ),
     Rule(
+        id="http-proxy-login",
+        reason=Reason.LOCAL_NETWORK,
+        detail="proxy_login",
+        retry=False,
+        codes=("proxylogin",),
+    ),
+    Rule(
+        id="http-proxy-refused",
+        reason=Reason.LOCAL_NETWORK,
+        detail="proxy",
+        codes=("proxyrefused", "proxyunreachable"),
+    ),
+    Rule(
         id="http-tls-files", reason=Reason.NOT_CONFIGURED, detail="tls_files", codes=("tlsfiles",)
     ),
     Rule(

@@ -1,7 +1,8 @@
 """
 Sends HTTP requests, one per attempt, over pools of connections that all attempts share.
 
-The engine is the only retry loop, so nothing here tries again, and a redirect is an answer.
+The engine is the only retry loop, and a redirect is an answer. What is sent again here is only a
+request that met a kept connection as the server closed it.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fallbackd.core.exchange import CREDENTIAL, Call, HttpRequest, NotStarted
+from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports import http_record
@@ -114,8 +116,10 @@ class HttpTransport:
         body = call.body
         if fields:
             body = msgspec.json.encode({**msgspec.json.decode(body), **fields})
-        texts = {*headers.values(), *fields.values(), secret or ""} - {""}
-        return Carried(headers=headers, body=body, secrets=tuple(sorted(texts, key=len)))
+        values = SecretValues()
+        for place, text in enumerate((secret or "", *headers.values(), *fields.values())):
+            values.learn(place, text)
+        return Carried(headers=headers, body=body, values=values)
 
 
 def resolve_secrets(templates: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:

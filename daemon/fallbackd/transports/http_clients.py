@@ -42,10 +42,13 @@ class Clients:
     def __init__(self) -> None:
         self._clients: dict[tuple[object, ...], httpx2.AsyncClient] = {}
 
-    def find(self, url: str, tls: Tls | None) -> "httpx2.AsyncClient":
+    def find(
+        self, url: str, tls: Tls | None, *, keeps_connections: bool = True
+    ) -> "httpx2.AsyncClient":
         """
         Args:
             url: What shall be asked: on loopback even a proxy that cannot be used does not matter.
+            keeps_connections: False: each request leaves over a connection of its own.
 
         Raises:
             TlsFiles: A certificate or key that cannot be read.
@@ -55,13 +58,15 @@ class Clients:
 
         is_direct = bool(_LOOPBACK.match(url))
         has_tls = not url.lower().startswith("http://")
-        key = (is_direct, has_tls, tls, *_stamps(tls))
+        key = (keeps_connections, is_direct, has_tls, tls, *_stamps(tls))
         client = self._clients.get(key)
         if client is None:
             client = self._clients[key] = httpx2.AsyncClient(
                 # No bound on connections: the engine bounds attempts, and a bound here would
                 # make one attempt wait for another's slow stream.
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8),
+                limits=httpx2.Limits(
+                    max_connections=None, max_keepalive_connections=8 if keeps_connections else 0
+                ),
                 follow_redirects=False,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 # Loading the certificates of the machine takes longer than a call on loopback.

@@ -20,9 +20,11 @@ from fallbackd.core.exchange import (
     NoAnswer,
     NotStarted,
 )
+from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.clock import Clock
 from fallbackd.transports import http_record
 from fallbackd.transports.http_clients import CLOSE_LIMIT_S, Clients, TlsFiles
+from fallbackd.transports.http_route import Route
 from fallbackd.transports.output_log import OutputLog
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 WRITE_LIMIT_S = 60.0
 FAREWELL_S = 2.0
 """Servers end a stream within a packet of its last event; some never do."""
+
+CLOSED_BEFORE_S = 5.0
+"""A request that met a closing connection fails within a packet's way; a later end is an answer."""
 
 _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
 """Headers of a response that are nobody's evidence and may be a login."""
@@ -41,11 +46,11 @@ class Carried(Struct, frozen=True, kw_only=True):
 
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    secrets: tuple[str, ...] = ()
-    """Texts that no message may hold, the shortest first."""
+    values: SecretValues = field(default_factory=SecretValues)
+    """The secrets in it, which a provider may echo in any form."""
 
     def __repr__(self) -> str:
-        return f"Carried(<{len(self.secrets)} secrets>)"
+        return f"Carried({self.values!r})"
 
 
 class Line:
@@ -82,6 +87,7 @@ class HttpRunning:
         self._directory = directory
         self._log = OutputLog(directory)
         self._ends = _Ends(call.ends_with)
+        self._mask = _Mask(carried.values)
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self._exit: Exit | None = problem
@@ -130,12 +136,11 @@ class HttpRunning:
                 while not ended and not broken:
                     data, broken = await self._next(body)
                     ended = data is None
-                    if data is None:
-                        continue
                     room = self._call.max_bytes - size
-                    if len(data) > room:
+                    if data is not None and len(data) > room:
                         data, broken = data[:room], "BodyTooLong"
-                    size += len(data)
+                    size += len(data or b"")
+                    data = self._mask.end() if data is None else self._mask.feed(data)
                     if data:
                         chunk = Chunk("http", data, self._clock.now())
                         self._log.write(chunk)
@@ -170,7 +175,7 @@ class HttpRunning:
         return HttpResponse(
             status=response.status_code,
             headers={
-                name.lower(): value
+                name.lower(): self._carried.values.conceal(value)
                 for name, value in response.headers.items()
                 if name.lower() not in _SECRET_ANSWERS
             },
@@ -180,48 +185,51 @@ class HttpRunning:
         )
 
     async def _send(self) -> "httpx2.Response | NoAnswer":
-        import httpx2
-
-        call = self._call
-        failed: Exception | None = None
         with anyio.CancelScope() as self._scope:
             if self._stopped:
                 self._scope.cancel()
-            try:
-                client = self._line.clients.find(call.url, call.tls)
-                request = client.build_request(
-                    call.method,
-                    call.url,
-                    headers={**call.headers, **self._carried.headers},
-                    content=self._carried.body,
-                    timeout=httpx2.Timeout(
-                        connect=call.connect_timeout_s,
-                        read=call.read_timeout_s,
-                        write=WRITE_LIMIT_S,
-                        pool=call.connect_timeout_s,
-                    ),
-                )
-                return await client.send(request, stream=True)
-            # ValueError: header values that are no ASCII, proxies that are no URL.
-            # ImportError: a SOCKS proxy without the package for it.
-            except (
-                httpx2.HTTPError,
-                httpx2.InvalidURL,
-                ValueError,
-                ImportError,
-                TlsFiles,
-            ) as error:
-                failed = error
-        if failed is None:
-            return NoAnswer(
-                exception="Cancelled", text="stopped", at=self._clock.now(), stopped=True
+            answer = await self._send_over(keeps_connections=True)
+            if answer is None:
+                # Other kept connections may be closing too: this one is new for certain.
+                answer = await self._send_over(keeps_connections=False)
+            assert answer is not None
+            return answer
+        return NoAnswer(exception="Cancelled", text="stopped", at=self._clock.now(), stopped=True)
+
+    async def _send_over(self, *, keeps_connections: bool) -> "httpx2.Response | NoAnswer | None":
+        """The head of the answer; None: the server had closed the kept connection that it met."""
+        import httpx2
+
+        call, route = self._call, Route()
+        sent_at = anyio.current_time()
+        request: httpx2.Request | None = None
+        try:
+            client = self._line.clients.find(
+                call.url, call.tls, keeps_connections=keeps_connections
             )
-        return NoAnswer(
-            exception=type(failed).__name__,
-            text=self._told(failed),
-            at=self._clock.now(),
-            stopped=self._stopped,
-        )
+            request = client.build_request(
+                call.method,
+                call.url,
+                headers={**call.headers, **self._carried.headers},
+                content=self._carried.body,
+                timeout=httpx2.Timeout(
+                    connect=call.connect_timeout_s,
+                    read=call.read_timeout_s,
+                    write=WRITE_LIMIT_S,
+                    pool=call.connect_timeout_s,
+                ),
+                extensions={"trace": route.hear},
+            )
+            return await client.send(request, stream=True)
+        # ValueError: header values that are no ASCII, proxies that are no URL.
+        # ImportError: a SOCKS proxy without the package for it.
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, ImportError, TlsFiles) as error:
+            is_early = anyio.current_time() - sent_at < CLOSED_BEFORE_S
+            if keeps_connections and route.is_reused and is_early and _is_closed(error):
+                return None
+            proxy = None if request is None else route.proxy_problem(error, request)
+            name, text = proxy or (type(error).__name__, self._told(error))
+            return NoAnswer(exception=name, text=text, at=self._clock.now(), stopped=self._stopped)
 
     async def _next(self, body: AsyncIterator[bytes]) -> tuple[bytes | None, str]:
         """The next piece, or None at the end; and the name of what broke the body off, if so."""
@@ -247,9 +255,35 @@ class HttpRunning:
             # Quotes the header that it refuses, which may be the key.
             return "the request could not be written: a header has characters that HTTP forbids"
         text = str(error) or str(error.__cause__ or "")
-        for secret in reversed(self._carried.secrets):
-            text = text.replace(secret, "[redacted]")
-        return text
+        return self._carried.values.conceal(text)
+
+
+class _Mask:
+    """Hides the secrets of the request in what is answered, wherever pieces of the body break."""
+
+    def __init__(self, values: SecretValues) -> None:
+        self._values = values
+        self._held = b""
+        """What may be the beginning of a secret."""
+
+    def feed(self, data: bytes) -> bytes:
+        data = self._values.mask(self._held + data)
+        begun = self._values.begun_at_end(data)
+        self._held = data[len(data) - begun :]
+        return data[: len(data) - begun]
+
+    def end(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+
+def _is_closed(error: Exception) -> bool:
+    """Whether a connection ended before the first byte of an answer."""
+    import httpx2
+
+    if isinstance(error, httpx2.RemoteProtocolError):
+        return "without sending a response" in str(error)
+    return isinstance(error, httpx2.ReadError | httpx2.WriteError)
 
 
 class _Ends:
