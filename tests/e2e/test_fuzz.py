@@ -1,7 +1,9 @@
 """A short run of what `make soak` does for ten minutes."""
 
+import pytest
 from tests.soak import fuzz
 
 
+@pytest.mark.timeout(3600)  # the limits are in it
 def test_a_thousand_peers_that_misbehave_leave_nothing_behind() -> None:
     assert fuzz.run(15.0, enough_s=15.0) == 0

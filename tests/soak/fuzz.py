@@ -1,8 +1,9 @@
 """
 A thousand peers that misbehave, beside some that do not, against one real daemon.
 
-Shown is: it does not crash, nobody who behaves waits for long, and when the thousand are gone the
-daemon has as many descriptors as before, and its memory is back within a tenth.
+It does not crash, well-behaved clients are served, and after each round, when the thousand have
+left, the daemon has as many descriptors as before. Its memory stops growing: fragmentation depends
+on the highest load so far, so the last round is compared with the highest of the first half.
 """
 
 import random
@@ -19,7 +20,7 @@ import anyio
 import anyio.abc
 from tests.soak.frames import broken, frames_of
 from tests.support.agents import ECHO, backend_script
-from tests.support.daemon import HANG_S, Daemon, running
+from tests.support.daemon import Daemon, running
 
 from fallbackd_client.aio import AsyncClient
 
@@ -27,11 +28,14 @@ CONNECTIONS = 1000
 CLIENTS = 6
 ENOUGH_S = 600.0
 """For so long the peers misbehave in a whole run; a shorter one says that it was."""
+ROUNDS = 6
 MEMORY_GROWTH = 0.10
 DESCRIPTORS = 2048
 ACTIVE = 40
 """So many of the thousand send at a time; the others are there, and in the way."""
 HOLD_S = 1.0
+SERVED_S = 300.0
+"""A well-behaved client that waits for longer is not served; the machine may be a busy one."""
 SETTLE_S = 5.0
 """After this the daemon has given back what it needs no more."""
 WORK = {"prompt": "x", "backend": "echo", "session": "well", "wait": "finished"}
@@ -63,7 +67,7 @@ class Fuzz:
         async with anyio.create_task_group() as tasks:
             for _ in range(CONNECTIONS):
                 tasks.start_soon(self._misbehave)
-            with anyio.move_on_after(HANG_S):
+            with anyio.move_on_after(SERVED_S):
                 await self.all_open.wait()
             self.all_open.set()
             self.until = time.monotonic() + seconds
@@ -107,10 +111,10 @@ class Fuzz:
             self.done[way.__name__] += 1
 
     async def _behave(self, number: int) -> None:
-        async with AsyncClient(self.daemon.socket, timeout_s=HANG_S) as client:
+        async with AsyncClient(self.daemon.socket, timeout_s=SERVED_S) as client:
             while not self.is_over:
                 began = time.monotonic()
-                with anyio.fail_after(HANG_S):
+                with anyio.fail_after(SERVED_S):
                     await client.call("daemon.ping")
                     await client.call("status")
                     if number == 0:
@@ -184,7 +188,7 @@ def memory_kib(pid: int) -> int:
 
 async def settled(daemon: Daemon) -> tuple[int, int]:
     """Descriptors and memory, once the last connection is gone."""
-    with anyio.fail_after(HANG_S):
+    with anyio.fail_after(SERVED_S):
         while (await daemon.client.call("status"))["daemon"]["connections"] > 1:
             await anyio.sleep(0.05)
     await anyio.sleep(SETTLE_S)
@@ -196,31 +200,34 @@ async def fuzz(seconds: float, seed: int, place: Path) -> list[str]:
     wrong: list[str] = []
     async with running(place, backend_script(place / "bin", "echo", ECHO)) as daemon:
         pid = daemon.pid
-        warm = Fuzz(daemon, seed)
-        await warm.rage(seconds * 0.35)  # what is allocated once is allocated now
-        fds_before, kib_before = await settled(daemon)
-        main = Fuzz(daemon, seed + 1)
-        await main.rage(seconds * 0.65)
-        fds_after, kib_after = await settled(daemon)
-        done = warm.done + main.done
-        waits_s = sorted(main.waits_s)
-        print(f"fuzz: {sum(done.values())} connections, {main.most_open} open at once")
+        rounds: list[Fuzz] = []
+        fds: list[int] = []
+        kib: list[int] = []
+        for number in range(ROUNDS):
+            rounds.append(Fuzz(daemon, seed + number))
+            await rounds[-1].rage(seconds / ROUNDS)
+            count, size = await settled(daemon)
+            fds.append(count)
+            kib.append(size)
+        done = sum((one.done for one in rounds), Counter[str]())
+        waits_s = sorted(wait_s for one in rounds for wait_s in one.waits_s)
+        most_open = min(one.most_open for one in rounds)
+        print(f"fuzz: {sum(done.values())} connections, {most_open} open at once")
         print("fuzz: " + ", ".join(f"{count} {name}" for name, count in sorted(done.items())))
         print(
             f"fuzz: {len(waits_s)} rounds of well-behaved clients,"
             f" median {statistics.median(waits_s) * 1000:.0f} ms,"
             f" longest {waits_s[-1] * 1000:.0f} ms"
         )
-        print(f"fuzz: descriptors {fds_before} before, {fds_after} after")
-        growth = kib_after / kib_before - 1
-        print(f"fuzz: memory {kib_before} KiB before, {kib_after} KiB after ({growth:+.1%})")
+        print(f"fuzz: descriptors after each round: {', '.join(map(str, fds))}")
+        print(f"fuzz: KiB after each round: {', '.join(map(str, kib))}")
         if daemon.process is None or daemon.process.poll() is not None or daemon.pid != pid:
             wrong.append("the daemon has ended")
-        if fds_after > fds_before:
-            wrong.append(f"{fds_after - fds_before} descriptors were not given back")
-        if max(warm.most_open, main.most_open) < CONNECTIONS:
-            wrong.append(f"only {main.most_open} connections were open at once")
-        if growth > MEMORY_GROWTH:
+        if fds[-1] > fds[0]:
+            wrong.append(f"{fds[-1] - fds[0]} descriptors were not given back")
+        if most_open < CONNECTIONS:
+            wrong.append(f"only {most_open} connections were open at once")
+        if (growth := kib[-1] / max(kib[: ROUNDS // 2]) - 1) > MEMORY_GROWTH:
             wrong.append(f"memory has grown by {growth:.1%}")
         for word in ("Traceback", "rpc.failed", "connection.failed"):
             if word in daemon.log():
