@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fallbackd_client import Client, ClientError, RpcError
-from fallbackd_client.wire.codes import REFUSED, UNKNOWN_ID, WAIT_OVER
+from fallbackd_client.wire.codes import REFUSED, UNKNOWN_ID
 
 logger = logging.getLogger("delegation-agent")
 
@@ -431,7 +431,7 @@ def _execute(
         return _result(_call("delegate", **params, wait="accepted"))
     # Not `settled`: a first line of output may be that of a platform that is about to fail.
     wait_s = min(float(delay_s), MAX_WAIT_S)
-    found = _waited("delegate", **params, wait="finished", wait_s=wait_s)
+    found = _call("delegate", **params, wait="finished", wait_s=wait_s)
     return _result(_followed(found, wait_s))
 
 
@@ -445,18 +445,8 @@ def _followed(found: Json, wait_s: float) -> Json:
         if found["state"] not in GOING_ON or not (is_between or is_new):
             break
         known = len(attempts)
-        found = _waited("delegation.wait", delegation=found["delegation"], timeout_s=wait_s)
+        found = _call("delegation.wait", delegation=found["delegation"], timeout_s=wait_s)
     return found
-
-
-def _waited(method: str, **params: Any) -> Json:
-    """The delegation at its end, or as it is when the wait is over."""
-    try:
-        return _call(method, **params)
-    except RpcError as error:
-        if error.code != WAIT_OVER or not isinstance(error.data, Mapping):
-            raise
-        return _call("delegation.get", delegation=error.data["delegation"])
 
 
 def _result(found: Json) -> Json:
@@ -473,7 +463,7 @@ def _result(found: Json) -> Json:
         "fallback_reason": found["fallback_reason"],
         "original_log_path": attempts[0]["log_path"] if is_reactive and attempts else None,
         "log_path": found["log_path"],
-        "tmux_window": None,
+        "tmux_window": found["tmux_window"],
         "warnings": found["warnings"],
     }
     if found["text"] is not None:

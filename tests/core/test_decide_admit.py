@@ -88,11 +88,70 @@ def test_the_same_request_again_is_the_same_delegation() -> None:
 
 def test_a_session_runs_one_delegation_until_its_answer() -> None:
     play = Playbook(AB).when(delegate("d1", session="s", backend="a"))
-    assert rejected(play.when(delegate("d2", session="s", backend="b"))) == "busy"
+    assert rejected(play.when(delegate("d2", session="s", backend="b", queue=False))) == "busy"
     play.when(failed("d1.1", fail(Reason.AUTH)))
-    assert rejected(play.when(delegate("d2", session="s", backend="b"))) == "busy"
+    assert rejected(play.when(delegate("d2", session="s", backend="b", queue=False))) == "busy"
     play.when(succeeded("d1.2"), delegate("d3", session="s", backend="b"))
     assert rejected(play) is None
+
+
+def test_work_waits_in_turn_for_a_session_that_is_in_use() -> None:
+    play = Playbook(AB).when(delegate("d1", session="s", backend="a"))
+    play.when(delegate("d2", session="s", backend="b"), delegate("d3", session="s", backend="c"))
+    play.then(starts("d1.1", "a"))
+    assert [play.delegation(one).blocked_by for one in ("d2", "d3")] == ["d1", "d1"]
+    assert play.session("s").running == "d1"
+    play.when(succeeded("d1.1")).then(answers("d1"), starts("d2.1", "b"))
+    assert play.delegation("d3").blocked_by == "d2"
+    assert (play.session("s").running, play.session("s").original) == ("d2", "b")
+    play.when(cancel("d2"), failed("d2.1", fail(Reason.CANCELLED))).then_whatever()
+    assert play.delegation("d3").running is not None
+
+
+@pytest.mark.parametrize(("first", "second"), [("/w", "/w"), ("/w/x", "/w"), ("/w", "/w/x")])
+def test_work_waits_in_turn_for_a_directory_that_is_in_use(first: str, second: str) -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd=first))
+    play.when(delegate("d2", backend="b", cwd=second), delegate("d3", backend="c", cwd=second))
+    play.then(starts("d1.1", "a"))
+    assert [play.delegation(one).state for one in ("d2", "d3")] == ["queued", "queued"]
+    play.when(succeeded("d1.1")).then(answers("d1"), starts("d2.1", "b"))
+    play.when(succeeded("d2.1")).then(answers("d2"), starts("d3.1", "c"))
+
+
+def test_work_that_waits_for_a_directory_keeps_no_place_from_others() -> None:
+    play = Playbook(policy_of("a", max_running=2)).when(delegate("d1", backend="a", cwd="/w"))
+    play.when(delegate("d2", backend="a", cwd="/w"), delegate("d3", backend="a", cwd="/v"))
+    play.then(starts("d1.1", "a"), starts("d3.1", "a"))
+
+
+def test_blocked_work_is_cancelled_and_meets_its_deadline() -> None:
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w"))
+    play.when(delegate("d2", backend="a", cwd="/w"))
+    play.when(delegate("d3", backend="a", cwd="/w", timeout_s=5)).then_whatever()
+    play.when(cancel("d2")).then(answers("d2"))
+    play.at(5).then(answers("d3"))
+    assert play.delegation("d3").state == "failed"
+
+
+def test_nested_work_waits_for_a_directory_of_others_for_a_bounded_time() -> None:
+    """Else two that work inside each other's attempts could wait for each other for ever."""
+    play = Playbook(AB).when(delegate("d1", backend="a", cwd="/v"))
+    play.when(delegate("d2", backend="b", cwd="/w"))
+    play.when(delegate("k", backend="a", cwd="/w", parent="d1", mode="interactive"))
+    play.then(starts("d1.1", "a"), starts("d2.1", "b"))
+    assert play.delegation("k").blocked_by == "d2"
+    play.at(AB.wait_threshold_s("interactive")).then(answers("k"))
+    assert play.delegation("k").state == "refused"
+    assert "in use by d2" in (play.delegation("k").message or "")
+
+
+def test_nested_work_goes_before_what_waits_for_its_parent() -> None:
+    play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"))
+    play.when(delegate("z", backend="b", cwd="/w"))
+    play.when(delegate("k", backend="c", cwd="/w", parent="p"))
+    play.then(starts("p.1", "a"), starts("k.1", "c"))
+    inside = delegate("n", backend="c", session="s-p", parent="p")
+    assert rejected(play.when(inside)) == "busy"
 
 
 def test_a_daemon_that_drains_takes_nothing_new() -> None:
@@ -121,7 +180,7 @@ def test_one_writer_per_directory_and_what_is_in_it(
     first: str, second: str, kind: str | None
 ) -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", cwd=first))
-    assert rejected(play.when(delegate("d2", backend="a", cwd=second))) == kind
+    assert rejected(play.when(delegate("d2", backend="a", cwd=second, queue=False))) == kind
 
 
 @pytest.mark.parametrize(
@@ -204,7 +263,7 @@ def test_an_answer_is_not_taken_while_another_one_writes_there(choice: str) -> N
     assert rejected(play.when(choose("d2.q1", "skip"))) is None
     play.when(succeeded("d3.1")).then_whatever()
     assert rejected(play.when(choose("d1.q1", choice))) is None
-    assert rejected(play.when(delegate("d4", backend="c", cwd="/w"))) == "workspace"
+    assert rejected(play.when(delegate("d4", backend="c", cwd="/w", queue=False))) == "workspace"
 
 
 def test_of_two_that_ask_for_one_directory_only_one_is_let_go_on() -> None:
@@ -232,7 +291,7 @@ def test_who_asks_after_files_were_changed_keeps_the_directory_and_says_how_to_g
     play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", on_partial="ask"))
     play.when(failed("d1.1", fail(Reason.RATE_LIMIT), effects="seen"))
     assert play.delegation("d1").state == "awaiting_answer"
-    assert rejected(play.when(delegate("d2", backend="c", cwd="/w"))) == "workspace"
+    assert rejected(play.when(delegate("d2", backend="c", cwd="/w", queue=False))) == "workspace"
     rejection = play.decision.rejection
     assert rejection is not None
     assert "`fallbackd-client answer d1.q1 CHOICE`" in rejection.message
@@ -244,7 +303,7 @@ def test_a_call_over_http_holds_no_directory_and_waits_for_none() -> None:
     play.when(delegate("d1", backend="h", cwd="/w"), delegate("d2", backend="c", cwd="/w"))
     play.when(delegate("d3", backend="h", cwd="/w"))
     play.then(starts("d1.1", "h"), starts("d2.1", "c"), starts("d3.1", "h"))
-    mixed = delegate("d4", backend="h", chain=(entry("c"),), cwd="/w")
+    mixed = delegate("d4", backend="h", chain=(entry("c"),), cwd="/w", queue=False)
     assert rejected(play.when(mixed)) == "workspace"
 
 
@@ -282,7 +341,7 @@ def test_nesting_has_a_bound() -> None:
 def test_strangers_still_wait_for_the_directory_of_a_family() -> None:
     play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"))
     play.when(delegate("k", backend="a", cwd="/w/x", parent="p"))
-    assert rejected(play.when(delegate("z", backend="a", cwd="/w/x"))) == "workspace"
+    assert rejected(play.when(delegate("z", backend="a", cwd="/w/x", queue=False))) == "workspace"
 
 
 # --- places on the host ------------------------------------------------------------------------
@@ -475,7 +534,7 @@ def test_an_ended_session_is_gone_and_starts_anew() -> None:
 def test_work_of_an_ended_session_holds_it_until_the_answer_and_does_not_bring_it_back() -> None:
     play = Playbook(AB).when(delegate("d1", session="s", backend="a"))
     play.when(SessionEnded(session=SessionId("s")))
-    assert rejected(play.when(delegate("d2", session="s", backend="a"))) == "busy"
+    assert rejected(play.when(delegate("d2", session="s", backend="a", queue=False))) == "busy"
     play.when(failed("d1.1", fail(Reason.AUTH))).when(succeeded("d1.2"))
     assert play.delegation("d1").state == "succeeded"
     assert play.memory.mirror.session(SessionId("s")) is None
@@ -506,7 +565,10 @@ def test_an_attempt_of_an_earlier_daemon_is_looked_for_and_keeps_what_it_holds()
     assert (order.attempt, order.taken_up, order.was_started) == ("d1.1", True, True)
     assert play.health("a").trial is not None
     assert play.session("s").running == "d1"
-    assert rejected(play.when(delegate("d2", session="t", backend="b", cwd="/w"))) == "workspace"
+    assert (
+        rejected(play.when(delegate("d2", session="t", backend="b", cwd="/w", queue=False)))
+        == "workspace"
+    )
     play.then_whatever()
     play.when(failed("d1.1", fail(Reason.AUTH))).then(starts("d1.2", "b"))
     assert play.health("a").trial is None
@@ -701,7 +763,9 @@ def test_nested_work_that_waits_is_cancelled_with_its_parent() -> None:
 
 def test_what_comes_from_an_attempt_that_has_ended_is_not_started() -> None:
     play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"), started("p.1"), cancel("p"))
-    assert rejected(play.when(delegate("k", backend="c", cwd="/w", parent="p"))) == "busy"
+    assert (
+        rejected(play.when(delegate("k", backend="c", cwd="/w", parent="p", queue=False))) == "busy"
+    )
     play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"), started("p.1"))
     play.when(failed("p.1", fail(Reason.AUTH)), started("p.2"))
     late = delegate("k", backend="c", cwd="/w", parent="p", parent_attempt=AttemptId("p.1"))

@@ -560,6 +560,8 @@ class Laws(RuleBasedStateMachine):
             if one.state == "waiting":
                 below = [each for each in self.world.peek().active.values() if each.parent]
                 assert one.delegation in wakes or one.delegation in {e.parent for e in below}
+            elif one.blocked_by is not None:
+                assert one.blocked_by in self.world.peek().active
             elif one.state == "queued":
                 assert self.world.attempts
 

@@ -60,14 +60,14 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     ),
     "one writer in a directory": (
         2,
-        "fallbackd.core.decide_admit.workspace_holder",
-        lambda draft, event, parent: None,
+        "fallbackd.core.workspaces._overlap",
+        lambda one, other: False,
         "one_family_writes",
     ),
     "one delegation in a session": (
         4,
-        "fallbackd.core.draft.Draft.holder_of",
-        lambda draft, session: None,
+        "fallbackd.core.workspaces._shares_session",
+        lambda one, other: False,
         "a_session_is_held",
     ),
     "what was asked for inside an attempt ends with it": (

@@ -32,6 +32,7 @@ def one_family_writes_in_a_directory(active: Active) -> None:
         for one in active.values()
         if one.cwd
         and one.permissions != "read"
+        and one.blocked_by is None
         and (one.question is None or any(each.effects != "none" for each in one.attempts))
     ]
     for one in writers:
@@ -55,6 +56,9 @@ def a_session_is_held_exactly_while_its_work_is_unfinished(
 ) -> None:
     holders: dict[str, str] = {}
     for one in active.values():
+        if one.blocked_by is not None:
+            assert one.running is None, one
+            continue
         assert one.session not in holders, one
         holders[one.session] = one.delegation
     for session in sessions:

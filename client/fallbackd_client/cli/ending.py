@@ -9,8 +9,6 @@ from fallbackd_client.cli.output import emit_json, note, style_of, warnings_of
 from fallbackd_client.cli.progress import Progress
 from fallbackd_client.cli.render import clean, one_line
 from fallbackd_client.cli.views import failure_line, question_view, refusal
-from fallbackd_client.errors import RpcError
-from fallbackd_client.wire.codes import WAIT_OVER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,12 +30,8 @@ def wait_for(
     if wait_s is not None:
         params["timeout_s"] = wait_s
     with Progress(client.path, dict(accepted), sys.stderr):
-        try:
-            return client.call("delegation.wait", params), False
-        except RpcError as error:
-            if error.code != WAIT_OVER:
-                raise
-    return client.call("delegation.get", {"delegation": accepted["delegation"]}), True
+        found: dict[str, Json] = client.call("delegation.wait", params)
+    return found, bool(found.get("wait_over"))
 
 
 def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) -> int:

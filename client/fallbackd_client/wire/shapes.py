@@ -181,6 +181,10 @@ class Delegation(Struct, frozen=True, kw_only=True):
     model: str | None = None
     parent: str | None = None
     """The delegation from inside which this one was asked for."""
+    blocked_by: str | None = None
+    """The delegation whose session or directory this one waits for."""
+    wait_over: bool = False
+    """The time that the caller wanted to wait is over; the work is as `state` says."""
     warnings: tuple[str, ...] = ()
 
 

@@ -287,6 +287,7 @@ def ask(
     )
     draft.put_delegation(asking)
     draft.put_session(session)
+    draft.wake_waiting()  # others may work in its directory meanwhile
     draft.note(
         "question.opened",
         asking,

@@ -2,13 +2,13 @@
 
 from msgspec import structs
 
+from fallbackd.core.blocking import block, take_session
 from fallbackd.core.chain import candidates_for, find_role
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.ends import end
 from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
-from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import TMUX_SESSION, Entry
 from fallbackd.core.resolution import tried_key
 from fallbackd.core.role_rules import rules_for
@@ -16,7 +16,7 @@ from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Decision, Delegation, Rejection, RejectionKind, Session
 from fallbackd.core.stopping import stop_below, stopping
 from fallbackd.core.walk import BY_CALLER, walk
-from fallbackd.core.workspaces import may_write, why_in_use, workspace_holder
+from fallbackd.core.workspaces import blocker, why_blocked
 
 
 def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
@@ -56,16 +56,6 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     asked = candidates if event.failover else candidates[:1]
     if (rejected := _too_large(draft, event, asked)) is not None:
         return rejected
-    # The unfinished work holds the session, also one that was ended meanwhile.
-    holding = draft.holder_of(event.session)
-    if holding is not None:
-        return _reject(
-            draft,
-            "busy",
-            f"session {event.session!r} is busy with {holding}; "
-            "wait for it, cancel it, or use another session",
-            delegation=holding,
-        )
     parent = None if event.parent is None else snapshot.active.get(event.parent)
     if parent is not None and not _is_inside(event, parent):
         return _reject(
@@ -86,13 +76,7 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     too_much = _too_much(draft, event)
     if too_much is not None:
         return too_much
-    holder = workspace_holder(draft, event, parent) if may_write(policy, candidates) else None
-    if holder is not None:
-        return _reject(
-            draft, "workspace", why_in_use(event.cwd, holder), delegation=holder.delegation
-        )
     requested = candidates[0].backend
-    session = _session_for(draft, event, session, requested)
     deadline_at = None
     timeout_s = event.timeout_s if event.timeout_s is not None else policy.defaults.timeout_s
     if timeout_s is not None:
@@ -170,12 +154,18 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         differs_from=rules.differs_from,
         question_timeout_s=rules.question_timeout_s,
     )
+    by = blocker(draft, delegation)
+    if by is not None and (not event.queue or by.delegation == event.parent):
+        kind: RejectionKind = "busy" if by.session == event.session else "workspace"
+        return _reject(draft, kind, why_blocked(delegation, by), delegation=by.delegation)
     if tmux_window is not None:
         most = policy.defaults.tmux_windows
         draft.effects.append(OpenWindow(delegation=event.delegation, most=most))
     draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
-    draft.put_session(session)  # held from now on, also while the work waits for its place
-    walk(draft, delegation, session, event="accepted")
+    if by is not None:
+        block(draft, delegation, by)
+    else:
+        walk(draft, delegation, take_session(draft, delegation), event="accepted")
     if deadline_at is not None:
         draft.effects.append(
             WakeAt(at=deadline_at, delegation=delegation.delegation, purpose="deadline")
@@ -267,40 +257,6 @@ def _no_candidates(event: DelegateRequested) -> str:
 
 def _reject(draft: Draft, kind: RejectionKind, message: str, **data: object) -> Decision:
     return Decision(rejection=Rejection(kind=kind, message=message, data=dict(data)))
-
-
-def _session_for(
-    draft: Draft, event: DelegateRequested, session: Session | None, first: BackendId
-) -> Session:
-    now = draft.now
-    if session is None:
-        return Session(
-            session=event.session,
-            role=event.role,
-            original=first,
-            current=first,
-            running=event.delegation,
-            created_at=now,
-            last_used_at=now,
-        )
-    if event.backend is not None and event.backend != session.original:
-        # The caller chose another backend: that is its original from now on.
-        session = structs.replace(
-            session,
-            original=first,
-            current=first,
-            current_model=None,
-            answered_by=None,
-            depth=0,
-            notices_sent=(),
-            hops=(),
-            recovered_announced=False,
-        )
-    elif event.backend is not None and session.current != session.original:
-        session = structs.replace(
-            session, current=first, current_model=None, answered_by=None, depth=0
-        )
-    return structs.replace(session, running=event.delegation, role=event.role or session.role)
 
 
 def cancel_requested(draft: Draft, event: CancelRequested) -> Decision:

@@ -85,7 +85,8 @@ class Draft:
     def holder_of(self, session: SessionId) -> DelegationId | None:
         """The unfinished delegation that holds a session."""
         active = self.snapshot.active.values()
-        return next((one.delegation for one in active if one.session == session), None)
+        held = (one.delegation for one in active if one.session == session and not one.blocked_by)
+        return next(held, None)
 
     def put_health(self, health: Health) -> None:
         if self.health.get(health.scope) == health:

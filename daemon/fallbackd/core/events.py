@@ -30,12 +30,14 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     failover: bool = True
     on_partial: Literal["continue", "ask", "fail"] | None = None
     permissions: Literal["read", "workspace", "full"] = "workspace"
+    queue: bool = True
+    """Whether to wait for a session or a directory that is in use; False: refused at once."""
     parent: DelegationId | None = None
     parent_attempt: AttemptId | None = None
+    """The attempt from inside which it comes; None: the one that runs."""
     client: str | None = None
     has_tmux: bool = False
     """The program is there."""
-    """The attempt from inside which it comes; None: the one that runs."""
     prompt_tokens: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
     allow_metered: bool = False

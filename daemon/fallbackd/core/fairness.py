@@ -26,9 +26,7 @@ def free_places(active: Active, max_running: int) -> int:
 
 def turns(active: Active) -> list[DelegationId]:
     """Those that wait for a place, in the order in which they get one."""
-    return _in_turn(
-        active, (one for one in active.values() if one.state == "queued" and one.running is None)
-    )
+    return _in_turn(active, (one for one in active.values() if _waits_for_place(one)))
 
 
 def has_place(active: Active, one: Delegation, max_running: int) -> bool:
@@ -44,8 +42,12 @@ def has_place(active: Active, one: Delegation, max_running: int) -> bool:
     before = active.get(one.delegation)
     if before is not None and before.running is not None:
         return True  # it has its place, and goes on with the next attempt
-    queued = [other for other in others.values() if other.state == "queued" and not other.running]
+    queued = [other for other in others.values() if _waits_for_place(other)]
     return not queued or one.delegation in _in_turn(others, [*queued, one])[:free]
+
+
+def _waits_for_place(one: Delegation) -> bool:
+    return one.state == "queued" and one.running is None and one.blocked_by is None
 
 
 def _in_turn(active: Active, waiting: Iterable[Delegation]) -> list[DelegationId]:

@@ -175,6 +175,8 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """A sentence for people about how it ended."""
     retry_at: float | None = None
     waiting: Waiting | None = None
+    blocked_by: DelegationId | None = None
+    """It waits for this one to leave its session or its directory, and holds neither yet."""
     phase: str | None = None
     last_activity_at: float | None = None
     usage: Usage = Usage()

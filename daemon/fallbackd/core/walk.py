@@ -7,6 +7,7 @@ A hop is a move after a started attempt and counts; a candidate that is skipped 
 from msgspec import structs
 
 from fallbackd.core.asking import at_outage, forbidden_all, keeps_asking, rests
+from fallbackd.core.blocking import is_still_blocked, take_session
 from fallbackd.core.chain import Choice, Request, Resolved
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
@@ -48,6 +49,11 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
     if deadline_at is not None and draft.now >= deadline_at:
         end_by_deadline(draft, delegation, session)
         return
+    if delegation.blocked_by is not None:
+        if is_still_blocked(draft, delegation, session):
+            return
+        delegation = structs.replace(delegation, blocked_by=None, waiting=None)
+        session = take_session(draft, delegation)
     if keeps_asking(draft, delegation, session):
         return
     if delegation.forced is not None and _start_forced(draft, delegation, session):

@@ -5,31 +5,42 @@ A directory is known by its path and by its identity: another name of it, after 
 a bind mount, is the same directory.
 
     admitted ── holds ──▶ asks, nothing done yet ── holds nothing ──▶ answered ── holds again
-                                                          └─ not taken while another one writes
+       └─ in use: blocked, holds nothing ── first come, first served ─┘      └─ not while in use
 """
 
+from msgspec import structs
+
 from fallbackd.core.draft import Draft
-from fallbackd.core.events import DelegateRequested
 from fallbackd.core.policy import HTTP_KINDS, IN_SESSION_KIND, Entry, Policy
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Delegation, Snapshot
 from fallbackd.core.stopping import below
 
 
-def workspace_holder(
-    draft: Draft, event: DelegateRequested, parent: Delegation | None
-) -> Delegation | None:
-    """Who writes in this directory, above it or below it. Readers hold nothing."""
-    if event.permissions == "read":
-        return None
-    return _holder(draft, event.cwd, event.cwd_ids, beside=_family(draft, parent))
+def blocker(draft: Draft, delegation: Delegation) -> Delegation | None:
+    """
+    The delegation that a new one has to wait for: it has the session or the directory, or came
+    earlier and waits for either too.
+    """
+    family = _family(draft, delegation)
+    for other in draft.snapshot.active.values():
+        if other.delegation == delegation.delegation:
+            continue
+        is_behind = delegation.parent is not None or _age(other) > _age(delegation)
+        if other.blocked_by is not None and is_behind:
+            continue  # nested work is part of work that has its place
+        if _shares_session(delegation, other):
+            return other
+        if other.delegation not in family and _meet(draft.policy, delegation, other):
+            return other
+    return None
 
 
 def writer_beside(draft: Draft, delegation: Delegation) -> Delegation | None:
     """Who writes in the directory of a delegation that has given it up while a person is asked."""
-    if _holds(draft.policy, delegation) or not _writes(draft.policy, delegation):
+    if _holds(draft.policy, delegation):
         return None
-    return _holder(draft, delegation.cwd, delegation.cwd_ids, beside=_family(draft, delegation))
+    return _holder(draft, delegation, beside=_family(draft, delegation))
 
 
 def writer_at(
@@ -41,28 +52,42 @@ def writer_at(
     Args:
         cwd_ids: Of its directory, seen now.
     """
-    if not _writes(policy, delegation):
-        return None
     draft = Draft(snapshot, policy, now=0.0)
     family = _family(draft, delegation) | {one.delegation for one in below(draft, delegation)}
-    return _holder(draft, delegation.cwd, cwd_ids, beside=family)
+    return _holder(draft, structs.replace(delegation, cwd_ids=cwd_ids), beside=family)
 
 
-def _holder(
-    draft: Draft, cwd: str, cwd_ids: tuple[str, ...], *, beside: set[str]
-) -> Delegation | None:
-    if not cwd or draft.policy.defaults.workspace_lock == "off":
-        return None
+def _holder(draft: Draft, delegation: Delegation, *, beside: set[str]) -> Delegation | None:
     for other in draft.snapshot.active.values():
-        if other.delegation in beside or not _holds(draft.policy, other):
+        if other.blocked_by is not None or other.delegation in beside:
             continue
-        if is_nested(cwd, other.cwd) or is_nested(other.cwd, cwd):
-            return other
-        if cwd_ids[:1] and cwd_ids[0] in other.cwd_ids:
-            return other
-        if other.cwd_ids[:1] and other.cwd_ids[0] in cwd_ids:
+        if _meet(draft.policy, delegation, other):
             return other
     return None
+
+
+def _shares_session(one: Delegation, other: Delegation) -> bool:
+    return one.session == other.session
+
+
+def _age(one: Delegation) -> tuple[float, str]:
+    return one.created_at, one.delegation
+
+
+def _meet(policy: Policy, delegation: Delegation, other: Delegation) -> bool:
+    """Whether both write in one directory, now or as soon as they begin."""
+    if policy.defaults.workspace_lock == "off" or not _writes(policy, delegation):
+        return False
+    writes = _writes if other.blocked_by is not None else _holds
+    return writes(policy, other) and _overlap(delegation, other)
+
+
+def _overlap(one: Delegation, other: Delegation) -> bool:
+    """Whether one works in the directory of the other or below it, by path or by identity."""
+    if is_nested(one.cwd, other.cwd) or is_nested(other.cwd, one.cwd):
+        return True
+    ours, theirs = one.cwd_ids, other.cwd_ids
+    return bool(ours and ours[0] in theirs) or bool(theirs and theirs[0] in ours)
 
 
 def _writes(policy: Policy, one: Delegation) -> bool:
@@ -71,7 +96,7 @@ def _writes(policy: Policy, one: Delegation) -> bool:
 
 def _holds(policy: Policy, one: Delegation) -> bool:
     """Whether nobody else may write where it works. What was begun there is not left to others."""
-    if one.is_ended or not _writes(policy, one):
+    if one.is_ended or one.blocked_by is not None or not _writes(policy, one):
         return False
     is_begun = any(each.effects != "none" or each.gone is False for each in one.attempts)
     return one.question is None or is_begun or one.running is not None or bool(one.unstopped)
@@ -100,15 +125,20 @@ def is_nested(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 
-def why_in_use(cwd: str, holder: Delegation) -> str:
-    """What to do about a directory that somebody else writes in."""
+def why_blocked(delegation: Delegation, by: Delegation) -> str:
+    """What is in use, by which delegation, and what to do about it."""
+    if delegation.session == by.session:
+        return (
+            f"session {delegation.session!r} is busy with {by.delegation}; "
+            "wait for it, cancel it, or use another session"
+        )
     what_to_do = "wait for it"
-    if (asked := holder.question) is not None:
+    if (asked := by.question) is not None:
         what_to_do = (
             f"it may have changed files there and asks {asked.question}: answer that "
             f"with `fallbackd-client answer {asked.question} CHOICE`"
         )
     return (
-        f"{cwd} is in use by {holder.delegation}; {what_to_do}, or set "
+        f"{delegation.cwd} is in use by {by.delegation}; {what_to_do}, or set "
         'workspace_lock = "off" if you isolate the work by yourself'
     )

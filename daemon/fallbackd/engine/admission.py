@@ -69,6 +69,7 @@ def admit(
         failover=work.failover,
         on_partial=work.on_partial,
         permissions=work.permissions,
+        queue=work.queue,
         parent=parent,
         parent_attempt=_parent_attempt(work, parent, seen),
         client=work.client,
@@ -87,7 +88,7 @@ def admit(
 def digest(work: NewWork) -> str:
     """A fingerprint of the parameters; how long somebody waits for the answer is none of them."""
     whole = msgspec.structs.asdict(work)
-    for name in ("wait", "wait_s", "request_id", "parent", "client"):
+    for name in ("wait", "queue", "request_id", "parent", "client"):
         del whole[name]
     for name in ("allow_metered", "differs_from"):
         if not whole[name]:

@@ -84,14 +84,14 @@ class Engine(Performer):
         except OSError as error:
             raise Draining(
                 f"no new work: {self.runs.root} cannot be written "
-                f"({error.strerror or error}); make room or mend the permissions",
+                f"({error.strerror or error}); make room or correct the permissions",
                 kind="store_unwritable",
             ) from error
         held = Held(work.prompt, work.env)
         self._held[event.delegation] = held
         accepted: Delegation | None = None
         try:
-            decision = await self._admitted(event, work)
+            decision = await self._admitted(event)
             accepted = _accepted(decision, event.delegation)
             if not accepted.is_ended:
                 self.workspaces.hold(accepted)
@@ -126,28 +126,15 @@ class Engine(Performer):
         is_same = isinstance(known, Delegation) and known.digest == digest(work)
         return known if is_same else None
 
-    async def _admitted(self, event: DelegateRequested, work: NewWork) -> Decision:
-        """A directory that is in use is waited for, as long as the threshold and the caller say."""
-        limit_s = self.settings.policy.wait_threshold_s(event.mode)
-        for bound_s in (event.timeout_s, work.wait_s, 0.0 if work.wait == "accepted" else None):
-            if bound_s is not None:
-                limit_s = min(limit_s, bound_s)
-        give_up_at = self.clock.now() + limit_s
-        while True:
-            freed = self._freed
-            await self.follow_workspaces()
-            try:
-                decision = await self.handle(event, must_keep=True)
-            except StoreUnwritable as error:
-                raise Draining(f"no new work: {error}", kind="store_unwritable") from error
-            rejection = decision.rejection
-            if rejection is None:
-                return decision
-            left_s = give_up_at - self.clock.now()
-            if rejection.kind != "workspace" or left_s <= 0:
-                raise Refused(rejection)
-            with anyio.move_on_after(left_s):
-                await freed.wait()
+    async def _admitted(self, event: DelegateRequested) -> Decision:
+        await self.follow_workspaces()
+        try:
+            decision = await self.handle(event, must_keep=True)
+        except StoreUnwritable as error:
+            raise Draining(f"no new work: {error}", kind="store_unwritable") from error
+        if decision.rejection is not None:
+            raise Refused(decision.rejection)
+        return decision
 
     async def finish_work(self, *, limit_s: float, stop_rest: bool = True) -> None:
         """Wait for the running work, then stop what is left, proven; or leave it as it is."""

@@ -62,7 +62,8 @@ def _hears(delegation: Delegation) -> bool:
     Whether a change elsewhere may put it further; a question is not answered by one, and whoever
     waits for a place is woken when there is one.
     """
-    return delegation.state == "waiting" or delegation.cancelling
+    is_blocked = delegation.blocked_by is not None
+    return delegation.state == "waiting" or is_blocked or delegation.cancelling
 
 
 class Held:

@@ -48,8 +48,8 @@ class NewWork(Struct, frozen=True, kw_only=True):
     model: str | None = None
     mode: Literal["interactive", "batch"] | None = None
     wait: Literal["accepted", "settled", "finished"] = "settled"
-    wait_s: float | None = None
-    """How long the caller waits, also for a directory that is in use."""
+    queue: bool = True
+    """Whether to wait for a session or a directory that is in use; False: refused at once."""
     timeout_s: float | None = None
     request_id: str | None = None
     failover: bool = True

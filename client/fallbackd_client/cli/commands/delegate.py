@@ -7,6 +7,7 @@ import os
 import sys
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import UsageError, emit_json, note
 from fallbackd_client.cli.render import clean
@@ -36,9 +37,22 @@ def register(parser: argparse.ArgumentParser) -> None:
         default="finished",
         help="what to wait for (default: finished)",
     )
-    add("--wait-s", type=float, metavar="S", help="wait no longer than that; the work goes on")
-    add("--settle", type=float, metavar="S", help="with --wait settled: seconds to wait")
-    add("--timeout", type=float, metavar="S", help="stop the work after that many seconds")
+    add(
+        "--wait-for",
+        dest="wait_s",
+        type=duration_s,
+        metavar="DURATION",
+        help="wait this long at most (90s, 5m, 1h30m); the work continues",
+    )
+    add("--wait-s", dest="wait_s", type=duration_s, help=argparse.SUPPRESS)
+    add("--settle", type=duration_s, metavar="DURATION", help="with --wait settled: how long")
+    add("--deadline", type=duration_s, metavar="DURATION", help="stop the work after this time")
+    add("--timeout", dest="deadline", type=duration_s, help=argparse.SUPPRESS)
+    add(
+        "--no-queue",
+        action="store_true",
+        help="fail at once if the session or directory is in use (default: wait for it)",
+    )
     add("--no-failover", action="store_true", help="only the first candidate")
     add("--request-id", metavar="I", help="the same id again is the same delegation")
     add("--on-partial", choices=["continue", "ask", "fail"], help="after a partial effect")
@@ -85,7 +99,8 @@ def _params(args: argparse.Namespace) -> dict[str, Json]:
         "wait": args.wait,
         "wait_s": args.wait_s,
         "settle_s": args.settle,
-        "timeout_s": args.timeout,
+        "timeout_s": args.deadline,
+        "queue": False if args.no_queue else None,
         "request_id": args.request_id or os.urandom(16).hex(),
         "failover": False if args.no_failover else None,
         "on_partial": args.on_partial,
@@ -142,8 +157,9 @@ def _wait_is_over(args: argparse.Namespace, found: dict[str, Json]) -> int:
         emit_json(found)
     delegation = clean(found).get("delegation", "?")
     note(
-        f"the wait is over, the work goes on: `fallbackd-client wait {delegation}`,"
-        f" or stop it: `fallbackd-client cancel {delegation}`"
+        f"{delegation} is still {clean(found).get('state', '?')}."
+        f" Wait again: `fallbackd-client wait {delegation}`;"
+        f" cancel: `fallbackd-client cancel {delegation}`"
     )
     return exits.TRY_LATER
 
@@ -151,8 +167,9 @@ def _wait_is_over(args: argparse.Namespace, found: dict[str, Json]) -> int:
 def _interrupted(delegation: str) -> None:
     if delegation:
         note(
-            f"interrupted; {delegation} goes on: `fallbackd-client wait {delegation}`,"
-            f" or stop it: `fallbackd-client cancel {delegation}`"
+            f"interrupted; {delegation} is still running."
+            f" Wait again: `fallbackd-client wait {delegation}`;"
+            f" cancel: `fallbackd-client cancel {delegation}`"
         )
     else:
         note("interrupted; if it was accepted, `fallbackd-client status` shows it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style
 from fallbackd_client.cli.views import health_table
@@ -36,7 +37,12 @@ def register(parser: argparse.ArgumentParser) -> None:
     mark.add_argument("words", metavar="REASON", nargs="?", help="a reason, or any words")
     mark.add_argument("--reason", metavar="R", help="the same")
     mark.add_argument(
-        "--ttl", "--ttl-s", dest="ttl", type=float, metavar="S", help="seconds; 0 clears"
+        "--ttl",
+        "--ttl-s",
+        dest="ttl",
+        type=duration_s,
+        metavar="DURATION",
+        help="how long; 0 clears",
     )
     mark.add_argument("--note", metavar="TEXT", help="kept with the mark")
     clear = action("clear", "forget what is held against a backend, or against all")

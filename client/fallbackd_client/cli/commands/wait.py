@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import emit_json, note
 from fallbackd_client.wire.states import END_STATES
@@ -17,17 +18,22 @@ if TYPE_CHECKING:
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("delegation", metavar="DELEGATION")
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="wait no longer than that; the work goes on"
+        "--wait-for",
+        dest="wait_s",
+        type=duration_s,
+        metavar="DURATION",
+        help="wait this long at most (90s, 5m, 1h30m); the work continues",
     )
+    parser.add_argument("--timeout", dest="wait_s", type=duration_s, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
     found = client.call("delegation.get", {"delegation": args.delegation})
     if found.get("state") not in END_STATES:
-        found, over = wait_for(client, found, args.timeout)
+        found, over = wait_for(client, found, args.wait_s)
         if over:
             if args.json:
                 emit_json(found)
-            note(f"the wait is over, {args.delegation} goes on")
+            note(f"{args.delegation} is still {found.get('state')}")
             return exits.TRY_LATER
     return finish(args, found, waited=True)

@@ -34,7 +34,7 @@ class ChainEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`timeout_s` stops the work; `wait_s` bounds only this call's waiting."""
+    """`timeout_s` stops the work; `wait_s` bounds only the waiting of this call."""
 
     prompt: PromptText
     backend: Name | None = None
@@ -52,6 +52,10 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait: WaitFor = "settled"
     settle_s: SettleS | None = None
     wait_s: WaitS | None = None
+    strict_wait: bool = False
+    """An error (-32007) when `wait_s` is over, instead of the delegation with `wait_over`."""
+    queue: bool = True
+    """Wait for a session or a directory that is in use; false: refused at once (-32002)."""
     timeout_s: DeadlineS | None = None
     request_id: RequestName | None = None
     """The same id with the same params is the same delegation, never a second run."""

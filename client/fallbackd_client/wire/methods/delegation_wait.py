@@ -10,7 +10,9 @@ from fallbackd_client.wire.shapes import Delegation as Result
 class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
     timeout_s: WaitS | None = None
-    """Bounds only the waiting; the work goes on."""
+    """Bounds only the waiting; the work continues."""
+    strict_wait: bool = False
+    """An error (-32007) when the time is over, instead of the delegation with `wait_over`."""
 
 
 METHOD: Method[Params, Result] = Method(

@@ -170,6 +170,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         metadata=one.metadata or None,
         model=one.attempts[-1].model if one.attempts else None,
         parent=one.parent,
+        blocked_by=one.blocked_by,
         message=one.message,
         warnings=one.warnings,
     )

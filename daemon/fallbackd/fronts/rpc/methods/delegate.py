@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-import anyio
+from msgspec import structs
 
 from fallbackd.core.state import Delegation
 from fallbackd.engine.requests import NewWork
@@ -29,7 +29,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         model=params.model,
         mode=params.mode,
         wait=params.wait,
-        wait_s=params.wait_s,
+        queue=params.queue,
         timeout_s=params.timeout_s,
         request_id=params.request_id,
         failover=params.failover,
@@ -42,13 +42,9 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         client=session.client,
         metadata=params.metadata or {},
     )
-    began_at = anyio.current_time()
     begun = await engine.delegate(work)
-    wait_s = params.wait_s
-    if wait_s is not None:  # a directory that was in use has taken its part
-        wait_s = max(0.0, wait_s - (anyio.current_time() - began_at))
-    found = await _wait(engine, begun, params, wait_s=wait_s)
-    return shapes.answered(found, await engine.text(found))
+    found, is_over = await _waited(engine, begun, params)
+    return await answer(engine, found, is_over=is_over, strict=params.strict_wait)
 
 
 def _parent(session: Session) -> str | None:
@@ -56,35 +52,36 @@ def _parent(session: Session) -> str | None:
     return None if session.peer_pid is None else session.host.attempt_of(session.peer_pid)
 
 
-async def _wait(
-    engine: "Engine", begun: Delegation, params: Params, *, wait_s: float | None
-) -> Delegation:
-    match params.wait:
-        case "accepted":
-            return begun
-        case "settled":
-            settle_s = params.settle_s
-            if settle_s is None:
-                settle_s = engine.settings.policy.defaults.settle_s
-            is_bounded = wait_s is not None and wait_s < settle_s
-            found, is_over = await engine.wait(
-                begun.delegation,
-                until="settled",
-                timeout_s=wait_s if is_bounded else settle_s,
-            )
-            # Without an end after `settle_s` the work is as settled as it gets.
-            is_over = is_over or not is_bounded
-        case "finished":
-            found, is_over = await engine.wait(begun.delegation, until="finished", timeout_s=wait_s)
-    if not is_over:
-        raise wait_is_over(found)
-    return found
+async def _waited(engine: "Engine", begun: Delegation, params: Params) -> tuple[Delegation, bool]:
+    """The delegation, and False where `wait_s` was over before what was waited for came."""
+    if params.wait == "accepted":
+        return begun, True
+    if params.wait == "finished":
+        return await engine.wait(begun.delegation, until="finished", timeout_s=params.wait_s)
+    settle_s = params.settle_s
+    if settle_s is None:
+        settle_s = engine.settings.policy.defaults.settle_s
+    if params.wait_s is not None and params.wait_s < settle_s:
+        return await engine.wait(begun.delegation, until="settled", timeout_s=params.wait_s)
+    found, _ = await engine.wait(begun.delegation, until="settled", timeout_s=settle_s)
+    return found, True  # without an end after `settle_s` the work is as settled as it gets
 
 
-def wait_is_over(found: Delegation) -> RpcError:
-    return RpcError(
-        codes.WAIT_OVER,
-        f"The wait is over, the work goes on. Ask `delegation.wait` for {found.delegation} to wait"
-        " again, or `delegation.cancel` to stop it.",
-        data={"delegation": found.delegation, "state": found.state},
-    )
+async def answer(
+    engine: "Engine", found: Delegation, *, is_over: bool, strict: bool = False
+) -> Result:
+    """
+    What the caller gets: the delegation as it is, also where its own wait is over.
+
+    Raises:
+        RpcError: The wait is over and the caller wants an error then.
+    """
+    if not is_over and strict:
+        raise RpcError(
+            codes.WAIT_OVER,
+            f"The wait is over; {found.delegation} is still {found.state}. Wait again with"
+            " `delegation.wait`, or stop it with `delegation.cancel`.",
+            data={"delegation": found.delegation, "state": found.state},
+        )
+    result = shapes.answered(found, await engine.text(found))
+    return result if is_over else structs.replace(result, wait_over=True)

@@ -1,0 +1,43 @@
+"""Durations as people type them."""
+
+from __future__ import annotations
+
+import argparse
+
+_UNITS_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+def duration_s(text: str) -> float:
+    """
+    Seconds of `90s`, `5m`, `1h30m`, `2d` or a bare number of seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: It is neither.
+    """
+    number, total_s, has_unit = "", 0.0, False
+    for sign in text.strip():
+        if sign in _UNITS_S and number:
+            total_s, number, has_unit = total_s + _seconds(number, text) * _UNITS_S[sign], "", True
+        else:
+            number += sign
+    if has_unit and not number:
+        return total_s
+    if has_unit:
+        raise _no_duration(text)
+    return _seconds(number, text)
+
+
+def _seconds(number: str, text: str) -> float:
+    try:
+        found = float(number)
+    except ValueError:
+        raise _no_duration(text) from None
+    if not 0.0 <= found < float("inf"):
+        raise _no_duration(text)
+    return found
+
+
+def _no_duration(text: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(
+        f"{text!r} is not a duration: write 90s, 5m, 1h30m or a number of seconds"
+    )

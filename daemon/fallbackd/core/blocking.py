@@ -1,0 +1,80 @@
+"""
+Work whose session or directory is in use: it is accepted, holds neither, and begins in its turn.
+
+A delegation from inside an attempt waits for a bounded time only: the work that it waits for may
+itself wait for the attempt that it comes from.
+"""
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.effects import WakeAt
+from fallbackd.core.ends import end
+from fallbackd.core.state import Delegation, Session, Waiting
+from fallbackd.core.workspaces import blocker, why_blocked
+
+
+def block(draft: Draft, delegation: Delegation, by: Delegation) -> None:
+    """Queue the delegation behind another one, whose end wakes it."""
+    if delegation.blocked_by != by.delegation:
+        draft.tell(delegation, "queued", outcome=f"waits: {why_blocked(delegation, by)}")
+    waiting = delegation.waiting
+    if waiting is None and delegation.parent is not None:
+        limit_at = draft.now + draft.policy.wait_threshold_s(delegation.mode)
+        waiting = Waiting(since_at=draft.now, until_at=limit_at, limit_at=limit_at)
+    blocked = structs.replace(delegation, state="queued", blocked_by=by.delegation, waiting=waiting)
+    draft.put_delegation(blocked)
+    if waiting is not None:
+        draft.effects.append(
+            WakeAt(at=waiting.until_at, delegation=delegation.delegation, purpose="wait")
+        )
+
+
+def is_still_blocked(draft: Draft, delegation: Delegation, session: Session) -> bool:
+    """Whether the delegation has to wait on; one that has waited too long is refused."""
+    by = blocker(draft, delegation)
+    if by is None:
+        return False
+    if delegation.waiting is not None and draft.now >= delegation.waiting.limit_at:
+        end(draft, delegation, session, state="refused", message=why_blocked(delegation, by))
+    else:
+        block(draft, delegation, by)
+    return True
+
+
+def take_session(draft: Draft, delegation: Delegation) -> Session:
+    """The session with the delegation as its running one; a new one where there is none."""
+    now = draft.now
+    session, requested = draft.snapshot.session, delegation.requested
+    if session is None or session.session != delegation.session:
+        session = Session(
+            session=delegation.session,
+            role=delegation.role,
+            original=requested,
+            current=requested,
+            running=delegation.delegation,
+            created_at=now,
+            last_used_at=now,
+        )
+    elif delegation.named and requested != session.original:
+        # The caller chose another backend: that is its original from now on.
+        session = structs.replace(
+            session,
+            original=requested,
+            current=requested,
+            current_model=None,
+            answered_by=None,
+            depth=0,
+            notices_sent=(),
+            hops=(),
+            recovered_announced=False,
+        )
+    elif delegation.named and session.current != session.original:
+        session = structs.replace(
+            session, current=requested, current_model=None, answered_by=None, depth=0
+        )
+    session = structs.replace(
+        session, running=delegation.delegation, role=delegation.role or session.role
+    )
+    draft.put_session(session)  # held from now on, also while the work waits for a free place
+    return session
