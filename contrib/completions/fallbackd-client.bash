@@ -34,8 +34,8 @@ _fallbackd_client_table() {
             valued="--socket --dry-run"
             children="" ;;
         "delegate")
-            flags="-h --help --socket --json --backend --role --chain --session --cwd --model --mode --wait --wait-s --settle --timeout --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered"
-            valued="--socket --backend --role --chain --session --cwd --model --mode --wait --wait-s --settle --timeout --request-id --on-partial --permissions --differs-from --env"
+            flags="-h --help --socket --json --backend --role --chain --session --cwd --model --mode --wait --wait-for --settle --deadline --no-queue --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered"
+            valued="--socket --backend --role --chain --session --cwd --model --mode --wait --wait-for --wait-s --settle --deadline --timeout --request-id --on-partial --permissions --differs-from --env"
             children="" ;;
         "doctor")
             flags="-h --help --socket --json --quiet"
@@ -126,8 +126,8 @@ _fallbackd_client_table() {
             valued="--socket --session --backend --since"
             children="" ;;
         "wait")
-            flags="-h --help --socket --json --timeout"
-            valued="--socket --timeout"
+            flags="-h --help --socket --json --wait-for"
+            valued="--socket --wait-for --timeout"
             children="" ;;
     esac
 }

@@ -197,13 +197,16 @@ def test_a_directory_is_the_same_one_by_another_name(
     first: tuple[str, ...], second: tuple[str, ...], kind: str | None
 ) -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", cwd_ids=first))
-    assert rejected(play.when(delegate("d2", backend="a", cwd="/v", cwd_ids=second))) == kind
+    assert (
+        rejected(play.when(delegate("d2", backend="a", cwd="/v", cwd_ids=second, queue=False)))
+        == kind
+    )
 
 
 def test_a_directory_that_was_moved_is_in_use_where_it_lies_now() -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", cwd_ids=("1:7", "1:2")))
     play.when(WorkspaceMoved(delegation=DelegationId("d1"), cwd_ids=("1:7", "1:5")))
-    above = delegate("d2", backend="a", cwd="/v", cwd_ids=("1:5", "1:2"))
+    above = delegate("d2", backend="a", cwd="/v", cwd_ids=("1:5", "1:2"), queue=False)
     assert rejected(play.when(above)) == "workspace"
 
 

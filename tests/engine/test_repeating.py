@@ -37,9 +37,9 @@ async def test_a_repeated_request_is_known_when_its_directory_is_gone(tmp_path: 
 async def test_how_long_a_caller_waits_makes_no_other_request(tmp_path: Path) -> None:
     async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", COUNTED)))) as engine:
         done = await work(engine, "x", backend="a", request_id="r", wait="accepted")
-        for wait, wait_s in (("settled", None), ("finished", 3.0), ("accepted", 0.0)):
+        for wait, queue in (("settled", True), ("finished", False), ("accepted", True)):
             again = await work(
-                engine, "x", backend="a", request_id="r", wait=wait, wait_s=wait_s, parent="d0"
+                engine, "x", backend="a", request_id="r", wait=wait, queue=queue, parent="d0"
             )
             assert again.delegation == done.delegation
 

@@ -31,7 +31,7 @@ async def begun(engine: Engine, place: Path, cwd: Path) -> str:
 
 async def refused(engine: Engine, cwd: Path) -> str:
     with pytest.raises(Refused) as caught:
-        await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(cwd), wait_s=0.0))
+        await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(cwd), queue=False))
     assert caught.value.rejection.kind == "workspace"
     return caught.value.rejection.message
 

@@ -65,10 +65,12 @@ async def test_mode_and_waiting_are_handed_on_as_they_were_said() -> None:
     async with front() as served:
         served.engine.ended.set()
         await result(served, "delegate", prompt="x")
-        await result(served, "delegate", prompt="x", wait="accepted", wait_s=3, mode="interactive")
+        await result(
+            served, "delegate", prompt="x", wait="accepted", queue=False, mode="interactive"
+        )
         first, second = served.engine.works
-        assert (first.mode, first.wait, first.wait_s) == (None, "settled", None)
-        assert (second.mode, second.wait, second.wait_s) == ("interactive", "accepted", 3)
+        assert (first.mode, first.wait, first.queue) == (None, "settled", True)
+        assert (second.mode, second.wait, second.queue) == ("interactive", "accepted", False)
 
 
 async def test_settled_returns_unfinished_work_after_the_settle_time() -> None:
@@ -86,9 +88,13 @@ async def test_settled_uses_the_configured_time_where_none_is_given() -> None:
 
 
 @pytest.mark.parametrize("wait", ["settled", "finished"])
-async def test_a_wait_that_is_over_is_an_error_and_the_work_goes_on(wait: str) -> None:
+async def test_a_wait_that_is_over_is_a_result_and_an_error_where_that_is_wanted(
+    wait: str,
+) -> None:
     async with front() as served:
-        found = await error(served, "delegate", prompt="x", wait=wait, wait_s=0)
+        shown = await result(served, "delegate", prompt="x", wait=wait, wait_s=0)
+        assert (shown["state"], shown["wait_over"]) == ("running", True)
+        found = await error(served, "delegate", prompt="x", wait=wait, wait_s=0, strict_wait=True)
         assert found["code"] == -32007
         assert found["data"] == {"kind": "wait_over", "delegation": "d1", "state": "running"}
         assert (await result(served, "delegation.get", delegation="d1"))["state"] == "running"
@@ -200,11 +206,13 @@ async def test_a_delegation_without_a_hop_says_so_by_nulls() -> None:
 async def test_waiting_for_a_delegation() -> None:
     async with front() as served:
         served.engine.found["d1"] = delegation("d1")
-        late = await error(served, "delegation.wait", delegation="d1", timeout_s=0)
-        assert late["code"] == -32007
+        late = await result(served, "delegation.wait", delegation="d1", timeout_s=0)
+        assert (late["state"], late["wait_over"]) == ("running", True)
+        strict = {"delegation": "d1", "timeout_s": 0, "strict_wait": True}
+        assert (await error(served, "delegation.wait", **strict))["code"] == -32007
         served.engine.end("d1", state="succeeded", text="done")
         found = await result(served, "delegation.wait", delegation="d1")
-        assert found["text"] == "done"
+        assert (found["text"], found["wait_over"]) == ("done", False)
 
 
 async def test_an_unknown_delegation_is_an_error() -> None:

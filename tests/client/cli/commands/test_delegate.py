@@ -162,14 +162,11 @@ def test_an_end_at_once_is_not_waited_for(run_cli: RunCli) -> None:
 
 
 def test_a_wait_that_is_over_ends_in_75_and_the_work_goes_on(run_cli: RunCli) -> None:
-    script = {
-        **answers(Failing(-32007, "timed out waiting")),
-        "delegation.get": ACCEPTED,
-    }
-    ran = run_cli(["--json", "delegate", "x", "--wait-s", "2"], script)
+    unfinished = {**ACCEPTED, "wait_over": True}
+    ran = run_cli(["--json", "delegate", "x", "--wait-for", "2s"], answers(unfinished))
     assert ran.code == 75
-    assert json.loads(ran.out) == ACCEPTED
-    assert "goes on" in ran.err
+    assert json.loads(ran.out) == unfinished
+    assert "d1 is still running. Wait again: `fallbackd-client wait d1`" in ran.err
     assert ran.params("delegation.wait")["timeout_s"] == 2
     assert "delegation.cancel" not in ran.server.methods()
 

@@ -19,10 +19,11 @@ def test_what_has_ended_is_not_waited_for(run_cli: RunCli) -> None:
 
 
 def test_a_wait_that_is_over_ends_in_75(run_cli: RunCli) -> None:
-    answers = {"delegation.get": RUNNING, "delegation.wait": Failing(-32007, "timed out")}
-    ran = run_cli(["wait", "d1", "--timeout", "2", "--json"], answers)
+    unfinished = {**RUNNING, "wait_over": True}
+    answers = {"delegation.get": RUNNING, "delegation.wait": unfinished}
+    ran = run_cli(["wait", "d1", "--wait-for", "2", "--json"], answers)
     assert ran.code == 75
-    assert json.loads(ran.out) == RUNNING
+    assert json.loads(ran.out) == unfinished
     assert ran.params("delegation.wait") == {"delegation": "d1", "timeout_s": 2}
 
 

@@ -1,0 +1,33 @@
+"""Durations as people type them."""
+
+import argparse
+
+import pytest
+
+from fallbackd_client.cli.durations import duration_s
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("0", 0),
+        ("2.5", 2.5),
+        ("90s", 90),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("1d2h", 93_600),
+        ("1.5h", 5400),
+        (" 3s ", 3),
+    ],
+)
+def test_a_duration_is_units_or_seconds(text: str, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "m", "5x", "1h30", "-5", "-5s", "nan", "inf", "1e999s"]
+)
+def test_anything_else_is_said(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="write 90s, 5m, 1h30m"):
+        duration_s(text)
