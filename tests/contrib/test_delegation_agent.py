@@ -99,10 +99,11 @@ async def test_work_that_goes_on_is_returned_as_it_is_then(
         assert "error" not in result
         again = agent.execute_with_fallback("test", "codex", "s", health_check_delay=0.1)
         assert again["state"] == "queued", "one at a time for a session"
-        cancelled = await daemon.client.call(
-            "delegation.cancel", {"delegation": result["delegation"]}
-        )
-        assert cancelled["state"] == "cancelled"
+        for one in (again, result):
+            cancelled = await daemon.client.call(
+                "delegation.cancel", {"delegation": one["delegation"]}
+            )
+            assert cancelled["state"] == "cancelled"
 
 
 def delegation(*ended: bool, state: str = "running") -> dict[str, Any]:

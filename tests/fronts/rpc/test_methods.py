@@ -96,7 +96,7 @@ async def test_a_wait_that_is_over_is_a_result_and_an_error_where_that_is_wanted
         assert (shown["state"], shown["wait_over"]) == ("running", True)
         found = await error(served, "delegate", prompt="x", wait=wait, wait_s=0, strict_wait=True)
         assert found["code"] == -32007
-        assert found["data"] == {"kind": "wait_over", "delegation": "d1", "state": "running"}
+        assert found["data"] == {"kind": "wait_over", "delegation": "d2", "state": "running"}
         assert (await result(served, "delegation.get", delegation="d1"))["state"] == "running"
 
 
