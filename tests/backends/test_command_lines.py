@@ -7,7 +7,18 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import Chunk, CommandLine, ProcessExit, Reply, ServedPrompt, Work
+from fallbackd.core.classify import classify
+from fallbackd.core.exchange import (
+    Chunk,
+    CommandLine,
+    Conversation,
+    Evidence,
+    ProcessExit,
+    Reply,
+    ServedPrompt,
+    Work,
+)
+from fallbackd.core.failures import NO_CONVERSATION
 
 PROMPT = "say pong\n--not-an-option\n"
 
@@ -230,3 +241,61 @@ def test_words_on_stderr_alone_are_no_answer(kind: str) -> None:
     parser = KINDS[kind].parser(Options())
     parser.feed(Chunk("stderr", b"welcome, version 1\n", 0.0))
     assert not isinstance(parser.finish(ProcessExit(code=0)), Reply)
+
+
+TALK = "01a202ab-e954-7612-bd46-9d7323098192"
+
+
+@pytest.mark.parametrize("kind", ["claude", "gemini"])
+def test_a_conversation_is_resumed_by_its_id(kind: str) -> None:
+    argv = list(start(kind, resume=TALK).argv)
+    assert argv[argv.index("--resume") + 1] == TALK
+    assert "--resume" not in start(kind).argv
+
+
+def test_codex_takes_its_options_in_front_of_what_it_resumes() -> None:
+    first, again = start("codex", model="m").argv, start("codex", model="m", resume=TALK).argv
+    assert again == (*first[:-1], "resume", TALK, "-")
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_a_command_of_the_user_resumes_nothing(kind: str) -> None:
+    assert not KINDS[kind].resumes(Options(command=("wrapper", "exec", "-")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("codex", {"type": "thread.started", "thread_id": TALK}),
+        ("claude", {"type": "system", "subtype": "init", "session_id": TALK}),
+        ("gemini", {"type": "init", "session_id": TALK}),
+    ],
+)
+def test_a_conversation_is_named_by_the_program(kind: str, line: dict[str, Any]) -> None:
+    assert KINDS[kind].resumes(Options())
+    seen = KINDS[kind].parser(Options()).feed(Chunk("stdout", msgspec.json.encode(line) + b"\n", 0))
+    assert seen == [Conversation(id=TALK)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "exit_code"),
+    [
+        (
+            "codex",
+            f"Error: thread/resume: thread/resume failed: no rollout found for thread id {TALK} "
+            "(code -32600)",
+            1,
+        ),
+        ("codex", f"Error: thread/resume: thread {TALK} already has an active writer", 1),
+        ("claude", f"No conversation found with session ID: {TALK}", 1),
+        ("gemini", f'Error resuming session: Invalid session identifier "{TALK}".', 42),
+        ("gemini", "Error resuming session: No previous sessions found for this project.", 42),
+    ],
+)
+def test_a_conversation_that_is_not_there_says_nothing_of_the_backend(
+    kind: str, said: str, exit_code: int
+) -> None:
+    evidence = Evidence(text=said, stream="stderr", exit_code=exit_code)
+    failure = classify(evidence, KINDS[kind].rules, now=0.0)
+    assert failure is not None
+    assert failure.detail == NO_CONVERSATION

@@ -18,7 +18,6 @@ from fallbackd.backends import signatures_of
 from fallbackd.config.load import load
 from fallbackd.core.callers import ReportAnswer
 from fallbackd.core.classify import classify
-from fallbackd.core.decide_endings import backoff_s
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import (
     AttemptEnded,
@@ -30,6 +29,7 @@ from fallbackd.core.events import (
 from fallbackd.core.exchange import Evidence
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Backend, Entry, Policy
+from fallbackd.core.retry_budget import backoff_s
 from fallbackd.core.state import Attempt
 
 Json = dict[str, Any]

@@ -55,6 +55,10 @@ class Attempt(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     log_path: str | None = None
     pid: int | None = None
+    conversation: str | None = None
+    """What the agent calls its own conversation, where it can resume one."""
+    resumes: str | None = None
+    """The attempt whose conversation this one continues."""
 
 
 class Hop(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@ Anthropic's `claude -p --output-format stream-json --verbose`.
 
 | line on stdout | means |
 | --- | --- |
+| `system` `init` | the id by which the conversation is resumed |
 | `system` `api_retry` | it tries again: status, word and wait are fields |
 | `rate_limit_event` with `rejected` | a window of the plan is spent, where the event names one |
 | `system` `model_refusal_no_fallback` | the model refused, and no other one is asked |
@@ -20,7 +21,7 @@ program itself. In text mode it prints its errors on stdout.
 import re
 from typing import Any, Literal
 
-from fallbackd.backends.commands import command_line, is_plain, model_of, program
+from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
 from fallbackd.backends.lines import (
     CliParser,
     count,
@@ -33,6 +34,7 @@ from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
 from fallbackd.core.exchange import (
     Call,
+    Conversation,
     Evidence,
     GivenUp,
     Observation,
@@ -45,7 +47,7 @@ from fallbackd.core.exchange import (
     Usage,
     Work,
 )
-from fallbackd.core.failures import Reason
+from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.reset_fields import names_spent_window
 from fallbackd.core.rules import words as listed
 
@@ -58,6 +60,8 @@ def start(work: Work, options: Options) -> Call:
     model = model_of(work, options)
     if model:
         argv += ["--model", model]
+    if work.resume is not None:
+        argv += ["--resume", work.resume]  # kept by working directory, which is the same
     env = {"DISABLE_AUTOUPDATER": "1"}
     if work.effort and work.effort.isalnum():
         env["CLAUDE_CODE_EFFORT_LEVEL"] = work.effort
@@ -110,6 +114,8 @@ class Parser(CliParser):
         match event.get("type"):
             case "system" if event.get("subtype") == "api_retry":
                 return [self._read_retry(event)]
+            case "system" if event.get("subtype") == "init" and words(event.get("session_id")):
+                return [Conversation(id=words(event.get("session_id")))]
             case "rate_limit_event":
                 info = fields(event.get("rate_limit_info"))
                 # Later words replace earlier ones: a window may open again within a run.
@@ -417,6 +423,13 @@ RULES = (
         streams=_PRINTS,
     ),
     Rule(
+        id="claude-resume",
+        reason=Reason.FORMAT_ERROR,
+        detail=NO_CONVERSATION,
+        pattern=r"No conversation found with session ID",
+        streams=_PRINTS,
+    ),
+    Rule(
         id="claude-connect",
         reason=Reason.NETWORK,
         pattern=r"Unable to connect to API(?!.*certificate)",
@@ -449,5 +462,6 @@ KIND = BackendKind(
     parser=Parser,
     rules=RULES,
     program=lambda options: program("claude", options),
+    resumes=resumes,
     structured=True,
 )

@@ -3,6 +3,7 @@ OpenAI's `codex exec --json`.
 
 | line on stdout | means |
 | --- | --- |
+| `thread.started` | the id by which the conversation is resumed |
 | `error` `Reconnecting... 2/5 (reason)` | it tries again; the reason is only here |
 | `item.started`, `item.completed` | the provider answered; an item of type `error` is a warning |
 | `turn.completed` | the answer is the last `agent_message` |
@@ -18,12 +19,13 @@ import re
 import tomllib
 from typing import Any, Literal
 
-from fallbackd.backends.commands import command_line, is_plain, model_of, program
+from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
 from fallbackd.backends.lines import CliParser, count, fields, status_in, tool_key, words
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
 from fallbackd.core.exchange import (
     Call,
+    Conversation,
     Evidence,
     GivenUp,
     Observation,
@@ -36,7 +38,7 @@ from fallbackd.core.exchange import (
     Usage,
     Work,
 )
-from fallbackd.core.failures import Reason
+from fallbackd.core.failures import NO_CONVERSATION, Reason
 
 CONFIG = "~/.codex/config.toml"
 
@@ -64,6 +66,8 @@ def start(work: Work, options: Options) -> Call:
     model = model_of(work, options)
     if model:
         argv += ["-m", model]
+    if work.resume is not None:
+        argv += ["resume", work.resume]  # which takes the options of `exec` only in front of it
     return command_line(work, options, (*argv, "-"))
 
 
@@ -108,6 +112,8 @@ class Parser(CliParser):
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         match event.get("type"):
+            case "thread.started" if thread := words(event.get("thread_id")):
+                return [Conversation(id=thread)]
             case "turn.started":
                 return [Phase("thinking")]
             case "item.started" | "item.updated" | "item.completed" as kind:
@@ -206,6 +212,12 @@ RULES = (
         pattern=r"Codex ran out of room in the model's",
     ),
     Rule(
+        id="codex-resume",
+        reason=Reason.FORMAT_ERROR,
+        detail=NO_CONVERSATION,
+        pattern=r"thread/resume failed:|thread \S+ already has an active writer",
+    ),
+    Rule(
         id="codex-config",
         reason=Reason.NOT_CONFIGURED,
         pattern=r"Error loading config\.toml|Missing environment variable:"
@@ -233,5 +245,6 @@ KIND = BackendKind(
     program=lambda options: program("codex", options),
     reads=(CONFIG,),
     reads_env=("CODEX_HOME",),
+    resumes=resumes,
     structured=True,
 )

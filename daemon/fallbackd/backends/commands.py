@@ -54,6 +54,11 @@ def program(name: str, options: Options) -> str:
     return options.command[0] if options.command else name
 
 
+def resumes(options: Options) -> bool:
+    """Only our own arguments name a conversation."""
+    return not options.command
+
+
 def is_plain(options: Options) -> bool:
     """The user's own command asks for no JSON, so what it prints is text."""
     return bool(options.command) and not any("json" in part for part in options.command)

@@ -3,6 +3,7 @@ Google's `gemini -o stream-json`.
 
 | where | means |
 | --- | --- |
+| `init` | the id by which the conversation is resumed |
 | `message` of role assistant, `tool_use` | the provider answered |
 | stderr `Attempt 3 failed …` to `Retrying …` | it tries again, with the wait at the end |
 | `result` `status: error` | the end, whatever the exit status is |
@@ -22,12 +23,14 @@ from fallbackd.backends.commands import (
     is_plain,
     model_of,
     program,
+    resumes,
 )
 from fallbackd.backends.lines import CliParser, count, fields, read_object, tool_key, words
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.classify import Rule
 from fallbackd.core.exchange import (
     Call,
+    Conversation,
     Evidence,
     GivenUp,
     Observation,
@@ -41,7 +44,7 @@ from fallbackd.core.exchange import (
     Usage,
     Work,
 )
-from fallbackd.core.failures import Reason
+from fallbackd.core.failures import NO_CONVERSATION, Reason
 
 _APPROVAL = {"read": "default", "workspace": "auto_edit", "full": "yolo"}
 
@@ -51,6 +54,8 @@ def start(work: Work, options: Options) -> Call:
     model = model_of(work, options)
     if model:
         argv += ["-m", model]
+    if work.resume is not None:
+        argv += ["--resume", work.resume]  # a whole id: a number would be the place in a list
     env = {
         # Without it a relauncher ignores signals, and start-up takes half as long again.
         "GEMINI_CLI_NO_RELAUNCH": "true",
@@ -92,6 +97,8 @@ class Parser(CliParser):
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         match event.get("type"):
+            case "init" if session := words(event.get("session_id")):
+                return [Conversation(id=session)]
             case "message" if event.get("role") == "assistant":
                 self._pieces.append((words(event.get("content")), _seconds(event) or at))
                 return [self.answers(), Phase("answering")]
@@ -295,6 +302,12 @@ RULES = (
         requires_exit=False,
     ),
     Rule(
+        id="gemini-resume",
+        reason=Reason.FORMAT_ERROR,
+        detail=NO_CONVERSATION,
+        pattern=r"Error resuming session:|No previous sessions found",
+    ),
+    Rule(
         id="gemini-context",
         reason=Reason.CONTEXT_OVERFLOW,
         pattern=r"Sending this message \(\S+ tokens\) might exceed",
@@ -316,5 +329,6 @@ KIND = BackendKind(
     parser=Parser,
     rules=RULES,
     program=lambda options: program("gemini", options),
+    resumes=resumes,
     structured=True,
 )

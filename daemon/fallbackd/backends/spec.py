@@ -90,5 +90,7 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     logins: tuple[str, ...] = ()
     """Files (`~/…`) that a new login writes: a change ends what a bad login has marked."""
     reads_env: tuple[str, ...] = ()
+    resumes: Callable[[Options], bool] = lambda _: False
+    """Whether `start` can continue the conversation that `Work.resume` names."""
     structured: bool = False
     """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""

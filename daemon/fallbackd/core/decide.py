@@ -31,6 +31,7 @@ from fallbackd.core.events import (
     CancelRequested,
     ClockStepped,
     ConfigReloaded,
+    ConversationSeen,
     CredentialSeen,
     DelegateRequested,
     Event,
@@ -87,6 +88,8 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             return decide_questions.question_answered(draft, event)
         case AttemptStarted():
             decide_attempts.attempt_started(draft, event)
+        case ConversationSeen():
+            decide_attempts.conversation_seen(draft, event)
         case AttemptAnswered():
             decide_attempts.attempt_answered(draft, event)
         case AttemptRetrying():

@@ -10,11 +10,13 @@ from fallbackd.core.events import (
     AttemptGaveUp,
     AttemptRetrying,
     AttemptStarted,
+    ConversationSeen,
     Woke,
 )
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend
+from fallbackd.core.resumption import not_resumed, resumed_conversation
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session
 from fallbackd.core.stopping import stopping
@@ -123,6 +125,24 @@ def _look_at(current: Current, at: float) -> WakeAt:
     )
 
 
+def conversation_seen(draft: Draft, event: ConversationSeen) -> None:
+    """Keep what the program calls its conversation, and stop one that is not the resumed one."""
+    current = current_of(draft, event.attempt)
+    if current is None or current.attempt.state == "stopping":
+        return
+    wanted = resumed_conversation(current.delegation, current.attempt)
+    if wanted is not None and wanted != event.conversation:
+        # It has begun a new one, in which it knows nothing of the task.
+        draft.tell(
+            current.delegation,
+            "conversation seen",
+            outcome=f"stops {current.attempt.attempt}: it began another conversation",
+        )
+        stop(draft, current, not_resumed(f"{event.conversation} is not {wanted}", now=draft.now))
+    elif current.attempt.conversation != event.conversation:
+        draft.put_delegation(current.updated(conversation=event.conversation))
+
+
 def attempt_answered(draft: Draft, event: AttemptAnswered) -> None:
     current = current_of(draft, event.attempt)
     if current is None:
@@ -172,7 +192,7 @@ def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
             patience_s=patience_s,
             signature=event.failure.signature,
         )
-        _stop(draft, current, event.failure, patience_until_at=until_at)
+        stop(draft, current, event.failure, patience_until_at=until_at)
         return
     delegation = current.updated(
         patience_until_at=until_at,
@@ -189,10 +209,11 @@ def attempt_gave_up(draft: Draft, event: AttemptGaveUp) -> None:
     current = current_of(draft, event.attempt)
     if current is None or current.attempt.state == "stopping":
         return
-    _stop(draft, current, event.failure)
+    stop(draft, current, event.failure)
 
 
-def _stop(draft: Draft, current: Current, ending: Failure, **fields: object) -> None:
+def stop(draft: Draft, current: Current, ending: Failure, **fields: object) -> None:
+    """Order the end of the attempt; `ending` is what it ends with."""
     draft.put_delegation(current.updated(state="stopping", ending=ending, **fields))
     draft.effects.append(
         StopAttempt(attempt=current.attempt.attempt, grace_s=draft.policy.defaults.stop_grace_s)
@@ -252,7 +273,7 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
                 evidence=attempt.failure.evidence,
                 patience_s=draft.policy.patience_s(delegation.mode),
             )
-            _stop(draft, current, attempt.failure)
+            stop(draft, current, attempt.failure)
             return
         next_at = min(next_at, attempt.patience_until_at)
     limits = limits_of(draft, delegation, backend)
@@ -264,7 +285,7 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
             outcome=f"stops {attempt.attempt}",
             evidence=found.evidence,
         )
-        _stop(draft, current, _limit_failure(draft, found))
+        stop(draft, current, _limit_failure(draft, found))
         return
     # Output that comes from now on, or the end of a tool, begins the shorter limit of silence.
     draft.effects.append(_look_at(current, min(found, next_at, now + limits.stall_s)))

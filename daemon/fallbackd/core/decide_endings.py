@@ -20,13 +20,15 @@ from fallbackd.core.resolution import (
     is_form_error_twice,
     is_poison,
 )
-from fallbackd.core.retry_budget import may_retry, shown
+from fallbackd.core.resumption import own_failure, resume_at
+from fallbackd.core.retry_budget import backoff_s, may_retry, shown
 from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
 from fallbackd.core.stopping import stop_below
 from fallbackd.core.waits import give_up, has_alternative, is_worth_waiting, stated_until
 from fallbackd.core.walk import BY_CALLER, walk
+from fallbackd.core.watch import worse
 
 
 def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
@@ -48,13 +50,18 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
     if answered_at is None and event.answered:
         answered_at = now
     backend = find_backend(draft.policy, attempt.backend)
+    effects = event.effects
+    resumed = current.delegation.attempt(attempt.resumes) if attempt.resumes else None
+    if resumed is not None:
+        effects = worse(effects, resumed.effects)  # they belong to the conversation
     if failure is not None:
         failure = own_trouble(draft, backend, failure, has_route=event.has_route) or failure
+        failure = own_failure(draft, current.delegation, attempt, failure)
     delegation = current.updated(
         state=state,
         ended_at=now,
         exit_code=event.exit_code,
-        effects=event.effects,
+        effects=effects,
         changed_files=event.changed_files[:50],
         failure=failure,
         ending=None,
@@ -217,6 +224,10 @@ def _failed(
     if again is not None:
         _wait_to_retry(draft, delegation, attempt, failure, again)
         return
+    again = resume_at(draft, delegation, attempt, failure, backend, luck=luck)
+    if again is not None:
+        _wait_to_retry(draft, delegation, attempt, failure, again, resumes=True)
+        return
     delegation = give_up(draft, delegation, attempt, failure, backend, luck=luck)
     failure = delegation.attempts[-1].failure or failure  # with the scope that was marked
     if failure.reason in LOW_CONFIDENCE and not failure.hop:
@@ -311,16 +322,14 @@ def _retry_at(
     return None
 
 
-def backoff_s(draft: Draft, backend: Backend, retry: int, *, luck: float) -> float:
-    """Wait before retry `retry` (from 1): exponential, jittered upwards by half, then capped."""
-    defaults = draft.policy.defaults
-    base_s = defaults.backoff_base_s if backend.backoff_base_s is None else backend.backoff_base_s
-    max_s = defaults.backoff_max_s if backend.backoff_max_s is None else backend.backoff_max_s
-    return min(max_s, base_s * 2.0 ** min(retry - 1, 60) * (1 + luck / 2))
-
-
 def _wait_to_retry(
-    draft: Draft, delegation: Delegation, attempt: Attempt, failure: Failure, at: float
+    draft: Draft,
+    delegation: Delegation,
+    attempt: Attempt,
+    failure: Failure,
+    at: float,
+    *,
+    resumes: bool = False,
 ) -> None:
     stated = failure.wait_s is not None
     backend = find_backend(draft.policy, attempt.backend)
@@ -330,7 +339,8 @@ def _wait_to_retry(
     draft.tell(
         delegation,
         "attempt failed",
-        outcome=f"waits for {attempt.backend}, then tries it again",
+        outcome=f"waits for {attempt.backend}, then "
+        + ("resumes its conversation" if resumes else "tries it again"),
         evidence=failure.evidence,
         signature=failure.signature,
         until_at=at,
@@ -346,6 +356,7 @@ def _wait_to_retry(
                 limit_at=at,
                 retry=entry,
                 retry_of=attempt.attempt,
+                resumes=resumes,
                 credential=attempt.credential,
                 is_stated=stated,
             ),

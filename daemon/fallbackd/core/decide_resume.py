@@ -6,6 +6,7 @@ from fallbackd.core.decide_admit import session_of
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import AskPerson, StartAttempt, StopAttempt, WakeAt
 from fallbackd.core.events import Resumed
+from fallbackd.core.resumption import resumed_conversation
 from fallbackd.core.starts import handoff
 from fallbackd.core.state import Delegation
 from fallbackd.core.walk import walk
@@ -49,7 +50,8 @@ def resumed(draft: Draft, event: Resumed) -> None:
             model=running.model,
             effort=running.effort,
             credential=running.credential,
-            handoff=handoff(delegation.attempts[:-1]),
+            handoff=None if running.resumes else handoff(delegation.attempts[:-1]),
+            resume=resumed_conversation(delegation, running),
             taken_up=True,
             was_started=running.state == "running" or running.pid is not None,
             rebooted=rebooted,

@@ -59,6 +59,13 @@ class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
     """It was ordered by an earlier run of the daemon, and not begun before now."""
 
 
+class ConversationSeen(Struct, frozen=True, kw_only=True, tag="conversation_seen"):
+    """The program named the conversation that it keeps."""
+
+    attempt: AttemptId
+    conversation: str
+
+
 class AttemptAnswered(Struct, frozen=True, kw_only=True, tag="attempt_answered"):
     attempt: AttemptId
     whole_step: bool = False
@@ -353,6 +360,7 @@ class WorkspaceMoved(Struct, frozen=True, kw_only=True, tag="workspace_moved"):
 Event = (
     DelegateRequested
     | AttemptStarted
+    | ConversationSeen
     | AttemptAnswered
     | AttemptRetrying
     | AttemptGaveUp

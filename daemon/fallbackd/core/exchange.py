@@ -49,6 +49,8 @@ class Work(Struct, frozen=True, kw_only=True):
     credential: CredentialRef | None = None
     """The one that the core chose for this attempt; None: the backend's own login."""
     session: str = ""
+    resume: str | None = None
+    """The agent's own conversation that the prompt continues; None: it begins a new one."""
     permissions: Permissions = "workspace"
     mode: Mode = "batch"
     env: Mapping[str, str] = field(default_factory=dict)
@@ -229,6 +231,12 @@ class Output(Struct, frozen=True, tag="output"):
     """Something was printed that proves nothing but life (a start banner, a log line)."""
 
 
+class Conversation(Struct, frozen=True, kw_only=True, tag="conversation"):
+    """The program named the conversation that it keeps, by which it can be resumed."""
+
+    id: str
+
+
 class ProviderAnswered(Struct, frozen=True, tag="answered"):
     """Only a provider's reply can have caused this (a token, a tool call, usage)."""
 
@@ -301,7 +309,16 @@ class GivenUp(Struct, frozen=True, kw_only=True, tag="given_up"):
 
 
 Observation = (
-    Output | ProviderAnswered | Retrying | ToolStarted | ToolEnded | Step | Usage | Phase | GivenUp
+    Output
+    | Conversation
+    | ProviderAnswered
+    | Retrying
+    | ToolStarted
+    | ToolEnded
+    | Step
+    | Usage
+    | Phase
+    | GivenUp
 )
 
 

@@ -66,6 +66,10 @@ DAEMON_LOST_DETAIL = "daemon_lost"
 """Of a `crash` that was the end of the daemon: what ran inside it is asked for once more."""
 
 
+NO_CONVERSATION = "no_conversation"
+"""Detail where an agent could not resume its conversation: it says nothing of the backend."""
+
+
 class Flags(Struct, frozen=True, kw_only=True):
     retryable: bool = False
     """The same request to the same backend may succeed within about 15 minutes."""

@@ -17,6 +17,7 @@ from msgspec import Struct
 from fallbackd.core import meter
 from fallbackd.core.chain import Choice
 from fallbackd.core.draft import Draft
+from fallbackd.core.policy import Backend
 from fallbackd.core.state import Attempt, Delegation
 
 RETRIES_PART = 0.6
@@ -68,6 +69,14 @@ def shown(draft: Draft) -> dict[str, Any]:  # for the story
 
 def may_retry(draft: Draft) -> bool:
     return budget_of(draft).has_room(RETRIES_PART)
+
+
+def backoff_s(draft: Draft, backend: Backend, retry: int, *, luck: float) -> float:
+    """Wait before retry `retry` (from 1): exponential, jittered upwards by half, then capped."""
+    defaults = draft.policy.defaults
+    base_s = defaults.backoff_base_s if backend.backoff_base_s is None else backend.backoff_base_s
+    max_s = defaults.backoff_max_s if backend.backoff_max_s is None else backend.backoff_max_s
+    return min(max_s, base_s * 2.0 ** min(retry - 1, 60) * (1 + luck / 2))
 
 
 def held_until(draft: Draft, delegation: Delegation, choice: Choice) -> float | None:

@@ -10,9 +10,10 @@ from fallbackd.core.draft import Draft
 from fallbackd.core.effects import StartAttempt, WakeAt
 from fallbackd.core.ends import end
 from fallbackd.core.failures import Reason
-from fallbackd.core.ids import attempt_id
+from fallbackd.core.ids import AttemptId, attempt_id
 from fallbackd.core.recovery import answers_needed, is_rise, role_counting
 from fallbackd.core.resolution import reactive_hops
+from fallbackd.core.resumption import resumed_conversation
 from fallbackd.core.retry_budget import shown
 from fallbackd.core.scopes import backend_scope
 from fallbackd.core.state import Attempt, Delegation, HandedBack, Hop, Session
@@ -27,16 +28,20 @@ def start(
     choice: Choice,
     *,
     event: str,
-    retry_of: str | None = None,
+    retry_of: AttemptId | None = None,
+    resumes: AttemptId | None = None,
     rotates: bool = False,
 ) -> None:
     """
     Start an attempt on a choice, with the hop and the lease that belong to it.
 
     Args:
+        retry_of: The same candidate once more, from the beginning: no hop.
+        resumes: The same candidate once more, in the conversation of that attempt: no hop.
         rotates: Another credential of the same candidate: no hop.
     """
     now = draft.now
+    is_again = retry_of is not None or resumes is not None
     number = len(delegation.attempts) + 1
     attempt = Attempt(
         attempt=attempt_id(delegation.delegation, number),
@@ -49,7 +54,8 @@ def start(
         trial_scopes=choice.trial_scopes,
         started_at=now,
         log_path=_log_path(delegation, number),
-        retry_of=delegation.attempts[-1].attempt if retry_of is not None else None,
+        retry_of=retry_of,
+        resumes=resumes,
         patience_until_at=_patience(draft, delegation) if retry_of is not None else None,
     )
     for scope in choice.trial_scopes:
@@ -57,7 +63,7 @@ def start(
     own = machine.Health(scope=backend_scope(choice.backend.id))
     record = draft.health.get(own.scope, own)
     draft.put_health(structs.replace(record, last_attempt_at=now))
-    hop = None if retry_of is not None or rotates else _hop(draft, delegation, session, choice)
+    hop = None if is_again or rotates else _hop(draft, delegation, session, choice)
     is_swap = hop is not None and hop.tier_to == "model" and hop.from_backend == hop.to_backend
     if hop is not None and is_swap:
         told = f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
@@ -87,6 +93,7 @@ def start(
         outcome=f"starts {attempt.attempt} on {choice.backend.id}"
         + (" as a trial" if attempt.trial else "")
         + (" once more" if retry_of is not None else "")
+        + ("" if resumes is None else f" in the conversation of {resumes}")
         + (f" with credential {choice.credential}" if rotates else ""),
         verdicts=delegation.verdicts,
         max_fallback_depth=delegation.max_hops,
@@ -104,7 +111,8 @@ def start(
             model=choice.model,
             effort=choice.entry.effort,
             credential=choice.credential,
-            handoff=handoff(before),
+            handoff=None if resumes is not None else handoff(before),
+            resume=resumed_conversation(delegation, attempt),
         )
     )
     if delegation.deadline_at is not None:
@@ -285,14 +293,16 @@ def _fallen(draft: Draft, delegation: Delegation, session: Session, hop: Hop) ->
 
 def handoff(attempts: tuple[Attempt, ...]) -> str | None:
     """What the next backend has to know of work that was begun. None: nothing was done."""
-    begun = [one for one in attempts if one.effects != "none"]
+    resumed = {one.resumes for one in attempts}
+    acted = [one for one in attempts if one.effects != "none"]
+    begun = [one for one in acted if one.attempt not in resumed]
     if not begun:
         return None
     lines = ["Note: another agent has already worked on this and may have changed files."]
     for one in begun:
         ended = "ended" if one.failure is None else f"ended with {one.failure.reason.value}"
         lines.append(f"It was {one.backend}, and it {ended}.")
-    changed = tuple(dict.fromkeys(name for one in begun for name in one.changed_files))
+    changed = tuple(dict.fromkeys(name for one in acted for name in one.changed_files))
     if changed:
         shown = ", ".join(changed[:20])
         more = len(changed) - 20

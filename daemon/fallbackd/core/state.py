@@ -84,6 +84,11 @@ class Attempt(Struct, frozen=True, kw_only=True):
     pid: int | None = None
     log_path: str | None = None
     retry_of: AttemptId | None = None
+    conversation: str | None = None
+    """The agent's own conversation, as its program named it; None: it names none, or cannot
+    resume one."""
+    resumes: AttemptId | None = None
+    """The attempt whose conversation this one continues."""
     patience_until_at: float | None = None
     """The end of patience with failures: no further one is borne from then on."""
     waits_until_at: float | None = None
@@ -132,6 +137,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
     retry: Entry | None = None
     """The candidate that is tried again at `until_at`; None: whoever is free by then."""
     retry_of: AttemptId | None = None
+    resumes: bool = False
+    """`retry` continues the conversation of `retry_of`."""
     credential: str | None = None
     """The one that is tried again; None: whichever is best by then."""
     is_stated: bool = False

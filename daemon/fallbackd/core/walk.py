@@ -257,5 +257,13 @@ def _retry(draft: Draft, delegation: Delegation, session: Session, waiting: Wait
         return False
     if waiting.is_stated:
         delegation = with_waited(delegation, delegation.attempts[-1])
-    start(draft, delegation, session, resolved.choice, event="waited", retry_of=waiting.retry_of)
+    start(
+        draft,
+        delegation,
+        session,
+        resolved.choice,
+        event="waited",
+        retry_of=None if waiting.resumes else waiting.retry_of,
+        resumes=waiting.retry_of if waiting.resumes else None,
+    )
     return True

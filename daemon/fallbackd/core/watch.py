@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from fallbackd.core.exchange import (
+    Conversation,
     GivenUp,
     Observation,
     Output,
@@ -76,7 +77,7 @@ def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
         last_output_at=now,
     )
     match seen:
-        case Output() | Retrying() | GivenUp():
+        case Output() | Conversation() | Retrying() | GivenUp():
             return fresh
         case ProviderAnswered():
             return _answered(fresh, now)

@@ -17,6 +17,7 @@ from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.exchange import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.resumption import CONTINUE, not_resumed
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.watch import Watch
 from fallbackd.engine.credentials import carrying, credential_of
@@ -175,12 +176,15 @@ async def _begin(
             what = f"{delegation.cwd} cannot be worked in any more"
             failure = no_ones_fault("workspace", what, why, now=host.clock.now())
             return AttemptEnded(attempt=order.attempt, failure=failure)
+    if order.resume is not None and not kind.resumes(options):
+        why = f"{order.backend!r} is now configured with a command of its own"
+        return AttemptEnded(attempt=order.attempt, failure=not_resumed(why, now=host.clock.now()))
     prompt_path = host.runs.prompt_path(delegation.delegation)
     try:
         directory = host.runs.prepare(order.attempt)
         cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
-        if order.handoff is not None:
-            prompt = order.handoff + prompt
+        if order.resume is not None or order.handoff is not None:
+            prompt = CONTINUE if order.resume is not None else f"{order.handoff}{prompt}"
             prompt_path = host.runs.write_prompt(order.attempt, prompt)
     except OSError as error:
         what = f"{host.runs.root} cannot be written"
@@ -199,6 +203,7 @@ async def _begin(
         effort=order.effort,
         credential=credential,
         session=delegation.session,
+        resume=order.resume,
         permissions=delegation.permissions,
         mode=delegation.mode,
         env=prepared.env,

@@ -7,6 +7,7 @@ from fallbackd.core.events import (
     AttemptRetrying,
     AttemptStarted,
     CancelRequested,
+    ConversationSeen,
     DelegateRequested,
     Event,
     QuestionAnswered,
@@ -36,6 +37,7 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
             return Keys(session=event.session, request_id=event.request_id)
         case (
             AttemptStarted()
+            | ConversationSeen()
             | AttemptAnswered()
             | AttemptRetrying()
             | AttemptGaveUp()

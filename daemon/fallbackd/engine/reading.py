@@ -10,11 +10,13 @@ from fallbackd.core.events import (
     AttemptEnded,
     AttemptGaveUp,
     AttemptRetrying,
+    ConversationSeen,
     Woke,
 )
 from fallbackd.core.exchange import (
     DAEMON_LOST,
     Chunk,
+    Conversation,
     Evidence,
     Exit,
     GivenUp,
@@ -63,6 +65,7 @@ class Reader:
         self._host = host
         self._live = live
         self._kind = kind
+        self._options = options
         self._prepared = prepared
         self._cwd = cwd
         # What an HTTP API is asked in may depend on the model of the attempt.
@@ -197,6 +200,8 @@ class Reader:
                 if failure is not None and not self._gave_up:
                     self._gave_up = True
                     await self._tell(AttemptGaveUp(attempt=attempt, failure=failure))
+            case Conversation() if self._kind.resumes(self._options):
+                await self._host.handle(ConversationSeen(attempt=attempt, conversation=seen.id))
             case _:
                 pass
 

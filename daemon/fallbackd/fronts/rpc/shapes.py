@@ -56,6 +56,8 @@ def attempt(one: state.Attempt) -> wire.Attempt:
         failure=failure(one.failure),
         log_path=one.log_path,
         pid=one.pid,
+        conversation=one.conversation,
+        resumes=one.resumes,
     )
 
 
