@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from tests.e2e.scenes import NEXT, ROUTES, Scene, scene
+from tests.e2e.scenes import HANG_S, NEXT, ROUTES, Scene, scene
 from tests.support.provider import Call
 from tests.support.provider_frames import TEXT
+
+from fallbackd.core.resumption import CONTINUE
 
 AGENTS = ("codex", "claude", "gemini")
 MODES = ("interactive", "batch")
@@ -73,3 +76,92 @@ async def test_one_failure_after_a_tool_costs_nothing(
             assert TASK in last
             assert TOOL in last
             note(table, s, agent, f"one {failure}", done)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_a_conversation_that_broke_off_is_resumed_by_the_same_agent(
+    tmp_path: Path, agent: str, mode: str, table: Table
+) -> None:
+    async with scene(tmp_path, patience_s=5) as s:
+        done = await worked(s, agent, "500", mode=mode, until=CONTINUE)
+        check_resumed(s, agent, done)
+        note(table, s, agent, "resumed", done)
+
+
+def check_resumed(s: Scene, agent: str, done: Any) -> None:
+    assert (done["state"], done["served_by"]) == ("succeeded", agent), (done, s.daemon.log())
+    assert done["text"] == TEXT
+    assert done["hops"] == []
+    first, second = done["attempts"]
+    assert first["effects"] == "possible"
+    assert second["resumes"] == first["attempt"]
+    assert second["conversation"] == first["conversation"]
+    calls = s.provider.calls(ROUTES[agent], kind="main")
+    last = said(calls[-1])
+    assert [CONTINUE in said(call) for call in calls].count(True) == 1
+    assert last.index(TASK) < last.index(TOOL) < last.index(CONTINUE)
+    check_work(s)
+    assert s.provider.calls(ROUTES[NEXT[agent]]) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("agent", ["codex", "claude"])
+async def test_the_next_agent_starts_with_a_note_once_a_resumption_has_failed(
+    tmp_path: Path, agent: str, mode: str, table: Table
+) -> None:
+    async with scene(tmp_path) as s:
+        done = await worked(s, agent, "500", mode=mode)
+        assert (done["state"], done["served_by"]) == ("succeeded", NEXT[agent]), s.daemon.log()
+        first, second, third = done["attempts"]
+        assert second["resumes"] == first["attempt"]
+        assert (third["backend"], third["resumes"]) == (NEXT[agent], None)
+        (hop,) = done["hops"]
+        assert (hop["from"], hop["to"]) == (agent, NEXT[agent])
+        assert any(CONTINUE in said(call) for call in s.provider.calls(ROUTES[agent]))
+        (call, *_) = s.provider.calls(ROUTES[NEXT[agent]], kind="main")
+        assert NOTE in said(call)
+        assert TASK in said(call)
+        assert CONTINUE not in said(call)
+        check_work(s)
+        note(table, s, agent, "handed on", done)
+
+
+@pytest.mark.parametrize("agent", ["codex", "claude"])
+async def test_a_conversation_is_resumed_over_the_death_of_the_daemon(
+    tmp_path: Path, agent: str
+) -> None:
+    """Killed while the agent fails, while its conversation is about to be resumed, and after."""
+    async with scene(tmp_path, patience_s=5) as s:
+        s.provider.behave(ROUTES[agent], "tool", "500", command=TOOL, until=CONTINUE, then="slow")
+        begun = await s.begin(
+            agent, then=NEXT[agent], prompt=TASK, permissions="full", request_id="r"
+        )
+        await s.provider.called(ROUTES[agent], where=lambda call: call.has_failed)
+        await renew(s)
+        await ended(s, begun)
+        await renew(s)
+        await s.provider.called(ROUTES[agent], where=lambda call: CONTINUE in said(call))
+        await renew(s)
+        done = await s.delegate(
+            agent, then=NEXT[agent], prompt=TASK, permissions="full", request_id="r"
+        )
+        assert done["delegation"] == begun["delegation"]
+        check_resumed(s, agent, done)
+
+
+async def renew(s: Scene) -> None:
+    await s.daemon.kill()
+    await s.daemon.start()
+
+
+async def ended(s: Scene, begun: Any) -> None:
+    """The first attempt is over."""
+    with anyio.fail_after(HANG_S):
+        while True:
+            found = await s.daemon.client.call(
+                "delegation.get", {"delegation": begun["delegation"]}
+            )
+            if found["attempts"][0]["ended_at"] is not None:
+                return
+            await anyio.sleep(0.05)

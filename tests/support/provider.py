@@ -236,7 +236,7 @@ class Provider:
         place = self._place(request)
         behaviour = self._behaviours.get(place, Behaviour())
         met = self._met[place]
-        name = behaviour.names[min(met, len(behaviour.names) - 1)]
+        name = behaviour.name_of(met, request.body)
         if request.kind != "title":  # which opencode asks for besides, whenever it likes
             self._met[place] += 1
         call = Call(

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from tests.support import (
@@ -41,6 +41,15 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     """What `refuse` says, in the shape of OpenAI."""
     pause_s: float = 1.5
     """Between two events of `slow`."""
+    until: str = ""
+    """Words of a request that is answered with `then`, whatever its number is; empty: none."""
+    then: str = "ok"
+
+    def name_of(self, number: int, body: dict[str, Any]) -> str:
+        """Of the behaviour that a request meets, 0 for the first one."""
+        if self.until and self.until in json.dumps(body, ensure_ascii=False):
+            return self.then
+        return self.names[min(number, len(self.names) - 1)]
 
 
 async def perform(
