@@ -107,7 +107,7 @@ def test_a_resumption_is_never_repeated_from_the_beginning(knobs: dict[str, Any]
     ("case", "ending"),
     [
         ("a reason that a few minutes do not change", broke_off("d1.1", fail(Reason.USAGE_LIMIT))),
-        ("a wait beyond patience", broke_off("d1.1", fail(Reason.OVERLOADED, wait_s=301))),
+        ("a wait beyond patience", broke_off("d1.1", fail(Reason.OVERLOADED, wait_s=303))),
     ],
 )
 def test_other_failures_after_effects_hop_at_once(case: str, ending: AttemptEnded) -> None:

@@ -11,6 +11,7 @@ from fallbackd.core.failures import NO_CONVERSATION, Failure, Reason, make_failu
 from fallbackd.core.policy import Backend
 from fallbackd.core.retry_budget import backoff_s, may_retry, shown
 from fallbackd.core.state import Attempt, Delegation
+from fallbackd.core.waits import stated_until
 
 PASSING = frozenset({Reason.SERVER_ERROR, Reason.OVERLOADED, Reason.NETWORK, Reason.CRASH})
 PATIENCE_TIMES = 10
@@ -40,10 +41,10 @@ def resume_at(
         return None  # without `hop` it is trouble of this machine
     if len(delegation.attempts) >= delegation.budget:
         return None
-    wait_s = max(backoff_s(draft, backend, 1, luck=luck), failure.wait_s or 0.0)
-    if wait_s > PATIENCE_TIMES * draft.policy.patience_s(delegation.mode):
+    stated_at = stated_until(failure, now=draft.now) or draft.now
+    at = max(draft.now + backoff_s(draft, backend, 1, luck=luck), stated_at)
+    if at > draft.now + PATIENCE_TIMES * draft.policy.patience_s(delegation.mode):
         return None
-    at = draft.now + wait_s
     if delegation.deadline_at is not None and at >= delegation.deadline_at:
         return None
     if may_retry(draft):

@@ -58,6 +58,8 @@ def is_worth_waiting(draft: Draft, delegation: Delegation, *, until_at: float) -
 def is_overtaken(draft: Draft, delegation: Delegation, waiting: Waiting) -> bool:
     """Whether another candidate has become usable while a stated time is waited for."""
     wait_s = waiting.until_at - draft.now
+    if waiting.resumes:
+        return False  # another one would have to begin the work again
     if not waiting.is_stated or wait_s <= draft.policy.patience_s(delegation.mode):
         return False
     return has_alternative(draft, delegation)
