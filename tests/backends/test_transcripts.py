@@ -146,6 +146,48 @@ def test_gemini_that_sleeps_for_hours_says_so_at_its_first_event() -> None:
     assert failure.stated_reset_s == 3 * 3600 + 51 * 60 + 12
 
 
+def test_gemini_whose_day_is_spent_keeps_the_time_that_only_the_cause_states() -> None:
+    run = by_name("gemini", "daily quota")
+    _, outcome = replay("gemini", run, whole_lines(run))
+    assert not isinstance(outcome, Reply)
+    failure = classify(outcome, KINDS["gemini"].rules, now=NOW)
+    assert failure is not None
+    assert failure.stated_reset_s == 18 * 3600 + 12 * 60 + 30.5
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("Model stream ended without a finish reason.", "network"),
+        ("Model stream ended with empty response text.", "empty_result"),
+        (
+            "Model stream ended with empty response text but contained reasoning thoughts.",
+            "empty_result",
+        ),
+        ("The model returned an empty response with no text or thoughts.", "empty_result"),
+        (
+            "Model stream ended due to token limit exhaustion (MAX_TOKENS) with empty response "
+            "text.",
+            "empty_result",
+        ),
+        (
+            "Model stream ended due to safety settings (SAFETY) with empty response text.",
+            "content_policy",
+        ),
+        ("Model stream ended with malformed function call.", "server_error"),
+    ],
+)
+def test_gemini_names_how_a_stream_ended(message: str, reason: str) -> None:
+    run = by_name("gemini", "ok")
+    events = [
+        {"type": "error", "severity": "error", "message": message},
+        {"type": "result", "status": "error", "stats": {}},
+    ]
+    lines = [Chunk("stdout", msgspec.json.encode(one) + b"\n", 0.0) for one in events]
+    _, outcome = replay("gemini", run, [*whole_lines(run)[:2], *lines])
+    assert reason_of("gemini", outcome) == reason
+
+
 def test_gemini_that_was_ended_by_a_signal_has_no_answer_though_its_status_is_0() -> None:
     run = by_name("gemini", "ok")
     _, outcome = replay("gemini", {**run, "stopped": True}, whole_lines(run)[:-1])

@@ -298,7 +298,15 @@ def _google(model: str, limits: Limits) -> dict[str, Refusal]:
             "The input token count (1200000) exceeds the maximum number of tokens allowed "
             "(1048576).",
         ),
-        "quota": no(429, "RESOURCE_EXHAUSTED", quota, _google_quota("PerDay", 65550, model)),
+        "quota": no(
+            429,
+            "RESOURCE_EXHAUSTED",
+            f"{quota} For more information on this error, head to: "
+            "https://ai.google.dev/gemini-api/docs/rate-limits.\n* Quota exceeded for metric: "
+            "generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: 250, "
+            f"model: {model}\nPlease retry in 18h12m30.5s.",
+            _google_quota("PerDay", 65550, model),
+        ),
         "usage_limit": no(
             429,
             "RESOURCE_EXHAUSTED",

@@ -81,6 +81,7 @@ _TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
 }
 
 MAX_RETRY_LINES = 20
+MAX_REPORT_LINES = 60
 _ATTEMPT = re.compile(r"Attempt \d+ failed")
 _WAIT = re.compile(r"Retrying after (\d+(?:\.\d+)?)ms")
 _TERMINAL = re.compile(r"Error when talking to Gemini API|\[ERROR\] |\w*QuotaError: |_ApiError: ")
@@ -93,7 +94,8 @@ class Parser(CliParser):
         self._told: list[str] = []
         self._status = ""
         self._attempt: list[str] = []
-        self._terminal_line = ""
+        self._terminal: list[str] = []
+        """The report of the terminal failure, with the cause that only stderr has."""
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         match event.get("type"):
@@ -154,7 +156,9 @@ class Parser(CliParser):
             self._attempt.append(line)
         else:
             if _TERMINAL.match(line):
-                self._terminal_line = line
+                self._terminal = [line]
+            elif self._terminal and len(self._terminal) < MAX_REPORT_LINES:
+                self._terminal.append(line)
             return []
         if "Retrying" in line or len(self._attempt) >= MAX_RETRY_LINES:
             seen += self._end_attempt()
@@ -185,8 +189,9 @@ class Parser(CliParser):
         if status is None and exit.code is not None and 144 <= exit.code <= 255:
             status = exit.code + 256
         text = error.text
-        if self._terminal_line and "[API Error" in text and error.body is None:
-            text = f"{text}\n{self._terminal_line[:4000]}"
+        if self._terminal and "[API Error" in text and error.body is None:
+            said = (self._terminal[0][:4000], *_causes("\n".join(self._terminal)))
+            text = "\n".join((text, *said))
         return msgspec.structs.replace(error, text=text, http_status=status)
 
     def _end_passage(self) -> None:
@@ -198,6 +203,21 @@ class Parser(CliParser):
     def _answer(self) -> str:
         last = _without_repeats(self._pieces)
         return last if last.strip() else "\n\n".join(t for t in self._told if t.strip())
+
+
+_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`"
+_CAUSE = re.compile(rf"^\s+message:\s+((?:{_QUOTED})(?:\s*\+\s*(?:{_QUOTED}))*)", re.M)
+
+
+def _causes(report: str) -> list[str]:
+    """Messages of the causes of an error, as Node.js prints objects: quoted, over several lines."""
+    return [
+        "".join(
+            re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], part[1:-1])
+            for part in re.findall(_QUOTED, found[:4000])
+        )
+        for found in _CAUSE.findall(report)
+    ]
 
 
 MIN_REPEAT_CHARS = 12
@@ -293,9 +313,28 @@ RULES = (
         r"|Resource has been exhausted",
     ),
     Rule(
+        id="gemini-blocked",
+        reason=Reason.CONTENT_POLICY,
+        pattern=r"Model stream ended due to (?:safety|recitation) settings",
+        requires_exit=False,
+    ),
+    Rule(
+        id="gemini-empty",
+        reason=Reason.EMPTY_RESULT,
+        pattern=r"Model stream ended (?:with|due to .{1,60} with) empty response"
+        r"|empty response with no text or thoughts",
+        requires_exit=False,
+    ),
+    Rule(
+        id="gemini-malformed",
+        reason=Reason.SERVER_ERROR,
+        pattern=r"Model stream ended with (?:malformed|unexpected)",
+        requires_exit=False,
+    ),
+    Rule(
         id="gemini-stream",
         reason=Reason.NETWORK,
-        pattern=r"Model stream ended (?:without|with)|Incomplete JSON segment"
+        pattern=r"Model stream ended without|Incomplete JSON segment"
         r"|^\[?(?:API Error: )?terminated\]?$"
         r"|TypeError: terminated",
         codes=("invalid_stream",),

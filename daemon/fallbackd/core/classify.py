@@ -24,6 +24,9 @@ from fallbackd.core.other_programs import is_side_call
 from fallbackd.core.redact import excerpt, strip_escapes
 from fallbackd.core.reset_time import seconds_until_midnight, seconds_until_reset
 from fallbackd.core.rules import Rule
+from fallbackd.core.stack_frames import has_frames
+from fallbackd.core.version_trouble import RULE as VERSION
+from fallbackd.core.version_trouble import version_trouble
 
 __all__ = ["COMMON_RULES", "Rule", "classify"]
 
@@ -60,7 +63,12 @@ def classify(
         None where nothing failed, or nothing says so yet.
     """
     said = _statements(evidence)
-    hit = _structured(evidence, said, rules) or _special_exit(evidence) or text_hit(evidence, rules)
+    hit = (
+        _structured(evidence, said, rules)
+        or _special_exit(evidence)
+        or _version(evidence)
+        or text_hit(evidence, rules)
+    )
     if hit is not None and _is_limit_exit(evidence) and hit.rule.reason not in _LIMITS:
         hit = None
     hit = hit or _exit_alone(evidence, rules)
@@ -138,7 +146,10 @@ def _structured(evidence: Evidence, said: tuple[Said, ...], rules: tuple[Rule, .
         return best
     if said and _is_failure_of_provider(evidence):
         text = next((s.text for s in reversed(said) if s.text), "")
-        return Hit(rule=_UNKNOWN, text=text, confidence="structured", said=said[-1])
+        is_own = evidence.stream in ("jsonl", "exception") and has_frames(text)
+        return Hit(
+            rule=_TRACE if is_own else _UNKNOWN, text=text, confidence="structured", said=said[-1]
+        )
     return None
 
 
@@ -179,6 +190,11 @@ def _special_exit(evidence: Evidence) -> Hit | None:
     return _exit_hit(_EXITS[code], f"exit-{code}", evidence)
 
 
+def _version(evidence: Evidence) -> Hit | None:
+    line = version_trouble(evidence)
+    return None if line is None else Hit(rule=VERSION, text=line, confidence="text")
+
+
 def _exit_alone(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
     code = evidence.exit_code
     if evidence.signal is not None:
@@ -199,6 +215,8 @@ def _exit_alone(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
         return _exit_hit(Reason.CRASH, "signal", evidence)
     if _is_asking(evidence):
         return _exit_hit(Reason.APPROVAL_REQUIRED, "asks", evidence)
+    if evidence.stream == "stderr" and has_frames(evidence.text):
+        return _exit_hit(Reason.CRASH, "trace", evidence)
     if evidence.answered:
         return _exit_hit(Reason.TASK_FAILED, "exit-after-answer", evidence)
     return _exit_hit(Reason.UNKNOWN, "exit", evidence)
@@ -310,3 +328,4 @@ def _around(text: str, line: str) -> str:
 
 _SPENT_WINDOW = Rule(id="window-rejected", reason=Reason.USAGE_LIMIT)
 _UNKNOWN = Rule(id="error", reason=Reason.UNKNOWN)
+_TRACE = Rule(id="trace", reason=Reason.CRASH)

@@ -33,6 +33,7 @@ from fallbackd.core.line_shapes import (
 from fallbackd.core.other_programs import is_of_another
 from fallbackd.core.redact import strip_escapes
 from fallbackd.core.rules import Rule, compiled
+from fallbackd.core.stack_frames import without_frames
 
 
 class Hit(Struct, frozen=True, kw_only=True):
@@ -86,7 +87,7 @@ def _lines(text: str, stream: str) -> tuple[Line, ...]:
         # Of a long output, as of many lines, its beginning and its end count.
         text = f"{text[:MAX_HEAD_CHARS]}\n\n{text[-MAX_TAIL_CHARS:].partition(NEWLINE)[2]}"
     plain = strip_escapes(text).replace("’", "'").replace("\r\n", "\n").replace("\r", "\n")
-    return candidate_lines(plain, mixed=stream == "unknown")
+    return candidate_lines(without_frames(plain), mixed=stream == "unknown")
 
 
 NEWLINE = "\n"

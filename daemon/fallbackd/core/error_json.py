@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.core.reset_fields import names_spent_window
+from fallbackd.core.stack_frames import without_frames
 
 MAX_DEPTH = 8
 MAX_JSON_LINE_CHARS = 200_000
@@ -27,7 +28,7 @@ class Said(Struct, frozen=True, dict=True):
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """What patterns are searched in: the message, whole and by line, then the words."""
-        text = self.text.replace("’", "'")
+        text = without_frames(self.text.replace("’", "'"))
         if len(text) > MAX_SAID_CHARS:
             text = f"{text[:MAX_SAID_CHARS]}\n{text[-MAX_SAID_CHARS:]}"
         parts = [p for p in text.split("\n") if p.strip()]

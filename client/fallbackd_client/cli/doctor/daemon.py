@@ -180,6 +180,12 @@ def _backends(health: dict[str, Json]) -> list[Finding]:
         if reason == "auth":
             login = LOGINS.get(name) or f"fallbackd-client health get {command(name)}"
             found.append(Finding("daemon", WARNING, what, login))
+        elif reason == "not_configured" and detail == "version":
+            what = (
+                f"{name}: its version and this fallbackd do not fit together: it refused a flag, "
+                "or its runtime cannot load it"
+            )
+            found.append(Finding("programs", WARNING, what, _renew(name)))
         else:
             mend = f"fallbackd-client health clear {command(name)}"
             found.append(Finding("daemon", NOTE, what, mend))
@@ -187,6 +193,13 @@ def _backends(health: dict[str, Json]) -> list[Finding]:
         what = "no backend can be used now, so all work is refused"
         found.append(Finding("daemon", ERROR, what, "fallbackd-client health"))
     return found
+
+
+def _renew(name: str) -> str:
+    install = next((one.install for one in PROGRAMS if one.name == name and one.install), "")
+    if not install:
+        return f"fallbackd-client health get {command(name)}"
+    return f"{install}@latest && fallbackd-client health clear {command(name)}"
 
 
 def _installed(machine: Machine, service: Service) -> str | None:

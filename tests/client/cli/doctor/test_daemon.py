@@ -70,6 +70,28 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
             "fallbackd-client health clear b",
         ),
         (
+            status(
+                {
+                    "a": {"state": "healthy"},
+                    "codex": {"state": "broken", "reason": "not_configured", "detail": "version"},
+                }
+            ),
+            "warning",
+            "codex: its version and this fallbackd do not fit together",
+            "npm install -g @openai/codex@latest && fallbackd-client health clear codex",
+        ),
+        (
+            status(
+                {
+                    "a": {"state": "healthy"},
+                    "mine": {"state": "broken", "reason": "not_configured", "detail": "version"},
+                }
+            ),
+            "warning",
+            "mine: its version",
+            "fallbackd-client health get mine",
+        ),
+        (
             status({"a": {"state": "rate_limited"}, "b": {"state": "paused"}}),
             "error",
             "no backend can be used now",
