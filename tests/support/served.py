@@ -24,7 +24,7 @@ from fallbackd.core.exchange import (
     ToolStarted,
 )
 from fallbackd.lib.procenv import read_variables
-from fallbackd.ports.transport import Running
+from fallbackd.ports.transport import Running, Unsent
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.runner import tree
 from fallbackd.transports.served import ServedTransport
@@ -95,7 +95,7 @@ class Place:
         await heard.listen(when)
         return heard
 
-    async def attach(self, number: int = 1) -> "Running | None":
+    async def attach(self, number: int = 1) -> "Running | Unsent | None":
         with anyio.fail_after(LIMIT_S):
             return await self.transport.attach(
                 attempt=f"d1.{number}", directory=str(self.root / f"attempt{number}")
@@ -105,6 +105,7 @@ class Place:
         """The attempt of an earlier daemon, to its end."""
         running = await self.attach(number)
         assert running is not None
+        assert not isinstance(running, Unsent)
         heard = Heard(running)
         await heard.listen()
         return heard

@@ -23,6 +23,7 @@ from tests.support.served import (
 )
 
 from fallbackd.core.exchange import CommandLine, Evidence, NoAnswer, NotStarted, ProcessExit
+from fallbackd.ports.transport import Unsent
 from fallbackd.transports.recording import read_chunks
 from fallbackd.transports.served_record import PromptRecord, read_prompt, write_prompt
 
@@ -253,15 +254,37 @@ async def test_prompt_that_did_not_arrive_cannot_any_more_and_is_started_anew(
     session = recorded(tmp_path).session
     assert recorded(tmp_path).phase == "posting"
     async with serving(tmp_path) as place:
-        assert await place.attach() is None
+        assert await place.attach() == Unsent()
         assert [each["session"] for each in place.notes("delete")] == [session]
         assert not (tmp_path / "attempt1").exists()
+
+
+async def test_prompt_that_was_only_opened_is_proven_unsent(tmp_path: Path) -> None:
+    async with serving(tmp_path, leaves=True) as place:
+        await place.open(place.call("say x"))
+    assert recorded(tmp_path).phase == "opened"
+    async with serving(tmp_path) as place:
+        assert await place.attach() == Unsent()
+        assert not (tmp_path / "attempt1").exists(), "nobody else may begin it"
+        assert place.notes("prompt") == []
+
+
+async def test_prompt_that_was_stopped_before_its_posting_is_proven_unsent(
+    tmp_path: Path,
+) -> None:
+    async with (
+        serving(tmp_path, start="silent", leaves=True) as place,
+        listening(await place.open(place.call("say x"))),
+    ):
+        await until(lambda: bool(place.notes("start")))
+    async with serving(tmp_path) as place:
+        assert await place.attach() == Unsent()
 
 
 async def test_prompt_that_cannot_be_written_down_is_not_posted(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
         running = await place.open(place.call("say one"))
-        (tmp_path / "attempt1").rmdir()
+        shutil.rmtree(tmp_path / "attempt1")
         heard = Heard(running)
         await heard.listen()
         assert isinstance(heard.exit, NotStarted)

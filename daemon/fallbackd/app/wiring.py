@@ -26,7 +26,7 @@ from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.procenv import find_variable, read_variables
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
-from fallbackd.ports.transport import Running, Transport
+from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.stores import open_store
 from fallbackd.transports.environment import Inheritable
 from fallbackd.transports.http import HttpTransport
@@ -165,7 +165,7 @@ def build(
         )
         return exit is None or exit.gone
 
-    async def attach(*, attempt: str, directory: str) -> Running | None:
+    async def attach(*, attempt: str, directory: str) -> Running | Unsent | None:
         return await begun_by(directory).attach(attempt=attempt, directory=directory)
 
     world = World(

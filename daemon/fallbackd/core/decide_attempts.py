@@ -85,7 +85,7 @@ def current_of(draft: Draft, attempt: AttemptId) -> Current | None:
 
 def attempt_started(draft: Draft, event: AttemptStarted) -> None:
     current = current_of(draft, event.attempt)
-    if current is None or current.attempt.state == "running":
+    if current is None or (current.attempt.state == "running" and not event.anew):
         return
     if event.anew:
         current.attempt = structs.replace(current.attempt, started_at=draft.now)

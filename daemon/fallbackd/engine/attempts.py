@@ -26,7 +26,7 @@ from fallbackd.engine.live import Host, LiveAttempt, Prepared
 from fallbackd.engine.reading import Reader
 from fallbackd.engine.world import Transports, World
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.transport import Running, Transport
+from fallbackd.ports.transport import Running, Transport, Unsent
 
 log = structlog.get_logger("attempts")
 
@@ -82,11 +82,13 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     if order.taken_up:
         directory = str(host.runs.attempt_path(order.attempt))
         hit("attempt.attach.before")
-        running = await world.attach(attempt=order.attempt, directory=directory)
+        found = await world.attach(attempt=order.attempt, directory=directory)
         hit("attempt.attach.after")
+        is_unsent = isinstance(found, Unsent)
+        running = None if isinstance(found, Unsent) else found
         if running is None and order.rebooted:
             return AttemptEnded(attempt=order.attempt, failure=rebooted(now=host.clock.now()))
-        if running is None and order.was_started:
+        if running is None and order.was_started and not is_unsent:
             failure = unexplained(now=host.clock.now())
             return AttemptEnded(attempt=order.attempt, failure=failure, gone=False)
     backend = find_backend(settings.policy, order.backend)

@@ -15,7 +15,7 @@ from fallbackd.core.redact import redact
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
-from fallbackd.ports.transport import Running, Transport
+from fallbackd.ports.transport import Running, Transport, Unsent
 
 
 class Fingerprint(Protocol):
@@ -31,7 +31,7 @@ class LogReader(Protocol):
 
 
 class Attach(Protocol):
-    async def __call__(self, *, attempt: str, directory: str) -> Running | None:
+    async def __call__(self, *, attempt: str, directory: str) -> Running | Unsent | None:
         """
         Take up what an earlier daemon began in the directory of an attempt.
 
@@ -51,7 +51,7 @@ async def nobody_is_left(directory: str, *, attempt: str) -> bool:
     return True
 
 
-async def nothing_is_left(*, attempt: str, directory: str) -> Running | None:
+async def nothing_is_left(*, attempt: str, directory: str) -> Running | Unsent | None:
     """Where no attempt outlives the daemon."""
     return None
 

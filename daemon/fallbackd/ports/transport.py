@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from msgspec import Struct
+
 from fallbackd.core.exchange import Call, Chunk, Exit
 
 
@@ -36,6 +38,10 @@ class Running(Protocol):
         ...
 
 
+class Unsent(Struct, frozen=True):
+    """What `attach` returns for a call that was opened and, by its record, never sent."""
+
+
 class Transport(Protocol):
     async def open(
         self, call: Call, *, attempt: str, directory: str, env: dict[str, str]
@@ -50,14 +56,15 @@ class Transport(Protocol):
         """
         ...
 
-    async def attach(self, *, attempt: str, directory: str) -> Running | None:
+    async def attach(self, *, attempt: str, directory: str) -> Running | Unsent | None:
         """
         Take up what an earlier daemon began in `directory`: it runs still, or has ended.
 
         Its chunks begin with the first byte that was recorded, with the times of then.
 
         Returns:
-            None: nothing was started there, and from now on nothing will be.
+            Unsent: nothing was started there, and from now on nothing will be: a record proves it.
+            None: the same, as far as can be seen: there is no record of any beginning.
         """
         ...
 

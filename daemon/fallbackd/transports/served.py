@@ -29,8 +29,9 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from fallbackd.core.exchange import Call, CommandLine, ServedPrompt
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.transport import Running, Transport
+from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.transports.environment import child_environment
 from fallbackd.transports.leftovers import fence
 from fallbackd.transports.served_found import Found, find_server
@@ -89,7 +90,7 @@ class ServedTransport:
                 return None
             return await self._processes.open(run, attempt=attempt, directory=directory, env=env)
 
-        return NewPrompt(
+        prompt = NewPrompt(
             call,
             otherwise=otherwise,
             lease=lambda: self._server_for(call),
@@ -97,12 +98,16 @@ class ServedTransport:
             directory=directory,
             clock=self._clock,
         )
+        prompt.note_opened()
+        hit("served.opened")
+        return prompt
 
-    async def attach(self, *, attempt: str, directory: str) -> Running | None:
+    async def attach(self, *, attempt: str, directory: str) -> Running | Unsent | None:
         """See `ports.transport.Transport`. Servers are taken up before."""
         record = read_prompt(directory)
-        if record is None:  # it ran without a server, or not at all
-            return await self._processes.attach(attempt=attempt, directory=directory)
+        if record is None or record.phase == "opened":  # it ran without a server, or not at all
+            found = await self._processes.attach(attempt=attempt, directory=directory)
+            return Unsent() if found is None and record is not None else found
         server = None
         if record.exit is None:
             server = next((s for s in self._all if s.directory.name == record.server), None)
@@ -115,7 +120,7 @@ class ServedTransport:
                     forget_prompt(server.directory, attempt)
                     server.unclaimed.discard(attempt)
                     server.release()
-                    return None
+                    return Unsent()
         running = TakenUpPrompt(
             record, server, attempt=attempt, directory=directory, clock=self._clock
         )

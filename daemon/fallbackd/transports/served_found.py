@@ -7,7 +7,7 @@ import anyio
 from msgspec import Struct
 
 from fallbackd.lib.procenv import read_environment
-from fallbackd.ports.transport import Running, Transport
+from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.transports.recording import read_record
 from fallbackd.transports.runner import tree
 from fallbackd.transports.runner.attempt import ATTEMPT_FILE
@@ -46,7 +46,7 @@ async def find_server(directory: Path, processes: Transport) -> Found | None:
     if last is None:
         return None
     running = await processes.attach(attempt="server", directory=str(last))
-    if running is None:
+    if running is None or isinstance(running, Unsent):
         return None
     record = read_server(directory)
     identity = identify(directory)

@@ -2,7 +2,7 @@
 A prompt that begins.
 
 ```
- (lease) -> session -> record -> post -> (see `served_prompt`)
+ record -> (lease) -> session -> record -> post -> (see `served_prompt`)
     |
     +-- no server comes up: what does the same without one
 ```
@@ -12,6 +12,7 @@ import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fallbackd.core.exchange import Chunk, Exit, NoAnswer, NotStarted, ServedPrompt
+from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running
 from fallbackd.transports.served_client import CallFailed
@@ -80,6 +81,7 @@ class NewPrompt(RunningPrompt):
             )
             return
         self._server = server
+        hit("served.leased")
         if not await self._unless_stopped(server.settled):
             if self._stop_grace_s is not None:
                 self._exit = await self._stopped()
@@ -90,17 +92,22 @@ class NewPrompt(RunningPrompt):
         session: ServedSession | None = None
         try:
             # A session that is made for a prompt that was stopped meanwhile stays empty.
+            hit("served.settled")
             session = await self._unless_stopped(lambda: self._begin(server))
+            hit("served.session")
             if session is not None:
                 if (refused := self._write_down(server, session)) is not None:
                     self._exit = refused
                     return
+                hit("served.written")
                 yield self._line("fallbackd.session")
                 if self._stop_grace_s is None:
                     self._was_posted = True
                     # Not given up when stopped: one that arrives after its abort would run.
                     call = self._call
+                    hit("served.posting")
                     await session.post(call.prompt, model=call.model, agent=call.agent)
+                    hit("served.posted")
                     self._note(phase="posted")
         except CallFailed as error:
             self._failed = self._is_idle = True
@@ -147,6 +154,14 @@ class NewPrompt(RunningPrompt):
         self._is_alone = server.join(self)
         server.listeners.add(session.name, self)
         return session
+
+    def note_opened(self) -> None:
+        """Leave a record that proves, until another one replaces it, that no server has it."""
+        record = PromptRecord(cwd=self.cwd, permissions=self._permissions, phase="opened")
+        try:
+            write_prompt(self._directory, record)
+        except OSError:
+            pass  # nothing is posted without the record that follows
 
     def _write_down(self, server: Server, session: ServedSession) -> Exit | None:
         """Before the prompt is posted: who finds no record posts it again. Not None: it cannot."""

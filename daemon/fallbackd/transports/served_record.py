@@ -3,7 +3,7 @@ What is on disk so that a later daemon finds helper servers and the prompts on t
 
 | file | where | holds |
 | --- | --- | --- |
-| `served.json` | attempt's directory | `PromptRecord`: before the prompt is posted, at the end |
+| `served.json` | attempt's directory | `PromptRecord`: opened, before it is posted, at the end |
 | `server.json` | server's directory | `ServerRecord`: before the server is started |
 | `prompts/ATTEMPT` | server's directory | nothing: it is there while the prompt is under way |
 
@@ -24,7 +24,7 @@ PROMPT_FILE = "served.json"
 SERVER_FILE = "server.json"
 _PROMPTS = "prompts"
 
-Phase = Literal["posting", "posted", "ended"]
+Phase = Literal["opened", "posting", "posted", "ended"]
 
 T = TypeVar("T", bound=Struct)
 
@@ -40,16 +40,16 @@ class ServerIdentity(Struct, frozen=True, kw_only=True):
 
 
 class PromptRecord(Struct, frozen=True, kw_only=True):
-    server: str
+    server: str = ""
     """Name of the server's directory."""
-    identity: ServerIdentity | None
-    session: str
+    identity: ServerIdentity | None = None
+    session: str = ""
     cwd: str
     permissions: Permissions
     phase: Phase
-    """`posting`: whether the server has it is not known; its messages tell."""
-    is_alone: bool
-    before: tuple[tuple[int, int], ...]
+    """`opened`: no server has it. `posting`: whether one has it is not known; its messages tell."""
+    is_alone: bool = True
+    before: tuple[tuple[int, int], ...] = ()
     """(pid, start) of what ran below the server when the prompt began."""
     exit: Exit | None = None
 

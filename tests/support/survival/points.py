@@ -82,4 +82,15 @@ RUNNER: dict[str, tuple[int, ...]] = {
 MEETING = frozenset({"runner.met"})
 """Reached only by a runner whose daemon is gone, when the next one comes."""
 
-POINTS = {**DAEMON, **RUNNER}
+SERVED: dict[str, tuple[int, ...]] = {
+    "served.opened": (1,),
+    "served.leased": (1,),
+    "served.settled": (1,),
+    "served.session": (1,),
+    "served.written": (1,),
+    "served.posting": (1,),
+    "served.posted": (1,),
+}
+"""In the order in which a prompt reaches a real opencode server, which only tests/e2e has."""
+
+POINTS = {**DAEMON, **RUNNER, **SERVED}
