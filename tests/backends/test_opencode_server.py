@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from fallbackd.backends import KINDS
 from fallbackd.backends.opencode_server import EventReader
+from fallbackd.core.classify import classify
 from fallbackd.core.exchange import (
     Evidence,
     GivenUp,
@@ -24,6 +26,7 @@ from fallbackd.core.exchange import (
     ToolStarted,
     Usage,
 )
+from fallbackd.core.failures import Reason
 
 T = TypeVar("T")
 
@@ -102,6 +105,26 @@ def test_throttle_is_told_at_its_first_event_with_the_wait() -> None:
     assert retrying[0].evidence.text.startswith("Rate limit reached for m")
     assert not retrying[0].evidence.answered
     assert retrying[0].wait_s == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "wait_s", "stated"),
+    [(1, 2.4, None), (1, 13_873, 13_873), (3, 9.9, None), (3, 60, 60), (5, 39, None)],
+)
+def test_a_wait_beyond_its_own_back_off_is_the_time_that_the_provider_stated(
+    attempt: int, wait_s: float, stated: float | None
+) -> None:
+    status = {
+        "type": "retry",
+        "attempt": attempt,
+        "message": "The usage limit has been reached",
+        "next": (1000.0 + wait_s) * 1000,
+    }
+    _, seen = read([event("session.status", status=status)], at=1000.0)
+    (retrying,) = only(Retrying, seen)
+    failure = classify(retrying.evidence, KINDS["opencode"].rules, now=1000.0)
+    assert failure is not None
+    assert (failure.reason, failure.stated_reset_s) == (Reason.USAGE_LIMIT, stated)
 
 
 def test_retry_in_the_past_waits_no_time() -> None:

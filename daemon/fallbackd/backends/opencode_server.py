@@ -26,6 +26,7 @@ from typing import Literal, assert_never
 import msgspec
 from msgspec import Struct, field
 
+from fallbackd.backends.opencode_errors import error_evidence, retry_evidence, wait_of
 from fallbackd.core.exchange import (
     Evidence,
     Exit,
@@ -185,12 +186,8 @@ class EventReader:
     def _read_status(self, status: Fields, at: float) -> list[Observation]:
         if status.get("type") != "retry":
             return [Output()]
-        evidence = self._seal(Evidence(text=_text(status.get("message")), stream="jsonl"))
-        next_at = status.get("next")
-        wait_s = None
-        if isinstance(next_at, int | float) and not isinstance(next_at, bool):
-            wait_s = max(0.0, next_at / 1000 - at)
-        return [Retrying(evidence=evidence, wait_s=wait_s)]
+        evidence = self._seal(retry_evidence(status, now=at))
+        return [Retrying(evidence=evidence, wait_s=wait_of(status, now=at))]
 
     def _read_error(self, error: Fields, *, is_main: bool) -> list[Observation]:
         name = _text(error.get("name"))
@@ -379,36 +376,6 @@ def message_usage(info: Fields) -> Usage:
         output_tokens=_count(tokens.get("output")) + _count(tokens.get("reasoning")),
         cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
     )
-
-
-def error_evidence(error: Fields) -> Evidence:
-    data = _fields(error.get("data"))
-    text = _text(data.get("message")) or _text(error.get("message"))
-    status = data.get("statusCode")
-    headers = _fields(data.get("responseHeaders"))
-    raw = _text(data.get("responseBody"))
-    body = _json(raw) if raw else text_body(text)
-    return Evidence(
-        text=text,
-        stream="jsonl",
-        http_status=status if isinstance(status, int) else None,
-        headers={name.lower(): _text(value) for name, value in headers.items()},
-        body=body,
-        code=_text(error.get("name")) or None,
-    )
-
-
-def text_body(text: str) -> object:
-    """A failure in the middle of a stream has the provider's own JSON as its message."""
-    return _json(text) if text.startswith("{") else None
-
-
-def _json(text: str) -> object:
-    """The value that `text` holds, or `text` as it is: bodies are cut off and HTML at times."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return text
 
 
 def _fields(value: object) -> Fields:

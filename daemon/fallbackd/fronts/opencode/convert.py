@@ -22,19 +22,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from fallbackd.backends.opencode_server import (
-    error_evidence,
-    message_usage,
-    text_body,
-    tool_effects,
-)
+from fallbackd.backends.opencode_errors import error_evidence, retry_evidence
+from fallbackd.backends.opencode_server import message_usage, tool_effects
 from fallbackd.core.exchange import Evidence, Usage
 
 Fields = Mapping[str, Any]  # any JSON
-
-OWN_BACKOFF_BASE_S = 2.0
-OWN_BACKOFF_SPREAD = 1.25
-"""opencode waits 2 s · 2^n by itself, and up to a quarter more (measured)."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -249,25 +241,12 @@ def _status(status: Fields, session: str, *, now: float) -> Sequence[Fact]:
             return (
                 Retried(
                     session=session,
-                    evidence=retry_evidence(status, attempt=number, now=now),
+                    evidence=retry_evidence(status, now=now),
                     attempt=number,
                 ),
             )
         case _:
             return ()
-
-
-def retry_evidence(status: Fields, *, attempt: int, now: float) -> Evidence:
-    """A wait that is longer than the server's own back-off is what the provider has stated."""
-    next_at = status.get("next")
-    headers = {}
-    if isinstance(next_at, int | float) and not isinstance(next_at, bool):
-        wait_s = next_at / 1000 - now
-        own_s = OWN_BACKOFF_BASE_S * 2.0 ** min(max(attempt - 1, 0), 16) * OWN_BACKOFF_SPREAD
-        if wait_s > own_s + 0.5:
-            headers["retry-after"] = str(round(wait_s))
-    text = _text(status.get("message"))
-    return Evidence(text=text, stream="jsonl", headers=headers, body=text_body(text))
 
 
 def _error(error: Fields, session: str) -> Sequence[Fact]:
