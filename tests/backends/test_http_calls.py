@@ -8,7 +8,7 @@ from msgspec import structs
 
 from fallbackd.backends import ENDPOINTS, KINDS
 from fallbackd.backends.http_calls import MODES, mode_of, read_models
-from fallbackd.backends.spec import Options
+from fallbackd.backends.spec import NotConfigured, Options
 from fallbackd.core.exchange import CredentialRef, HttpRequest, Tls, Work
 
 WORK = Work(prompt="say pong", prompt_path="/p", cwd="/c", scratch="/s")
@@ -87,6 +87,58 @@ def test_the_back_end_of_codex_is_told_which_program_asks() -> None:
     assert "originator" not in start("openai-http").headers
 
 
+LAN = "http://192.168.0.7:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "url"),
+    [
+        ("openai-http", "http://api.openai.com/v1"),
+        ("openai-http", LAN),
+        ("anthropic-http", "http://api.anthropic.com"),
+        ("google-http", "http://generativelanguage.googleapis.com"),
+        ("openrouter-http", "http://openrouter.ai/api/v1"),
+        ("hermes-api", "http://hermes.lan:8088"),
+        ("openai-http", "http://127.0.0.1.evil.example/v1"),
+    ],
+)
+def test_no_key_leaves_unencrypted_for_another_machine(kind: str, url: str) -> None:
+    fields = {"model": "m", "base_url": url}
+    for ask in (KINDS[kind].start, KINDS[kind].models):
+        assert ask is not None
+        with pytest.raises(NotConfigured, match="insecure_http = true"):
+            ask(structs.replace(WORK, credential=CHOSEN), Options(**fields))  # type: ignore[arg-type]
+        call = ask(
+            structs.replace(WORK, credential=CHOSEN),
+            Options(**fields, insecure_http=True),  # type: ignore[arg-type]
+        )
+        assert isinstance(call, HttpRequest)
+        assert call.credential == CHOSEN
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        (LAN, None),  # a server of one's own that wants no key
+        ("http://127.0.0.1:8000/v1", CHOSEN),
+        ("http://localhost/v1", CHOSEN),
+        ("http://[::1]:8000/v1", CHOSEN),
+        ("https://api.example.com/v1", CHOSEN),
+    ],
+)
+def test_plain_http_is_fine_without_a_key_or_on_loopback(
+    url: str, key: CredentialRef | None
+) -> None:
+    assert start("openai-http", Options(base_url=url), credential=key).credential == key
+
+
+def test_the_default_key_of_a_public_host_does_not_leave_unencrypted() -> None:
+    inherited = {"OPENAI_API_KEY": "sk-0123456789"}
+    options = Options(base_url="http://api.openai.com/v1")
+    with pytest.raises(NotConfigured, match=r"api\.openai\.com"):
+        start("openai-http", options, inherited=inherited)
+
+
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 
@@ -97,24 +149,24 @@ GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
         ({"model": "models/m"}, f"{GOOGLE}/models/m:streamGenerateContent?alt=sse"),
         ({"model": "a b/c"}, f"{GOOGLE}/models/a%20b%2Fc:streamGenerateContent?alt=sse"),
         (
-            {"base_url": "http://h/v1beta/models/m1:generateContent?x=1&alt=json"},
-            "http://h/v1beta/models/m1:streamGenerateContent?x=1&alt=sse",
+            {"base_url": "https://h/v1beta/models/m1:generateContent?x=1&alt=json"},
+            "https://h/v1beta/models/m1:streamGenerateContent?x=1&alt=sse",
         ),
         (
-            {"base_url": "http://h/v1beta/models/m1:generateContent", "model": "m2"},
-            "http://h/v1beta/models/m2:streamGenerateContent?alt=sse",
+            {"base_url": "https://h/v1beta/models/m1:generateContent", "model": "m2"},
+            "https://h/v1beta/models/m2:streamGenerateContent?alt=sse",
         ),
         (
-            {"base_url": "http://h:1", "model": "m"},
-            "http://h:1/v1beta/models/m:streamGenerateContent?alt=sse",
+            {"base_url": "https://h:1", "model": "m"},
+            "https://h:1/v1beta/models/m:streamGenerateContent?alt=sse",
         ),
         (
-            {"base_url": "http://h/v1/models/", "model": "m"},
-            "http://h/v1/models/m:streamGenerateContent?alt=sse",
+            {"base_url": "https://h/v1/models/", "model": "m"},
+            "https://h/v1/models/m:streamGenerateContent?alt=sse",
         ),
         (
-            {"base_url": "http://h/v1beta/openai", "model": "m"},
-            "http://h/v1beta/openai/chat/completions",
+            {"base_url": "https://h/v1beta/openai", "model": "m"},
+            "https://h/v1beta/openai/chat/completions",
         ),
     ],
 )
@@ -167,22 +219,22 @@ def test_a_configured_dialect_goes_before_kind_and_url() -> None:
     [
         ("openai-http", {}, "https://api.openai.com/v1/chat/completions"),
         ("openai-http", {"api_mode": "responses"}, "https://api.openai.com/v1/responses"),
-        ("openai-http", {"base_url": "http://h:1"}, "http://h:1/v1/chat/completions"),
-        ("openai-http", {"base_url": "http://h:1/api/v3/"}, "http://h:1/api/v3/chat/completions"),
+        ("openai-http", {"base_url": "https://h:1"}, "https://h:1/v1/chat/completions"),
+        ("openai-http", {"base_url": "https://h:1/api/v3/"}, "https://h:1/api/v3/chat/completions"),
         (
             "openai-http",
-            {"base_url": "http://h/v1/chat/completions"},
-            "http://h/v1/chat/completions",
+            {"base_url": "https://h/v1/chat/completions"},
+            "https://h/v1/chat/completions",
         ),
-        ("openai-http", {"base_url": "http://h/x?v=2"}, "http://h/x/chat/completions?v=2"),
+        ("openai-http", {"base_url": "https://h/x?v=2"}, "https://h/x/chat/completions?v=2"),
         (
             "openai-http",
             {"base_url": "https://chatgpt.com/backend-api/codex"},
             "https://chatgpt.com/backend-api/codex/responses",
         ),
-        ("openai-http", {"base_url": "http://h/anthropic"}, "http://h/anthropic/v1/messages"),
+        ("openai-http", {"base_url": "https://h/anthropic"}, "https://h/anthropic/v1/messages"),
         ("anthropic-http", {}, "https://api.anthropic.com/v1/messages"),
-        ("anthropic-http", {"base_url": "http://h/v1"}, "http://h/v1/messages"),
+        ("anthropic-http", {"base_url": "https://h/v1"}, "https://h/v1/messages"),
         ("openrouter-http", {}, "https://openrouter.ai/api/v1/chat/completions"),
     ],
 )
@@ -196,14 +248,18 @@ def test_the_address_has_the_path_of_its_dialect(
     ("kind", "options", "url"),
     [
         ("openai-http", {}, "https://api.openai.com/v1/models"),
-        ("openai-http", {"base_url": "http://h:1"}, "http://h:1/v1/models"),
-        ("openai-http", {"base_url": "http://h/v1/chat/completions"}, "http://h/v1/models"),
+        ("openai-http", {"base_url": "https://h:1"}, "https://h:1/v1/models"),
+        ("openai-http", {"base_url": "https://h/v1/chat/completions"}, "https://h/v1/models"),
         ("anthropic-http", {}, "https://api.anthropic.com/v1/models"),
-        ("anthropic-http", {"base_url": "http://h/anthropic"}, "http://h/anthropic/v1/models"),
-        ("hermes-api", {"base_url": "http://h/api/chat"}, "http://h/v1/models"),
+        ("anthropic-http", {"base_url": "https://h/anthropic"}, "https://h/anthropic/v1/models"),
+        ("hermes-api", {"base_url": "https://h/api/chat"}, "https://h/v1/models"),
         ("google-http", {}, f"{GOOGLE}/models"),
         ("google-http", {"base_url": f"{GOOGLE}/openai"}, f"{GOOGLE}/openai/models"),
-        ("google-http", {"base_url": "http://h/v1/models/m:generateContent"}, "http://h/v1/models"),
+        (
+            "google-http",
+            {"base_url": "https://h/v1/models/m:generateContent"},
+            "https://h/v1/models",
+        ),
     ],
 )
 def test_the_list_of_models_is_beside_it(kind: str, options: dict[str, str], url: str) -> None:
@@ -235,7 +291,7 @@ def test_the_chosen_credential_is_carried_as_the_dialect_wants_it() -> None:
     own = start("anthropic-http", credential=CHOSEN)
     assert own.secret_headers == {"x-api-key": "{credential}"}
     assert own.headers["anthropic-version"] == "2023-06-01"
-    other = start("anthropic-http", Options(base_url="http://h/anthropic"), credential=CHOSEN)
+    other = start("anthropic-http", Options(base_url="https://h/anthropic"), credential=CHOSEN)
     assert other.secret_headers == {
         "x-api-key": "{credential}",
         "authorization": "Bearer {credential}",
@@ -293,8 +349,8 @@ def test_fields_that_a_server_refuses_are_not_sent_to_it() -> None:
         return body_of("openai-http", Options(base_url=url, model="m", max_output_tokens=9))
 
     assert chat(None)["max_completion_tokens"] == 9
-    assert chat("http://h/v1")["max_tokens"] == 9
-    assert chat("http://h/v1")["stream_options"] == {"include_usage": True}
+    assert chat("https://h/v1")["max_tokens"] == 9
+    assert chat("https://h/v1")["stream_options"] == {"include_usage": True}
     assert "stream_options" not in chat("https://api.mistral.ai/v1")
     codex = body_of(
         "openai-http",
@@ -307,14 +363,14 @@ def test_fields_that_a_server_refuses_are_not_sent_to_it() -> None:
 
 
 def test_a_server_with_one_model_is_asked_without_its_name() -> None:
-    assert "model" not in body_of("openai-http", Options(base_url="http://h/v1"))
+    assert "model" not in body_of("openai-http", Options(base_url="https://h/v1"))
     assert body_of("anthropic-http", Options())["max_tokens"] == 8192
 
 
 @pytest.mark.parametrize("kind", sorted(ENDPOINTS))
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_every_kind_asks_and_reads_in_every_dialect(kind: str, mode: str) -> None:
-    options = Options(base_url="http://h/v1", api_mode=mode, model="m")
+    options = Options(base_url="https://h/v1", api_mode=mode, model="m")
     request = start(kind, options, credential=CHOSEN)
     assert b"say pong" in request.body
     assert "say pong" not in repr(request)

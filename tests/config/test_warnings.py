@@ -128,6 +128,20 @@ CASES: list[tuple[str, list[str]]] = [
         ],
     ),
     (
+        '[backends.api]\nkind = "openai-http"\nmodel = "m"\nbase_url = "http://api.openai.com/v1"',
+        [
+            "backends.api.base_url: its key would go to api.openai.com unencrypted, for everything "
+            "on the way to read: use https:// in base_url, or set insecure_http = true. "
+            "Until then nothing is sent."
+        ],
+    ),
+    (
+        '[backends.api]\nkind = "openai-http"\nbase_url = "http://10.0.0.1:8000/v1"\n'
+        'insecure_http = true\ncredentials = [{ label = "a", env = "K" }]',
+        [],
+    ),
+    ('[backends.api]\nkind = "openai-http"\nbase_url = "http://10.0.0.1:8000/v1"', []),
+    (
         '[backends.api]\nkind = "openai-http"\nmodel = "m"\napi_mode = "mesages"',
         [
             'backends.api.api_mode: "mesages" is not one of "chat_completions", "responses", '

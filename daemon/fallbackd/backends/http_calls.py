@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from fallbackd.backends import chat_completions, generate_content, messages, responses
 from fallbackd.backends.http_answers import HttpParser
-from fallbackd.backends.spec import Options
+from fallbackd.backends.spec import NotConfigured, Options
 from fallbackd.core.exchange import CREDENTIAL, CredentialRef, HttpRequest, Tls, Work
 
 ApiMode = Literal["chat_completions", "responses", "messages", "generate_content", "hermes_chat"]
@@ -130,7 +130,7 @@ def ask(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
     The request of one prompt.
 
     Raises:
-        ValueError: What has to be configured first.
+        NotConfigured: No model, no address, or a key that would leave in the clear.
     """
     model = work.model or options.model or endpoint.model
     options = msgspec.structs.replace(options, model=model)
@@ -208,10 +208,12 @@ def request_to(
 ) -> HttpRequest:
     """A GET of nothing with everything that does not depend on what is asked."""
     if options.lacks is not None:
-        raise ValueError(options.lacks)  # nobody gets a key who was not meant to have it
+        raise NotConfigured(options.lacks)  # nobody gets a key who was not meant to have it
     parts = urlsplit(options.base_url or endpoint.base_url)
     host = parts.hostname or ""
     reference = credential or _default_key(endpoint, inherited, host)
+    if reference is not None and is_open(parts.geturl(), options):
+        raise NotConfigured(why_open(parts.geturl()))
     headers = {"user-agent": "fallbackd"}
     secrets: dict[str, str] = {}
     if _is_codex(parts):
@@ -238,6 +240,26 @@ def request_to(
         connect_timeout_s=options.connect_timeout_s or 10.0,
         read_timeout_s=options.read_timeout_s or READ_TIMEOUT_S,
         tls=_tls(options),
+    )
+
+
+def is_loopback(host: str) -> bool:
+    return _LOOPBACK.fullmatch(host) is not None
+
+
+def is_open(url: str, options: Options) -> bool:
+    """Whether everybody on the way to there could read a key."""
+    parts = urlsplit(url)
+    is_clear = parts.scheme == "http" and not is_loopback(parts.hostname or "")
+    return is_clear and not options.insecure_http
+
+
+def why_open(url: str) -> str:
+    """Why no key leaves for there, and what to do."""
+    place = urlsplit(url).netloc
+    return (
+        f"its key would go to {place} unencrypted, for everything on the way to read: "
+        "use https:// in base_url, or set insecure_http = true"
     )
 
 
@@ -273,7 +295,7 @@ def _url(parts: SplitResult, mode: ApiMode, model: str | None) -> str:
             named = _GENERATE.search(path)
             model = model or (named and named[1])
             if not model:
-                raise ValueError("this API needs the name of a model: set `model` of the backend")
+                raise NotConfigured("this API needs the name of a model: set the backend's model")
             path = _GENERATE.sub("", path) or "/v1beta"
             path += f"/models/{quote(model.removeprefix('models/'), safe='')}:streamGenerateContent"
             query = [one for one in parts.query.split("&") if one and not one.startswith("alt=")]
@@ -318,6 +340,8 @@ def _body(mode: ApiMode, parts: SplitResult, work: Work, options: Options) -> di
                 host=parts.hostname or "",
             )
 
+
+_LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}|::1", re.I)
 
 _GENERATE = re.compile(r"/models(?:/([^/:]+)(?::(?:stream)?generatecontent)?)?$", re.I)
 """What an address of Google's own API has behind the address of the API itself."""

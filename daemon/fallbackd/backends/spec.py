@@ -65,6 +65,8 @@ class Options(Struct, frozen=True, kw_only=True):
     connect_timeout_s: float | None = None
     read_timeout_s: float | None = None
     """Silence on the connection, bytes of any kind; the limits of the attempt are stricter."""
+    insecure_http: bool | None = None
+    """True: a key may leave over plain http to another machine."""
     tls_ca_file: str | None = None
     """Certificates that are trusted in place of the machine's."""
     tls_client_cert: str | None = None
@@ -74,10 +76,15 @@ class Options(Struct, frozen=True, kw_only=True):
     """False: whoever stands between may read along."""
 
 
+class NotConfigured(ValueError):
+    """What has to be configured first, as a sentence for people."""
+
+
 class BackendKind(Struct, frozen=True, kw_only=True):
     name: str
     start: Callable[[Work, Options], Call]
-    """May raise `ValueError` with a sentence for the caller (a NUL in the prompt, say)."""
+    """May raise `NotConfigured`, or another `ValueError` with a sentence for the caller (a NUL in
+    the prompt, say)."""
     parser: Callable[[Options], Parser]
     rules: tuple[Rule, ...] = ()
     """Failure signatures of this vendor; the common ones follow behind them."""

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.backends import ENDPOINTS
+from fallbackd.backends.http_calls import is_loopback
 from fallbackd.backends.spec import Options
 from fallbackd.config import profiles
 from fallbackd.config.fields import BY_VALUE, Say, guess, join, read, show, table
@@ -19,6 +20,7 @@ from fallbackd.config.read_http import (
     check_model,
     is_plain_http,
     lack_of_address,
+    lack_of_secrecy,
 )
 from fallbackd.config.schema import BackendTable
 from fallbackd.core.exchange import CredentialRef
@@ -28,7 +30,6 @@ from fallbackd.core.redact import redact, redact_command
 from fallbackd.core.scopes import owner_of
 
 _ID = re.compile(r"[A-Za-z0-9][\w./@:+-]{0,127}", re.ASCII)
-_LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}|::1", re.I)
 _SECRET_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie"}
 )
@@ -131,17 +132,18 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     options = msgspec.structs.replace(
         options, **{name: given[name] for name in _OF_OPTIONS & given.keys()}
     )
-    options = msgspec.structs.replace(options, lacks=lacks)
     if credentials:
         options = msgspec.structs.replace(options, credentials=credentials)
+    lacks = lacks or lack_of_secrecy(kind, options, path, say)
+    options = msgspec.structs.replace(options, lacks=lacks)
     of_backend = {name: given[name] for name in _OF_BACKEND & given.keys()}
     url = options.base_url
     if url is None and profile is None and kind in ENDPOINTS and lacks is None:
         url = ENDPOINTS[kind].base_url
     check_model(kind, options, path, say)
     if url is not None and (profile is None or "base_url" in given):
-        host, is_loopback = _place(url)
-        of_backend = {"provider": host, "loopback": is_loopback} | of_backend
+        host, is_local = _place(url)
+        of_backend = {"provider": host, "loopback": is_local} | of_backend
     backend = msgspec.structs.replace(
         own,
         kind=kind,
@@ -258,4 +260,4 @@ def _place(url: str) -> tuple[str, bool]:
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = f":{parts.port}" if parts.port is not None else ""
-    return (f"[{host}]" if ":" in host else host) + port, bool(_LOOPBACK.fullmatch(host))
+    return (f"[{host}]" if ":" in host else host) + port, is_loopback(host)

@@ -6,7 +6,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fallbackd.backends import ENDPOINTS
-from fallbackd.backends.http_calls import KEYS_BY_HOST, MODES, MODES_BY_PROVIDER, mode_of
+from fallbackd.backends.http_calls import (
+    KEYS_BY_HOST,
+    MODES,
+    MODES_BY_PROVIDER,
+    is_open,
+    mode_of,
+    why_open,
+)
 from fallbackd.backends.spec import Options
 from fallbackd.config.fields import Say, guess, join, show
 from fallbackd.config.schema import BackendTable
@@ -15,6 +22,7 @@ _ONLY_HTTP = (
     "api_mode",
     "connect_timeout_s",
     "headers",
+    "insecure_http",
     "max_output_tokens",
     "read_timeout_s",
     "tls_ca_file",
@@ -75,6 +83,19 @@ def lack_of_address(
             return None
         lacks = f"no address of provider {show(given['provider'])} is known: set {cure}"
     say(path, f"{lacks}. Until then nothing is sent, and {host} is not asked in its place.")
+    return lacks
+
+
+def lack_of_secrecy(kind: str, options: Options, path: str, say: Say) -> str | None:
+    """Why a key must not leave for where `base_url` points, where one certainly would."""
+    url = options.base_url
+    if kind not in ENDPOINTS or url is None or not is_open(url, options):
+        return None
+    parts = urlsplit(url)
+    if not options.credentials and parts.hostname not in KEYS_BY_HOST:
+        return None
+    lacks = why_open(url)
+    say(join(path, "base_url"), f"{lacks}. Until then nothing is sent.")
     return lacks
 
 

@@ -92,6 +92,7 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     max_output_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] | None = None
     read_timeout_s: Seconds | None = None
+    insecure_http: bool | None = None
     tls_ca_file: FilePath | None = None
     tls_client_cert: FilePath | None = None
     tls_client_key: FilePath | None = None

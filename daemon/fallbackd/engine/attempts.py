@@ -12,7 +12,7 @@ import anyio.to_thread
 import structlog
 from msgspec import structs
 
-from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.backends.spec import BackendKind, NotConfigured, Options
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.exchange import Call, CommandLine, HttpRequest, ServedPrompt, Work
@@ -214,6 +214,8 @@ async def _begin(
     )
     try:
         call = kind.start(work, options)
+    except NotConfigured as error:
+        return _not_started(host, order, str(error))
     except ValueError as error:
         return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
     call = carrying(call, credential, options)
