@@ -1,10 +1,13 @@
 """Nothing of an attempt is left when the next one starts."""
 
+import os
+import signal
 from pathlib import Path
 
 from tests.support.agents import backend_script, chain
 from tests.support.command import run_client
 from tests.support.daemon import running
+from tests.transports.programs import until
 
 STUBBORN = """cat >/dev/null
 trap '' TERM
@@ -63,4 +66,36 @@ async def test_a_cancel_returns_when_everything_is_gone(tmp_path: Path) -> None:
         assert ran.json["state"] == "cancelled"
         for name in ("self", "child", "far", "grandchild"):
             pid = (daemon.home / f"{name}.pid").read_text().strip()
+            assert not Path(f"/proc/{pid}").exists()
+
+
+SLEEPS = 'cat >/dev/null; echo $PPID >> "$HOME/runners"; while :; do sleep 1; done'
+
+
+async def test_a_stopped_runner_holds_up_no_cancel_no_deadline_and_no_end_of_the_daemon(
+    tmp_path: Path,
+) -> None:
+    config = "[defaults]\nstop_grace_s = 0.3\n" + backend_script(tmp_path / "bin", "one", SLEEPS)
+    async with running(tmp_path, config) as daemon:
+        runners = daemon.home / "runners"
+
+        async def begun(number: int, **more: object) -> str:
+            asked = {"prompt": "x", "backend": "one", "wait": "accepted", **more}
+            found = await daemon.client.call("delegate", asked)
+            await until(lambda: runners.exists() and len(runners.read_text().split()) == number)
+            os.kill(int(runners.read_text().split()[-1]), signal.SIGSTOP)
+            return str(found["delegation"])
+
+        name = await begun(1)
+        ended = await daemon.client.call("delegation.cancel", {"delegation": name})
+        assert ended["state"] == "cancelled"
+        name = await begun(2, timeout_s=1.0)
+        ended = await daemon.client.call("delegation.wait", {"delegation": name})
+        assert (ended["state"], ended["failure"]["detail"]) == ("failed", "deadline")
+        await begun(3)
+        daemon.send(signal.SIGTERM)
+        await until(lambda: "daemon.draining" in daemon.log())
+        daemon.send(signal.SIGTERM)  # now, without a drain
+        assert await daemon.wait() == 0
+        for pid in runners.read_text().split():
             assert not Path(f"/proc/{pid}").exists()

@@ -1,9 +1,11 @@
 """Work that an earlier engine has left: it runs, it has ended, or it was never started."""
 
+import errno
 import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
@@ -24,6 +26,7 @@ from tests.transports.programs import is_alive, read_pid
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.events import Woke
 from fallbackd.core.exchange import (
+    Call,
     Chunk,
     CommandLine,
     Evidence,
@@ -40,6 +43,7 @@ from fallbackd.core.exchange import (
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.requests import NewWork
+from fallbackd.ports.transport import Running
 from fallbackd.transports.runner.attempt import EXIT_FILE
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
@@ -126,7 +130,7 @@ async def test_one_that_ended_meanwhile_is_judged_by_its_record(
         assert done.attempts[0].exit_code == (0 if state == "succeeded" else 1)
 
 
-async def test_one_without_a_record_is_unknown_and_its_processes_are_ended(tmp_path: Path) -> None:
+async def test_one_without_its_runner_is_ended_and_nothing_follows(tmp_path: Path) -> None:
     config = settings(gated(tmp_path), other(tmp_path))
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
         name = await begun(first, tmp_path, cwd=str(tmp_path))
@@ -136,9 +140,97 @@ async def test_one_without_a_record_is_unknown_and_its_processes_are_ended(tmp_p
     async with engine_in(tmp_path, config, store="sqlite") as second:
         done = await ended(second, name)
         assert not is_alive(pid)
-        assert tried(done) == [("a", "unknown"), ("b", None)]
-        assert done.attempts[0].gone is True
+        assert tried(done) == [("a", "unknown")]
+        assert (done.state, done.attempts[0].gone) == ("failed", False)
+        assert str(pid) in (done.message or "")
         assert done.attempts[0].exit_code is None
+
+
+OVERLAP = """
+    cat >/dev/null
+    kill -0 "$(cat "$PLACE/a.pid")" 2>/dev/null && echo beside it >> "$PLACE/overlap"
+    echo answer of b
+    """
+
+
+@pytest.mark.parametrize("damage", ["no JSON", "{}", '{"runner": "x", "boot_id": 4}', None])
+@pytest.mark.parametrize("replaced", ["records", "link", "link elsewhere", "gone", "a file"])
+async def test_whatever_keeps_an_attempt_from_being_found_again_starts_nothing_beside_it(
+    tmp_path: Path, replaced: str, damage: str | None
+) -> None:
+    config = settings(gated(tmp_path), agent("b", script(tmp_path, "b", OVERLAP)))
+    async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
+        name = await begun(first, tmp_path, cwd=str(tmp_path))
+        pid = await read_pid(tmp_path / "a.pid")
+    directory = tmp_path / "runs" / name / "1"
+    await until((directory / "line").exists)
+    for record in ("attempt.json", "claim"):
+        if damage is None:
+            (directory / record).unlink()
+            (directory / record).symlink_to("/dev/zero")
+        else:
+            (directory / record).write_text(damage)
+    if replaced != "records":
+        directory.rename(tmp_path / "elsewhere")
+    if replaced.startswith("link"):
+        directory.symlink_to(tmp_path / ("home" if "elsewhere" in replaced else "elsewhere"))
+    if replaced == "a file":
+        directory.touch()
+    async with engine_in(tmp_path, config, store="sqlite") as second:
+        if replaced == "records" and damage is not None:
+            await until(lambda: any(live.running is not None for live in second._live.values()))
+            go(tmp_path)
+            done = await ended(second, name)
+            assert tried(done) == [("a", None)]
+        else:
+            done = await ended(second, name)
+        assert not is_alive(pid)
+        assert done.attempts[0].gone is (done.state != "failed")
+    assert not (tmp_path / "overlap").exists()
+
+
+async def test_without_a_free_descriptor_it_is_found_again_as_soon_as_there_is_one(
+    tmp_path: Path,
+) -> None:
+    config = settings(gated(tmp_path))
+    async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
+        name = await begun(first, tmp_path)
+    asked = []
+
+    async def attach(**named: str) -> Running | None:
+        asked.append(named)
+        if len(asked) < 3:
+            raise OSError(errno.EMFILE, "too many open files")
+        return await second.world.transports.command.attach(**named)
+
+    async with engine_in(tmp_path, config, store="sqlite", attach=attach) as second:
+        await until(lambda: any(live.running is not None for live in second._live.values()))
+        go(tmp_path)
+        assert tried(await ended(second, name)) == [("a", None)]
+    assert runs_of(tmp_path, "a") == 1
+
+
+async def test_a_transport_that_breaks_after_its_start_leaves_nothing_beside_the_next(
+    tmp_path: Path,
+) -> None:
+    """What it had started by then is found by its directory."""
+    config = settings(gated(tmp_path), agent("b", script(tmp_path, "b", OVERLAP)))
+    async with engine_in(tmp_path, config) as engine:
+        command = engine.world.transports.command
+        opened = command.open
+
+        async def breaks(call: Call, **named: Any) -> Running:
+            running = await opened(call, **named)
+            if call.argv[0].endswith("/a"):  # type: ignore[union-attr]
+                await read_pid(tmp_path / "a.pid")
+                raise RuntimeError("a bug")
+            return running
+
+        command.open = breaks  # type: ignore[method-assign]
+        done = await work(engine, backend="a", cwd=str(tmp_path))
+        assert tried(done) == [("a", "crash"), ("b", None)]
+        assert not is_alive(await read_pid(tmp_path / "a.pid"))
+    assert not (tmp_path / "overlap").exists()
 
 
 async def never_started(place: Path, config: object, *, directory: bool) -> str:

@@ -26,6 +26,7 @@ from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
+from fallbackd.transports.leftovers import end_leftover
 from fallbackd.transports.machine import Machine, fingerprint
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
@@ -131,6 +132,7 @@ async def engine_in(
                 "luck": lambda: 0.0,
                 "mint": lambda: f"{next(_numbers):06}",
                 "attach": lambda **named: command.attach(**named),
+                "end_leftover": _end_leftover,
                 "boot_id": "this",
                 "variables_of": read_variables,
                 **world,
@@ -152,6 +154,11 @@ async def engine_in(
             await (processes.detach() if leaves else processes.aclose())
             if isinstance(store, str):
                 await opened.aclose()
+
+
+async def _end_leftover(directory: str, *, attempt: str) -> bool:
+    found = await end_leftover(directory, grace_s=0.2, bound_s=HANG_S)
+    return found is None or found.gone
 
 
 def _read_log(directory: str, *, offset: int, max_bytes: int) -> tuple[bytes, int, int]:

@@ -189,7 +189,7 @@ async def test_a_grandchild_may_finish_its_last_words(tmp_path: Path) -> None:
         assert text_of(await collect(running)) == b"late\n"
 
 
-async def test_a_killed_runner_leaves_nobody_and_no_success(tmp_path: Path) -> None:
+async def test_a_killed_runner_leaves_nobody_that_is_found_and_no_proof(tmp_path: Path) -> None:
     mark = unique_mark()
     async with transport() as by:
         running = await start(
@@ -205,7 +205,7 @@ async def test_a_killed_runner_leaves_nobody_and_no_success(tmp_path: Path) -> N
     ended = running.exit
     assert isinstance(ended, ProcessExit)
     assert (ended.code, ended.signal) == (None, None)
-    assert ended.gone
+    assert not ended.gone
     assert "runner" in ended.note
 
 
@@ -373,7 +373,7 @@ async def test_a_leftover_without_its_runner_is_found_by_its_marks(tmp_path: Pat
         ended = await end_leftover(directory, grace_s=0.1, bound_s=HANG_S)
         assert pids_with(mark) == []
         assert isinstance(ended, ProcessExit)
-        assert ended.gone
+        assert not ended.gone, "one that has shed its marks would not have been found"
         assert ended.code is None
 
 

@@ -23,6 +23,7 @@ from tests.transports.programs import (
 
 from fallbackd.core.exchange import NotStarted, ProcessExit
 from fallbackd.transports import leftovers
+from fallbackd.transports.leftovers import end_leftover
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.running import RunnerLimits, RunningProcess
 from fallbackd.transports.systemd_jobs import is_restart, is_restarted, unit_of
@@ -155,7 +156,7 @@ async def test_a_runner_does_not_start_what_was_fenced(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-async def test_a_runner_that_died_before_it_wrote_a_record_leaves_nobody(tmp_path: Path) -> None:
+async def test_a_runner_that_died_before_it_wrote_a_record_leaves_no_proof(tmp_path: Path) -> None:
     directory = await left_behind(tmp_path)
     pid = await read_pid(tmp_path / "pid")
     record = json.loads((Path(directory) / "attempt.json").read_text())
@@ -165,7 +166,52 @@ async def test_a_runner_that_died_before_it_wrote_a_record_leaves_nobody(tmp_pat
         running = await taken_up(by, directory)
         await collect(running)
         assert isinstance(running.exit, ProcessExit)
-        assert (running.exit.code, running.exit.signal, running.exit.gone) == (None, None, True)
+        assert (running.exit.code, running.exit.signal, running.exit.gone) == (None, None, False)
+    assert not is_alive(pid)
+
+
+async def test_a_runner_whose_records_are_damaged_is_met_all_the_same(tmp_path: Path) -> None:
+    for number, damage in enumerate(("", "no JSON", "[]", '{"runner": "x"}', '{"runner": 1}')):
+        place = tmp_path / str(number)
+        place.mkdir()
+        directory = await left_behind(place)
+        pid = await read_pid(place / "pid")
+        await until((Path(directory) / "line").exists)
+        for name in ("attempt.json", "claim"):
+            (Path(directory) / name).write_text(damage)
+        async with transport() as by:
+            running = await taken_up(by, directory)
+            assert running.pid == pid
+            (place / "go").touch()
+            await collect(running)
+            assert isinstance(running.exit, ProcessExit)
+            assert (running.exit.code, running.exit.gone) == (3, True)
+
+
+async def test_a_runner_that_is_not_met_is_held_while_its_program_is_ended(tmp_path: Path) -> None:
+    """Nothing in its directory can be read, so its own record proves nothing either."""
+    directory = Path(await left_behind(tmp_path))
+    pid = await read_pid(tmp_path / "pid")
+    directory.rename(tmp_path / "moved")
+    directory.symlink_to(tmp_path / "moved")
+    async with transport() as by:
+        with pytest.raises(OSError, match=r"symbolic|directory"):
+            await by.attach(attempt="d1.1", directory=str(directory))
+    ended = await end_leftover(str(directory), grace_s=0.2, bound_s=HANG_S)
+    assert isinstance(ended, ProcessExit)
+    assert ended.gone
+    assert not is_alive(pid)
+
+
+async def test_a_directory_that_was_removed_hides_nothing_that_runs(tmp_path: Path) -> None:
+    directory = Path(await left_behind(tmp_path))
+    pid = await read_pid(tmp_path / "pid")
+    directory.rename(tmp_path / "moved")
+    async with transport() as by:
+        running = await taken_up(by, str(directory))
+        await collect(running)
+        assert isinstance(running.exit, ProcessExit)
+        assert running.exit.gone, "its runner was held meanwhile"
     assert not is_alive(pid)
 
 

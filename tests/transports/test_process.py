@@ -253,6 +253,7 @@ async def test_the_environment_is_scrubbed_and_marked(tmp_path: Path) -> None:
         "ODD": "caf\udce9",
         "FALLBACKD_DELEGATION": "d1",
         "FALLBACKD_ATTEMPT": "d1.1",
+        "FALLBACKD_RUN_DIRECTORY": str(tmp_path / "attempt"),
         "PWD": str(tmp_path),
     }
 

@@ -21,8 +21,9 @@ from fallbackd.engine.credentials import credential_variables
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.fronts.opencode.front import OpencodeFront
+from fallbackd.lib import privatefile
 from fallbackd.lib.clock import SystemClock
-from fallbackd.lib.descriptors import shortage
+from fallbackd.lib.descriptors import has_room, shortage
 from fallbackd.lib.procenv import find_variable, read_variables
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
@@ -153,16 +154,16 @@ def build(
 
     def begun_by(directory: str) -> Transport:
         """By the record that each leaves before it begins; processes have a runner for that."""
-        if os.path.exists(os.path.join(directory, "served.json")):
+        if privatefile.exists(os.path.join(directory, "served.json")):
             return served
-        if os.path.exists(os.path.join(directory, "http.json")):
+        if privatefile.exists(os.path.join(directory, "http.json")):
             return http
         return processes
 
     async def end_stray(directory: str, *, attempt: str) -> bool:
-        exit = await end_leftover(
-            directory, attempt=attempt, grace_s=defaults.stop_grace_s, bound_s=STRAY_BOUND_S
-        )
+        if (is_gone := await served.end_leftover(attempt, directory)) is not None:
+            return is_gone
+        exit = await end_leftover(directory, grace_s=defaults.stop_grace_s, bound_s=STRAY_BOUND_S)
         return exit is None or exit.gone
 
     async def attach(*, attempt: str, directory: str) -> Running | Unsent | None:
@@ -189,6 +190,7 @@ def build(
         variables_of=read_variables,
         open_window=windows.open,
         shortage=shortage,
+        has_room=has_room,
         secret_values=hidden,
         secrets=secrets_of,
         probe=FreeProbe(http, environ=inheritable),

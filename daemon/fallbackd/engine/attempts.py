@@ -5,6 +5,7 @@ Decides nothing. Whatever happens here ends in exactly one `AttemptEnded`. One t
 daemon has begun is taken up where it is found: it runs, it has ended, or it was never started.
 """
 
+import errno
 from collections.abc import Mapping
 
 import anyio
@@ -30,6 +31,10 @@ from fallbackd.ports.transport import Running, Transport, Unsent
 
 log = structlog.get_logger("attempts")
 
+ROOM_LOOK_S = 0.2
+ROOM_BOUND_S = 30.0
+"""How long one that is to be stopped waits for the descriptors that it takes to stop it."""
+
 Fingerprint = Mapping[str, tuple[int, int]]
 
 
@@ -40,7 +45,7 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
         ended = await _run(host, live, prepared)
     except Exception as error:  # a bug in a backend or transport is that backend's failure
         log.exception("attempt.broke", attempt=order.attempt, backend=order.backend)
-        gone = live.running is None or await _is_gone(live.running)
+        gone = await _is_proven_gone(host, live)
         ended = AttemptEnded(
             attempt=order.attempt,
             failure=make_failure(
@@ -58,6 +63,21 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
     hit("attempt.ended.before")
     await host.handle(structs.replace(ended, luck=host.world.luck()))
     hit("attempt.ended.after")
+
+
+async def _is_proven_gone(host: Host, live: LiveAttempt) -> bool:
+    """End what an attempt may have started. False: there is no proof of its end."""
+    if live.running is not None:
+        return await _is_gone(live.running)
+    if not live.may_run:
+        return True
+    attempt = live.order.attempt
+    directory = str(host.runs.attempt_path(attempt))
+    try:
+        return await host.world.end_leftover(directory, attempt=attempt)
+    except Exception:
+        log.exception("attempt.end_broke", attempt=attempt)
+        return False
 
 
 async def _is_gone(running: Running) -> bool:
@@ -81,11 +101,13 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     running = None
     if order.taken_up:
         directory = str(host.runs.attempt_path(order.attempt))
+        live.may_run = True
         hit("attempt.attach.before")
-        found = await world.attach(attempt=order.attempt, directory=directory)
+        found = await _attach(host, live, directory)
         hit("attempt.attach.after")
         is_unsent = isinstance(found, Unsent)
         running = None if isinstance(found, Unsent) else found
+        live.may_run = running is not None
         if running is None and order.rebooted:
             return AttemptEnded(attempt=order.attempt, failure=rebooted(now=host.clock.now()))
         if running is None and order.was_started and not is_unsent:
@@ -144,6 +166,29 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
         elif before is None and ended.effects == "none":
             ended = structs.replace(ended, effects="possible")  # what was deleted is not seen
     return ended
+
+
+async def _attach(host: Host, live: LiveAttempt, directory: str) -> Running | Unsent | None:
+    """
+    One after another, as file descriptors allow: what runs goes on by itself until then.
+
+    Raises:
+        OSError: It cannot be told what was started there.
+    """
+    attempt = live.order.attempt
+    looks_after_stop = 0
+    while True:
+        async with host.attaching:
+            if host.world.has_room():
+                try:
+                    return await host.world.attach(attempt=attempt, directory=directory)
+                except OSError as error:
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        raise
+        looks_after_stop += live.is_stopped
+        if looks_after_stop * ROOM_LOOK_S > ROOM_BOUND_S:
+            raise OSError(errno.EMFILE, "no file descriptor is free to stop it")
+        await anyio.sleep(ROOM_LOOK_S)
 
 
 async def _begin(
@@ -223,6 +268,7 @@ async def _begin(
     if live.is_stopped:
         return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
     hit("attempt.open.before")
+    live.may_run = True
     # A daemon that leaves must not stop what it has half started.
     with anyio.CancelScope(shield=True):
         running = await _transport(world.transports, call).open(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+import anyio
 from msgspec import Struct
 
 from fallbackd.core.effects import StartAttempt
@@ -35,6 +36,8 @@ class Host(Protocol):
     settings: Settings
     world: World
     runs: Runs
+    attaching: anyio.Lock
+    """Held while an attempt of an earlier daemon is found again."""
 
     async def handle(self, event: Event) -> object: ...
 
@@ -54,6 +57,8 @@ class LiveAttempt:
         self.order = order
         self.watch = Watch(started_at=started_at)
         self.running: Running | None = None
+        self.may_run = False
+        """Something may have been started for it that `running` does not stand for."""
         self._stop_grace_s: float | None = None
 
     @property

@@ -94,6 +94,7 @@ class Performer:
         self.readiness = Readiness(self)
         self.ladder = Ladder(self)
         self.workspaces = Workspaces()
+        self.attaching = anyio.Lock()
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None

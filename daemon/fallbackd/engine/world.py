@@ -114,6 +114,8 @@ class World(Struct, frozen=True, kw_only=True):
     """Let people follow a log: the delegation, and how many windows there may be."""
     shortage: Callable[[], str | None] = lambda: None
     """What this process has too little of to begin more work; None: nothing."""
+    has_room: Callable[[], bool] = lambda: True
+    """Whether there are file descriptors to follow one more attempt."""
     secret_values: SecretValues = field(default_factory=SecretValues)
     """What must not be shown: the secrets of the configuration and of the daemon's environment."""
     secrets: Secrets = field(default_factory=NoLook)

@@ -12,15 +12,33 @@ SPARE = 64
 """Kept for the work that runs: several for each attempt, and the files of its answer."""
 
 
+FOR_ONE = 6
+"""A line, a handle of the runner, two files, and two for a look at a directory."""
+
+
+def has_room() -> bool:
+    """Whether one more attempt can be followed."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = _used()
+    return limit == resource.RLIM_INFINITY or (used is not None and limit - used >= FOR_ONE)
+
+
 def shortage() -> str | None:
     """Why nothing new should be begun; None: there are enough."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return None
-    try:
-        used = len(os.listdir("/proc/self/fd")) - 1  # without the one of this look
-    except OSError:
+    used = _used()
+    if used is None:
         used = limit
     if limit - used >= min(SPARE, limit // 8):
         return None
     return f"{used} of {limit} file descriptors are in use"
+
+
+def _used() -> int | None:
+    """None: not even one is left for this look."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # without the one of this look
+    except OSError:
+        return None

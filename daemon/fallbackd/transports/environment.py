@@ -34,6 +34,7 @@ _OURS = frozenset(
         "FALLBACKD_DELEGATION",
         "FALLBACKD_ATTEMPT",
         "FALLBACKD_RUN",
+        "FALLBACKD_RUN_DIRECTORY",
         # Where a test wants this daemon to die.
         failpoints.VARIABLE,
         "OLDPWD",

@@ -7,32 +7,56 @@ never started.
      yes         no        alive        no     about to start: looked at again in a moment
      yes         yes       alive        no     runs: met at its line
      yes                                yes    ended: judged by its record
-     yes                   gone         no     nobody knows: its family is ended
+     yes                   gone         no     unknown: its processes are ended, which is no proof
+
+What cannot be read (a link in its place, a damaged record, no free descriptor) is none of these.
 """
 
 import os
 import secrets
 import signal
 import socket
+import stat
 import time
 from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
 
 from fallbackd.core.exchange import Exit, ProcessExit
+from fallbackd.lib import privatefile
 from fallbackd.lib.failpoints import hit
-from fallbackd.transports.orphans import Family, end_family
+from fallbackd.transports.orphans import Family, end_below, end_family, find_members, find_runner
 from fallbackd.transports.recording import read_exit, read_record
 from fallbackd.transports.runner import tree
 from fallbackd.transports.runner.attempt import ATTEMPT_FILE
-from fallbackd.transports.runner.meeting import CLAIM_FILE, claim, line_path
+from fallbackd.transports.runner.meeting import CLAIM_FILE, LINE_FILE, claim, line_path
 from fallbackd.transports.running import RunnerLimits, RunningProcess
 
 MEETING_S = 5.0
 """How long a runner that lives may take to be met: it is there within milliseconds."""
 _LOOK_S = 0.02
 REBOOTED = "the machine was started anew; how it ended is unknown"
+UNRECORDED = "its runner is gone; how it ended is unknown"
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """Who claimed a directory, and what was started there."""
+
+    by: str = "runner"
+    runner: int = 0
+    runner_start: int = 0
+    boot_id: str = ""
+    pid: int = 0
+    start: int = 0
+    token: str = ""
+
+    @property
+    def is_started(self) -> bool:
+        return bool(self.token)
 
 
 def fence(directory: str) -> bool:
@@ -42,13 +66,14 @@ def fence(directory: str) -> bool:
     The directory is put aside, so that the attempt can be made after all.
     """
     try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = privatefile.open_directory(directory)
     except FileNotFoundError:
         return True
     try:
         claim(handle, by="daemon")
     except FileExistsError:
-        if _record(directory).get("by") != "daemon":  # or of one that did not come further
+        found = read_identity(directory)
+        if found is None or found.by != "daemon":  # or of one that did not come further
             return False
     finally:
         os.close(handle)
@@ -58,15 +83,23 @@ def fence(directory: str) -> bool:
 
 
 async def take_up(
-    directory: str, *, attempt: str, limits: RunnerLimits, now: Callable[[], float]
+    directory: str, *, limits: RunnerLimits, now: Callable[[], float]
 ) -> RunningProcess | None:
     """
     Find what was started there.
 
     Returns:
         None: nothing was, and nothing will be.
+
+    Raises:
+        OSError: What was started there cannot be told.
     """
-    if read_exit(directory) is None and await anyio.to_thread.run_sync(fence, directory):
+    if (
+        read_exit(directory) is None
+        and await anyio.to_thread.run_sync(fence, directory)
+        # Else the directory of something that runs was taken away.
+        and not find_members(Family(directory=directory, pid=0, start=0))
+    ):
         return None
     left = RunningProcess.left(
         directory,
@@ -74,19 +107,23 @@ async def take_up(
             directory,
             grace_s=limits.stop_grace_s,
             bound_s=limits.kill_bound_s,
-            attempt=attempt,
         ),
         limits,
         now,
     )
     until = time.monotonic() + MEETING_S
     while read_exit(directory) is None and time.monotonic() < until:
-        record = _record(directory)
-        if record.get("boot_id", tree.boot_id()) != tree.boot_id() or _runner(record) is None:
-            break
-        line = _connect(directory) if "token" in record else None
+        found = read_identity(directory)
+        if found is not None:
+            runner = _runner(found) if found.boot_id == tree.boot_id() else None
+            if runner is None:
+                break
+            if runner.state in "Tt":
+                tree.send_signal(runner, signal.SIGCONT)
+        line = _connect(directory)
         if line is not None:
-            running = RunningProcess(line, directory, record["token"], limits, now)
+            token = "" if found is None else found.token
+            running = RunningProcess(line, directory, token, limits, now)
             if await running.meet():
                 left.release()
                 return running
@@ -95,66 +132,113 @@ async def take_up(
     return left
 
 
-def _record(directory: str) -> dict[str, Any]:
-    """Of the attempt, else of the runner that is about to start it; empty in between."""
-    return read_record(directory, ATTEMPT_FILE) or read_record(directory, CLAIM_FILE) or {}
+def read_identity(directory: str) -> Identity | None:
+    """
+    Of the attempt, else of the runner that is about to start it. None: neither is written yet, or
+    neither can be made sense of.
+
+    Raises:
+        OSError: They cannot be looked at.
+    """
+    for name in (ATTEMPT_FILE, CLAIM_FILE):
+        if (found := _identity(read_record(directory, name))) is not None:
+            return found
+    return None
 
 
-def _runner(record: dict[str, Any]) -> tree.Process | None:
-    """The runner that wrote the record, if it lives. An empty record is of one that does."""
-    if not record:
-        return tree.process(os.getpid())
-    found = tree.process(record["runner"])
-    is_same = found is not None and found.start == record["runner_start"] and not found.is_dead
+def _identity(record: dict[str, Any] | None) -> Identity | None:
+    try:
+        found = None if record is None else msgspec.convert(record, Identity)
+    except msgspec.ValidationError:
+        return None
+    return found if found is not None and found.runner > 0 and found.boot_id else None
+
+
+def _runner(of: Identity) -> tree.Process | None:
+    """The runner that wrote the record, if it lives."""
+    found = tree.process(of.runner)
+    is_same = found is not None and found.start == of.runner_start and not found.is_dead
     return found if is_same else None
 
 
 def _connect(directory: str) -> socket.socket | None:
+    """None: no runner waits there, not yet or no longer."""
     try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        handle = privatefile.open_directory(directory)
+    except FileNotFoundError:
         return None
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    line = None
     try:
+        seen = os.stat(LINE_FILE, dir_fd=handle, follow_symlinks=False)
+        if not stat.S_ISSOCK(seen.st_mode):
+            return None
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         line.connect(line_path(handle))
-    except OSError:  # nobody listens there: not yet, or no longer
-        line.close()
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+        if line is not None:
+            line.close()
         return None
     finally:
         os.close(handle)
     return line
 
 
-async def end_leftover(
-    directory: str, *, grace_s: float, bound_s: float, attempt: str = ""
-) -> Exit | None:
+async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
     """
     End an attempt that an earlier daemon left running, by what its directory says of it.
-
-    Args:
-        attempt: Its id, by which its family is known before there is a record of it.
 
     Returns:
         How it ended; None when nothing was ever started there.
     """
-    record = _record(directory)
-    if (known := read_exit(directory)) is not None or not record:
-        return known
-    if record["boot_id"] != tree.boot_id():
-        return ProcessExit(note=REBOOTED, rebooted=True)
-    if (runner := _runner(record)) is not None:
-        with anyio.move_on_after(grace_s + bound_s):
-            handle = os.pidfd_open(runner.pid)
-            try:
-                tree.send_signal(runner, signal.SIGTERM)
-                await anyio.wait_readable(handle)
-            finally:
-                os.close(handle)
+    is_readable = True
+    found = None
+    try:
         if (known := read_exit(directory)) is not None:
             return known
-    if "token" in record:
-        family = Family(token=record["token"], pid=record["pid"], start=record["start"])
-    else:
-        family = Family(attempt=attempt, pid=0, start=record["runner_start"])
+        found = read_identity(directory)
+        is_claimed = privatefile.exists(os.path.join(directory, CLAIM_FILE))
+    except OSError:
+        is_readable, is_claimed = False, True
+    family = Family(directory=directory, pid=0, start=0)
+    if found is not None:
+        if found.by == "daemon":
+            return None
+        if found.boot_id != tree.boot_id():
+            return ProcessExit(note=REBOOTED, rebooted=True)
+        family = Family(
+            directory=directory,
+            token=found.token,
+            pid=found.pid,
+            start=found.start or found.runner_start,
+        )
+    if not is_claimed and not find_members(family):
+        return None
+    runner = (None if found is None else _runner(found)) or find_runner(family)
+    if runner is not None:
+        if (
+            is_readable
+            and is_claimed
+            and (told := await _ask(runner, directory, limit_s=grace_s + bound_s))
+        ):
+            return told
+        if await end_below(runner, grace_s=grace_s, bound_s=bound_s):
+            return ProcessExit(note="its runner was held; how it ended is unknown")
     left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
-    return ProcessExit(gone=not left, note="its runner is gone; how it ended is unknown")
+    note = UNRECORDED + (f"; not killed: {', '.join(map(str, left))}" if left else "")
+    return ProcessExit(gone=False, note=note)
+
+
+async def _ask(runner: tree.Process, directory: str, *, limit_s: float) -> Exit | None:
+    """Let a runner end its program. None: it did not, or left no record of that."""
+    try:
+        handle = os.pidfd_open(runner.pid)
+    except ProcessLookupError:
+        return read_exit(directory)
+    with anyio.move_on_after(limit_s):
+        try:
+            tree.send_signal(runner, signal.SIGTERM)
+            tree.send_signal(runner, signal.SIGCONT)
+            await anyio.wait_readable(handle)
+        finally:
+            os.close(handle)
+    return read_exit(directory)

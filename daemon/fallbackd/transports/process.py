@@ -29,7 +29,7 @@ from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.environment import child_environment
 from fallbackd.transports.leftovers import take_up
-from fallbackd.transports.orphans import ATTEMPT_VARIABLE, TOKEN_VARIABLE
+from fallbackd.transports.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
 from fallbackd.transports.runner import frames
 from fallbackd.transports.running import RunnerLimits, RunningProcess
 from fallbackd.transports.secrets import Secrets as RealSecrets
@@ -89,7 +89,13 @@ class ProcessTransport:
         except OSError as error:
             return self._not_started(error, directory)
         token = secrets.token_hex(16)
-        marks = {ATTEMPT_VARIABLE: attempt, "PWD": call.cwd, **env, TOKEN_VARIABLE: token}
+        marks = {
+            "FALLBACKD_ATTEMPT": attempt,
+            "PWD": call.cwd,
+            **env,
+            TOKEN_VARIABLE: token,
+            DIRECTORY_VARIABLE: directory,
+        }
         stdin = call.stdin or b""
         added = {**({"TMPDIR": tmp} if tmp else {}), **call.env}
         spec = {
@@ -127,13 +133,15 @@ class ProcessTransport:
                 return running
             running.release()
             self._running.discard(running)
-            if not launcher.is_alive():  # it died before there was a runner: nothing was started
+            # It died before there was a runner, or is held: nothing was started.
+            if running.was_unheard or not launcher.is_alive():
+                launcher.kill()
                 await self._end_launcher(launcher)
         return self._not_started(OSError(errno.EAGAIN, ""), sys.executable)
 
     async def attach(self, *, attempt: str, directory: str) -> "RunningProcess | None":
         self._forget_ended()
-        running = await take_up(directory, attempt=attempt, limits=self._limits, now=self._now)
+        running = await take_up(directory, limits=self._limits, now=self._now)
         if running is not None:
             self._running.add(running)
         return running
@@ -173,8 +181,12 @@ class ProcessTransport:
             while True:
                 launcher = self._launcher = self._launcher or _Launcher()
                 try:
-                    await launcher.hand_over(theirs)
+                    with anyio.fail_after(self._limits.answer_s):
+                        await launcher.hand_over(theirs)
                 except (BrokenPipeError, ConnectionResetError):
+                    await self._end_launcher(launcher)
+                except TimeoutError:  # it is held, and has as many lines as it can
+                    launcher.kill()
                     await self._end_launcher(launcher)
                 else:
                     return ours, launcher
@@ -233,6 +245,10 @@ class _Launcher:
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    def kill(self) -> None:
+        """What it has forked lives on."""
+        self._process.kill()
 
     async def hand_over(self, line: socket.socket) -> None:
         while True:

@@ -8,17 +8,18 @@ count, so an offset means the same before and after.
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from fallbackd.core.exchange import Chunk, NotStarted, ProcessExit, StreamName
+from fallbackd.lib import privatefile
 from fallbackd.transports.runner import attempt, recorder
 
 _BATCH_BYTES = 256 * 1024
 _LINE_BYTES = 128
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_RECORD_BYTES = 1024 * 1024
+"""Far more than a runner writes."""
 _STREAMS: dict[str, StreamName] = {
     recorder.STDOUT: "stdout",
     recorder.STDERR: "stderr",
@@ -105,12 +106,14 @@ class Follower:
     def _open(self, part: _Part) -> bool:
         handles: list[int] = []
         try:
-            handles.append(os.open(part.log_path, _READ))
-            handles.append(os.open(part.index_path, _READ))
-        except FileNotFoundError:  # thrown away since it was listed
+            handles.append(_open(part.log_path))
+            handles.append(_open(part.index_path))
+        except OSError as error:
             for handle in handles:
                 os.close(handle)
-            return False
+            if isinstance(error, FileNotFoundError):
+                return False  # thrown away since it was listed
+            raise
         self.close()
         self._log, self._index = handles
         self._part = part
@@ -185,7 +188,7 @@ def read_log(directory: str, *, offset: int = 0, max_bytes: int = _BATCH_BYTES) 
             dropped += part.start - at
             at = part.start
         try:
-            with open(part.log_path, "rb") as file:
+            with os.fdopen(_open(part.log_path), "rb") as file:
                 data = os.pread(file.fileno(), min(left, end - at), at - part.start)
         except FileNotFoundError:
             continue  # thrown away just now: the next part's start shows it
@@ -215,20 +218,39 @@ def mend(directory: str) -> int:
     log, index = (os.path.join(directory, f"{recorder.HEAD}.{suffix}") for suffix in ("log", "idx"))
     try:
         end = _end(_Part(0, log, index))
-        with open(index, "r+b") as file:
-            whole = file.read().rpartition(b"\n")
-            file.truncate(len(whole[0]) + len(whole[1]))
-        if os.path.getsize(log) > end:
-            os.truncate(log, end)
+        with os.fdopen(_open(index, writes=True), "r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            tail = os.pread(file.fileno(), 2 * _LINE_BYTES, max(0, size - 2 * _LINE_BYTES))
+            file.truncate(size - len(tail.rpartition(b"\n")[2]))
+        with os.fdopen(_open(log, writes=True), "r+b") as file:
+            if os.fstat(file.fileno()).st_size > end:
+                file.truncate(end)
     except FileNotFoundError:
         return 0
     return end
 
 
+def _open(path: str, *, writes: bool = False) -> int:
+    """Raises `OSError`, also where something else than a regular file is."""
+    directory = privatefile.open_directory(os.path.dirname(path))
+    try:
+        return privatefile.open_file(os.path.basename(path), directory=directory, writes=writes)
+    finally:
+        os.close(directory)
+
+
 def read_exit(directory: str) -> ProcessExit | NotStarted | None:
-    """The record that the runner left; None while there is none, or it is not whole."""
+    """
+    The record that the runner left; None while there is none, or it is none of a runner.
+
+    Raises:
+        OSError: As `read_record`.
+    """
     record = read_record(directory, attempt.EXIT_FILE)
-    return None if record is None else exit_of(record)
+    try:
+        return None if record is None else exit_of(record)
+    except (KeyError, TypeError):
+        return None
 
 
 def exit_of(record: dict[str, Any]) -> ProcessExit | NotStarted:
@@ -247,9 +269,17 @@ def exit_of(record: dict[str, Any]) -> ProcessExit | NotStarted:
 
 
 def read_record(directory: str, name: str) -> dict[str, Any] | None:
+    """
+    None: there is none, or no such record. Its fields may be anything.
+
+    Raises:
+        OSError: It cannot be looked at (a link in its place, no free descriptor): that tells
+            nothing about whether there is one.
+    """
+    path = os.path.join(directory, name)
     try:
-        record = json.loads((Path(directory) / name).read_bytes())
-    except (OSError, ValueError):
+        record = json.loads(privatefile.read_file(path, max_bytes=MAX_RECORD_BYTES))
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -257,9 +287,13 @@ def read_record(directory: str, name: str) -> dict[str, Any] | None:
 def list_parts(directory: str) -> list[_Part]:
     """In the order of their offsets."""
     try:
-        names = os.listdir(directory)
-    except OSError:
+        handle = privatefile.open_directory(directory)
+    except FileNotFoundError:
         return []
+    try:
+        names = os.listdir(handle)
+    finally:
+        os.close(handle)
     parts = []
     for name in names:
         stem, _, suffix = name.rpartition(".")
@@ -275,7 +309,7 @@ def list_parts(directory: str) -> list[_Part]:
 def _end(part: _Part) -> int:
     """By the last whole line of its index."""
     try:
-        with open(part.index_path, "rb") as file:
+        with os.fdopen(_open(part.index_path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             tail = os.pread(file.fileno(), 2 * _LINE_BYTES, max(0, size - 2 * _LINE_BYTES))
     except FileNotFoundError:

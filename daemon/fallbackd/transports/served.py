@@ -128,6 +128,28 @@ class ServedTransport:
             server.unclaimed.discard(attempt)
         return running
 
+    async def end_leftover(self, attempt: str, directory: str) -> bool | None:
+        """
+        End the servers that have a prompt of an earlier daemon, with all that runs on them.
+
+        Returns:
+            Whether its tools are proven to have exited; None: it was never on a server.
+        """
+        servers = [one for one in self._all if attempt in one.unclaimed]
+        for server in servers:
+            server.stop(f"the prompt of {attempt} could not be taken up again")
+        for server in servers:
+            await server.ended()
+        if servers:
+            return all(one.exit is not None and one.exit.gone for one in servers)
+        try:
+            record = read_prompt(directory)
+        except OSError:
+            return None
+        if record is None:
+            return None
+        return record.exit is not None and record.exit.gone
+
     def attempt_of(self, pid: int) -> str | None:
         """The attempt one of whose tools this process is, or is started by; None: of nobody."""
         return next(filter(None, (server.listeners.attempt_of(pid) for server in self._all)), None)

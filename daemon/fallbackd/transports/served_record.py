@@ -18,11 +18,13 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.core.exchange import Exit, Permissions
-from fallbackd.lib import atomicfile
+from fallbackd.lib import atomicfile, privatefile
 
 PROMPT_FILE = "served.json"
 SERVER_FILE = "server.json"
 _PROMPTS = "prompts"
+
+MAX_RECORD_BYTES = 16 * 1024 * 1024
 
 Phase = Literal["opened", "posting", "posted", "ended"]
 
@@ -59,6 +61,7 @@ class ServerRecord(Struct, frozen=True, kw_only=True):
 
 
 def read_prompt(directory: str) -> PromptRecord | None:
+    """Raises `OSError`: whether there is one cannot be told."""
     return _read(Path(directory) / PROMPT_FILE, PromptRecord)
 
 
@@ -103,8 +106,10 @@ def noted_prompts(server: Path) -> set[str]:
 
 def _read(path: Path, shape: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=shape)
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(
+            privatefile.read_file(path, max_bytes=MAX_RECORD_BYTES), type=shape
+        )
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

@@ -64,5 +64,8 @@ class Reaper:
 
     @staticmethod
     def remaining() -> list[tree.Process]:
-        below = tree.descendants([os.getpid()], tree.processes())
+        try:
+            below = tree.descendants([os.getpid()], tree.processes())
+        except OSError:
+            return []  # without a free descriptor: looked at again, and ECHILD alone is the proof
         return [each for each in below if not each.is_dead]

@@ -21,10 +21,16 @@ class Process(NamedTuple):
 
 
 def process(pid: int) -> Process | None:
+    """
+    None: there is no such process.
+
+    Raises:
+        OSError: It cannot be told, as without a free file descriptor. That is no proof of an end.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name stands in brackets and may hold brackets and spaces itself.
     fields = stat[stat.rfind(b")") + 2 :].split()
@@ -38,6 +44,12 @@ def process(pid: int) -> Process | None:
         state=fields[0].decode(),
         start=int(fields[19]),
     )
+
+
+def is_same(known: Process) -> bool:
+    """Whether it lives. Its number alone may have been given to another one."""
+    now = process(known.pid)
+    return now is not None and now.start == known.start and not now.is_dead
 
 
 def processes() -> list[Process]:
@@ -87,8 +99,14 @@ def send_signal(to: Process, number: int) -> bool:
 
 
 def boot_id() -> str:
+    """
+    Empty: the kernel tells none.
+
+    Raises:
+        OSError: It cannot be told now.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
-    except OSError:
+    except FileNotFoundError:
         return ""

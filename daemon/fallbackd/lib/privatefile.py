@@ -1,0 +1,93 @@
+"""
+Reads files of private directories in which an agent of the same user may have put anything.
+
+A link, a FIFO, a device, or a file without end must cost no more than an error: everything is
+opened relative to its directory, without following links, without waiting, regular files only, and
+read up to a bound. A directory is reached without following a link in its last two names.
+"""
+
+import errno
+import os
+import stat
+
+NAMES = 2
+"""`runs/DELEGATION/ATTEMPT`: what lies above belongs to the user's own set-up and may be a link."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def open_directory(path: str | os.PathLike[str], *, names: int = NAMES) -> int:
+    """
+    Raises:
+        OSError: It is not there, or no directory, or a link is.
+    """
+    parts = os.path.abspath(path).split("/")
+    base, below = "/".join(parts[:-names]) or "/", parts[-names:]
+    handle = os.open(base, _DIRECTORY)
+    for name in below:
+        if not name:
+            continue  # fewer names than that
+        try:
+            inner = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+        finally:
+            os.close(handle)
+        handle = inner
+    return handle
+
+
+def open_file(name: str, *, directory: int, writes: bool = False) -> int:
+    """
+    Open a regular file that exists, for reading or for both.
+
+    Raises:
+        OSError: It is not there, or something else (EINVAL, ELOOP, ENXIO) is.
+    """
+    handle = os.open(name, _FILE | (os.O_RDWR if writes else os.O_RDONLY), dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", name)
+    return handle
+
+
+def read_file(path: str | os.PathLike[str], *, max_bytes: int, names: int = NAMES) -> bytes:
+    """
+    The whole content of a file.
+
+    Args:
+        names: How many names of its directory are not followed.
+
+    Raises:
+        OSError: It cannot be read, or it is longer than `max_bytes` (EFBIG).
+    """
+    where, name = os.path.split(os.path.abspath(path))
+    directory = open_directory(where, names=names)
+    try:
+        handle = open_file(name, directory=directory)
+    finally:
+        os.close(directory)
+    with os.fdopen(handle, "rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", str(path))
+    return data
+
+
+def exists(path: str | os.PathLike[str], *, names: int = NAMES) -> bool:
+    """
+    Whether anything has this name, whatever it is.
+
+    Raises:
+        OSError: Its directory cannot be looked into.
+    """
+    where, name = os.path.split(os.path.abspath(path))
+    try:
+        directory = open_directory(where, names=names)
+    except FileNotFoundError:
+        return False
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    finally:
+        os.close(directory)
+    return True
