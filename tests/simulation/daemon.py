@@ -6,7 +6,7 @@ answered, whatever its tasks still do on their way out.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ import anyio
 from tests.simulation.programs import Launch, NotThere, Taken
 from tests.simulation.stage import Stage
 
-from fallbackd.app.wiring import BOOT_KEY, OFFSET_KEY, SET_CLOCK_S, keep_clock, say_alive
+from fallbackd.app.wiring import clock_facts, last_instant, say_alive
 from fallbackd.backends import KINDS
 from fallbackd.core.events import Event
 from fallbackd.core.exchange import Call
@@ -30,6 +30,7 @@ from fallbackd.lib.clock import SystemClock
 from fallbackd.stores.database import Database
 from fallbackd.stores.memory import MemoryStore
 from fallbackd.stores.mirror import Mirror
+from fallbackd.stores.since import Since
 from fallbackd.stores.sqlite import SqliteStore, open_sqlite
 from fallbackd.stores.writes import Writes
 
@@ -71,10 +72,10 @@ class Daemon:
         try:
             async with anyio.create_task_group() as tasks:
                 self.tasks = tasks
+                clock = self.clock = Clock(stage)
                 self.store = await opened(self)
-                clock = await _clock(self.store, stage)
                 self.engine = ObservedEngine(self, Kept(self), clock)
-                self.engine.on_step = lambda: keep_clock(self.engine.store, clock)
+                self.engine.clock_facts = lambda: clock_facts(clock)
                 tasks.start_soon(self._run_engine)
                 tasks.start_soon(self._tick, clock)
         except BaseExceptionGroup as errors:
@@ -91,7 +92,6 @@ class Daemon:
         number = 0
         while True:
             number += 1
-            await keep_clock(self.engine.store, clock)
             await say_alive(self.engine.store, clock)
             await anyio.sleep(self.stage.tick_s)
             await tick(self.engine, prune=number % 20 == 0)
@@ -316,11 +316,16 @@ class Disk:
 
     async def open(self, daemon: Daemon) -> MemoryStore | SqliteStore:
         now = daemon.stage.wall()
+
+        def since(facts: Mapping[str, str]) -> tuple[float, float]:
+            stopped_s = daemon.clock.follow(last_instant(facts))
+            return daemon.clock.now(), stopped_s
+
         if self._is_sqlite:
             self.close()
             self._database = WatchedDatabase(self._path, daemon)
-            return await open_sqlite(self._path, now=now, database=self._database)
-        self._memory = await _reborn(self._memory, now=now)
+            return await open_sqlite(self._path, now=now, since=since, database=self._database)
+        self._memory = await _reborn(self._memory, since)
         return self._memory
 
     def close(self) -> None:
@@ -330,18 +335,18 @@ class Disk:
             self._database = None
 
 
-async def _reborn(before: MemoryStore | None, *, now: float) -> MemoryStore:
+async def _reborn(before: MemoryStore | None, since: Since) -> MemoryStore:
     """The records of a memory store, as if they had been on a disk."""
     after = MemoryStore()
     if before is None:
         return after
     left = before._mirror
-    alive_at = float(await before.get_meta("alive_at") or now)
+    now, stopped_s = since(left.facts)
     running = {one.running.attempt for one in left.active.values() if one.running is not None}
     mirror = Mirror()
     mirror.load(
         health=[
-            from_disk(one, now=now, stopped_s=max(0.0, now - alive_at), running=running)
+            from_disk(one, now=now, stopped_s=stopped_s, running=running)
             for one in left.health.values()
         ],
         meters=left.meters.values(),
@@ -355,26 +360,14 @@ async def _reborn(before: MemoryStore | None, *, now: float) -> MemoryStore:
     mirror._journal.extend(left._journal)
     after._mirror = mirror
     after._stories = before._stories
-    after._meta = before._meta
+    mirror.facts = left.facts
     return after
 
 
 class Clock(SystemClock):
-    def __init__(self, stage: Stage, *, offset_s: float | None = None) -> None:
-        super().__init__(offset_s=offset_s, wall=stage.wall, elapsed=stage.uptime, awake=stage.time)
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(wall=stage.wall, elapsed=stage.uptime, awake=stage.time)
         self._boot = stage.boot
 
     def boot_id(self) -> str:
         return self._boot
-
-
-async def _clock(store: Any, stage: Stage) -> SystemClock:
-    """The clock of the daemon's own wiring, on the time of the stage."""
-
-    clock = Clock(stage)
-    before = await store.get_meta(OFFSET_KEY)
-    if before is None or await store.get_meta(BOOT_KEY) != clock.boot_id():
-        return clock
-    if abs(float(before) - clock.offset_s) <= SET_CLOCK_S:
-        return clock
-    return Clock(stage, offset_s=float(before))

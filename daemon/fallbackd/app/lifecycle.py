@@ -31,7 +31,7 @@ from fallbackd.app.state import claim_state
 from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, import_marks
 from fallbackd.app.watchdog import Watchdog
-from fallbackd.app.wiring import Built, build, keep_clock, open_records, say_alive
+from fallbackd.app.wiring import Built, build, clock_facts, open_records, say_alive
 from fallbackd.config.watch import watch
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.ticker import run_ticker
@@ -248,7 +248,7 @@ class Daemon:
         export = self._export = VoiceExport(engine, built.home)
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
-        engine.on_step = lambda: keep_clock(store, clock)
+        engine.clock_facts = lambda: clock_facts(clock)
         try:
             await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
@@ -263,7 +263,7 @@ class Daemon:
                 tasks.start_soon(built.opencode.run, servers)
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
-                tasks.start_soon(self._tick, engine, store, clock, watchdog)
+                tasks.start_soon(self._tick, engine, watchdog)
                 tasks.start_soon(self._say_alive, store, clock)
                 tasks.start_soon(self._keep_socket, server)
                 tasks.start_soon(self._keep_private, engine)
@@ -344,11 +344,7 @@ class Daemon:
 
         await watch(self._places.config, changed, seen=configuration.digest)
 
-    async def _tick(
-        self, engine: Engine, store: Store, clock: SystemClock, watchdog: Watchdog
-    ) -> None:
-        await keep_clock(store, clock)
-
+    async def _tick(self, engine: Engine, watchdog: Watchdog) -> None:
         def ticked() -> None:
             watchdog.ticked()
             self._notifier.status(self._status())

@@ -22,7 +22,7 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib import privatefile
-from fallbackd.lib.clock import SystemClock
+from fallbackd.lib.clock import Instant, SystemClock
 from fallbackd.lib.descriptors import has_room, shortage
 from fallbackd.lib.procenv import find_variable, read_variables
 from fallbackd.lib.secretvalues import SecretValues
@@ -43,15 +43,12 @@ from fallbackd.transports.served import ServedTransport
 
 STRAY_BOUND_S = 10.0
 """How long KILL may take at an attempt that nobody knows of."""
-ALIVE_KEY = "alive_at"
-BOOT_KEY = "boot_id"
-OFFSET_KEY = "clock_offset_s"
+INSTANT_KEY = "instant"
+"""Fact: the last moment of which it is known that a daemon ran."""
 DEFAULT_KEYS = frozenset(HERMES_KEYS)
 """Used where no credential is configured, and by no agent CLI."""
 MARKS = ("FALLBACKD_ATTEMPT", "FALLBACKD_DELEGATION")
 """What the engine puts into the environment of an attempt."""
-SET_CLOCK_S = 60.0
-"""A smaller difference to the last run is drift that was corrected, not a clock that was set."""
 
 
 class Built(Struct):
@@ -71,33 +68,44 @@ class Built(Struct):
     """Find the helper servers that a daemon before this one has left."""
 
 
-async def open_records(places: Places) -> tuple[Store, SystemClock]:
+async def open_records(
+    places: Places, clock: SystemClock | None = None
+) -> tuple[Store, SystemClock]:
     """
     Open the database, with a clock that goes on from the last run of the same boot.
 
     Raises:
         fallbackd.stores.opening.StoreTooNew: It is of a newer version.
     """
-    clock = SystemClock()
-    store = await open_store(f"sqlite:{places.database}", now=clock.now())
-    before = await store.get_meta(OFFSET_KEY)
-    if before is not None and await store.get_meta(BOOT_KEY) == clock.boot_id():
-        offset_s = float(before)
-        if abs(offset_s - clock.offset_s) > SET_CLOCK_S:
-            clock = SystemClock(offset_s=offset_s)  # the first step will say by how much
+    clock = clock or SystemClock()
+
+    def since(facts: Mapping[str, str]) -> tuple[float, float]:
+        stopped_s = clock.follow(last_instant(facts))
+        return clock.now(), stopped_s
+
+    store = await open_store(f"sqlite:{places.database}", now=clock.now(), since=since)
     return store, clock
+
+
+def last_instant(facts: Mapping[str, str]) -> Instant | None:
+    """Also from the three facts in which earlier versions kept it."""
+    found = Instant.decode(facts.get(INSTANT_KEY))
+    if found is not None or "alive_at" not in facts:
+        return found
+    at = float(facts["alive_at"])
+    offset_s = float(facts.get("clock_offset_s", 0.0))
+    return Instant(at=at, elapsed_s=at - offset_s, boot_id=facts.get("boot_id", ""))
 
 
 async def say_alive(store: Store, clock: SystemClock) -> None:
     """Remember until when there was a daemon: after a long stop old beliefs are tried anew."""
-    await store.set_meta(ALIVE_KEY, str(clock.now()))
+    for key, value in clock_facts(clock):
+        await store.set_meta(key, value)
 
 
-async def keep_clock(store: Store, clock: SystemClock) -> None:
-    """Remember how elapsed and wall time lie to each other, for the next run."""
-    if await store.get_meta(OFFSET_KEY) != str(clock.offset_s):
-        await store.set_meta(BOOT_KEY, clock.boot_id())
-        await store.set_meta(OFFSET_KEY, str(clock.offset_s))
+def clock_facts(clock: SystemClock) -> tuple[tuple[str, str], ...]:
+    """How the clock of the records lies to the time of this boot, for the next run."""
+    return ((INSTANT_KEY, clock.instant().encode()),)
 
 
 def build(

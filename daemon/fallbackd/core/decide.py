@@ -141,6 +141,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             decide_health.ticked(draft, event)
         case ClockStepped():
             decide_health.clock_stepped(draft, event.by_s)
+            draft.keep_facts(event.facts)
             for delegation in snapshot.active.values():
                 draft.put_more_delegation(_shifted(delegation, event.by_s))
         case Resumed():

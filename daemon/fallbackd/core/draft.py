@@ -29,6 +29,7 @@ from fallbackd.core.state import (
     Meter,
     Note,
     PutDelegation,
+    PutFact,
     PutHealth,
     PutMeter,
     PutSession,
@@ -74,6 +75,9 @@ class Draft:
     def put_more_session(self, session: Session) -> None:
         """Keep a session that is not the one of this decision."""
         self._others.append(PutSession(session))
+
+    def keep_facts(self, facts: tuple[tuple[str, str], ...]) -> None:
+        self._others += [PutFact(key, value) for key, value in facts]
 
     def put_more_delegation(self, delegation: Delegation) -> None:
         """Keep a delegation that is not the one of this decision."""

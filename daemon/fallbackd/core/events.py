@@ -337,6 +337,8 @@ class ClockStepped(Struct, frozen=True, kw_only=True, tag="clock_stepped"):
     """The wall clock was set by `by_s` seconds; every window moves with it."""
 
     by_s: float
+    facts: tuple[tuple[str, str], ...] = ()
+    """What a later run has to know with the windows that were moved: both or neither is kept."""
 
 
 class Resumed(Struct, frozen=True, kw_only=True, tag="resumed"):

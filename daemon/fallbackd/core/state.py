@@ -401,6 +401,13 @@ class PutMeter(Struct, frozen=True, tag="put_meter"):
     meter: Meter
 
 
+class PutFact(Struct, frozen=True, tag="put_fact"):
+    """A word of the daemon to a later run of itself; no decision reads it."""
+
+    key: str
+    value: str
+
+
 class Note(Struct, frozen=True, kw_only=True, tag="note"):
     """An event for the journal and for subscribers. The store gives it its `seq`."""
 
@@ -430,7 +437,7 @@ class PutStory(Struct, frozen=True, kw_only=True, tag="put_story"):
     """What it set going, a few words each."""
 
 
-Change = PutHealth | PutDelegation | PutSession | DropSession | PutMeter | Note | PutStory
+Change = PutHealth | PutDelegation | PutSession | DropSession | PutMeter | PutFact | Note | PutStory
 
 RejectionKind = Literal[
     "unknown_backend",

@@ -19,6 +19,7 @@ from fallbackd.core.state import (
     DropSession,
     Note,
     PutDelegation,
+    PutFact,
     PutHealth,
     PutMeter,
     PutSession,
@@ -47,7 +48,7 @@ def words_of_change(change: Change) -> str | None:
             return f"session {session.session} is {held}, on {session.current}"
         case DropSession(name):
             return f"session {name} is forgotten"
-        case PutMeter() | Note() | PutStory():
+        case PutMeter() | PutFact() | Note() | PutStory():
             return None
         case _:
             assert_never(change)

@@ -5,7 +5,7 @@ It holds what cannot be stored (prompts, waiters, live attempts) and decides not
 an effect starts comes back as one event.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import anyio
@@ -98,8 +98,8 @@ class Performer:
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None
-        self.on_step: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
-        """The clock was set and the records moved: a later run must not move them again."""
+        self.clock_facts: Callable[[], tuple[tuple[str, str], ...]] = lambda: ()
+        """Kept with the records when they move with a clock that was set: they move once."""
         self._held: dict[DelegationId, Held] = {}
         self._live: dict[AttemptId, LiveAttempt] = {}
         self._listeners: dict[int, Listener] = {}
@@ -252,8 +252,7 @@ class Performer:
         self.started_at += by_s
         for live in self._live.values():
             live.shift(by_s)
-        await self._transact(Keys(), ClockStepped(by_s=by_s))
-        await self.on_step()
+        await self._transact(Keys(), ClockStepped(by_s=by_s, facts=self.clock_facts()))
 
     def _perform(self, effect: Effect) -> None:
         match effect:

@@ -5,8 +5,10 @@ A wall clock that somebody sets moves nothing by itself. `step` tells that it wa
 windows can be shifted with it.
 """
 
+import json
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 MAX_SKEW_S = 60.0
 """Differences up to here are no setting of the clock, and change nothing."""
@@ -19,6 +21,30 @@ _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 def _elapsed() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+SET_CLOCK_S = 60.0
+"""A smaller difference to the last run is drift that was corrected, not a clock that was set."""
+
+
+class Instant(NamedTuple):
+    """One moment on the wall clock of the records and in the time of one boot, which none sets."""
+
+    at: float
+    elapsed_s: float
+    boot_id: str
+
+    def encode(self) -> str:
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def decode(cls, text: str | None) -> "Instant | None":
+        """None: there is none, or it is none."""
+        try:
+            found = json.loads(text or "")
+            return cls(float(found["at"]), float(found["elapsed_s"]), str(found["boot_id"]))
+        except (ValueError, TypeError, KeyError):
+            return None
 
 
 class SystemClock:
@@ -43,6 +69,26 @@ class SystemClock:
         self._awake = awake
         self._asleep_s = elapsed() - awake()
         self._offset_s = wall() - elapsed() if offset_s is None else offset_s
+
+    def follow(self, last: Instant | None) -> float:
+        """
+        Go on from the last instant of an earlier run. Where the wall clock was set since then,
+        within one boot, the first `step` says so.
+
+        Returns:
+            How many seconds have passed since that instant.
+        """
+        if last is None:
+            return 0.0
+        if last.boot_id != self.boot_id():
+            return max(0.0, self.now() - last.at)
+        offset_s = last.at - last.elapsed_s
+        if abs(offset_s - self._offset_s) > SET_CLOCK_S:
+            self._offset_s = offset_s
+        return max(0.0, self._elapsed() - last.elapsed_s)
+
+    def instant(self) -> Instant:
+        return Instant(at=self.now(), elapsed_s=self._elapsed(), boot_id=self.boot_id())
 
     @property
     def offset_s(self) -> float:

@@ -4,12 +4,16 @@ from pathlib import Path
 
 from fallbackd.ports.store import Store
 from fallbackd.stores.memory import MemoryStore
+from fallbackd.stores.since import Since
 from fallbackd.stores.sqlite import open_sqlite
 
 
-async def open_store(url: str, *, now: float) -> Store:
+async def open_store(url: str, *, now: float, since: Since | None = None) -> Store:
     """
     Open the store that a URL names: `memory:` or `sqlite:<path>`.
+
+    Args:
+        since: See `open_sqlite`.
 
     Raises:
         ValueError: The scheme is unknown.
@@ -20,6 +24,6 @@ async def open_store(url: str, *, now: float) -> Store:
         case "memory":
             return MemoryStore()
         case "sqlite":
-            return await open_sqlite(Path(rest), now=now)
+            return await open_sqlite(Path(rest), now=now, since=since)
         case _:
             raise ValueError(f"no such kind of store: {scheme!r} (memory: and sqlite:<path> exist)")

@@ -33,7 +33,6 @@ class MemoryStore:
         self.unwritable: str | None = None
         self._mirror = Mirror()
         self._stories: dict[DelegationId, list[PutStory]] = {}
-        self._meta: dict[str, str] = {}
 
     @property
     def problem(self) -> str | None:
@@ -84,10 +83,10 @@ class MemoryStore:
         return dict(self._mirror.finished)
 
     async def get_meta(self, key: str) -> str | None:
-        return self._meta.get(key)
+        return self._mirror.facts.get(key)
 
     async def set_meta(self, key: str, value: str) -> None:
-        self._meta[key] = value
+        self._mirror.facts[key] = value
 
     async def flush(self) -> bool:
         return self.unwritable is None

@@ -25,6 +25,7 @@ from fallbackd.core.state import (
     Meter,
     Note,
     PutDelegation,
+    PutFact,
     PutHealth,
     PutMeter,
     PutSession,
@@ -64,6 +65,7 @@ class Mirror:
         self.meters: Mapping[BackendId, Meter] = {}
         self.active: Mapping[DelegationId, Delegation] = {}
         self.finished: Mapping[str, int] = {}
+        self.facts: dict[str, str] = {}
         self.ended: OrderedDict[DelegationId, Delegation] = OrderedDict()
         self.requests: dict[str, DelegationId] = {}
         self.last_seq = 0
@@ -125,6 +127,7 @@ class Mirror:
         sessions: Iterable[Session] = (),
         active: Iterable[Delegation] = (),
         finished: Mapping[str, int] | None = None,
+        facts: Mapping[str, str] | None = None,
         last_seq: int = 0,
     ) -> None:
         """Take over what was kept by an earlier run, into an empty mirror."""
@@ -132,6 +135,7 @@ class Mirror:
         self.meters = {one.backend: one for one in meters}
         self.active = {one.delegation: one for one in active}
         self.finished = dict(finished or {})
+        self.facts = dict(facts or {})
         self.last_seq = last_seq
         self._sessions = {one.session: one for one in sessions}
         self._by_use = sorted((one.last_used_at, one.session) for one in self._sessions.values())
@@ -149,6 +153,7 @@ class Mirror:
         self.meters = draft.meters
         self.active = draft.active
         self.finished = draft.finished
+        self.facts.update(draft.facts)
         for delegation in draft.delegations.values():
             self._index(delegation)
             if delegation.is_ended:
@@ -221,6 +226,7 @@ class Draft:
         self.delegations: dict[DelegationId, Delegation] = {}
         self.sessions: dict[SessionId, Session | None] = {}
         """None: dropped."""
+        self.facts: dict[str, str] = {}
         self.stories: list[PutStory] = []
         self.notes: list[Journaled] = []
         self._requests: dict[str, DelegationId] = {}
@@ -265,6 +271,8 @@ class Draft:
                     health[change.health.scope] = change.health
                 case PutMeter():
                     meters[change.meter.backend] = change.meter
+                case PutFact():
+                    self.facts[change.key] = change.value
                 case PutDelegation():
                     self._put_delegation(change.delegation)
                 case PutSession():

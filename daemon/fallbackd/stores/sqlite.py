@@ -38,6 +38,7 @@ from fallbackd.stores.commit import Commit, Request
 from fallbackd.stores.database import Database, decoded
 from fallbackd.stores.mirror import Draft, Mirror, newest_first
 from fallbackd.stores.opening import Damaged, StoreTooNew
+from fallbackd.stores.since import Since
 from fallbackd.stores.trouble import sentence, warn
 from fallbackd.stores.writes import Writes
 
@@ -45,8 +46,6 @@ ResultT = TypeVar("ResultT")
 
 MAX_TOGETHER = 64
 """Decisions that are written in one transaction."""
-ALIVE_KEY = "alive_at"
-"""Fact: when the last daemon was alive for the last time that it said so, Unix seconds."""
 MAX_ENDED = 256
 """Ended delegations at hand. More than the keys of `MAX_TOGETHER` decisions can name."""
 MAX_JOURNAL = 2048
@@ -58,12 +57,9 @@ class SqliteStore:
 
     kind = "sqlite"
 
-    def __init__(
-        self, database: Database, mirror: Mirror, facts: dict[str, str], problem: str | None
-    ) -> None:
+    def __init__(self, database: Database, mirror: Mirror, problem: str | None) -> None:
         self._database = database
         self._mirror = mirror
-        self._facts = facts
         self._problem = problem
         self._backlog = Writes()
         self._waiting: list[Request] = []
@@ -276,14 +272,14 @@ class SqliteStore:
     # Keeping house.
 
     async def get_meta(self, key: str) -> str | None:
-        return self._facts.get(key)
+        return self._mirror.facts.get(key)
 
     async def set_meta(self, key: str, value: str) -> None:
         """Kept in memory, and reported in `problem`, while it cannot be written."""
         with anyio.CancelScope(shield=True):
             async with self._lock:
                 await self._settle()
-                self._facts[key] = value
+                self._mirror.facts[key] = value
                 self._backlog.put("facts", key, value)
                 hit("store.fact.before")
                 await self._write_backlog()
@@ -368,21 +364,25 @@ class SqliteStore:
                 await self._on_disk(self._database.close)
 
 
-async def open_sqlite(path: Path, *, now: float, database: Database | None = None) -> SqliteStore:
+async def open_sqlite(
+    path: Path, *, now: float, since: Since | None = None, database: Database | None = None
+) -> SqliteStore:
     """
     Open a database, or make one. Never fails for the state the file or the disk is in: what could
     not be read is in `set_aside`, why nothing can be written in `problem`.
 
     Args:
         now: For the age of what is loaded, and the names of files that are put aside.
+        since: What the facts say about `now` and about the last run; None: nothing.
 
     Raises:
         StoreTooNew: The file was written by a newer version.
     """
     opening = database or Database(path)
     loaded, trouble = await to_thread.run_sync(lambda: opening.open(now=now))
-    alive_at = float(loaded.facts.get(ALIVE_KEY, now))
-    stopped_s = max(0.0, now - alive_at)
+    stopped_s = 0.0
+    if since is not None:
+        now, stopped_s = since(loaded.facts)
     running = {one.running.attempt for one in loaded.active if one.running is not None}
     mirror = Mirror(max_ended=MAX_ENDED, max_journal=MAX_JOURNAL)
     mirror.load(
@@ -393,9 +393,10 @@ async def open_sqlite(path: Path, *, now: float, database: Database | None = Non
         sessions=loaded.sessions,
         active=loaded.active,
         finished=loaded.finished,
+        facts=loaded.facts,
         last_seq=loaded.last_seq,
     )
     problem = None if trouble is None else sentence(path, trouble)
     if problem is not None:
         warn("store.stopped_writing", problem=problem)
-    return SqliteStore(opening, mirror, loaded.facts, problem)
+    return SqliteStore(opening, mirror, problem)

@@ -8,6 +8,7 @@ from fallbackd.core.state import (
     DropSession,
     Note,
     PutDelegation,
+    PutFact,
     PutHealth,
     PutMeter,
     PutSession,
@@ -86,6 +87,8 @@ def writes_of(changes: Sequence[Change], *, after_seq: int) -> Writes:
                 writes.put("health", change.health.scope, encode(change.health))
             case PutMeter():
                 writes.put("meters", change.meter.backend, encode(change.meter))
+            case PutFact():
+                writes.put("facts", change.key, change.value)
             case PutSession():
                 writes.put("sessions", change.session.session, encode(change.session))
             case DropSession():
