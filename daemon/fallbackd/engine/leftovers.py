@@ -91,7 +91,11 @@ def _strays(runs: Runs, names: Names) -> list[tuple[Path, str]]:
 def list_directories(root: Path) -> list[DelegationId]:
     """The delegations that have a directory."""
     try:
-        return sorted(DelegationId(each.name) for each in root.iterdir() if each.is_dir())
+        return sorted(
+            DelegationId(each.name)
+            for each in root.iterdir()
+            if each.is_dir() and not each.is_symlink()
+        )
     except OSError:
         return []
 
@@ -100,6 +104,8 @@ def tidy_one(directory: Path) -> bool:
     """Remove drafts. Returns whether the directory holds nothing that work has left."""
     for pattern in DRAFTS:
         for draft in directory.glob(pattern):
+            if draft.parent.is_symlink():
+                continue  # what lies behind it is not ours
             try:
                 draft.unlink()
             except OSError:

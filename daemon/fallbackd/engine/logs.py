@@ -7,6 +7,7 @@ what it hides, so that offsets into the file stay what they are.
 
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 
 from fallbackd.core.ids import AttemptId
@@ -57,24 +58,33 @@ async def read_part(
     offset: int,
     max_bytes: int,
     values: SecretValues,
+    limiter: anyio.CapacityLimiter,
 ) -> LogPart:
     """
     At most `max_bytes`, but for a character that is longer than that by itself.
 
     While the attempt runs, what may be the beginning of a secret is held back until its end is
     there.
+
+    Raises:
+        Unknown: Something else lies where the log was.
     """
     has_ended = attempt.ended_at is not None
-    data, following, size = await anyio.to_thread.run_sync(
-        lambda: _masked(
-            read_log,
-            str(directory),
-            offset=offset,
-            max_bytes=max(MAX_CHARACTER_BYTES, max_bytes),
-            values=values,
-            has_ended=has_ended,
+    try:
+        data, following, size = await anyio.to_thread.run_sync(
+            lambda: _masked(
+                read_log,
+                str(directory),
+                offset=offset,
+                max_bytes=max(MAX_CHARACTER_BYTES, max_bytes),
+                values=values,
+                has_ended=has_ended,
+            ),
+            limiter=limiter,
         )
-    )
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise Unknown(f"the log of {attempt.attempt} cannot be read: {why}") from error
     is_whole = has_ended and following >= size
     kept = _at_most(data, max_bytes)
     if is_whole and (len(data) <= max_bytes or not kept):

@@ -208,7 +208,9 @@ class Engine(Performer):
     async def text(self, delegation: Delegation) -> str | None:
         if delegation.state != "succeeded":
             return None
-        return await anyio.to_thread.run_sync(self.runs.read_answer, delegation.delegation)
+        return await anyio.to_thread.run_sync(
+            self.runs.read_answer, delegation.delegation, limiter=self.runs.readers
+        )
 
     async def log(
         self, delegation: str, *, attempt: str | int | None, offset: int, max_bytes: int
@@ -225,6 +227,7 @@ class Engine(Performer):
             offset=offset,
             max_bytes=max_bytes,
             values=self.world.secret_values,
+            limiter=self.runs.readers,
         )
 
     async def story(self, delegation: str) -> Sequence[PutStory]:

@@ -14,11 +14,18 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import anyio
+
 from fallbackd.core.ids import AttemptId, DelegationId, attempt_number, delegation_of
+from fallbackd.lib import privatefile
 from fallbackd.lib.failpoints import hit
 
 BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the file system. Source: stat(2)."""
+MAX_PROMPT_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+READERS = 8
+"""Reads for callers at the same time. A file system that hangs takes no more threads than these."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -33,6 +40,7 @@ class Kept(NamedTuple):
 class Runs:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.readers = anyio.CapacityLimiter(READERS)
         self._held: dict[DelegationId, str] = {}
         """Answers that the disk did not take yet. Few: no new work is taken then."""
 
@@ -59,7 +67,9 @@ class Runs:
     def read_prompt(self, delegation: DelegationId) -> str | None:
         """What was asked; None: it cannot be read any more."""
         try:
-            return self.prompt_path(delegation).read_bytes().decode("utf-8", "surrogatepass")
+            path = self.prompt_path(delegation)
+            data = privatefile.read_file(path, max_bytes=MAX_PROMPT_BYTES, names=1)
+            return data.decode("utf-8", "surrogatepass")
         except (OSError, UnicodeDecodeError):
             return None
 
@@ -117,22 +127,28 @@ class Runs:
         if held is not None:
             return held
         try:
-            # Not `read_text`, which makes line ends alike.
-            return (self.path(delegation) / "answer").read_bytes().decode("utf-8", "replace")
+            path = self.path(delegation) / "answer"
+            data = privatefile.read_file(path, max_bytes=MAX_ANSWER_BYTES, names=1)
+            return data.decode("utf-8", "replace")
         except OSError:
             return None
 
     def measure(self) -> list[Kept]:
         """Every directory, with the space that it takes."""
         try:
-            names = sorted(one.name for one in os.scandir(self.root) if one.is_dir())
+            found = [one for one in os.scandir(self.root) if one.is_dir(follow_symlinks=False)]
+            names = sorted(one.name for one in found)
         except OSError:
             return []
         return [_measured(self.root / name) for name in names]
 
     def remove(self, delegation: DelegationId) -> None:
         self._held.pop(delegation, None)
-        shutil.rmtree(self.path(delegation), ignore_errors=True)
+        path = self.path(delegation)
+        if path.is_symlink():
+            path.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _measured(directory: Path) -> Kept:

@@ -42,7 +42,21 @@ def open_file(name: str, *, directory: int, writes: bool = False) -> int:
     Raises:
         OSError: It is not there, or something else (EINVAL, ELOOP, ENXIO) is.
     """
-    handle = os.open(name, _FILE | (os.O_RDWR if writes else os.O_RDONLY), dir_fd=directory)
+    return _regular(name, os.O_RDWR if writes else os.O_RDONLY, directory)
+
+
+def open_to_append(name: str, *, directory: int) -> int:
+    """
+    Open a regular file to write at its end; made, for its user alone, where there is none.
+
+    Raises:
+        OSError: As `open_file`.
+    """
+    return _regular(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, directory)
+
+
+def _regular(name: str, flags: int, directory: int) -> int:
+    handle = os.open(name, _FILE | flags, 0o600, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "not a regular file", name)

@@ -25,11 +25,12 @@ from fallbackd.core.exchange import (
     NoAnswer,
     NotStarted,
 )
-from fallbackd.lib import atomicfile
+from fallbackd.lib import atomicfile, privatefile
 from fallbackd.transports.recording import read_chunks
 
 BEGIN_FILE = "http.json"
 EXIT_FILE = "exit.json"
+MAX_RECORD_BYTES = 16 * 1024 * 1024
 
 
 class Begin(Struct, frozen=True, kw_only=True):
@@ -101,7 +102,9 @@ class RecordedRunning:
 
 def _exit_of(directory: str, log_bytes: int) -> Exit | None:
     try:
-        record = msgspec.json.decode((Path(directory) / EXIT_FILE).read_bytes(), type=ExitRecord)
+        path = Path(directory) / EXIT_FILE
+        data = privatefile.read_file(path, max_bytes=MAX_RECORD_BYTES)
+        record = msgspec.json.decode(data, type=ExitRecord)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return record.exit if record.is_whole and record.log_bytes == log_bytes else None
@@ -113,4 +116,4 @@ def name_of(error: OSError) -> str:
 
 
 def was_begun(directory: str) -> bool:
-    return (Path(directory) / BEGIN_FILE).exists()
+    return privatefile.exists(Path(directory) / BEGIN_FILE)

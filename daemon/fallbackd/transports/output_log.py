@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fallbackd.core.exchange import Chunk, StreamName
+from fallbackd.lib import privatefile
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 STREAM_LETTERS: dict[StreamName, str] = {"stdout": "o", "stderr": "e", "http": "h", "event": "v"}
@@ -64,12 +65,12 @@ class OutputLog:
                 file.close()
 
     def _create(self, name: str) -> BinaryIO:
-        descriptor = os.open(
-            self._directory / name,
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
-            0o600,
-        )
-        return os.fdopen(descriptor, "wb", buffering=0)
+        directory = privatefile.open_directory(self._directory)
+        try:
+            handle = privatefile.open_to_append(name, directory=directory)
+        finally:
+            os.close(directory)
+        return os.fdopen(handle, "wb", buffering=0)
 
     @property
     def is_cut(self) -> bool:

@@ -17,6 +17,8 @@ from fallbackd.lib import privatefile
 from fallbackd.transports.runner import attempt, recorder
 
 _BATCH_BYTES = 256 * 1024
+_MAX_CHUNK_BYTES = 64 * 1024 * 1024
+"""As much as a whole log may hold. What an index names beyond that was not written by us."""
 _LINE_BYTES = 128
 MAX_RECORD_BYTES = 1024 * 1024
 """Far more than a runner writes."""
@@ -61,6 +63,7 @@ class Follower:
         self._log = self._index = -1
         self._log_at = self._index_at = 0
         self._rest = b""
+        self._is_damaged = False
 
     @property
     def offset(self) -> int:
@@ -74,7 +77,7 @@ class Follower:
 
     def read(self) -> list[Chunk]:
         """Up to about 256 KiB of what is new. Empty: nothing is, for now."""
-        while True:
+        while not self._is_damaged:
             if chunks := self._read_part():
                 return chunks
             following = self._following()
@@ -88,6 +91,7 @@ class Follower:
             if self._open(following) and gap > 0 and had_part:
                 self._offset = following.start
                 return [Chunk("stderr", _gap(gap), self._time())]
+        return []
 
     def close(self) -> None:
         for handle in (self._log, self._index):
@@ -123,7 +127,10 @@ class Follower:
 
     def _time(self) -> float:
         line = os.pread(self._index, _LINE_BYTES, 0).partition(b" ")[0]
-        return float(line) if line else 0.0
+        try:
+            return float(line) if line else 0.0
+        except ValueError:
+            return 0.0
 
     def _read_part(self) -> list[Chunk]:
         if self._index < 0:
@@ -134,8 +141,12 @@ class Follower:
             line = self._next_line()
             if line is None:
                 break
-            at, letter, length, end = line.split()
-            count, stop = int(length), int(end)
+            try:
+                at, letter, count, stop = _parsed(line)
+            except (ValueError, KeyError):
+                self._is_damaged = True
+                chunks.append(Chunk("stderr", DAMAGED, 0.0))
+                break
             start = self._log_at
             self._log_at += count
             if stop <= self._offset:
@@ -144,12 +155,14 @@ class Follower:
             data = os.pread(self._log, count - skipped, start + skipped)
             self._offset = stop
             size += count
-            chunks.append(Chunk(_STREAMS[letter.decode()], data, float(at)))
+            chunks.append(Chunk(letter, data, at))
         return chunks
 
     def _next_line(self) -> bytes | None:
         line, newline, rest = self._rest.partition(b"\n")
         if not newline:
+            if len(self._rest) > _LINE_BYTES:
+                return self._rest  # no line of an index: it is told as damage
             more = os.pread(self._index, 8192, self._index_at)
             self._index_at += len(more)
             self._rest += more
@@ -158,6 +171,15 @@ class Follower:
                 return None
         self._rest = rest
         return line
+
+
+def _parsed(line: bytes) -> tuple[float, StreamName, int, int]:
+    """Raises `ValueError`, `KeyError`: no runner has written that."""
+    at, letter, length, end = line.split()
+    count, stop = int(length), int(end)
+    if not 0 <= count <= min(stop, _MAX_CHUNK_BYTES):
+        raise ValueError(f"{count} bytes")
+    return float(at), _STREAMS[letter.decode()], count, stop
 
 
 def read_chunks(directory: str, *, offset: int = 0) -> Iterator[Chunk]:
@@ -190,6 +212,8 @@ def read_log(directory: str, *, offset: int = 0, max_bytes: int = _BATCH_BYTES) 
         try:
             with os.fdopen(_open(part.log_path), "rb") as file:
                 data = os.pread(file.fileno(), min(left, end - at), at - part.start)
+            if not data:  # its index promises more than there is
+                break
         except FileNotFoundError:
             continue  # thrown away just now: the next part's start shows it
         pieces.append(data)
@@ -315,7 +339,13 @@ def _end(part: _Part) -> int:
     except FileNotFoundError:
         return part.start
     lines = tail.rpartition(b"\n")[0].split(b"\n")
-    return int(lines[-1].split()[-1]) if lines[-1] else part.start
+    try:
+        return max(part.start, int(lines[-1].split()[-1])) if lines[-1] else part.start
+    except ValueError:
+        return part.start  # damaged
+
+
+DAMAGED = b"\n[fallbackd: the recording is damaged from here on]\n"
 
 
 def _gap(size: int) -> bytes:
