@@ -146,7 +146,7 @@ class ServedTransport:
             record = read_prompt(directory)
         except OSError:
             return None
-        if record is None:
+        if record is None or record.phase == "opened":
             return None
         return record.exit is not None and record.exit.gone
 
@@ -198,7 +198,10 @@ class ServedTransport:
     async def take_up(self) -> None:
         """Find the servers that an earlier daemon left. Call it before any prompt."""
         for directory in sorted(self._directory.glob("*")):
-            found = await find_server(directory, self._processes)
+            try:
+                found = await find_server(directory, self._processes)
+            except OSError:
+                continue  # what ran there cannot be told: its prompts are told as unstopped
             if found is None:
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, directory, True))
                 continue
