@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from tests.support.survival.points import SERVED
 from fallbackd.lib.failpoints import OPTION, VARIABLE
 
 
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Scene]:
+@asynccontextmanager
+async def serving(tmp_path: Path) -> AsyncIterator[Scene]:
     async with scene(tmp_path) as s:
         try:
             yield s
@@ -29,20 +30,22 @@ async def served(tmp_path: Path) -> AsyncIterator[Scene]:
 
 @pytest.mark.timeout(600)
 async def test_a_prompt_whose_daemon_dies_at_any_step_before_the_posting_is_asked_once(
-    served: Scene,
+    tmp_path: Path,
 ) -> None:
-    for point in SERVED:
-        await dies_at(served, point)
-        await check(served, f"at-{point}")
+    async with serving(tmp_path) as s:
+        for point in SERVED:
+            await dies_at(s, point)
+            await check(s, f"at-{point}")
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.5, 1.5, 4.0])
 async def test_a_prompt_whose_daemon_dies_while_its_server_starts_is_asked_once(
-    served: Scene, after_s: float
+    tmp_path: Path, after_s: float
 ) -> None:
-    await dies_after(served, after_s)
-    await check(served, f"after-{after_s}")
+    async with serving(tmp_path) as s:
+        await dies_after(s, after_s)
+        await check(s, f"after-{after_s}")
 
 
 async def dies_at(s: Scene, point: str) -> None:

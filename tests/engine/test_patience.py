@@ -93,7 +93,7 @@ async def test_partial_answers_do_not_renew_patience(tmp_path: Path) -> None:
     config = settings(codex(tmp_path, body), other(tmp_path))
     async with engine_in(tmp_path, config, clock=clock) as engine:
         begun = await engine.delegate(NewWork(prompt="x", backend="a", mode="interactive"))
-        await is_failing(engine, begun)
+        until_at = (await is_failing(engine, begun)).patience_until_at
         await later(engine, clock, 3)
         (tmp_path / "one").touch()
         await until(lambda: (one := last_of(engine, begun)) and one.answered_at)
@@ -101,7 +101,9 @@ async def test_partial_answers_do_not_renew_patience(tmp_path: Path) -> None:
         assert (still := last_of(engine, begun)) is not None
         assert still.state == "running", "it was answering"
         (tmp_path / "two").touch()
-        assert tried(await ended(engine, begun)) == [("a", "overloaded"), ("b", None)]
+        done = await ended(engine, begun)
+        assert tried(done) == [("a", "overloaded"), ("b", None)]
+        assert done.attempts[0].patience_until_at == until_at
 
 
 async def test_a_tool_call_that_ended_renews_patience(tmp_path: Path) -> None:
