@@ -96,10 +96,12 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     max_fallback_depth: Annotated[int, Meta(ge=1, le=10)] = 3
     settle_s: Annotated[float, Meta(ge=0, le=60)] = 5.0
     wait_threshold_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
-    """How long a delegation waits for a stated time; null: 30 s interactive, 300 s batch."""
+    """How long a delegation waits for a stated time where no other candidate is usable; null: 30 s
+    interactive, 300 s batch. Beside a usable one it waits for at most `patience_s`."""
     dedup_window_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
     patience_s: Annotated[float, Meta(ge=0, le=600)] | None = None
-    """How long a CLI's own retries are watched; null: 5 s interactive, 30 s batch."""
+    """How long failures are borne, from the first one until a whole step has succeeded; null: 5 s
+    interactive, 30 s batch."""
     first_output_s: Annotated[float, Meta(ge=0.1, le=86_400)] | None = None
     """Limit to the first output; null: the same as `first_answer_s`."""
     first_answer_s: Annotated[float, Meta(ge=0.1, le=86_400)] | None = None
