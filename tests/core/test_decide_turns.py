@@ -79,6 +79,10 @@ def advanced(p: Playbook, rescue: Rescue, outcome: Any, session: str = "s") -> b
     return p.decision.answer is True
 
 
+def notices(p: Playbook) -> list[str]:
+    return [str(one.fields["notice"]) for one in p.noted("session.notice")]
+
+
 def redirect(p: Playbook, model: BackendId, session: str = "s") -> str | None:
     p.when(
         RedirectAsked(
@@ -363,3 +367,52 @@ def test_of_several_files_that_name_a_model_the_longest_window_counts() -> None:
     p.policy = structs.replace(p.policy, windows=windows)
     failed(p, "m1", A)
     assert p.outage(A).until_at == p.wall + 120
+
+
+def test_a_model_that_was_never_out_is_not_announced_as_back() -> None:
+    p = play()
+    rescued(p, "m1", A, reason=Reason.CONTENT_POLICY)
+    p.when(TurnEnded(session=SessionId("s")))
+    assert notices(p) == ["fallback"]
+
+
+def test_the_same_change_is_told_once_in_a_session() -> None:
+    p = play()
+    for number in range(3):
+        rescued(p, f"m{number}", A)
+        p.when(TurnEnded(session=SessionId("s")))
+        p.at(p.now + 20_000)
+        p.when(began(f"n{number}", A))
+        p.when(TurnEnded(session=SessionId("s")))
+    assert notices(p).count("fallback") == 1
+
+
+def large(backends: dict[BackendId, Backend]) -> Playbook:
+    return Playbook(structs.replace(play().policy, backends=backends))
+
+
+def test_an_overflow_moves_to_a_larger_context_or_says_that_there_is_none() -> None:
+    sizes = {A: 100_000, B: 50_000, C: 200_000}
+    backends = {
+        one: Backend(id=one, kind="opencode", model=one, context_tokens=size)
+        for one, size in sizes.items()
+    }
+    p = large(backends)
+    assert failed(p, "m1", A, reason=Reason.CONTEXT_OVERFLOW).rescue.to == C  # type: ignore[union-attr]
+    p = large(backends)
+    assert failed(p, "m1", C, reason=Reason.CONTEXT_OVERFLOW).ruling == "exhausted"
+    assert notices(p) == ["failed"]
+
+
+def test_an_old_rescue_is_not_continued() -> None:
+    p = play()
+    rescue = failed(p, "m1", A).rescue
+    assert rescue is not None
+    p.at(p.now + 59)
+    assert advanced(p, rescue, "resumed")
+    for _ in range(10):
+        assert advanced(p, rescue, "revert")
+        p.at(p.now + 55)
+    assert not advanced(p, rescue, "prompt")
+    assert p.session("s").rescue is None
+    assert notices(p) == ["failed"]

@@ -291,7 +291,9 @@ class FakeHost:
     def attempt_of(self, pid: int) -> str | None:
         return None
 
-    async def check_config(self, *, path: str | None, text: str | None) -> Checked:
+    async def check_config(
+        self, *, path: str | None, text: str | None, directory: str | None = None
+    ) -> Checked:
         if text == "bad":
             return Checked(path=path, errors=(Problem(path="", message="no TOML"),))
         return Checked(path=path)

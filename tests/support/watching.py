@@ -28,6 +28,9 @@ class NoFiles:
     def rules(self, directory: str) -> tuple[Rule, ...]:
         return ()
 
+    def warned(self, directory: str) -> tuple[str, ...]:
+        return ()
+
 
 class Watching:
     def __init__(

@@ -125,7 +125,7 @@ const plugin: Plugin = async (input, options?: Options) => {
         template: `Call the ${COMMAND} tool and display the full output. $ARGUMENTS`,
       }
     },
-    tool: { [COMMAND]: await statusTool(daemon) },
+    tool: { [COMMAND]: await statusTool(daemon, input.directory) },
     dispose: async () => {
       clearInterval(timer)
       daemon.close()
@@ -134,7 +134,7 @@ const plugin: Plugin = async (input, options?: Options) => {
   return hooks
 }
 
-async function statusTool(daemon: Daemon): Promise<ToolDefinition> {
+async function statusTool(daemon: Daemon, directory: string): Promise<ToolDefinition> {
   const description = "verbose: with the usage of each time in which the session was on one model"
   // The types of the plugin package are enough to build this; its code need not be installed.
   const verbose = await import("@opencode-ai/plugin").then(
@@ -148,6 +148,7 @@ async function statusTool(daemon: Daemon): Promise<ToolDefinition> {
       const status = await within(
         daemon.call<Status>("opencode.status", {
           session: context.sessionID,
+          directory,
           verbose: args.verbose ?? false,
         }),
         STATUS_LIMIT_MS,

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import anyio.to_thread
 import structlog
 
-from fallbackd.config.files import load_file
+from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks
+from fallbackd.config.files import load_file, read_content
 from fallbackd.config.load import Loaded, load
 from fallbackd.config.show import as_dict
 from fallbackd.engine.world import Settings
@@ -50,8 +51,8 @@ class Configuration:
                 path=self.path,
                 loaded_at=self._loaded_at,
                 config=as_dict(self.loaded),
-                errors=_problems(self._on_disk.errors),
-                warnings=_problems(self.loaded.warnings),
+                errors=problems_of(self._on_disk.errors),
+                warnings=problems_of(self.loaded.warnings),
             )
         return self._shown
 
@@ -86,16 +87,35 @@ class Configuration:
 
     async def check(self, *, path: str | None, text: str | None) -> Checked:
         where = path or self.path
+        if os.path.basename(where) in (NEWER, OLDER):
+            return await anyio.to_thread.run_sync(_check_fallbacks, where, text)
         if text is not None:
             found = load(text, path=where)
         else:
             found = await anyio.to_thread.run_sync(load_file, where, os.environ)
         return Checked(
-            path=where, errors=_problems(found.errors), warnings=_problems(found.warnings)
+            path=where, errors=problems_of(found.errors), warnings=problems_of(found.warnings)
         )
 
 
-def _problems(found: tuple[object, ...]) -> tuple[Problem, ...]:
+def _check_fallbacks(path: str, text: str | None) -> Checked:
+    """A file of an opencode project, which is read where it lies."""
+    if text is None:
+        content = read_content(path)
+        why = content.problem or "there is no such file"
+        if content.text is None:
+            return Checked(path=path, errors=(Problem(path=path, message=f"{why}."),))
+        text = content.text
+    found = read_fallbacks(text, path=path, home=os.path.expanduser("~"))
+    problems = problems_of(found.warnings)
+    return Checked(
+        path=path,
+        errors=() if found.is_valid else problems,
+        warnings=problems if found.is_valid else (),
+    )
+
+
+def problems_of(found: tuple[object, ...]) -> tuple[Problem, ...]:
     return tuple(
         Problem(path=getattr(one, "path", ""), message=getattr(one, "message", str(one)))
         for one in found
@@ -103,7 +123,7 @@ def _problems(found: tuple[object, ...]) -> tuple[Problem, ...]:
 
 
 def _plain(found: tuple[object, ...]) -> list[dict[str, str]]:
-    return [{"path": one.path, "message": one.message} for one in _problems(found)]
+    return [{"path": one.path, "message": one.message} for one in problems_of(found)]
 
 
 def _log_problems(found: Loaded, path: str) -> None:

@@ -19,10 +19,11 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 import structlog
+from msgspec import structs
 
 from fallbackd import __version__
 from fallbackd.app import private
-from fallbackd.app.configuration import Configuration
+from fallbackd.app.configuration import Configuration, problems_of
 from fallbackd.app.importing import import_text
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
@@ -170,14 +171,27 @@ class Daemon:
         return self._engine is not None and self._engine.is_draining
 
     def config(self) -> ConfigState:
-        return ConfigState() if self._configuration is None else self._configuration.state()
+        if self._configuration is None:
+            return ConfigState()
+        state = self._configuration.state()
+        if self._built is None:
+            return state
+        more = problems_of(self._built.projects.warnings())
+        return structs.replace(state, warnings=(*state.warnings, *more))
 
     def troubles(self) -> tuple[Trouble, ...]:
         return troubles(self._guard, self._server, self._engine)
 
-    async def check_config(self, *, path: str | None, text: str | None) -> Checked:
+    async def check_config(
+        self, *, path: str | None, text: str | None, directory: str | None = None
+    ) -> Checked:
         assert self._configuration is not None
-        return await self._configuration.check(path=path, text=text)
+        found = await self._configuration.check(path=path, text=text)
+        if self._built is None or path is not None or text is not None:
+            return found
+        projects = self._built.projects
+        more = projects.warnings() if directory is None else await projects.check(directory)
+        return structs.replace(found, warnings=(*found.warnings, *problems_of(more)))
 
     async def import_config(
         self, *, path: str | None, env: dict[str, str] | None, write: bool

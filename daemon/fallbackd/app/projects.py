@@ -10,6 +10,7 @@ import structlog
 
 from fallbackd.app.opencode_log import OpencodeLog, log_path
 from fallbackd.config.fallback_file import NEWER, OLDER
+from fallbackd.config.fields import Problem
 from fallbackd.config.load import Loaded
 from fallbackd.config.project_files import OWN, Found, look, stamp_of
 from fallbackd.core.rules import Rule
@@ -77,6 +78,22 @@ class Projects:
     def rules(self, directory: str) -> tuple[Rule, ...]:
         found = self._found.get(directory) or self._found.get(USER)
         return () if found is None else found.rules
+
+    def warnings(self, directory: str | None = None) -> tuple[Problem, ...]:
+        """About the files that hold in one directory, or in all that are known."""
+        found = self._found.values() if directory is None else (self.of(directory),)
+        return tuple(dict.fromkeys(one for each in found for one in each.warnings))
+
+    def warned(self, directory: str) -> tuple[str, ...]:
+        return tuple(str(one) for one in self.warnings(directory))
+
+    async def check(self, directory: str) -> tuple[Problem, ...]:
+        """What is wrong with the files that hold in a directory, as they are now."""
+        explicit = self._explicit.get(directory)
+        found = await anyio.to_thread.run_sync(
+            lambda: look(directory, home=self._home, explicit=explicit)
+        )
+        return found.warnings
 
     def of(self, directory: str) -> Found:
         """What holds in a directory now."""

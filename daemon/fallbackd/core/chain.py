@@ -15,7 +15,14 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health import Health, early_trial_at, is_leased, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import IN_SESSION_KIND, OPENCODE, Backend, Entry, Policy, Role
-from fallbackd.core.scopes import backend_scope, find_backend, model_of, scopes_of, worst
+from fallbackd.core.scopes import (
+    backend_scope,
+    context_of,
+    find_backend,
+    model_of,
+    scopes_of,
+    worst,
+)
 from fallbackd.core.state import Meter, Session, Verdict, VerdictWord
 from fallbackd.core.tiers import FREE, Limits, forbidden, is_missing_model, labelled, wanted
 
@@ -233,7 +240,7 @@ def _look(
         return refuse("tried", reason or "tried already by this delegation")
     if request.same_as_failed and sameness(backend, model, credential) in request.same_as_failed:
         return refuse("same_as_failed", "the same provider, model and credential have failed")
-    if why := _too_small(backend, request):
+    if why := _too_small(context_of(policy, backend, model), request):
         return refuse("context", why)
     if (no := forbidden(entry, backend, model, request.limits)) is not None:
         return refuse(*no)
@@ -312,8 +319,7 @@ def sameness(backend: Backend, model: str | None, credential: str | None) -> str
     return f"{backend.provider}|{model}|{credential}"
 
 
-def _too_small(backend: Backend, request: Request) -> str | None:
-    size = backend.context_tokens
+def _too_small(size: int | None, request: Request) -> str | None:
     if size is None:
         return None
     if request.prompt_tokens is not None and request.prompt_tokens > size:

@@ -34,6 +34,7 @@ REPAIRABLE = frozenset(
     }
 )
 """What a changed login or program may have cured."""
+UNMARKED = frozenset(one.value for one in NEVER_MARKS)
 PROGRAM_REASONS = frozenset({Reason.NOT_INSTALLED, Reason.PERMISSION, Reason.NOT_CONFIGURED})
 
 
@@ -262,6 +263,9 @@ def _recovered(draft: Draft, session: Session) -> bool:
         return False
     if own_health(backend, draft.health, now=draft.now)[0].state != "healthy":
         return False
+    left = next((one for one in reversed(session.hops) if one.from_backend == backend.id), None)
+    if left is not None and left.reason in UNMARKED:
+        return False  # it was available all the time
     draft.note(
         "session.notice",
         session=session.session,

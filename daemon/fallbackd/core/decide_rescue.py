@@ -23,9 +23,9 @@ from fallbackd.core.events import RescueAdvanced, TurnFailed
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId
 from fallbackd.core.offline import own_trouble
-from fallbackd.core.policy import Role
+from fallbackd.core.policy import Backend, Policy, Role
 from fallbackd.core.rescue import Rescue, Turn
-from fallbackd.core.scopes import find_backend
+from fallbackd.core.scopes import context_of, find_backend
 from fallbackd.core.state import Hop, Session
 from fallbackd.core.suggest import duration
 from fallbackd.core.turns import (
@@ -33,7 +33,6 @@ from fallbackd.core.turns import (
     candidates_of,
     chosen_by_user,
     closed,
-    context_of,
     give_back,
     lease,
     model_at_server,
@@ -270,10 +269,15 @@ def _next(
             tried=frozenset(tried),
             not_provider=provider if failure.reason is Reason.FORMAT_ERROR else None,
             local_only=failure.reason is Reason.LOCAL_NETWORK,
-            larger_than=context_of(backend) if failure.shrink_input else None,
+            larger_than=_context(draft.policy, backend) if failure.shrink_input else None,
         ),
     )
     return resolved.choice, resolved.retry_at
+
+
+def _context(policy: Policy, backend: Backend | None) -> int:
+    """In tokens; where it is not known, every known one counts as larger."""
+    return 0 if backend is None else context_of(policy, backend, backend.model) or 0
 
 
 def _lease_name(event: TurnFailed) -> AttemptId:

@@ -283,6 +283,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Whether failed turns of opencode sessions are taken to another model."""
     quotas: Mapping[str, str] = field(default_factory=dict)
     """Quota group by provider, for `provider/model` ids that nobody configured."""
+    contexts: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that a model holds, by the `provider/model` ids of opencode servers, as they say."""
     served: frozenset[str] = frozenset()
     """`provider/model` ids that known opencode servers offer."""
     projects: Mapping[str, Project] = field(default_factory=dict)

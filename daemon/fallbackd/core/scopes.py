@@ -132,6 +132,13 @@ def own_health(
     )
 
 
+def context_of(policy: Policy, backend: Backend, model: str | None) -> int | None:
+    """In tokens: as configured, else as an opencode server says of its models."""
+    if backend.context_tokens is not None or model is None:
+        return backend.context_tokens
+    return policy.contexts.get(model)
+
+
 def find_backend(policy: Policy, backend: BackendId) -> Backend | None:
     """
     A configured backend, or the one that a `provider/model` id stands for where some chain or

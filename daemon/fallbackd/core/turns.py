@@ -44,11 +44,6 @@ def model_at_server(entry: Entry, backend: Backend) -> str | None:
     return model
 
 
-def context_of(backend: Backend | None) -> int:
-    """In tokens; where it is not known, every known one counts as larger."""
-    return 0 if backend is None or backend.context_tokens is None else backend.context_tokens
-
-
 def role_of(policy: Policy, agent: str | None) -> Role | None:
     found = None if agent is None else find_role(policy, agent)
     return found or find_any(policy)

@@ -468,7 +468,11 @@ class Engine(Performer):
         # What was seen of opencode servers and projects is not in the file.
         seen = old.policy
         policy = structs.replace(
-            settings.policy, served=seen.served, projects=seen.projects, windows=seen.windows
+            settings.policy,
+            served=seen.served,
+            contexts=seen.contexts,
+            projects=seen.projects,
+            windows=seen.windows,
         )
         self.settings = settings = structs.replace(settings, policy=policy)
         changed = tuple(

@@ -63,14 +63,22 @@ class Watched:
     def backend_of(self, model: str) -> BackendId:
         return backend_of(self._engine.settings.policy, model)
 
-    def know(self, models: Iterable[str]) -> None:
-        """These models can be used: an opencode server offers them, or has just used them."""
+    def know(self, models: Iterable[str], *, contexts: Mapping[str, int] = {}) -> None:
+        """
+        These models can be used: an opencode server offers them, or has just used them.
+
+        Args:
+            contexts: How many tokens some of them hold.
+        """
         settings = self._engine.settings
-        served = settings.policy.served
+        served, known = settings.policy.served, settings.policy.contexts
         more = frozenset(models) - served
-        if not more or len(served) + len(more) > MAX_SERVED:
+        is_news = more or any(known.get(name) != size for name, size in contexts.items())
+        if not is_news or len(served) + len(more) > MAX_SERVED:
             return
-        policy = structs.replace(settings.policy, served=served | more)
+        policy = structs.replace(
+            settings.policy, served=served | more, contexts={**known, **contexts}
+        )
         self._engine.settings = structs.replace(settings, policy=policy)
 
     def take_projects(self, projects: Mapping[str, Project]) -> None:

@@ -44,7 +44,9 @@ def run(args: argparse.Namespace, client: Client) -> int:
         raise UsageError(f"config {args.action} takes no --dry-run")
     match args.action:
         case "check":
-            params = {} if args.file is None else {"path": os.path.abspath(args.file)}
+            params = {"directory": os.getcwd()}
+            if args.file is not None:
+                params = {"path": os.path.abspath(args.file)}
             found = client.call("config.check", params)
             show(args, found, check_view)
             return exits.OK if found.get("ok") else exits.CONFIG
@@ -89,7 +91,11 @@ def check_view(found: dict[str, Json], style: Style) -> str:
     lines = [_problem("error", one) for one in found.get("errors") or []]
     lines += [_problem("warning", one) for one in found.get("warnings") or []]
     where = found.get("path") or "built-in configuration"
-    if found.get("ok"):
+    warned = len(found.get("warnings") or [])
+    if found.get("ok") and warned:
+        word = "warning" if warned == 1 else "warnings"
+        lines.append(style.paint(f"{where}: usable, with {warned} {word}", "yellow"))
+    elif found.get("ok"):
         lines.append(style.paint(f"{where}: good", "green"))
     else:
         lines.append(style.paint(f"{where}: not usable as it is", "red"))

@@ -122,6 +122,11 @@ def _config_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> li
     for problem in daemon.get("config_warnings") or [] if verbose else []:
         where = problem.get("path") or "file"
         lines.append(f"configuration warning: {where}: {one_line(problem.get('message', ''))}")
+    warned = len(daemon.get("config_warnings") or [])
+    if warned and not verbose:
+        word = "warning" if warned == 1 else "warnings"
+        text = f"{warned} configuration {word}; see them with: fallbackd-client status --verbose"
+        lines.append(style.paint(text, "yellow"))
     if lines or verbose:
         lines.insert(0, f"configuration {daemon.get('config_path') or '(none: built-in profiles)'}")
     if verbose:

@@ -12,6 +12,8 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Null: the daemon's own."""
     text: str | None = None
     """The text itself instead of a file."""
+    directory: DirectoryPath | None = None
+    """Without `path` and `text`: of an opencode project whose files are checked as well."""
 
 
 class Result(Struct, frozen=True, kw_only=True):

@@ -4,12 +4,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from fallbackd_client.wire.bounds import SessionName
+from fallbackd_client.wire.bounds import DirectoryPath, SessionName
 from fallbackd_client.wire.envelope import Method
 
 
 class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionName | None = None
+    directory: DirectoryPath | None = None
+    """Whose files are looked at; null: that of the session."""
     verbose: bool = False
     """With the usage of each time in which the session was on one model."""
 

@@ -15,7 +15,7 @@ from fallbackd.engine.loop import Engine
 from fallbackd.engine.watched import Watched, Where
 from fallbackd.fronts.opencode.plugin_link import PluginLink, Tell
 from fallbackd.fronts.opencode.sessions import ProjectFiles
-from fallbackd.fronts.opencode.telling import Notice, notice_of, show
+from fallbackd.fronts.opencode.telling import Notice, Recoveries, notice_of, show
 from fallbackd.fronts.opencode.watch import Peers, Watch
 from fallbackd.ports.opencode import Link, OpenLink
 
@@ -51,6 +51,7 @@ class OpencodeFront:
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._passwords: dict[str, str | None] = {}
         self._configured: frozenset[str] = frozenset()
+        self._recoveries = Recoveries()
         self._attached: dict[int, PluginLink] = {}
         """By the connection on which a plugin serves it."""
         self._tasks: TaskGroup | None = None
@@ -237,6 +238,7 @@ class OpencodeFront:
     def _drop(self, url: str) -> None:
         self._watches.pop(url, None)
         self._passwords.pop(url, None)
+        self._recoveries.forget(url)
         scope = self._scopes.pop(url, None)
         if scope is not None:
             scope.cancel()
@@ -276,6 +278,12 @@ class OpencodeFront:
         where = Where(session=session, server=server.rstrip("/"), project=directory, agent=agent)
         return await self.watched.redirect(where, model=model)
 
+    async def warned(self, directory: str) -> tuple[str, ...]:
+        """What cannot be used of the files that hold in a directory."""
+        if directory:
+            await self._files.look(directory)
+        return self._files.warned(directory)
+
     # --- notices -------------------------------------------------------------------------------
 
     def _tell(self, notice: Notice) -> None:
@@ -287,6 +295,8 @@ class OpencodeFront:
             session = await self.watched.session(notice.session)
             watch = None if session is None else self._watches.get(session.server)
             if session is None or watch is None or not watch.is_up:
+                return
+            if not self._recoveries.is_news(watch.url, notice):
                 return
             sessions = watch.sessions
             directory = "" if sessions is None else sessions.track(session.session).directory

@@ -60,6 +60,10 @@ class ProjectFiles(Protocol):
         """Its own failure signatures."""
         ...
 
+    def warned(self, directory: str) -> tuple[str, ...]:
+        """What of the files that hold there cannot be used, each with its place."""
+        ...
+
 
 class _Look:
     """How a session is at its server, at the word that a turn of it has failed."""

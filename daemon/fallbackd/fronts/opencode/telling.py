@@ -22,8 +22,10 @@ class Notice:
     def __init__(self, told: Journaled) -> None:
         fields = told.note.fields
         self.session = told.note.session or ""
-        kind = str(fields.get("notice"))
-        self.title, self.variant, self.duration_ms = _SHOWN.get(kind, _SHOWN["fallback"])
+        self.kind = str(fields.get("notice"))
+        self.left = str(fields.get("from") or "")
+        self.to = str(fields.get("to") or "")
+        self.title, self.variant, self.duration_ms = _SHOWN.get(self.kind, _SHOWN["fallback"])
         self.text = str(fields.get("text") or "")
 
 
@@ -31,6 +33,26 @@ def notice_of(told: Journaled | Progress) -> Notice | None:
     if isinstance(told, Progress) or told.note.kind != "session.notice":
         return None
     return Notice(told)
+
+
+class Recoveries:
+    """A model recovers for all sessions of a server at once, and each of them has a notice."""
+
+    def __init__(self) -> None:
+        self._shown: set[tuple[str, str]] = set()
+
+    def is_news(self, server: str, notice: Notice) -> bool:
+        """Once per server and model, until the model is left again."""
+        if notice.kind == "fallback":
+            self._shown = {one for one in self._shown if one[1] != notice.left}
+        if notice.kind != "recovered":
+            return True
+        is_news = (server, notice.to) not in self._shown
+        self._shown.add((server, notice.to))
+        return is_news
+
+    def forget(self, server: str) -> None:
+        self._shown = {one for one in self._shown if one[0] != server}
 
 
 async def show(link: Link, directory: str, notice: Notice) -> None:

@@ -158,7 +158,9 @@ class Watch:
 
     async def _catch_up(self, sessions: Sessions) -> None:
         try:
-            self._watched.know(models_of(await self._get("/config/providers")))
+            models = models_of(await self._get("/config/providers"))
+            contexts = {name: size for name, size in models.items() if size is not None}
+            self._watched.know(models, contexts=contexts)
             known = await self._watched.living_at(self.url)
             await sessions.catch_up(known, directories=self.directories)
             unfinished = await self._watched.unfinished()
@@ -203,13 +205,15 @@ class Watch:
         return called.body if called.is_good else None
 
 
-def models_of(found: object) -> list[str]:
-    """`provider/model` of everything that a server lists."""
+def models_of(found: object) -> dict[str, int | None]:
+    """`provider/model` of everything that a server lists, with the tokens that it holds."""
     providers = found.get("providers") if isinstance(found, Mapping) else None
-    names: list[str] = []
+    models: dict[str, int | None] = {}
     for provider in providers if isinstance(providers, list) else ():
         table: Fields = provider if isinstance(provider, dict) else {}
-        models = table.get("models")
-        if isinstance(models, dict):
-            names.extend(f"{table.get('id')}/{name}" for name in models)
-    return names
+        listed = table.get("models")
+        for name, model in listed.items() if isinstance(listed, dict) else ():
+            limit = model.get("limit") if isinstance(model, dict) else None
+            size = limit.get("context") if isinstance(limit, dict) else None
+            models[f"{table.get('id')}/{name}"] = size if isinstance(size, int) and size else None
+    return models

@@ -1,5 +1,6 @@
 """The state of one session for the person who works in it, as Markdown."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from fallbackd.core.exchange import Usage
@@ -11,16 +12,23 @@ from fallbackd.core.words import model_words
 from fallbackd.engine.loop import Engine
 
 MAX_HOPS = 20
+MAX_WARNINGS = 20
 _SIGNS = {"healthy": "✓", "cooldown": "~"}
 _WORDS = {"cooldown": "recovery in", "rate_limited": "out for", "broken": "out for"}
 
 
 def status_words(
-    engine: Engine, name: str | None, session: Session | None, *, verbose: bool
+    engine: Engine,
+    name: str | None,
+    session: Session | None,
+    *,
+    verbose: bool,
+    warnings: Sequence[str] = (),
 ) -> str:
     """
     Args:
         name: Of the session that was asked for, whether it is on record or not.
+        warnings: About the files that configure its project.
     """
     now = engine.clock.now()
     is_on = engine.settings.policy.rescues
@@ -48,6 +56,9 @@ def status_words(
             f" ({hop.reason}, {hop.trigger})"
             for hop in session.hops[-MAX_HOPS:]
         ] or ["- None"]
+    if warnings:
+        lines += ["", "### Configuration Warnings", ""]
+        lines += [f"- {_plain(one)}" for one in warnings[:MAX_WARNINGS]]
     lines += ["", "### Model Health", "", *_health(engine, session, now=now)]
     if verbose and session is not None:
         lines += _usage(session)

@@ -87,8 +87,16 @@ class Host(Protocol):
 
     def troubles(self) -> tuple[Trouble, ...]: ...
 
-    async def check_config(self, *, path: str | None, text: str | None) -> Checked:
-        """Read a configuration without taking it. Null for both: the daemon's own file."""
+    async def check_config(
+        self, *, path: str | None, text: str | None, directory: str | None = None
+    ) -> Checked:
+        """
+        Read a configuration without taking it. Null for both: the daemon's own file, with the
+        files of an opencode project.
+
+        Args:
+            directory: Of that project; null: all that are known.
+        """
         ...
 
     async def import_config(

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.client.conftest import RunCli
 def test_a_good_configuration_is_said(run_cli: RunCli) -> None:
     ran = run_cli(["config", "check"], {"config.check": {"ok": True, "path": "/a.toml"}})
     assert (ran.code, ran.out) == (0, "/a.toml: good\n")
-    assert ran.params("config.check") == {}
+    assert ran.params("config.check") == {"directory": os.getcwd()}
 
 
 def test_a_bad_one_ends_in_78_with_path_and_message(

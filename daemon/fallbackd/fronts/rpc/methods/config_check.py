@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
-    found = await session.host.check_config(path=params.path, text=params.text)
+    found = await session.host.check_config(
+        path=params.path, text=params.text, directory=params.directory
+    )
     return Result(
         ok=not found.errors,
         path=found.path,

@@ -28,6 +28,8 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
             one = await engine.session(params.session)
         except Unknown:
             one = None  # nothing has happened in it yet
+    directory = params.directory or ("" if one is None else one.project)
+    warnings = () if front is None else await front.warned(directory)
     return Result(
         servers=tuple(
             ServerLine(
@@ -41,7 +43,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         ),
         rescue=None if one is None or one.rescue is None else _rescue(one.rescue),
         periods=() if one is None else periods(one),
-        text=status_words(engine, params.session, one, verbose=params.verbose),
+        text=status_words(engine, params.session, one, verbose=params.verbose, warnings=warnings),
     )
 
 
