@@ -37,6 +37,10 @@ log = structlog.get_logger("opencode")
 BUSY_LIMIT_S = 10.0
 """How long a stopped turn may take to let go of its session."""
 BUSY_LOOK_S = 0.05
+IDLES_OF_ABORT = 1
+"""How often a server says that a session is idle when it is stopped while it waits to try again."""
+IDLES_OF_ERROR = 3
+"""When a turn has ended with an error, and then nothing is left to be stopped (measured)."""
 
 End = Literal["done", "failed", "stopped", "gone", "lost", "overtaken"]
 
@@ -116,6 +120,7 @@ class Replay:
         self._at = at
         self._rescue = rescue
         self._track = track or Track(at.session)
+        self._idles = self._stops = self._own_idles = 0
         self._log = log.bind(session=at.session, rescue=rescue.id)
 
     async def run(self, *, waits_since_idle: int | None = None, is_resumed: bool = False) -> End:
@@ -193,7 +198,7 @@ class Replay:
         )
         if found is None or not is_kind:
             raise Failed("finding the user's message (no user message)")
-        messages, since_idle = await self._abort(waits_since_idle)
+        messages = await self._abort(waits_since_idle)
         known = frozenset(_id(one) for one in messages)
         if rescue.reverts:
             if not await self._go_on("revert"):
@@ -201,7 +206,7 @@ class Replay:
             await self._revert(known)
         if not await self._go_on("prompt"):
             return "overtaken"
-        await self._check_untouched(known, since_idle)
+        await self._check_untouched(known)
         self._track.drop_errors()
         if rescue.compacts:
             return await self._accepted(await self._compact())
@@ -211,31 +216,37 @@ class Replay:
             parts = [{"type": "text", "text": continuation(rescue)}]
         await self._prompt(rescue.new_message, info, parts)
         begun_at = self._track.begun_at_idle.get(rescue.new_message, self._track.idles)
-        if begun_at > since_idle:  # stopped while the message was on its way
+        if self._is_stopped(begun_at):  # stopped while the message was on its way
             await self._at.call("POST", "/abort")
         elif rescue.reverts:
             await self._send_queued(messages)
         return await self._accepted(rescue.new_message)
 
-    async def _abort(self, waits_since_idle: int | None) -> tuple[list[Fields], int]:
+    async def _abort(self, waits_since_idle: int | None) -> list[Fields]:
         """
         Returns:
-            The messages as they are now: nothing more comes to the turn that was stopped. And
-            how often the session has been idle up to here.
+            The messages as they are now: nothing more comes to the turn that was stopped.
         """
         track = self._track
         if waits_since_idle is not None and track.idles > waits_since_idle:
             raise StoppedByUser
-        idles, stops = track.idles, track.stops
+        self._idles, self._stops = track.idles, track.stops
+        self._own_idles = IDLES_OF_ABORT if waits_since_idle is not None else IDLES_OF_ERROR
         called = await self._at.call("POST", "/abort")
         if not called.is_good:
             raise Failed(f"abort ({called.problem})")
-        messages = await self._at.messages()
-        own = 1 + track.stops - stops
-        if waits_since_idle is not None and track.idles - idles > own:
-            raise StoppedByUser
         self._log.info("replay.abort.ok")
-        return messages, track.idles
+        return await self._at.messages()
+
+    def _is_stopped(self, idles: int) -> bool:
+        """
+        Whether the user has stopped the session. Events may be late; then there are fewer.
+
+        Args:
+            idles: How often it has been idle, up to some instant behind our abort.
+        """
+        stops = self._track.stops - self._stops
+        return idles - self._idles > self._own_idles + stops
 
     async def _revert(self, known: frozenset[str]) -> None:
         body = {"messageID": self._rescue.message}
@@ -256,13 +267,13 @@ class Replay:
             return
         raise Failed(f"revert ({called.problem or 'the session stays busy'})")
 
-    async def _check_untouched(self, known: frozenset[str], since_idle: int) -> None:
+    async def _check_untouched(self, known: frozenset[str]) -> None:
         """
         Raises:
             StoppedByUser, Failed: The session is the user's again.
         """
         _check_known(await self._at.messages(), known)
-        if self._track.idles > since_idle:
+        if self._is_stopped(self._track.idles):
             if self._rescue.reverts:  # the message stands where the user left it
                 await self._at.call("POST", "/unrevert")
             raise StoppedByUser
