@@ -205,6 +205,8 @@ _fallbackd_client_value() {
         "status:--socket") _fallbackd_client_paths -f ;;
         "status:--session") _fallbackd_client_ask sessions ;;
         "suggest:--socket") _fallbackd_client_paths -f ;;
+        "suggest:--size") _fallbackd_client_words "tiny small medium large xlarge" ;;
+        "suggest:--complexity") _fallbackd_client_words "low medium high extreme" ;;
         "suggest:--root") _fallbackd_client_paths -d ;;
         "usage:--socket") _fallbackd_client_paths -f ;;
         "usage:--session") _fallbackd_client_ask sessions ;;

@@ -13,6 +13,7 @@ else below `$XDG_RUNTIME_DIR`, else below the state directory.
 """
 
 import functools
+import json
 import logging
 import os
 import threading
@@ -20,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fallbackd_client import Client, ClientError, RpcError
+from fallbackd_client import Client, ClientError, NoDaemon, RpcError
 from fallbackd_client.wire.codes import REFUSED, UNKNOWN_ID
 
 logger = logging.getLogger("delegation-agent")
@@ -93,6 +94,7 @@ _FALLBACK_CHAIN = FALLBACK_CHAIN
 
 DEFAULT_TTL_S = 600
 HEALTH_CHECK_DELAY_S = 5.0
+QUICK_S = 2.0
 MAX_WAIT_S = 604_800.0  # the contract's own bound
 MAX_ROUNDS = 8  # attempts of one delegation
 MAX_REASON_CHARS = 280
@@ -139,6 +141,10 @@ _MAX_ESTIMATES = 64
 _estimates: OrderedDict[str, float] = OrderedDict()
 """Estimate in seconds by the goal that was suggested for, and by the prompt made of it."""
 _estimates_lock = threading.Lock()
+_MAX_ANSWERS = 64
+_answers: OrderedDict[str, Json] = OrderedDict()
+"""The last answers to quick questions, by method and parameters."""
+_answers_lock = threading.Lock()
 _USER_ETA_CORRECTION: dict[Any, float] = {}
 """Bridges import and write it. Estimates follow the times that the daemon measures."""
 
@@ -181,14 +187,21 @@ def get_health_snapshot() -> dict[str, Json]:
     The platforms that are out of use, each with the keys of both known shapes.
 
     `expires_in_seconds` (whole) and `seconds_remaining` are None for a pause without an end.
+    Platforms that are not installed are left out. `stale` is set where the daemon did not answer
+    within `QUICK_S` and this is its last known answer.
     """
-    entries = _call("health", action="list", only="unhealthy")["health"]
-    return {name: _record(entry) for name, entry in entries.items() if _is_out(entry)}
+    found = _quick("health", action="list")
+    return {
+        name: {**_record(entry), **_stale(found)}
+        for name, entry in found["health"].items()
+        if _is_out(entry) and entry["reason"] != "not_installed"
+    }
 
 
 def is_platform_healthy(platform: str) -> bool:
-    """Whether it may be used. One that nobody has marked is healthy, known or not."""
-    return platform not in get_health_snapshot()
+    """Whether it may be used now. A platform that the daemon does not know is not healthy."""
+    entry = _quick("health", action="list")["health"].get(platform)
+    return entry is not None and not _is_out(entry)
 
 
 def choose_fallback(platform: str) -> str | None:
@@ -272,7 +285,7 @@ def _suggest(
     complexity = complexity or _word_for(goal, COMPLEXITY_WORDS)
     scope = scope or _word_for(goal, SCOPE_WORDS)
     _remember(goal, estimate_eta(size or "", complexity or ""))
-    found = _call(
+    found = _quick(
         "suggest",
         goal=goal,
         project_size=size,
@@ -289,6 +302,7 @@ def _suggest(
             "unhealthy_reasons": unhealthy,
             "suggestion": None,
             "reason": found["reason"],
+            **_stale(found),
         }
     return {
         "suggestion": found["suggestion"],
@@ -301,6 +315,7 @@ def _suggest(
         "unhealthy_platforms": list(unhealthy),
         "unhealthy_reasons": unhealthy,
         "was_fallback": found["was_fallback"],
+        **_stale(found),
     }
 
 
@@ -435,6 +450,40 @@ def _execute(
     return _result(_followed(found, wait_s))
 
 
+def delegation_status(delegation: str) -> Json:
+    """
+    How work stands now: the keys of `execute_with_fallback`, with `text` once it has succeeded.
+
+    Raises:
+        ClientError: There is no such delegation, or no daemon.
+    """
+    return _result(_call("delegation.get", delegation=delegation))
+
+
+def wait_for(delegation: str, timeout_s: float | None = None) -> Json:
+    """
+    The same at the end of the work, or when `timeout_s` is over or a question opens.
+
+    Raises:
+        ClientError: There is no such delegation, or no daemon.
+    """
+    return _result(_call("delegation.wait", delegation=delegation, timeout_s=timeout_s))
+
+
+def delegation_result(delegation: str) -> str | None:
+    """
+    The answer of work that has succeeded; None while it is not known.
+
+    Raises:
+        ClientError: There is no such delegation, or no daemon.
+        RuntimeError: The work has ended without an answer; says why.
+    """
+    found = delegation_status(delegation)
+    if "error" in found:
+        raise RuntimeError(found["error"])
+    return found.get("text")
+
+
 def _followed(found: Json, wait_s: float) -> Json:
     """A platform that broke within its time leaves as much to whoever comes after it."""
     known = 1
@@ -498,6 +547,36 @@ def _call(method: str, **params: Any) -> Json:
         given = {name: value for name, value in params.items() if value is not None}
         answer: Json = client.call(method, given)
         return answer
+
+
+def _quick(method: str, **params: Any) -> Json:
+    """
+    A call that a speaking person waits for: a daemon that hangs costs `QUICK_S`, then its last
+    answer to the same question is given, marked with `stale`.
+
+    Raises:
+        ClientError: The daemon said no, there is none, or it hangs and has not answered before.
+    """
+    given = {name: value for name, value in params.items() if value is not None}
+    key = json.dumps([method, given], sort_keys=True)
+    try:
+        with Client(timeout_s=QUICK_S, connect_s=QUICK_S, reconnect_s=0.0) as client:
+            answer: Json = client.call(method, given)
+    except NoDaemon as error:
+        with _answers_lock:
+            known = _answers.get(key)
+        if error.cause not in ("timeout", "busy") or known is None:
+            raise
+        return {**known, "stale": True}
+    with _answers_lock:
+        _answers[key] = answer
+        while len(_answers) > _MAX_ANSWERS:
+            _answers.popitem(last=False)
+    return answer
+
+
+def _stale(found: Json) -> Json:
+    return {"stale": True} if found.get("stale") else {}
 
 
 # --- tools -------------------------------------------------------------------------------------
@@ -569,6 +648,16 @@ def local_delegate_execute(args: Json) -> Json:
         args.get("estimated_seconds"),
     )
     return {"result": found}
+
+
+@_tool
+def local_delegate_status(args: Json) -> Json:
+    """`delegation` as `execute` returned it, and `wait_s` where its end is waited for."""
+    delegation = _required(args, "delegation")
+    wait_s = args.get("wait_s")
+    if wait_s is None:
+        return {"result": delegation_status(delegation)}
+    return {"result": wait_for(delegation, min(float(wait_s), MAX_WAIT_S))}
 
 
 @_tool

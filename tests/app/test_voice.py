@@ -191,3 +191,64 @@ async def test_two_callers_at_the_same_time_both_have_their_mark(tmp_path: Path)
         await daemon.restart()
         marked = (await health(daemon, action="list", only="unhealthy"))["health"]
         assert (marked["codex"]["state"], marked["gemini"]["state"]) == ("broken", "broken")
+
+
+def foreign(since_at: float, reason: str = "theirs") -> dict[str, Any]:
+    return {"marked_at": since_at, "expires_at": since_at + 600, "reason": reason}
+
+
+async def state_of(daemon: Daemon, backend: str) -> tuple[str, str | None]:
+    entry = (await health(daemon, action="get", target=backend))["health"][backend]
+    return entry["state"], entry["detail"]
+
+
+async def becomes(daemon: Daemon, backend: str, wanted: tuple[str, str | None]) -> None:
+    with anyio.fail_after(HANG_S):
+        while await state_of(daemon, backend) != wanted:
+            await anyio.sleep(0.05)
+
+
+async def test_a_mark_that_another_program_writes_while_the_daemon_runs_counts(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / NAME
+    place.write_text("{}")
+    async with running(tmp_path, f'import = ["{place}"]\n' + TWO) as daemon:
+        marked = {"codex": foreign(time.time()), "gemini": foreign(time.time(), "also")}
+        place.write_text(json.dumps(marked))
+        await becomes(daemon, "codex", ("broken", "theirs"))
+        del marked["codex"]
+        place.write_text(json.dumps(marked))
+        await becomes(daemon, "codex", ("healthy", None))
+        assert await state_of(daemon, "gemini") == ("broken", "also")
+
+
+async def test_one_file_for_import_and_export_keeps_the_newer_mark_of_each_backend(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / NAME
+    config = f'import = ["{place}"]\nexport_voice_health = "{place}"\n' + TWO + OTHERS_OFF
+    async with running(tmp_path, config) as daemon:
+        await health(daemon, action="mark", target="codex", reason="ours")
+        await written(place, lambda found: list(found) == ["codex"])
+        both = {"codex": foreign(time.time() - 300), "gemini": foreign(time.time())}
+        place.write_text(json.dumps(both))
+        await becomes(daemon, "gemini", ("broken", "theirs"))
+        assert await state_of(daemon, "codex") == ("broken", "ours")
+        found = await written(place, lambda found: len(found) == 2 and "source" in found["gemini"])
+        assert {name: one["reason"] for name, one in found.items()} == {
+            "codex": "ours",
+            "gemini": "theirs",
+        }
+        place.write_text(json.dumps({**found, "codex": foreign(time.time() + 1, "newer")}))
+        await becomes(daemon, "codex", ("broken", "newer"))
+
+
+async def test_the_file_can_be_imported_by_command(tmp_path: Path) -> None:
+    place = tmp_path / NAME
+    place.write_text(json.dumps({"codex": foreign(time.time())}))
+    async with running(tmp_path, TWO) as daemon:
+        found = await daemon.client.call("config.import", {"path": str(place), "write": True})
+        assert [one["what"] for one in found["taken"]] == [str(place), "codex"]
+        await becomes(daemon, "codex", ("broken", "theirs"))
+        assert "[backends.codex]" in daemon.config_path.read_text()

@@ -1,5 +1,6 @@
 """The functions that voice agents know, against a real daemon with programs that answer."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +387,59 @@ def test_without_a_daemon_the_error_says_how_to_start_one(
     ):
         with pytest.raises(NoDaemon, match="systemctl --user start fallbackd"):
             ask()
+
+
+async def test_the_end_of_work_is_found_by_its_id(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path, "codex", 'cat > /dev/null; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; exit 3'
+    )
+    install(tmp_path, "opencode")
+    async with running(tmp_path, PLAIN_OPENCODE) as daemon:
+        use(monkeypatch, daemon.socket)
+        result = agent.execute_with_fallback("test", "codex", health_check_delay=0.1)
+        assert result["state"] == "running"
+        assert agent.delegation_result(result["delegation"]) is None
+        status = agent.local_delegate_status(delegation=result["delegation"])["result"]
+        assert status["state"] == "running"
+        (daemon.home / "go").touch()
+        done = agent.wait_for(result["delegation"], HANG_S)
+        assert (done["state"], done["active_platform"]) == ("succeeded", "opencode")
+        assert Path(done["log_path"]).exists()
+        assert agent.delegation_result(result["delegation"]) == ANSWER
+        assert agent.local_delegate_status(delegation="d0")["error"]
+
+
+async def test_an_unknown_platform_is_not_healthy_and_a_missing_one_is_not_listed(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        await daemon.client.call("delegate", {"prompt": "x", "wait": "finished"})
+        assert agent.is_platform_healthy("codex")
+        assert not agent.is_platform_healthy("foobar")
+        assert not agent.is_platform_healthy("claude")
+        assert "claude" not in agent.get_health_snapshot()
+
+
+async def test_a_daemon_that_hangs_costs_two_seconds_and_its_last_answer_is_given(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "codex")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        monkeypatch.setattr(agent, "QUICK_S", HANG_S)
+        agent.mark_platform_broken("codex", "down")
+        assert "stale" not in agent.suggest_platform("test")
+        assert "stale" not in agent.get_health_snapshot()["codex"]
+        monkeypatch.setattr(agent, "QUICK_S", 0.2)
+        daemon.send(signal.SIGSTOP)
+        try:
+            assert agent.get_health_snapshot()["codex"]["stale"]
+            assert not agent.is_platform_healthy("codex")
+            assert agent.suggest_platform("test")["stale"]
+            assert "error" in agent.suggest_platform("another question")
+        finally:
+            daemon.send(signal.SIGCONT)

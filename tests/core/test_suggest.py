@@ -160,6 +160,28 @@ def test_the_estimate_follows_size_and_complexity(
     assert eta_s(Task(size=size, complexity=complexity)) == pytest.approx(seconds)
 
 
+def project(tokens: int, **out: str) -> Suggestion:
+    return suggest(
+        BUILT_IN,
+        Task(goal="g", project_tokens=tokens),
+        {**NO_CLAUDE, **{BackendId(name): state for name, state in out.items()}},
+        {},
+        now=NOW,
+    )
+
+
+def test_a_project_goes_to_a_context_that_it_fits() -> None:
+    assert set(project(100_000).scores) >= {"opencode", "codex", "gemini"}
+    assert set(project(150_000).scores) == {"codex", "gemini", "hermes-api"}
+    assert set(project(500_000).scores) == {"gemini", "hermes-api"}
+
+
+def test_a_project_that_fits_nowhere_goes_to_the_largest_context() -> None:
+    every = {"hermes-api": "broken"}
+    assert set(project(5_000_000, **every).scores) == {"gemini"}
+    assert set(project(5_000_000, gemini="broken", **every).scores) == {"codex"}
+
+
 def test_measured_times_correct_the_estimate_up_to_four_hours() -> None:
     task = Task(size="small")
     assert eta_s(task, meter(attempts=1, ratios=(4.0, 2.0))) == pytest.approx(600)

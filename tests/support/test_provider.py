@@ -199,7 +199,7 @@ async def test_hanging_call_stays_open_until_the_caller_leaves(name: str, has_st
                 assert response.status_code == 200
         else:
             with pytest.raises(httpx2.ReadTimeout):
-                await client.post(url, json={}, timeout=0.2)
+                await client.post(url, json={}, timeout=httpx2.Timeout(60, read=0.2))
         (call,) = await p.called("r")
         assert (call.answered_s is not None) == has_status
 

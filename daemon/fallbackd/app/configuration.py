@@ -91,6 +91,9 @@ class Configuration:
             return await anyio.to_thread.run_sync(_check_fallbacks, where, text)
         if text is not None:
             found = load(text, path=where)
+        elif path is not None and not await anyio.Path(path).exists():
+            problem = Problem(path="", message=f"{path} does not exist; name a file that does")
+            return Checked(path=where, errors=(problem,), warnings=())
         else:
             found = await anyio.to_thread.run_sync(load_file, where, os.environ)
         return Checked(

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from collections.abc import Mapping
 
 from fallbackd.config.fallback_file import NEWER, OLDER
@@ -9,8 +10,9 @@ from fallbackd.config.files import import_from, read_content
 from fallbackd.config.import_hermes import FILE_NAME
 from fallbackd.config.import_jkz import ALL, PREFIX, read_jkz
 from fallbackd.config.import_opencode import read_opencode_file
-from fallbackd.config.importing import Imported
-from fallbackd.config.load import load
+from fallbackd.config.importing import Imported, Report
+from fallbackd.config.load import VOICE_FILE, load
+from fallbackd.config.voice import read_voice
 from fallbackd.engine.requests import Invalid
 from fallbackd.fronts.rpc.host import ImportedText
 from fallbackd.lib import atomicfile
@@ -51,24 +53,43 @@ def _read(path: str | None, env: Mapping[str, str] | None) -> Imported:
             raise Invalid(f"{path}: {content.problem or 'is not there'}")
         home = os.path.realpath(os.path.expanduser("~"))
         return read_opencode_file(content.text, path=path, home=home)
+    if os.path.basename(path) == VOICE_FILE:
+        return read_voice_file(path)
     found = import_from(path, {})
     if found.problem is not None:
         raise Invalid(f"{path}: {found.problem.message}")
     if found.imported is None:
         raise Invalid(
-            f"{path}: name a {FILE_NAME} of Hermes, a {NEWER} of opencode, or no file for the"
-            f" {ALL} variables"
+            f"{path}: name a {FILE_NAME} of Hermes, a {NEWER} of opencode, a {VOICE_FILE}, or no"
+            f" file for the {ALL} variables"
         )
     return found.imported
+
+
+def read_voice_file(path: str) -> Imported:
+    """The file stays where it is, and is watched; what it says now is the report."""
+    content = read_content(path)
+    if content.text is None:
+        raise Invalid(f"{path}: {content.problem or 'does not exist'}")
+    found = read_voice(content.text, path=path, now=time.time())
+    report = Report()
+    report.take(path, "import")
+    for mark in found.marks:
+        report.take(mark.backend, f"health.{mark.backend}")
+    for problem in found.warnings:
+        report.leave(problem.path, problem.message)
+    return report.made("voice", {"import": [os.path.abspath(path)]})
 
 
 def _write(config_path: str, text: str, source: str) -> str:
     place = os.path.realpath(config_path)
     content = read_content(place)
     if content.problem is not None:
-        raise Invalid(f"{config_path} {content.problem}; mend it first")
-    before = "" if content.text is None else content.text.rstrip("\n") + "\n\n"
-    after = f"{before}# Imported from {source}.\n{text}"
+        raise Invalid(f"{config_path} {content.problem}; correct it first")
+    before = "" if content.text is None else content.text.rstrip("\n") + "\n"
+    added = f"# Imported from {source}.\n{text}"
+    # Keys without a table have to stand before the first one.
+    after = f"{before}\n{added}" if text.startswith("[") else f"{added}\n{before}"
     errors = load(after, path=config_path).errors
     if errors:
         raise Invalid(

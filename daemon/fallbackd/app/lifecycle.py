@@ -30,7 +30,7 @@ from fallbackd.app.places import Places
 from fallbackd.app.projects import watched_servers
 from fallbackd.app.state import claim_state
 from fallbackd.app.troubles import troubles
-from fallbackd.app.voice import VoiceExport, import_marks
+from fallbackd.app.voice import VoiceExport, VoiceImport
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, clock_facts, open_records, say_alive
 from fallbackd.config.watch import watch
@@ -146,6 +146,7 @@ class Daemon:
         self._server: Server | None = None
         self._configuration: Configuration | None = None
         self._export: VoiceExport | None = None
+        self._imports: VoiceImport | None = None
         self.pid = os.getpid()
 
     # --- as the host of the front --------------------------------------------------------------
@@ -259,7 +260,8 @@ class Daemon:
         self._built = built
         configuration = self._configuration
         assert configuration is not None
-        export = self._export = VoiceExport(engine, built.home)
+        imports = self._imports = VoiceImport(engine, built.home)
+        export = self._export = VoiceExport(engine, built.home, imports)
         export.path = configuration.loaded.export_voice
         engine.on_export = export.soon
         engine.clock_facts = lambda: clock_facts(clock)
@@ -267,10 +269,11 @@ class Daemon:
             await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
-                await import_marks(engine, configuration.loaded, built.home)
+                await imports.configure(configuration.loaded)
                 await built.projects.configure(configuration.loaded)
                 server = self._server = Server(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
+                tasks.start_soon(imports.run)
                 tasks.start_soon(export.run)
                 tasks.start_soon(built.projects.run)
                 servers = watched_servers(configuration.loaded, self._environ)
@@ -330,11 +333,12 @@ class Daemon:
         assert engine is not None
         assert configuration is not None
         assert export is not None
+        assert self._imports is not None
         assert self._built is not None
         self._built.withhold_credentials(settings)
         await engine.set_settings(settings)
         export.path = configuration.loaded.export_voice
-        await import_marks(engine, configuration.loaded, export.home)
+        await self._imports.configure(configuration.loaded)
         export.soon()
         await self._built.projects.configure(configuration.loaded)
         servers = watched_servers(configuration.loaded, self._environ)

@@ -18,40 +18,102 @@ from fallbackd.lib.failpoints import hit
 log = structlog.get_logger("voice")
 
 FOR_EVER_S = 365 * 86_400.0
+LOOK_S = 1.0
 GATHER_S = 0.2
 """Changes that come together are written once."""
 
 
-async def import_marks(engine: Engine, loaded: Loaded, home: str) -> None:
-    """Take over marks of files that have changed since they were taken the last time."""
-    for path in loaded.imports:
-        if os.path.basename(path) != VOICE_FILE:
-            continue
-        place = _expanded(path, home)
-        text = await anyio.to_thread.run_sync(_read, place)
-        if text is None:
-            continue
-        key = f"imported:{place}"
-        if await engine.store.get_meta(key) == text:
-            continue
-        found = read_voice(text, path=place, now=engine.clock.now())
-        for problem in found.warnings:
-            log.warning("import.questioned", path=problem.path, message=problem.message)
-        for mark in found.marks:
-            ttl_s = FOR_EVER_S if mark.ttl_s is None else mark.ttl_s
-            await engine.import_mark(
-                mark.backend, reason=mark.words, since_at=mark.since_at, ttl_s=ttl_s
-            )
-        hit("import.taken")
-        await engine.store.set_meta(key, text)
-        log.info("import.taken", path=place, marks=len(found.marks))
+Stamp = tuple[int, int, int] | None
+"""Inode, time of change and size; None: there is no file."""
+
+
+class VoiceImport:
+    """Takes marks from the files that the configuration names, whenever one of them has changed."""
+
+    def __init__(self, engine: Engine, home: str) -> None:
+        self._engine = engine
+        self._home = home
+        self._paths: tuple[str, ...] = ()
+        self._stamps: dict[str, Stamp] = {}
+        self._lock = anyio.Lock()
+
+    async def configure(self, loaded: Loaded) -> None:
+        """Take what the files say that `loaded` names, and watch those from now on."""
+        named = (one for one in loaded.imports if os.path.basename(one) == VOICE_FILE)
+        self._paths = tuple(_expanded(one, self._home) for one in named)
+        self._stamps.clear()
+        for path in self._paths:
+            await self.take(path)
+
+    async def run(self) -> None:
+        """Until cancelled: a change of a file takes effect within a second or two."""
+        while True:
+            await anyio.sleep(LOOK_S)
+            for path in self._paths:
+                if await anyio.to_thread.run_sync(_stamp, path) != self._stamps.get(path):
+                    await self.take(path)
+
+    async def take(self, path: str) -> None:
+        """
+        Take the entries that are new or changed since the last time.
+
+        The newer mark of a backend counts: an entry that is older than what is on record about it
+        says nothing. An entry that another program has removed takes its mark with it.
+        """
+        if path not in self._paths:
+            return
+        async with self._lock:
+            self._stamps[path] = await anyio.to_thread.run_sync(_stamp, path)
+            text = await anyio.to_thread.run_sync(_read, path)
+            if text is None:
+                return
+            key = f"imported:{path}"
+            before = await self._engine.store.get_meta(key) or ""
+            if before == text:
+                return
+            now = self._engine.clock.now()
+            found = read_voice(text, path=path, now=now)
+            for problem in found.warnings:
+                log.warning("import.questioned", path=problem.path, message=problem.message)
+            known = set(read_voice(before, path=path, now=now).marks)
+            news = [one for one in found.marks if one not in known and self._is_newer(one)]
+            for mark in news:
+                ttl_s = FOR_EVER_S if mark.ttl_s is None else mark.ttl_s
+                await self._engine.import_mark(
+                    mark.backend, reason=mark.words, since_at=mark.since_at, ttl_s=ttl_s
+                )
+            named = {one.backend for one in found.marks} | found.ours
+            for mark in known:
+                if mark.backend not in named and self._is_on_record(mark):
+                    await self._engine.clear(mark.backend)
+            hit("import.taken")
+            await self._engine.store.set_meta(key, text)
+            log.info("import.taken", path=path, marks=len(news))
+
+    def _since_at(self, backend: str) -> float | None:
+        entry = self._entries().get(backend)
+        return None if entry is None or entry["state"] == "healthy" else entry["since_at"]
+
+    def _is_newer(self, mark: VoiceMark) -> bool:
+        since_at = self._since_at(mark.backend)
+        return since_at is None or mark.since_at > since_at
+
+    def _is_on_record(self, mark: VoiceMark) -> bool:
+        return self._since_at(mark.backend) == mark.since_at
+
+    def _entries(self) -> Mapping[str, Any]:
+        engine = self._engine
+        return health_entries(
+            engine.snapshot(), engine.settings.policy, now=engine.clock.now(), only="unhealthy"
+        )
 
 
 class VoiceExport:
     """Writes the file anew after health has changed; nothing without a configured path."""
 
-    def __init__(self, engine: Engine, home: str) -> None:
+    def __init__(self, engine: Engine, home: str, imports: VoiceImport) -> None:
         self._engine = engine
+        self._imports = imports
         self.home = home
         self.path: str | None = None
         self._is_due = anyio.Event()
@@ -77,9 +139,10 @@ class VoiceExport:
     async def write(self) -> None:
         if self.path is None:
             return
+        place = _expanded(self.path, self.home)
+        await self._imports.take(place)  # what another program has written there is kept
         changes = self._changes
         text = render_voice(self._marks())
-        place = _expanded(self.path, self.home)
         if place != self._tidied:
             await anyio.to_thread.run_sync(atomicfile.clear_drafts, place)
             self._tidied = place
@@ -139,6 +202,14 @@ def _replace(path: str, text: str) -> None:
 
 def _expanded(path: str, home: str) -> str:
     return os.path.join(home, path[2:]) if path.startswith("~/") else path
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _read(path: str) -> str | None:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from fallbackd.core.redact import excerpt
 
-Source = Literal["hermes", "jkz", "opencode"]
+Source = Literal["hermes", "jkz", "opencode", "voice"]
 Tables = dict[str, Any]
 """As TOML has them."""
 

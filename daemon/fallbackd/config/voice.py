@@ -35,6 +35,8 @@ class VoiceMark(Struct, frozen=True, kw_only=True):
 
 class VoiceHealth(Struct, frozen=True, kw_only=True):
     marks: tuple[VoiceMark, ...] = ()
+    ours: frozenset[str] = frozenset()
+    """Backends whose entry we have written."""
     warnings: tuple[Problem, ...] = ()
 
 
@@ -53,19 +55,21 @@ def read_voice(text: str, *, path: str, now: float) -> VoiceHealth:
             warnings=(problem(path, f"holds {show(raw)}, not a table of backends."),)
         )
     marks: list[VoiceMark] = []
+    ours: set[str] = set()
     warnings: list[Problem] = []
     for backend, entry in raw.items():
         if not isinstance(entry, Mapping):
             warnings.append(problem(join(path, backend), f"{show(entry)} is not a table."))
             continue
         if entry.get("source") == _OURS:
+            ours.add(backend)
             continue
         mark = _mark(backend, entry, now=now)
         if mark is None:
             warnings.append(problem(join(path, backend), "says no time at which it was marked."))
         elif mark.ttl_s is not None and mark.since_at + mark.ttl_s > now:
             marks.append(mark)
-    return VoiceHealth(marks=tuple(marks), warnings=tuple(warnings))
+    return VoiceHealth(marks=tuple(marks), ours=frozenset(ours), warnings=tuple(warnings))
 
 
 def _mark(backend: str, entry: Mapping[str, object], *, now: float) -> VoiceMark | None:

@@ -6,7 +6,7 @@ be described with (`size:large`, `complexity:high`, `scope:code`). Whoever canno
 left out before anything is added up.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -36,6 +36,8 @@ class Task(Struct, frozen=True, kw_only=True):
     size: str | None = None
     complexity: str | None = None
     scope: str | None = None
+    project_tokens: int = 0
+    """Text of the project, estimated."""
 
 
 class Cap(Struct, frozen=True, kw_only=True):
@@ -83,6 +85,7 @@ def suggest(
         for one in offered
         if (why := _why_not(one, task, states.get(one.id, "healthy"), caps.get(one.id)))
     }
+    _leave_out_too_small(offered, left_out, task)
     every_score = {one.id: score(one, task) for one in offered}
     scores = {name: points for name, points in every_score.items() if name not in left_out}
     if not scores:
@@ -153,12 +156,37 @@ def _why_not(backend: Backend, task: Task, state: str, cap: Cap | None) -> str |
         return state
     if cap is not None and cap.is_enforced and cap.used >= cap.cap:
         return f"{cap.used} of {cap.cap} {cap.unit} an hour are used"
-    if (
-        backend.context_tokens is not None
-        and len(task.goal) // CHARS_OF_TOKEN > backend.context_tokens
-    ):
+    if backend.context_tokens is not None and goal_tokens(task) > backend.context_tokens:
         return "the goal is larger than its context"
     return None
+
+
+def goal_tokens(task: Task) -> int:
+    return len(task.goal) // CHARS_OF_TOKEN
+
+
+def _leave_out_too_small(
+    offered: Sequence[Backend], left_out: dict[BackendId, str], task: Task
+) -> None:
+    """
+    Leave out those whose context the project does not fit, unless it fits none of them.
+
+    An agent reads a project in parts: what fits nowhere goes to the largest context.
+    """
+    usable = [one for one in offered if one.id not in left_out]
+    needed = goal_tokens(task) + task.project_tokens
+    largest = max((_context(one) for one in usable), default=0.0)
+    for one in usable:
+        if _context(one) < min(needed, largest):
+            left_out[one.id] = (
+                f"the project (about {task.project_tokens} tokens) is larger than its context"
+                f" ({one.context_tokens} tokens)"
+            )
+
+
+def _context(backend: Backend) -> float:
+    """Tokens; one that is not known holds anything."""
+    return float("inf") if backend.context_tokens is None else backend.context_tokens
 
 
 def _because(backend: Backend, task: Task, points: int) -> str:

@@ -476,3 +476,38 @@ async def test_status_says_what_to_do_with_a_damaged_file_as_long_as_it_lies_the
     assert "; damaged file set aside as /s/fallbackd.db.corrupt-1" in store
     assert "; damaged record set aside as /s/fallbackd.db: sessions s1" in store
     assert store.endswith("remove it when nothing of it is needed any more")
+
+
+@pytest.mark.parametrize(
+    ("method", "field", "meant"),
+    [
+        ("delegate", "bakend", "backend"),
+        ("delegate", "timout_s", "timeout_s"),
+        ("events.subscribe", "kind", "kinds"),
+    ],
+)
+async def test_a_misspelt_parameter_is_refused_by_the_name_that_was_meant(
+    method: str, field: str, meant: str
+) -> None:
+    async with front() as served:
+        found = await error(served, method, prompt="x", **{field: "y"})
+        assert found["code"] == -32602
+        assert f"did you mean `{meant}`" in found["message"]
+        assert served.engine.works == []
+
+
+async def test_a_parameter_of_a_later_version_is_ignored_with_a_warning() -> None:
+    async with front() as served:
+        served.engine.ended.set()
+        found = await result(served, "delegate", prompt="x", colour="green")
+        assert "`colour`" in found["warning"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("delegation.endet", "delegation.ended"), ("x", "known are: ")]
+)
+async def test_an_unknown_kind_of_event_is_refused(kind: str, says: str) -> None:
+    async with front() as served:
+        found = await error(served, "events.subscribe", kinds=[kind])
+        assert found["code"] == -32602
+        assert says in found["message"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import UsageError, show
-from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.output import UsageError, emit_json, show, style_of
+from fallbackd_client.cli.render import Style, clean, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def run(args: argparse.Namespace, client: Client) -> int:
             if args.file is not None:
                 params = {"path": os.path.abspath(args.file)}
             found = client.call("config.check", params)
-            show(args, found, check_view)
+            if args.json:
+                emit_json(found)
+            else:  # not `show`: warnings are part of the view
+                print(check_view(clean(found), style_of(sys.stdout)), flush=True)
             return exits.OK if found.get("ok") else exits.CONFIG
         case "import":
             show(args, client.call("config.import", import_params(args)), import_view)

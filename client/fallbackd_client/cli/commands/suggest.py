@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import show
@@ -14,13 +15,17 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
 
 
+SIZES = ("tiny", "small", "medium", "large", "xlarge")
+COMPLEXITIES = ("low", "medium", "high", "extreme")
+
+
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("goal", metavar="GOAL", nargs="?", default="", help="what is to be done")
-    parser.add_argument("--size", metavar="W", help="tiny, small, medium, large, xlarge")
+    parser.add_argument("--size", choices=SIZES, help="size of the project")
     parser.add_argument(
         "--scope", metavar="W", help="code, refactor, security, research, analysis, build, test"
     )
-    parser.add_argument("--complexity", metavar="W", help="low, medium, high, extreme")
+    parser.add_argument("--complexity", choices=COMPLEXITIES, help="how hard the task is")
     parser.add_argument("--root", metavar="D", help="directory of the project")
 
 
@@ -30,7 +35,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         "project_size": args.size,
         "scope": args.scope,
         "complexity": args.complexity,
-        "project_root": args.root,
+        "project_root": None if args.root is None else os.path.abspath(args.root),
     }
     params = {name: value for name, value in given.items() if value is not None}
     found = client.call("suggest", params)

@@ -33,7 +33,7 @@ NOTIFICATION = "event"
 
 class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kinds: tuple[str, ...] | None = None
-    """Null: all but `attempt.output`, which has to be named. Unknown ones never come."""
+    """Null: all but `attempt.output`, which has to be named."""
     session: SessionName | None = None
     since: Annotated[int, Meta(ge=0)] | None = None
     """Replay journaled events with a `seq` above this one first."""

@@ -2,6 +2,7 @@
 
 from msgspec import Struct, field
 
+from fallbackd_client.wire.bounds import DirectoryPath
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import HealthEntry
 
@@ -13,7 +14,8 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     project_size: str | None = None
     scope: str | None = None
     complexity: str | None = None
-    project_root: str | None = None
+    project_root: DirectoryPath | None = None
+    """Absolute path. Backends whose context its text does not fit are left out."""
 
 
 class CapUse(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from fallbackd.fronts.rpc.errors import RpcError, from_engine, invalid_params
+from fallbackd.fronts.rpc.errors import RpcError, from_engine, invalid_params, refuse_misspelt
 from fallbackd.fronts.rpc.handler import Handler
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire import codes
@@ -104,6 +104,7 @@ class Dispatcher:
             try:
                 params = handler.params(request.params)
                 unknown = handler.method.unknown_fields(request.params)
+                refuse_misspelt(unknown, handler.method)
             except NOT_JSON as error:
                 raise invalid_params(error, request.method) from None
             if handler.is_async:

@@ -1,6 +1,7 @@
 """`RpcError`, the one exception that a handler raises on purpose, and what others become."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from fallbackd.core.state import RejectionKind
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd_client.wire import codes
+from fallbackd_client.wire.envelope import Method
 
 _CODES: dict[RejectionKind, int] = {
     "unknown_backend": codes.UNKNOWN_ID,
@@ -68,6 +70,44 @@ def invalid_params(error: Exception, method: str) -> RpcError:
         " `rpc.discover` describes every field.",
         data={"path": path},
     )
+
+
+def refuse_misspelt(unknown: Sequence[str], method: Method[Any, Any]) -> None:
+    """
+    Refuse a field that is one letter away from a known one: it was meant, and would be lost.
+
+    Raises:
+        RpcError: Names both. Other unknown fields may be of a later version, and are ignored.
+    """
+    if not unknown:
+        return
+    from difflib import get_close_matches  # rarely needed, slow to load
+
+    known = method.params.__struct_encode_fields__
+    for name in unknown:
+        if near := get_close_matches(name[:100], known, n=1, cutoff=0.8):
+            raise RpcError(
+                codes.INVALID_PARAMS,
+                f"{method.name} has no parameter `{name}`: did you mean `{near[0]}`?",
+                data={"path": name, "did_you_mean": near[0]},
+            )
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """
+    Refuse a word that is none of a fixed set.
+
+    Raises:
+        RpcError: Names the nearest known word, or all of them.
+    """
+    from difflib import get_close_matches
+
+    for word in given:
+        if word in known:
+            continue
+        near = get_close_matches(word[:100], known, n=1, cutoff=0.6)
+        help_ = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
+        raise RpcError(codes.INVALID_PARAMS, f"unknown {what} {word[:100]!r}: {help_}")
 
 
 def from_engine(error: Exception) -> RpcError | None:

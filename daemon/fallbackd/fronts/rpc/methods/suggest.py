@@ -1,11 +1,17 @@
 """`suggest`."""
 
+import os
+from functools import partial
 from typing import TYPE_CHECKING
+
+import anyio.to_thread
 
 from fallbackd.core import suggest as rules
 from fallbackd.core.ids import BackendId
+from fallbackd.engine.requests import Invalid
 from fallbackd.fronts.rpc.health_view import health_entries
 from fallbackd.fronts.rpc.host import Session
+from fallbackd.transports.project_size import project_tokens
 from fallbackd_client.wire.methods.suggest import METHOD as METHOD
 from fallbackd_client.wire.methods.suggest import CapUse, Params, Result
 
@@ -14,6 +20,25 @@ if TYPE_CHECKING:
 
 USABLE = frozenset({"healthy", "cooldown"})
 MISSING = frozenset({"not_installed", "not_configured"})
+
+
+async def _project_tokens(engine: "Engine", root: str | None) -> int:
+    """
+    Tokens of the project, no more than the largest context that is compared with it.
+
+    Raises:
+        Invalid: It is no directory.
+    """
+    if root is None:
+        return 0
+    contexts = (one.context_tokens or 0 for one in engine.settings.policy.backends.values())
+    enough = max(contexts, default=0) + 1
+    try:
+        if not os.path.isabs(root):
+            raise Invalid(f"project_root: {root!r} is relative; give the absolute path")
+        return await anyio.to_thread.run_sync(partial(project_tokens, root, enough=enough))
+    except (OSError, ValueError) as error:
+        raise Invalid(f"project_root: {root!r} is not a directory that can be read") from error
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
@@ -26,6 +51,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         size=params.project_size,
         complexity=params.complexity,
         scope=params.scope,
+        project_tokens=await _project_tokens(engine, params.project_root),
     )
     states = {BackendId(name): entry.state for name, entry in entries.items()}
     found = rules.suggest(
