@@ -417,7 +417,8 @@ async def test_an_unknown_platform_is_not_healthy_and_a_missing_one_is_not_liste
     install(tmp_path, "codex")
     async with running(tmp_path) as daemon:
         use(monkeypatch, daemon.socket)
-        await daemon.client.call("delegate", {"prompt": "x", "wait": "finished"})
+        asked = {"prompt": "x", "backend": "codex", "wait": "finished"}
+        await daemon.client.call("delegate", asked)
         assert agent.is_platform_healthy("codex")
         assert not agent.is_platform_healthy("foobar")
         assert not agent.is_platform_healthy("claude")

@@ -7,6 +7,7 @@ import sys
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import emit_json, note, style_of, warnings_of
 from fallbackd_client.cli.progress import Progress
+from fallbackd_client.cli.refusals import exit_code
 from fallbackd_client.cli.render import clean, one_line
 from fallbackd_client.cli.views import failure_line, question_view, refusal
 
@@ -42,6 +43,8 @@ def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) ->
     """
     state = str(found.get("state"))
     code = exits.of_delegation(state, waited=waited)
+    if state == "refused":
+        code = exit_code(found)
     if args.json:
         emit_json(found)
         return code
@@ -62,7 +65,10 @@ def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) ->
             note(f"{delegation} {state}" + (f": {why}" if why else ""))
             note(f"more: `fallbackd-client explain {delegation}`")
         case "refused":
-            note(f"{delegation} refused" + (f": {why}" if why else ": nobody is available"))
+            note(
+                f"{delegation} refused"
+                + (f": {why}" if why else ": no backend in the chain is available")
+            )
             details = refusal(found, sys.stderr)
             if details:
                 print(details, file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from fallbackd_client.cli.output import UsageError, emit_json, note
 from fallbackd_client.cli.parsing import PROG, command_parser, program_parser
 from fallbackd_client.client import Client
 from fallbackd_client.errors import ClientError, NoDaemon, NotSendable, RequestTooLarge, RpcError
+from fallbackd_client.wire.codes import REFUSED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ def _failed(error: ClientError, *, wants_json: bool) -> int:
     match error:
         case RpcError():
             code = exits.of_error(error.code)
+            if error.code == REFUSED and isinstance(error.data, dict):
+                from fallbackd_client.cli.refusals import exit_code
+
+                code = exit_code(error.data)
             shown = {"code": error.code, "kind": error.kind, "data": error.data}
         case NoDaemon():
             code = exits.NO_DAEMON

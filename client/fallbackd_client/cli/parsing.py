@@ -15,9 +15,9 @@ exit codes:
   1  the work failed or was cancelled
   2  usage
   69 no daemon there
-  75 refused or limited, handed back, a question is open, or the wait is over: try later
-  77 not permitted
-  78 configuration
+  75 temporarily unavailable, handed back, a question is open, or the wait is over
+  77 not permitted, or a login or payment is needed
+  78 configuration, a missing program or an unsupported version
   130 interrupted"""
 
 

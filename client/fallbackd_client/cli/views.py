@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from fallbackd_client.cli.output import style_of
+from fallbackd_client.cli.refusals import advice
 from fallbackd_client.cli.render import Style, clean, duration, one_line, table, when
 
 TYPE_CHECKING = False
@@ -110,11 +111,9 @@ def _candidate_name(candidate: dict[str, Json]) -> str:
 
 
 def refusal(data: dict[str, Json], stream: TextIO) -> str:
-    """Who might have done it and why not, and when somebody comes back."""
+    """What helps, and why each candidate could not be used."""
     shown = clean(data)
-    parts = []
-    if shown.get("retry_at") is not None:
-        parts.append(f"earliest return: {when(shown['retry_at'], now())}")
+    parts = advice(data, now=now())
     if shown.get("candidates"):
         parts.append(candidates_table(shown["candidates"], style_of(stream)))
     return "\n".join(parts)
