@@ -17,7 +17,7 @@ from fallbackd.core.exchange import Usage
 from fallbackd.core.failover import MadeMark
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import Health, view
-from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import MODEL_UNKNOWN_WINDOW_S, Backend, Entry, Policy
 from fallbackd.core.scopes import failed_scope, scopes_of
 from fallbackd.core.state import (
@@ -130,9 +130,17 @@ class Draft:
         outcome: str,
         verdicts: tuple[Verdict, ...] = (),
         evidence: str = "",
+        attempt: AttemptId | None = None,
         **policy: Any,
     ) -> None:
-        """Add to the story of a delegation. `policy` holds the values that were used."""
+        """
+        Add to the decision log of a delegation. `policy` holds the values that were used.
+
+        Args:
+            attempt: The one that the event is about; None: the last one.
+        """
+        if attempt is None and delegation.attempts:
+            attempt = delegation.attempts[-1].attempt
         self._others.append(
             PutStory(
                 delegation=delegation.delegation,
@@ -142,7 +150,7 @@ class Draft:
                 outcome=outcome,
                 policy=policy,
                 evidence=evidence,
-                attempt=delegation.attempts[-1].attempt if delegation.attempts else None,
+                attempt=attempt,
             )
         )
 

@@ -96,6 +96,7 @@ def start(
         + ("" if resumes is None else f" in the conversation of {resumes}")
         + (f" with credential {choice.credential}" if rotates else ""),
         verdicts=delegation.verdicts,
+        attempt=before[-1].attempt if before else None,
         max_fallback_depth=delegation.max_hops,
         hops=reactive_hops(delegation),
         **_stays(draft, delegation, session),

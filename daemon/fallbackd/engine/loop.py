@@ -37,6 +37,7 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
+from fallbackd.core.watch import worse
 from fallbackd.engine import asked, authors, corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.judging import judge
@@ -189,11 +190,13 @@ class Engine(Performer):
             raise Unknown(f"no delegation {delegation!r}; see `fallbackd-client status`")
         running = found.running
         live = None if running is None else self._live.get(running.attempt)
-        if live is None:
+        if running is None or live is None:
             return found
         watch = live.watch
+        seen = structs.replace(running, effects=worse(running.effects, watch.effects))
         return structs.replace(
             found,
+            attempts=tuple(seen if one is running else one for one in found.attempts),
             phase=watch.phase,
             last_activity_at=watch.last_output_at or found.last_activity_at,
             usage=found.usage if watch.usage == Usage() else watch.usage,
