@@ -41,6 +41,8 @@ class Candidate:
     """Its place in the chain; 0 is the first choice."""
     lease: str | None = None
     """Held while this is the one trial after an outage."""
+    turn: str | None = None
+    """What was asked and what failed before, in the daemon's words: bounds hold over all calls."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ class _Question:
             credential=named.get("credential"),
             position=told.get("position"),
             lease=None if lease is None else lease["id"],
+            turn=told.get("turn"),
         )
 
     def seen(
@@ -203,6 +206,7 @@ class _Question:
             "model": candidate.model,
             "credential": candidate.credential,
             "lease": candidate.lease,
+            "turn": candidate.turn,
             "attempt": self._attempt,
             "session": self._wanted.get("session"),
             "started_at": self._began_at,

@@ -253,7 +253,7 @@ async def test_a_report_that_names_its_attempt_counts_at_once(tmp_path: Path) ->
         report = {"session": "s", "outcome": "failure", "evidence": {"http_status": 429}}
         first = await played.call("report", {**report, "backend": "a/1"})
         assert first["next"]["backend"] == "a/2"
-        echo = await played.call("report", {**report, "backend": "a/2"})
+        echo = await played.call("report", {**report, "backend": "a/1"})
         assert echo["next"] is None
         session = await played.call("session.get", {"session": "s"})
         assert (session["ignored_reports"], session["current"]) == (1, "a/2")

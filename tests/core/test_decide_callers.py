@@ -7,7 +7,7 @@ from fallbackd.core.callers import ReportAnswer, Resolution
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
-from fallbackd.core.policy import Backend, Role
+from fallbackd.core.policy import Backend, Entry, Role
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]}, roles={"r": ["a", "b"]})
 
@@ -160,18 +160,36 @@ def test_reports_of_what_was_left_are_counted_and_ignored() -> None:
     assert play.health("b").outage is None
 
 
-@pytest.mark.parametrize(
-    ("at", "attempt", "ignored"),
-    [(1, None, True), (2.9, None, True), (3, None, False), (4, None, False), (1, "m1", False)],
-)
-def test_nameless_reports_right_after_a_fallback_are_echoes(
-    at: float, attempt: str | None, ignored: bool
+@pytest.mark.parametrize("attempt", [None, AttemptId("m1")])
+def test_a_report_right_after_a_move_is_about_the_current_candidate(
+    attempt: AttemptId | None,
 ) -> None:
     play = Playbook(ABC)
     report(play, session=S)
-    named = None if attempt is None else AttemptId(attempt)
-    found = report(play.at(at), session=S, backend=BackendId("b"), attempt=named)
-    assert found.ignored is ignored
+    found = report(play.at(1), session=S, backend=BackendId("b"), attempt=attempt)
+    assert not found.ignored
+    assert found.next is not None
+    assert found.next.backend == "c"
+    assert resolved(play, session=S).backend == "c"
+
+
+@pytest.mark.parametrize(("at", "ignored"), [(1, True), (2.9, True), (3, False), (4, False)])
+def test_a_report_that_may_be_about_either_model_of_a_backend_is_an_echo(
+    at: float, ignored: bool
+) -> None:
+    chain = (Entry(backend=BackendId("a"), model="m2"), entry("b"))
+    play = Playbook(policy_of("a", "b", chains={"a": list(chain)}))
+    report(play, session=S, model="m1", failure=fail(Reason.OVERLOADED))
+    assert report(play.at(at), session=S).ignored is ignored
+    assert report(play, session=S, model="m2", attempt=AttemptId("x")).ignored is not ignored
+
+
+def test_a_call_that_began_after_the_move_is_no_echo() -> None:
+    play = Playbook(ABC)
+    report(play, session=S)
+    play.at(1000)
+    assert report(play, session=S, started_at=T0 - 5).ignored
+    assert not report(play, session=S, started_at=T0 + 999).ignored
 
 
 def test_a_clock_that_was_set_back_does_not_silence_reports() -> None:

@@ -142,7 +142,7 @@ def test_a_session_is_shown_with_its_way() -> None:
     assert found["hops"][0]["from"] == "a"
     assert holders(play.peek().active) == {"s": "d1"}
     play.when(succeeded("d1.2"))
-    assert list(session_usage_view(play.session("s"))) == ["b"]
+    assert list(session_usage_view(play.session("s"))) == ["a", "b"]
 
 
 def test_counters_add_up() -> None:

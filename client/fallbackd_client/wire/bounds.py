@@ -27,6 +27,8 @@ Like `Name`, for unions with an array.
 
 No pattern there: msgspec 0.22 frees memory twice for `Annotated[str, pattern] | tuple[...]`.
 """
+MAX_TURN = 65_536
+TurnWord = Annotated[str, Meta(min_length=1, max_length=MAX_TURN, pattern=r"^[A-Za-z0-9_=-]+$")]
 RequestName = Annotated[str, Meta(min_length=1, max_length=200, pattern=_PRINTABLE)]
 
 PromptText = Annotated[str, Meta(min_length=1, description="Text for the backend, without NUL.")]

@@ -17,9 +17,8 @@ from fallbackd.core.offers import usable_for, with_rules
 from fallbackd.core.outages import Out
 from fallbackd.core.policy import Entry
 from fallbackd.core.questions import Question, QuestionKind, options_with, question_id
-from fallbackd.core.resolution import request_of
+from fallbackd.core.resolution import forbidden_by, request_of
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
-from fallbackd.core.tiers import Limits
 
 REST_S = 300.0
 """How long is waited for what nobody can time."""
@@ -146,16 +145,7 @@ def forbidden_all(
         False: nobody is; the walk ends as it would without such a rule.
     """
     limits = request.limits
-    paid = structs.replace(limits, allow_metered=True)
-    alike = structs.replace(limits, differs_from=frozenset())
-    anybody = structs.replace(paid, differs_from=frozenset())
-    kind: QuestionKind | None = None
-    if limits.differs_from and _has_choice(draft, candidates, request, alike):
-        kind = "must_differ"
-    elif not limits.allow_metered and _has_choice(draft, candidates, request, paid):
-        kind = "consent"
-    elif limits.differs_from and _has_choice(draft, candidates, request, anybody):
-        kind = "must_differ"
+    kind = forbidden_by(draft, candidates, request)
     if kind is None:
         return False
     if rests(draft, delegation, session):
@@ -180,12 +170,6 @@ def forbidden_all(
         event=event,
     )
     return True
-
-
-def _has_choice(
-    draft: Draft, candidates: tuple[Entry, ...], request: Request, limits: Limits
-) -> bool:
-    return draft.resolve(candidates, structs.replace(request, limits=limits)).choice is not None
 
 
 def _about_money(

@@ -10,6 +10,7 @@ from msgspec import structs
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import end
+from fallbackd.core.sessions import entered
 from fallbackd.core.state import Delegation, Session, Waiting
 from fallbackd.core.workspaces import blocker, why_blocked
 
@@ -44,37 +45,15 @@ def is_still_blocked(draft: Draft, delegation: Delegation, session: Session) -> 
 
 def take_session(draft: Draft, delegation: Delegation) -> Session:
     """The session with the delegation as its running one; a new one where there is none."""
-    now = draft.now
-    session, requested = draft.snapshot.session, delegation.requested
-    if session is None or session.session != delegation.session:
-        session = Session(
-            session=delegation.session,
-            role=delegation.role,
-            original=requested,
-            current=requested,
-            running=delegation.delegation,
-            created_at=now,
-            last_used_at=now,
-        )
-    elif delegation.named and requested != session.original:
-        # The caller chose another backend: that is its original from now on.
-        session = structs.replace(
-            session,
-            original=requested,
-            current=requested,
-            current_model=None,
-            answered_by=None,
-            depth=0,
-            notices_sent=(),
-            hops=(),
-            recovered_announced=False,
-        )
-    elif delegation.named and session.current != session.original:
-        session = structs.replace(
-            session, current=requested, current_model=None, answered_by=None, depth=0
-        )
-    session = structs.replace(
-        session, running=delegation.delegation, role=delegation.role or session.role
+    session = draft.snapshot.session
+    session = entered(
+        draft,
+        delegation.session,
+        session if session is not None and session.session == delegation.session else None,
+        role=delegation.role,
+        named=delegation.requested if delegation.named else None,
+        first=delegation.requested,
+        running=delegation.delegation,
     )
     draft.put_session(session)  # held from now on, also while the work waits for a free place
     return session

@@ -3,15 +3,17 @@
 from msgspec import Struct, structs
 
 from fallbackd.core import health as machine
-from fallbackd.core.chain import Choice, Request, Resolved
+from fallbackd.core.chain import Choice, Resolved, candidates_for, find_role
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import Reported
+from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Failure
+from fallbackd.core.going_on import Following, asked
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.rotation import other_credential
-from fallbackd.core.scopes import model_of
-from fallbackd.core.state import Verdict
+from fallbackd.core.recovery import missed_by, role_counting
+from fallbackd.core.resolution import entry_of
+from fallbackd.core.state import Hop, Session, Verdict
 
 LEASE_S = 600.0
 """A caller that never reports loses its lease after this long."""
@@ -33,6 +35,8 @@ class Resolution(Struct, frozen=True, kw_only=True):
     lease_generation: int | None = None
     lease_expires_at: float | None = None
     lease_owner: str | None = None
+    failover: Failover | None = None
+    """What the caller says again when the call fails."""
 
 
 class ReportAnswer(Struct, frozen=True, kw_only=True):
@@ -42,6 +46,10 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
     """Verdicts of the candidates after a failure."""
     retry_at: float | None = None
     ignored: bool = False
+    halt: Halt | None = None
+    """Why there is no next one."""
+    failover: Failover | None = None
+    """With the next one: what the caller says again when that fails too."""
 
 
 def leased(
@@ -99,38 +107,164 @@ def resolution_of(candidates: tuple[Entry, ...], resolved: Resolved) -> Resoluti
     )
 
 
-def on_same_backend(
+def give_back(draft: Draft, lease: AttemptId) -> bool:
+    """Give a lease back. False: it had run out or was overtaken, and proves nothing any more."""
+    was_held = False
+    for record in list(draft.health.values()):
+        if record.trial is None or record.trial.attempt != lease:
+            continue
+        was_held = was_held or machine.is_leased(record, now=draft.now)
+        draft.put_health(machine.release(record, lease))
+    if was_held:
+        draft.wake_waiting()
+    return was_held
+
+
+# --- reports -----------------------------------------------------------------------------------
+
+
+def tried_by(event: Reported, failure: Failure) -> Tried:
+    """The call that a report is about."""
+    return Tried(backend=event.backend, model=event.model, credential=event.credential).failed_with(
+        failure
+    )
+
+
+def asked_by_report(
+    draft: Draft, event: Reported, backend: Backend, session: Session | None, failure: Failure
+) -> Failover:
+    """
+    What a failed call was a part of, where neither the caller nor its session knows it: the request
+    as far as the report repeats it.
+
+    A failure that leaves no mark would be met again and again by a caller that says nothing else:
+    the candidates before the failed one count as tried.
+    """
+    role = event.role or (None if session is None else session.role)
+    candidates = _candidates(draft, event, backend, session, role)
+    found = asked(
+        draft,
+        candidates,
+        None if role is None else find_role(draft.policy, role),
+        session,
+        prompt_tokens=event.prompt_tokens,
+        allow_metered=event.allow_metered,
+        differs_from=event.differs_from,
+    )
+    if session is not None or failure.marks_health:
+        return found
+    own = Tried(backend=backend.id, model=event.model)
+    place = _place(candidates, own, backend) or 0
+    before = tuple(Tried(backend=one.backend, model=one.model) for one in candidates[:place])
+    return structs.replace(found, tried=before)
+
+
+def _candidates(
+    draft: Draft, event: Reported, backend: Backend, session: Session | None, role: str | None
+) -> tuple[Entry, ...]:
+    is_named = event.role is not None or bool(event.chain)
+    first = None if role or event.chain else backend.id
+    found = candidates_for(
+        draft.policy, backend=first, role=role, chain=event.chain, session=session
+    )
+    if is_named and all(one.backend != backend.id for one in found):
+        # It was asked for by its name, before those of the chain.
+        return candidates_for(
+            draft.policy, backend=backend.id, role=role, chain=event.chain, session=session
+        )
+    return found
+
+
+def _place(candidates: tuple[Entry, ...], tried: Tried, backend: Backend) -> int | None:
+    entry = entry_of(candidates, tried, backend)
+    return candidates.index(entry) if entry in candidates else None
+
+
+def answer_of(
     draft: Draft,
     event: Reported,
-    backend: Backend,
+    failover: Failover,
     failure: Failure,
-    candidates: tuple[Entry, ...],
-    *,
-    once_more: bool,
-) -> Resolution | None:
-    """Going on with the same backend: once more alike, or with another credential."""
-    entry = Entry(backend=backend.id, model=event.model)
-    position = next(
-        (
-            at
-            for at, one in enumerate(candidates)
-            if one.backend == backend.id and model_of(one, backend) == model_of(entry, backend)
-        ),
-        None,
-    )
-    if position is not None:
-        entry = candidates[position]
-    if once_more:
-        resolved = draft.resolve((entry,), Request(credential=event.credential))
-    elif failure.rotate_credential and event.credential is not None:
-        resolved = other_credential(
-            draft, backend, entry, without=frozenset({event.credential}), tokens=None
+    following: Following | None,
+    halt: Halt | None,
+) -> ReportAnswer:
+    """The answer to a failure: the next candidate with its lease, or why there is none."""
+    if following is None:
+        return ReportAnswer(failure=failure, halt=halt)
+    resolved, choice = following.resolved, following.resolved.choice
+    if choice is None:
+        return ReportAnswer(
+            failure=failure,
+            candidates=resolved.verdicts,
+            retry_at=resolved.retry_at,
+            halt=following.halt,
         )
+    if following.is_same:
+        found = resolution_of((choice.entry,), resolved)
+        last = failover.tried[-1]
+        place = _place(failover.candidates, last, choice.backend)
+        found = structs.replace(found, position=place)
     else:
-        return None
-    choice = resolved.choice
-    if choice is None or resolved.verdicts[0].state != "healthy":
-        return None
-    draft.count_credential(backend.id, counted_credential(choice))
-    found = structs.replace(resolution_of((entry,), resolved), position=position)
-    return leased(draft, found, choice, event.next_lease, owner=event.owner)
+        found = resolution_of(failover.candidates, resolved)
+    found = leased(draft, found, choice, event.next_lease, owner=event.owner)
+    draft.count_credential(choice.backend.id, counted_credential(choice))
+    return ReportAnswer(
+        failure=failure,
+        next=found,
+        candidates=resolved.verdicts,
+        retry_at=resolved.retry_at,
+        failover=None if following.is_handed_back else following.failover,
+    )
+
+
+def missed(draft: Draft, failover: Failover, session: Session, event: Reported) -> Session:
+    """The session after a better candidate was tried in vain, where its role counts answers."""
+    role = role_counting(draft.policy, failover.role)
+    if role is None:
+        return session
+    return missed_by(
+        draft, role, failover.candidates, session, backend=event.backend, model=event.model
+    )
+
+
+def moved(
+    draft: Draft, session: Session, left: Backend, following: Following, failure: Failure
+) -> Session:
+    """The session on its next candidate. Announced once for each pair of original and current."""
+    choice = following.resolved.choice
+    assert choice is not None
+    taken = choice.backend
+    hop = Hop(
+        at=draft.now,
+        from_backend=left.id,
+        to_backend=taken.id,
+        trigger="reactive",
+        reason=failure.reason.value,
+        evidence=failure.evidence,
+    )
+    returned = taken.id == session.original
+    pair = f"{session.original}>{taken.id}"
+    notices = session.notices_sent
+    if not returned and pair not in notices:
+        notices = (*notices, pair)
+        draft.note(
+            "session.notice",
+            session=session.session,
+            backend=taken.id,
+            notice="fallback",
+            route=(session.original, taken.id),
+            from_model=None,
+            to_model=None,
+            reason=hop.reason,
+            text=f"switched from {left.id} to {taken.id} ({hop.reason})",
+        )
+    return structs.replace(
+        session,
+        current=taken.id,
+        current_model=choice.entry.model,
+        depth=0 if returned else session.depth + 1,
+        last_fallback_at=draft.now,
+        hops=(*session.hops, hop)[-50:],
+        notices_sent=() if returned else notices,
+        recovered_announced=False,
+    )

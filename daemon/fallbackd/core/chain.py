@@ -83,6 +83,19 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """Somebody untried is under trial: its verdict is worth waiting for."""
 
 
+def without_choice(resolved: Resolved, why: str) -> Resolved:
+    """The same with no choice: whoever was chosen is not used, and `why` says which bound it is."""
+    verdicts = tuple(
+        structs.replace(
+            one, verdict="healthy" if one.state == "healthy" else "cooldown", reason=why
+        )
+        if one.verdict == "chosen"
+        else one
+        for one in resolved.verdicts
+    )
+    return structs.replace(resolved, choice=None, verdicts=verdicts)
+
+
 def candidate_key(backend: str, model: str | None) -> str:
     return backend if model is None else f"{backend}|{model}"
 

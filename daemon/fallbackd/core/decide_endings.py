@@ -8,9 +8,7 @@ from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.ends import end, end_by_deadline, withdrawn
 from fallbackd.core.events import AttemptEnded
-from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import DAEMON_LOST_DETAIL, LOW_CONFIDENCE, Failure, Reason
-from fallbackd.core.meter import add_cost
 from fallbackd.core.offline import own_trouble
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.recovery import counted, tell_return
@@ -24,6 +22,7 @@ from fallbackd.core.resumption import own_failure, resume_at
 from fallbackd.core.retry_budget import backoff_s, may_retry, shown
 from fallbackd.core.rotation import first_throttle
 from fallbackd.core.scopes import find_backend
+from fallbackd.core.sessions import charged
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
 from fallbackd.core.stopping import stop_below
 from fallbackd.core.waits import give_up, has_alternative, is_worth_waiting, stated_until
@@ -69,10 +68,12 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         gone=event.gone,
     )
     delegation = structs.replace(
-        delegation, usage=_added(delegation.usage, event.usage), last_activity_at=now
+        delegation, usage=delegation.usage + event.usage, last_activity_at=now
     )
     attempt = delegation.attempts[-1]
-    draft.count_usage(attempt.backend, event.usage)
+    session = charged(draft, session, attempt.backend, event.usage) or session
+    if session != current.session:
+        draft.put_session(session)
     draft.count_end(attempt.backend, state)
     draft.note(
         "attempt.ended",
@@ -122,14 +123,6 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
     _failed(draft, delegation, session, attempt, failure, backend, luck=event.luck)
 
 
-def _added(left: Usage, right: Usage) -> Usage:
-    return Usage(
-        input_tokens=left.input_tokens + right.input_tokens,
-        output_tokens=left.output_tokens + right.output_tokens,
-        cost_usd=add_cost(left.cost_usd, right.cost_usd),
-    )
-
-
 def _unproven_end(draft: Draft, delegation: Delegation, session: Session, attempt: Attempt) -> None:
     """Two agents in one tree are worse than no answer: without the proof nothing follows."""
     draft.release(attempt)
@@ -160,7 +153,6 @@ def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: 
         answered_model=attempt.model,
         depth=0 if returned else session.depth,
         notices_sent=() if returned else _still_away(session, attempt.backend),
-        usage=_periods(session, attempt, delegation.usage),
     )
     estimate_s = delegation.metadata.get("estimate_s")
     if isinstance(estimate_s, int | float) and not isinstance(estimate_s, bool) and estimate_s > 0:
@@ -174,13 +166,6 @@ def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: 
 def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
     """The marks of notices without those of falls from the backend that is back."""
     return tuple(pair for pair in session.notices_sent if pair.rpartition(">")[0] != answered_by)
-
-
-def _periods(session: Session, attempt: Attempt, usage: Usage) -> tuple[tuple[str, Usage], ...]:
-    """Usage of the session by backend, in the order of first use."""
-    found = dict(session.usage)
-    found[attempt.backend] = _added(found.get(attempt.backend, Usage()), usage)
-    return tuple(found.items())
 
 
 def _failed(

@@ -17,15 +17,16 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from fallbackd.core.chain import Choice, Request, candidate_key
+from fallbackd.core.callers import give_back
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import RescueAdvanced, TurnFailed
+from fallbackd.core.failover import Tried
 from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.going_on import Following, asked, denied, ended_by, follow, marked
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId
 from fallbackd.core.offline import own_trouble
-from fallbackd.core.policy import Backend, Policy, Role
 from fallbackd.core.rescue import Rescue, Turn
-from fallbackd.core.scopes import context_of, find_backend
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Hop, Session
 from fallbackd.core.suggest import duration
 from fallbackd.core.turns import (
@@ -33,7 +34,6 @@ from fallbackd.core.turns import (
     candidates_of,
     chosen_by_user,
     closed,
-    give_back,
     lease,
     model_at_server,
     moved,
@@ -53,6 +53,9 @@ LONGEST_S = 600.0
 BEFORE_ALL = 0.0
 """A failure of so early an attempt is no news: it may state a time, and counts for nothing."""
 
+NOT_COVERED = frozenset({"task", "poison", "format_error", "fallback_on", "max_attempts"})
+"""Bounds that leave a turn to its user: another model would not help, or must not be tried."""
+
 Ruling = Literal[
     "rescue",
     "late",
@@ -62,6 +65,7 @@ Ruling = Literal[
     "no_chain",
     "exhausted",
     "depth",
+    "outage",
     "partial",
     "child",
     "unknown_model",
@@ -123,53 +127,58 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
     backend = find_backend(draft.policy, event.backend)
     if backend is None:
         return Ruled(ruling="unknown_model", failure=event.failure), session
-    failure = own_trouble(draft, backend, event.failure, has_route=event.has_route)
-    failure = failure or event.failure
-    draft.mark(
-        failure,
-        backend,
-        model=backend.model,
-        credential=None,
-        started_at=BEFORE_ALL if turn.is_marked else turn.began_at,
-        luck=event.luck,
+    role = role_of(draft.policy, event.role)
+    failover = turn.failover or asked(
+        draft,
+        candidates_of(draft, event.backend, event.role, session),
+        role,
+        session,
+        at_server=True,
     )
-    turn = structs.replace(turn, is_marked=True)
-    session = structs.replace(session, turn=turn)
+    failure = own_trouble(
+        draft, backend, event.failure, has_route=event.has_route, marks=failover.marks
+    )
+    failure = failure or event.failure
+    if turn.is_marked:  # once more about the same call
+        failover = structs.replace(failover, tried=failover.tried[:-1])
+    tried = Tried(backend=event.backend, model=backend.model).failed_with(failure)
+    failover, halt = ended_by(draft, failover, tried)
+    if halt is None:
+        started_at = BEFORE_ALL if turn.is_marked else turn.began_at
+        failover = marked(draft, failover, failure, started_at=started_at, luck=event.luck)
+    turn = structs.replace(turn, is_marked=True, failover=failover)
     if turn.lease is not None:
         give_back(draft, turn.lease)
         turn = structs.replace(turn, lease=None)
-        session = structs.replace(session, turn=turn)
-    role = role_of(draft.policy, event.role)
+    session = structs.replace(session, turn=turn)
 
     def no(ruling: Ruling, text: str = "") -> tuple[Ruled, Session]:
         return Ruled(ruling=ruling, failure=failure, text=text), session
 
     if not draft.policy.rescues or (role is not None and not role.enabled):
         return no("switched_off")
-    if not _is_covered(failure, role, turn):
-        if failure.shrink_input:
-            session = _told_too_large(draft, event, failure, session)
-        return no("not_covered", f"{failure.reason.value} does not lead to another model")
+    following = None if halt is not None else follow(draft, failover, may_try=True)
+    if following is not None:
+        halt = following.halt
+        denied(draft, following)
+    if halt is not None and halt.bound in NOT_COVERED:
+        return no("not_covered", halt.why)
     if event.is_child:
         return _child(draft, event, failure, session)
-    candidates = candidates_of(draft, event.backend, event.role, session)
-    if len(candidates) < 2:
+    if len(failover.candidates) < 2:
         return no("no_chain", f"no chain is configured for agent {event.role or 'unknown'}")
-    bound = draft.policy.defaults.max_fallback_depth
-    if role is not None and role.max_fallback_depth is not None:
-        bound = role.max_fallback_depth
-    if turn.hops >= bound:
+    if halt is not None and halt.bound in ("max_fallback_depth", "on_outage"):
         session = told(
             draft,
             session,
-            f"depth:{turn.message}",
+            f"{halt.bound}:{turn.message}",
             "outage",
             route=(event.backend, ""),
             reason=failure.reason.value,
-            text=f"{model_words(event.backend)} failed ({failure.reason.value}) after {turn.hops}"
-            f" changes of the model, which is the bound; the message stays as it is",
+            text=f"{model_words(event.backend)} failed ({failure.reason.value}): {halt.why}; the"
+            " message stays as it is",
         )
-        return no("depth")
+        return no("depth" if halt.bound == "max_fallback_depth" else "outage", halt.why)
     on_partial = draft.policy.defaults.on_partial
     if event.wrote and not event.compacts and on_partial != "continue":
         session = told(
@@ -184,14 +193,14 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
             " or undo the message",
         )
         return no("partial")
-    choice, retry_at = _next(draft, event, failure, turn, session)
-    if choice is None:
+    if following is None or following.resolved.choice is None:
+        retry_at = None if following is None else following.resolved.retry_at
         if failure.shrink_input:
             session = _told_too_large(draft, event, failure, session)
         else:
             session = told_outage(draft, session, event.backend, failure.reason.value, retry_at)
         return no("exhausted")
-    rescue = _rescue(draft, event, failure, choice, on_lease=_lease_name(event))
+    rescue = _rescue(draft, event, failure, following, on_lease=_lease_name(event))
     session = structs.replace(session, rescue=rescue)
     return Ruled(ruling="rescue", failure=failure, rescue=rescue), session
 
@@ -228,16 +237,6 @@ def _child(
     return Ruled(ruling="child", failure=failure, stops=stops, text=text), session
 
 
-def _is_covered(failure: Failure, role: Role | None, turn: Turn) -> bool:
-    wanted = None if role is None else role.fallback_on
-    if not (failure.hop or failure.shrink_input):
-        return False
-    if wanted is not None and failure.reason not in wanted:
-        return False
-    # What no provider could read is asked of one other provider only.
-    return not (failure.reason is Reason.FORMAT_ERROR and turn.last_reason == failure.reason)
-
-
 def _told_too_large(draft: Draft, event: TurnFailed, failure: Failure, session: Session) -> Session:
     what = "The conversation" if event.compacts else "The message"
     return told(
@@ -253,40 +252,15 @@ def _told_too_large(draft: Draft, event: TurnFailed, failure: Failure, session: 
     )
 
 
-def _next(
-    draft: Draft, event: TurnFailed, failure: Failure, turn: Turn, session: Session
-) -> tuple[Choice | None, float | None]:
-    candidates = candidates_of(draft, event.backend, event.role, session)
-    backend = find_backend(draft.policy, event.backend)
-    provider = None if backend is None else backend.provider or backend.id
-    left = {event.backend, *turn.tried}
-    tried = {candidate_key(one, None) for one in left}
-    tried.update(candidate_key(one.backend, one.model) for one in candidates if one.backend in left)
-    resolved = draft.resolve(
-        candidates,
-        Request(
-            at_server=True,
-            tried=frozenset(tried),
-            not_provider=provider if failure.reason is Reason.FORMAT_ERROR else None,
-            local_only=failure.reason is Reason.LOCAL_NETWORK,
-            larger_than=_context(draft.policy, backend) if failure.shrink_input else None,
-        ),
-    )
-    return resolved.choice, resolved.retry_at
-
-
-def _context(policy: Policy, backend: Backend | None) -> int:
-    """In tokens; where it is not known, every known one counts as larger."""
-    return 0 if backend is None else context_of(policy, backend, backend.model) or 0
-
-
 def _lease_name(event: TurnFailed) -> AttemptId:
     return AttemptId(f"{LEASE_PREFIX}{event.rescue}")
 
 
 def _rescue(
-    draft: Draft, event: TurnFailed, failure: Failure, choice: Choice, *, on_lease: AttemptId
+    draft: Draft, event: TurnFailed, failure: Failure, following: Following, *, on_lease: AttemptId
 ) -> Rescue:
+    choice = following.resolved.choice
+    assert choice is not None
     model = model_at_server(choice.entry, choice.backend)
     assert model is not None, "only what a server has is a candidate"
     return Rescue(
@@ -305,6 +279,7 @@ def _rescue(
         lease=lease(draft, choice, on_lease),
         compacts=event.compacts,
         continues=event.continues,
+        failover=following.failover,
     )
 
 
@@ -382,8 +357,6 @@ def _cure(rescue: Rescue) -> str:
 
 def _done(draft: Draft, session: Session, rescue: Rescue, message: str) -> Session:
     """The next model has the message: a turn of its own, that continues the same work."""
-    old = session.turn
-    hops, tried = (0, ()) if old is None else (old.hops, old.tried)
     session = closed(draft, structs.replace(session, rescue=None))
     session = moved(
         draft,
@@ -401,10 +374,8 @@ def _done(draft: Draft, session: Session, rescue: Rescue, message: str) -> Sessi
         message=message,
         backend=rescue.to,
         began_at=draft.now,
-        hops=hops + 1,
-        tried=(*tried, rescue.left),
         lease=rescue.lease,
-        last_reason=rescue.reason,
         compacts=rescue.compacts,
+        failover=rescue.failover,
     )
     return structs.replace(session, turn=turn)

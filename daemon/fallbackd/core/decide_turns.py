@@ -2,17 +2,19 @@
 
 from msgspec import Struct, structs
 
-from fallbackd.core.chain import Request
+from fallbackd.core.callers import give_back
 from fallbackd.core.decide_health import tell_recovery
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
+from fallbackd.core.going_on import asked, named
+from fallbackd.core.outages import guard
+from fallbackd.core.resolution import request_after
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Hop, Verdict
 from fallbackd.core.turns import (
     begun,
     candidates_of,
     chosen_by_user,
-    give_back,
     lease,
     model_at_server,
     moved,
@@ -114,9 +116,13 @@ def redirect_asked(draft: Draft, event: RedirectAsked) -> Redirect:
         draft.put_session(session)
         return Redirect()
     candidates = candidates_of(draft, event.backend, event.role, session)
-    own = draft.resolve(candidates[:1], Request(at_server=True))
-    stays = own.choice is not None or own.in_trial
-    resolved = own if stays else draft.resolve(candidates, Request(at_server=True))
+    failover = asked(draft, candidates, role, session, at_server=True)
+    request = request_after(draft.policy, failover)
+    resolved = draft.resolve(candidates[:1], request)
+    stays = resolved.choice is not None or resolved.in_trial
+    if not stays:
+        found = draft.resolve(candidates, request)
+        resolved, _ = guard(draft, failover, candidates, request, found)
     choice = resolved.choice
     if choice is None and not stays:
         if len(candidates) > 1:
@@ -125,7 +131,11 @@ def redirect_asked(draft: Draft, event: RedirectAsked) -> Redirect:
         draft.put_session(session)
         return Redirect(retry_at=resolved.retry_at, verdicts=resolved.verdicts)
     if choice is not None:
-        session = structs.replace(session, pending_lease=lease(draft, choice, event.lease))
+        session = structs.replace(
+            session,
+            pending_lease=lease(draft, choice, event.lease),
+            failover=named(draft, failover, choice),
+        )
     if choice is None or choice.backend.id == event.backend:
         if event.backend == session.original != session.current:
             session = returned(draft, session)

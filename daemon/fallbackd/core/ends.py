@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.chain import NEVER_BY_TIME
+from fallbackd.core.chain import NEVER_BY_TIME, without_choice
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import Answer
 from fallbackd.core.failures import Failure, Reason, make_failure
@@ -165,6 +165,7 @@ def end_exhausted(
         why = "every backend that was tried was denied permission: check the directory of the work"
     candidates = delegation.candidates if delegation.failover else delegation.candidates[:1]
     final = draft.resolve(candidates, request_of(draft, delegation, session))
+    final = without_choice(final, f"not used: {why}")
     delegation = structs.replace(delegation, verdicts=final.verdicts)
     last = delegation.attempts[-1].failure if delegation.attempts else None
     draft.tell(delegation, event, outcome=why, verdicts=final.verdicts)

@@ -295,6 +295,14 @@ class Usage(Struct, frozen=True, kw_only=True, tag="usage"):
     output_tokens: int = 0
     cost_usd: float | None = None
 
+    def __add__(self, other: "Usage") -> "Usage":
+        costs = [one.cost_usd for one in (self, other) if one.cost_usd is not None]
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=sum(costs) if costs else None,
+        )
+
 
 class Phase(Struct, frozen=True, tag="phase"):
     """A word for people about what the agent does now (`thinking`, `bash`, …)."""

@@ -65,6 +65,8 @@ class Failover(Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: int = 8
     """Calls in all, those of the same candidate included."""
     prompt_tokens: int | None = None
+    at_server: bool = False
+    """Models of a running opencode server are asked for."""
     inherited_tried: tuple[str, ...] = ()
     """Keys of candidates that were tried for the work of which this is a part."""
     tried: tuple[Tried, ...] = ()
@@ -88,6 +90,8 @@ Bound = Literal[
     "max_fallback_depth",
     "max_attempts",
     "on_outage",
+    "must_differ",
+    "consent",
     "nobody",
 ]
 

@@ -1,151 +1,213 @@
-"""Who a caller goes on with after a failure that it has reported."""
+"""
+Where a failed call leads whose caller makes the next one itself: callers that report, and turns of
+sessions of opencode servers. A delegation walks by the same bounds (`walk`).
+"""
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from fallbackd.core.callers import (
-    ReportAnswer,
-    counted_credential,
-    leased,
-    on_same_backend,
-    resolution_of,
-)
-from fallbackd.core.chain import Choice, Request, candidate_key, candidates_for, find_role
+from fallbackd.core.chain import Choice, Request, Resolved, without_choice
 from fallbackd.core.draft import Draft
-from fallbackd.core.events import Reported
+from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.outages import guard
-from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.recovery import missed_by, prefer, role_counting
+from fallbackd.core.policy import IN_SESSION_KIND, Entry, Role
+from fallbackd.core.resolution import (
+    FREE_TIERS,
+    entry_of,
+    forbidden_by,
+    halted,
+    is_form_error_twice,
+    is_poison,
+    request_after,
+)
 from fallbackd.core.role_rules import rules_for
-from fallbackd.core.state import Hop, Session
+from fallbackd.core.rotation import rotated
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.state import Session
+
+OF_THE_TASK = frozenset({Reason.TASK_FAILED, Reason.APPROVAL_REQUIRED, Reason.CANCELLED})
+"""Failures that no other candidate would cure."""
 
 
-def go_on(
-    draft: Draft,
-    event: Reported,
-    backend: Backend,
-    model: str | None,
-    session: Session | None,
-    failure: Failure,
-    *,
-    once_more: bool = False,
-    is_believed: bool = True,
-) -> ReportAnswer:
+RULES = frozenset({"on_outage", "must_differ", "consent"})
+"""Bounds that a person could lift."""
+_WHY_NONE = {
+    None: "no other candidate of the chain is available",
+    "must_differ": "every candidate that is available is of a family that must not serve it"
+    " (must_differ_from)",
+    "consent": "only candidates that bill by use are available (allow_metered)",
+}
+
+
+class Following(Struct, frozen=True, kw_only=True):
     """
-    The next candidate of the request that the failed call was made for.
+    Attributes:
+        resolved: With the choice, or with the verdicts that speak against every candidate.
+        is_same: The candidate that failed, once more or with another credential.
+    """
+
+    failover: Failover
+    resolved: Resolved
+    halt: Halt | None = None
+    is_same: bool = False
+
+    @property
+    def is_handed_back(self) -> bool:
+        """The caller does the work itself: its session stays where it was."""
+        choice = self.resolved.choice
+        return choice is not None and choice.backend.kind == IN_SESSION_KIND
+
+    @property
+    def moves(self) -> bool:
+        """Whether another candidate makes the next call."""
+        return self.halt is None and not self.is_same and not self.is_handed_back
+
+
+def asked(
+    draft: Draft,
+    candidates: tuple[Entry, ...],
+    role: Role | None,
+    session: Session | None,
+    *,
+    prompt_tokens: int | None = None,
+    allow_metered: bool = False,
+    differs_from: tuple[str, ...] | None = None,
+    at_server: bool = False,
+) -> Failover:
+    """What is asked of a chain, before anything was tried."""
+    policy = draft.policy
+    rules = rules_for(
+        policy, role, session, candidates, allow_metered=allow_metered, differs_from=differs_from
+    )
+    max_hops = policy.defaults.max_fallback_depth
+    if role is not None and role.max_fallback_depth is not None:
+        max_hops = role.max_fallback_depth
+    wanted = None if role is None else role.fallback_on
+    return Failover(
+        candidates=candidates,
+        role=rules.role,
+        creative=rules.creative,
+        on_outage=rules.on_outage,
+        allow_metered=rules.allow_metered,
+        differs_from=rules.differs_from,
+        fallback_on=None if wanted is None else tuple(sorted(wanted)),
+        max_hops=max_hops,
+        budget=policy.defaults.max_attempts,
+        prompt_tokens=prompt_tokens,
+        at_server=at_server,
+        at=draft.now,
+    )
+
+
+def ended_by(draft: Draft, failover: Failover, tried: Tried) -> tuple[Failover, Halt | None]:
+    """
+    The record with a call that has failed, and whether that is the end: a failure of the task
+    itself, or work that two candidates fail at alike. The latter withdraws the marks of the way.
+    """
+    failover = structs.replace(failover, tried=(*failover.tried, tried))
+    if tried.reason in OF_THE_TASK:
+        return failover, Halt(bound="task", why=f"{tried.reason} is of the task itself")
+    if not is_poison(failover):
+        return failover, None
+    for made in failover.marks:
+        draft.withdraw(made)
+    why = f"two candidates failed with {tried.reason}: the task is the likely cause"
+    return structs.replace(failover, marks=()), Halt(bound="poison", why=why)
+
+
+def marked(
+    draft: Draft, failover: Failover, failure: Failure, *, started_at: float | None, luck: float
+) -> Failover:
+    """Mark what the last failure is about."""
+    last = failover.tried[-1]
+    backend = find_backend(draft.policy, last.backend)
+    if backend is None:
+        return failover
+    made = draft.mark(
+        failure,
+        backend,
+        model=last.model,
+        credential=last.credential,
+        started_at=started_at,
+        luck=luck,
+    )
+    return failover if made is None else structs.replace(failover, marks=(*failover.marks, made))
+
+
+def denied(draft: Draft, following: Following) -> None:
+    """Permission that every candidate was denied is about the request: its marks are withdrawn."""
+    failover, halt = following.failover, following.halt
+    if halt is None or halt.bound in RULES:
+        return
+    if all(one.reason is Reason.PERMISSION for one in failover.tried):
+        for made in failover.marks:
+            draft.withdraw(made)
+
+
+def follow(
+    draft: Draft, failover: Failover, *, once_more: bool = False, may_try: bool
+) -> Following:
+    """
+    The candidate after the last one that was tried, or why there is none.
 
     Args:
-        once_more: The same backend may be asked alike.
-        is_believed: False: the report came too late to say anything; the session stays as it is.
+        once_more: The same candidate is asked alike.
+        may_try: A trial can be leased to the caller.
     """
-
-    def keep(session: Session | None) -> None:
-        if session is not None and is_believed:
-            draft.put_session(structs.replace(session, last_used_at=draft.now))
-
-    role = event.role or (None if session is None else session.role)
-    candidates = _candidates(draft, event, backend, session, role)
-    here = on_same_backend(draft, event, backend, failure, candidates, once_more=once_more)
-    if here is not None:
-        keep(session)
-        return ReportAnswer(
-            failure=failure, next=here, candidates=here.candidates, ignored=not is_believed
+    same = _same(draft, failover, once_more=once_more)
+    if same is not None and same.choice is not None:
+        return _following(draft, failover, same, same.choice, is_same=True)
+    candidates, halt = halted(draft.policy, failover)
+    if is_form_error_twice(failover):
+        why = "two providers reject the form of the request"
+        halt = Halt(bound="format_error", why=why)
+    request = request_after(draft.policy, failover)
+    if halt is not None:
+        seen = draft.resolve(failover.candidates, request)
+        return Following(
+            failover=failover, resolved=without_choice(seen, f"not used: {halt.why}"), halt=halt
         )
-    known = None if role is None else find_role(draft.policy, role)
-    wanted = None if known is None else known.fallback_on
-    may_hop = failure.hop and (wanted is None or failure.reason in wanted)
-    if not (may_hop or failure.shrink_input):
-        keep(session)
-        return ReportAnswer(failure=failure, ignored=not is_believed)
-    rules = rules_for(
-        draft.policy,
-        known,
-        session,
-        candidates,
-        allow_metered=event.allow_metered,
-        differs_from=event.differs_from,
-    )
-    request = Request(
-        tried=frozenset({candidate_key(backend.id, None), candidate_key(backend.id, event.model)}),
-        prompt_tokens=event.prompt_tokens,
-        larger_than=backend.context_tokens if failure.shrink_input else None,
-        local_only=failure.reason is Reason.LOCAL_NETWORK,
-        limits=rules.limits,
-    )
-    counting = role_counting(draft.policy, role)
-    if counting is not None and session is not None:
-        session = missed_by(draft, counting, candidates, session, backend=backend.id, model=model)
-        request = prefer(draft, counting, candidates, session, request)
-    resolved, _ = guard(draft, rules, candidates, request, draft.resolve(candidates, request))
-    following = None
-    if resolved.choice is not None:
-        following = resolution_of(candidates, resolved)
-        following = leased(draft, following, resolved.choice, event.next_lease, owner=event.owner)
-        draft.count_credential(resolved.choice.backend.id, counted_credential(resolved.choice))
-        if session is not None and is_believed:
-            session = _moved(draft, session, backend, resolved.choice, failure)
-    keep(session)
-    return ReportAnswer(
-        failure=failure,
-        next=following,
-        candidates=resolved.verdicts,
-        retry_at=resolved.retry_at,
-        ignored=not is_believed,
-    )
+    resolved, out = guard(draft, failover, candidates, request, draft.resolve(candidates, request))
+    if out is not None:
+        why = f"{out.text}, and the role does not go elsewhere then (on_outage)"
+        halt = Halt(bound="on_outage", why=why)
+        return Following(failover=failover, resolved=resolved, halt=halt)
+    if resolved.choice is None and may_try and failover.on_outage == "fallback":
+        resolved = draft.resolve(candidates, structs.replace(request, last_resort=True))
+    if resolved.choice is None:
+        rule = forbidden_by(draft, candidates, request)
+        halt = Halt(bound=rule or "nobody", why=_WHY_NONE[rule])
+        return Following(failover=failover, resolved=resolved, halt=halt)
+    return _following(draft, failover, resolved, resolved.choice)
 
 
-def _candidates(
-    draft: Draft, event: Reported, backend: Backend, session: Session | None, role: str | None
-) -> tuple[Entry, ...]:
-    """Those of the `resolve` before, as far as the caller says again what it asked for."""
-    is_named = event.role is not None or bool(event.chain)
-    first = None if role or event.chain else backend.id
-    found = candidates_for(
-        draft.policy, backend=first, role=role, chain=event.chain, session=session
-    )
-    if is_named and all(one.backend != backend.id for one in found):
-        # It was asked for by its name, before those of the chain.
-        return candidates_for(
-            draft.policy, backend=backend.id, role=role, chain=event.chain, session=session
-        )
-    return found
+def _same(draft: Draft, failover: Failover, *, once_more: bool) -> Resolved | None:
+    if not once_more:
+        return rotated(draft, failover)
+    last = failover.tried[-1]
+    backend = find_backend(draft.policy, last.backend)
+    if backend is None:
+        return None
+    entry = entry_of(failover.candidates, last, backend)
+    request = Request(prompt_tokens=failover.prompt_tokens, credential=last.credential)
+    return draft.resolve((entry,), request)
 
 
-def _moved(
-    draft: Draft, session: Session, left: Backend, choice: Choice, failure: Failure
-) -> Session:
-    taken = choice.backend
-    hop = Hop(
-        at=draft.now,
-        from_backend=left.id,
-        to_backend=taken.id,
-        trigger="reactive",
-        reason=failure.reason.value,
-        evidence=failure.evidence,
-    )
-    returned = taken.id == session.original
-    pair = f"{session.original}>{taken.id}"
-    notices = session.notices_sent
-    if not returned and pair not in notices:
-        notices = (*notices, pair)
-        draft.note(
-            "session.notice",
-            session=session.session,
-            backend=taken.id,
-            notice="fallback",
-            route=(session.original, taken.id),
-            from_model=None,
-            to_model=None,
-            reason=hop.reason,
-            text=f"switched from {left.id} to {taken.id} ({hop.reason})",
-        )
+def _following(
+    draft: Draft, failover: Failover, resolved: Resolved, choice: Choice, *, is_same: bool = False
+) -> Following:
+    counts = not is_same and choice.entry.tier not in FREE_TIERS
+    after = named(draft, failover, choice)
+    after = structs.replace(after, hops=failover.hops + int(counts))
+    return Following(failover=after, resolved=resolved, is_same=is_same)
+
+
+def named(draft: Draft, failover: Failover, choice: Choice) -> Failover:
+    """The candidate that makes the next call."""
     return structs.replace(
-        session,
-        current=taken.id,
-        current_model=choice.entry.model,
-        depth=0 if returned else session.depth + 1,
-        last_fallback_at=draft.now,
-        hops=(*session.hops, hop)[-50:],
-        notices_sent=() if returned else notices,
-        recovered_announced=False,
+        failover,
+        backend=choice.backend.id,
+        model=choice.model,
+        credential=choice.credential,
+        at=draft.now,
     )

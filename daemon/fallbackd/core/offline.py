@@ -8,6 +8,7 @@ a default route. Hosts on this machine say nothing about it.
 from msgspec import structs
 
 from fallbackd.core.draft import Draft
+from fallbackd.core.failover import MadeMark
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health import Outage
 from fallbackd.core.ids import BackendId, ScopeId
@@ -19,12 +20,20 @@ _LOOPBACK_WORDS = ("127.0.0.1", "localhost", "[::1]", "::1:")
 
 
 def own_trouble(
-    draft: Draft, backend: Backend | None, failure: Failure, *, has_route: bool
+    draft: Draft,
+    backend: Backend | None,
+    failure: Failure,
+    *,
+    has_route: bool,
+    marks: tuple[MadeMark, ...] = (),
 ) -> Failure | None:
     """
     What a `network` failure is when it is this machine's own; None: it is the provider's.
 
     Marks of the same moment are withdrawn: they were about the same trouble.
+
+    Args:
+        marks: Made on the way by the caller's own request; those of delegations are on record.
     """
     if failure.reason is not Reason.NETWORK or backend is None or backend.is_local:
         return None
@@ -35,7 +44,7 @@ def own_trouble(
         return None
     for scope, outage in others.items():
         record = draft.health[scope]
-        before = _before(draft, scope, outage)
+        before = _before(draft, scope, outage, marks)
         draft.put_health(structs.replace(record, outage=before, trial=None))
     why = "this machine has no default route"
     if has_route:
@@ -92,10 +101,12 @@ def _answers(draft: Draft) -> bool:
     return False
 
 
-def _before(draft: Draft, scope: ScopeId, outage: Outage) -> Outage | None:
-    """What a scope had before a mark, where the delegation that made it is not ended."""
-    for delegation in draft.snapshot.active.values():
-        for made in delegation.marks:
-            if made.scope == scope and made.since_at == outage.since_at:
-                return made.before
+def _before(
+    draft: Draft, scope: ScopeId, outage: Outage, own: tuple[MadeMark, ...]
+) -> Outage | None:
+    """What a scope had before a mark, where the work that made it has not ended."""
+    others = (made for one in draft.snapshot.active.values() for made in one.marks)
+    for made in (*own, *others):
+        if made.scope == scope and made.since_at == outage.since_at:
+            return made.before
     return None

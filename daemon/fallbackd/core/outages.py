@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
-from fallbackd.core.chain import Request, Resolved
+from fallbackd.core.chain import Request, Resolved, without_choice
 from fallbackd.core.draft import Draft
 from fallbackd.core.failures import Reason
 from fallbackd.core.families import family_of
@@ -80,7 +80,7 @@ def guard(
             is_out, trial_at = service_of(draft, verdict)
             if is_out:
                 return _at_outage(
-                    draft, candidates, request, resolved, number=number, trial_at=trial_at
+                    draft, ruled, candidates, request, resolved, number=number, trial_at=trial_at
                 )
         if is_chosen:
             break
@@ -92,11 +92,16 @@ def guard(
         text=f"{first.backend} cannot be used now ({first.reason or first.verdict}), and nobody "
         f"else writes in the place of {ruled.role or 'a creative role'}",
     )
-    return structs.replace(resolved, choice=None), found
+    return without_choice(resolved, _why(found, ruled)), found
+
+
+def _why(out: Out, ruled: Ruled) -> str:
+    return f'not used: {out.text} (on_outage = "{ruled.on_outage}")'
 
 
 def _at_outage(
     draft: Draft,
+    ruled: Ruled,
     candidates: tuple[Entry, ...],
     request: Request,
     resolved: Resolved,
@@ -123,7 +128,7 @@ def _at_outage(
         in_trial=verdict.verdict == "in_trial",
         trial_at=trial_at,
     )
-    return structs.replace(resolved, choice=None), out
+    return without_choice(resolved, _why(out, ruled)), out
 
 
 def service_of(draft: Draft, verdict: Verdict) -> tuple[bool, float | None]:

@@ -5,6 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from fallbackd.core.exchange import Usage
+from fallbackd.core.failover import Failover
 from fallbackd.core.ids import AttemptId, BackendId
 
 
@@ -15,17 +16,14 @@ class Turn(Struct, frozen=True, kw_only=True):
     """Id of the user's message."""
     backend: BackendId
     began_at: float
-    hops: int = 0
-    """Made for what the user wrote, over all models that it was sent to."""
-    tried: tuple[BackendId, ...] = ()
+    failover: Failover | None = None
+    """Of what the user wrote, over all models that it was sent to."""
     running: bool = True
     answered: bool = False
     is_marked: bool = False
     """Its model was marked for it: what still comes is the same failure."""
     lease: AttemptId | None = None
     """Of the trial that this turn is."""
-    last_reason: str | None = None
-    """Why the model before this one failed."""
     compacts: bool = False
     """The message asks for a compaction of the session, not for an answer."""
 
@@ -61,6 +59,8 @@ class Rescue(Struct, frozen=True, kw_only=True):
     """A compaction failed: it is repeated, and no turn is touched."""
     continues: bool = False
     """A compaction that the server began by itself: the model goes on working behind it."""
+    failover: Failover | None = None
+    """With the move to `to`."""
 
 
 class Period(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,7 @@
 """What a chain is asked for after some of its candidates were tried, and what ends that."""
 
+from typing import Literal
+
 from msgspec import structs
 
 from fallbackd.core.chain import Request, candidate_key, find_role, sameness
@@ -8,7 +10,7 @@ from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import LOW_CONFIDENCE, Reason
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
 from fallbackd.core.recovery import prefer, role_counting
-from fallbackd.core.scopes import find_backend, model_of
+from fallbackd.core.scopes import context_of, find_backend, model_of
 from fallbackd.core.state import Attempt, Delegation, Session
 from fallbackd.core.tiers import ONCE, Limits
 
@@ -97,8 +99,8 @@ def request_after(policy: Policy, failover: Failover) -> Request:
             continue
         if not one.shrink_input:  # the same model may have more room elsewhere
             failed.add(sameness(backend, one.model, one.credential))
-        if one.shrink_input and backend.context_tokens is not None:
-            larger_than = max(larger_than or 0, backend.context_tokens)
+        if one.shrink_input and (size := context_of(policy, backend, one.model)) is not None:
+            larger_than = max(larger_than or 0, size)
         if one.reason is Reason.FORMAT_ERROR:
             not_provider = backend.provider or backend.id
     return Request(
@@ -108,6 +110,7 @@ def request_after(policy: Policy, failover: Failover) -> Request:
         larger_than=larger_than,
         not_provider=not_provider,
         local_only=bool(failover.tried) and failover.tried[-1].reason is Reason.LOCAL_NETWORK,
+        at_server=failover.at_server,
         limits=limits_of(failover),
     )
 
@@ -216,3 +219,22 @@ def is_form_error_twice(failover: Failover) -> bool:
     return failover.tried[-1].reason is Reason.FORMAT_ERROR and any(
         one.reason is Reason.FORMAT_ERROR for one in failover.tried[:-1]
     )
+
+
+def forbidden_by(
+    draft: Draft, candidates: tuple[Entry, ...], request: Request
+) -> Literal["must_differ", "consent"] | None:
+    """The rule of the role or of the request but for which a candidate would be usable."""
+    limits = request.limits
+    paid = structs.replace(limits, allow_metered=True)
+    alike = structs.replace(limits, differs_from=frozenset())
+    free = structs.replace(paid, differs_from=frozenset())
+
+    def helps(other: Limits) -> bool:
+        return draft.resolve(candidates, structs.replace(request, limits=other)).choice is not None
+
+    if limits.differs_from and helps(alike):
+        return "must_differ"
+    if not limits.allow_metered and helps(paid):
+        return "consent"
+    return "must_differ" if limits.differs_from and helps(free) else None

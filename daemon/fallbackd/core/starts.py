@@ -16,6 +16,7 @@ from fallbackd.core.resolution import reactive_hops
 from fallbackd.core.resumption import resumed_conversation
 from fallbackd.core.retry_budget import shown
 from fallbackd.core.scopes import backend_scope
+from fallbackd.core.sessions import on_candidate
 from fallbackd.core.state import Attempt, Delegation, HandedBack, Hop, Session
 
 _REASON_WORDS = frozenset(reason.value for reason in Reason)
@@ -71,6 +72,8 @@ def start(
     if hop is not None:
         delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
         session = _fallen(draft, delegation, session, hop)
+    else:
+        session = on_candidate(session, choice)
     before = delegation.attempts
     delegation = structs.replace(
         delegation,

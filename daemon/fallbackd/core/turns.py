@@ -8,7 +8,7 @@ session's original; one that a rescue or a redirect chose does not.
 from msgspec import structs
 
 from fallbackd.core import health as machine
-from fallbackd.core.callers import LEASE_S
+from fallbackd.core.callers import LEASE_S, give_back
 from fallbackd.core.chain import Choice, candidates_for, find_role
 from fallbackd.core.draft import Draft
 from fallbackd.core.exchange import Usage
@@ -133,12 +133,19 @@ def begun(draft: Draft, session: Session, message: str, backend: BackendId) -> S
         return session
     if turn is not None:
         session = closed(draft, session)
+    failover = session.failover  # of the redirect before it
+    is_of_it = failover is not None and failover.backend == backend
     return structs.replace(
         session,
         turn=Turn(
-            message=message, backend=backend, began_at=draft.now, lease=session.pending_lease
+            message=message,
+            backend=backend,
+            began_at=draft.now,
+            lease=session.pending_lease,
+            failover=failover if is_of_it else None,
         ),
         pending_lease=None,
+        failover=None,
         last_used_at=draft.now,
     )
 
@@ -164,14 +171,6 @@ def lease(draft: Draft, choice: Choice, name: AttemptId | None) -> AttemptId | N
             machine.lease(draft.health[scope], name, now=draft.now, expires_at=expires_at)
         )
     return name
-
-
-def give_back(draft: Draft, name: AttemptId) -> None:
-    held = [one for one in draft.health.values() if one.trial and one.trial.attempt == name]
-    for record in held:
-        draft.put_health(machine.release(record, name))
-    if held:
-        draft.wake_waiting()
 
 
 def moved(draft: Draft, session: Session, hop: Hop) -> Session:
@@ -261,18 +260,9 @@ def with_usage(session: Session, backend: BackendId, usage: Usage, *, at: float)
     on, up to the first one of the next period.
     """
     spent = dict(session.usage)
-    spent[backend] = _sum(spent.get(backend, Usage()), usage)
+    spent[backend] = spent.get(backend, Usage()) + usage
     periods = list(session.periods) or [Period(backend=backend, from_at=at)]
     place = max((n for n, one in enumerate(periods) if one.from_at <= at), default=0)
     one = periods[place]
-    periods[place] = structs.replace(one, usage=_sum(one.usage, usage))
+    periods[place] = structs.replace(one, usage=one.usage + usage)
     return structs.replace(session, usage=tuple(spent.items()), periods=tuple(periods))
-
-
-def _sum(left: Usage, right: Usage) -> Usage:
-    costs = [one.cost_usd for one in (left, right) if one.cost_usd is not None]
-    return Usage(
-        input_tokens=left.input_tokens + right.input_tokens,
-        output_tokens=left.output_tokens + right.output_tokens,
-        cost_usd=sum(costs) if costs else None,
-    )

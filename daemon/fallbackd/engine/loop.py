@@ -22,6 +22,7 @@ from fallbackd.core.events import (
     SessionEnded,
 )
 from fallbackd.core.exchange import Evidence, Usage
+from fallbackd.core.failover import Failover
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry
@@ -305,6 +306,7 @@ class Engine(Performer):
         started_at: float | None = None,
         evidence: Evidence | None = None,
         usage: Usage | None = None,
+        failover: Failover | None = None,
         next_lease: bool = False,
         owner: str | None = None,
         role: str | None = None,
@@ -332,6 +334,7 @@ class Engine(Performer):
                 or failure.reason is not Reason.NETWORK
                 or self.world.has_route(),
                 usage=usage or Usage(),
+                failover=failover,
                 next_lease=self._minted_lease() if next_lease else None,
                 owner=owner,
                 role=role,

@@ -24,6 +24,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--credential", metavar="C", help="label of the credential")
     parser.add_argument("--attempt", metavar="A")
     parser.add_argument("--lease", metavar="L", help="the lease that `resolve` gave")
+    parser.add_argument("--turn", metavar="T", help="the `turn` that `resolve` or `report` gave")
     parser.add_argument(
         "--next-lease", action="store_true", help="take a lease for what comes next"
     )
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         "credential": args.credential,
         "attempt": args.attempt,
         "lease": args.lease,
+        "turn": args.turn,
         "next_lease": args.next_lease or None,
         "started_at": args.started_at,
         "evidence": found_evidence or None,
@@ -69,4 +71,6 @@ def _view(found: dict[str, Json], style: Style) -> str:
         if isinstance(lease, dict):
             words.append(f"lease {lease.get('id')}, generation {lease.get('generation')}")
         parts.append(f"go on with {', '.join(words)}")
+    elif found.get("why"):
+        parts.append(f"no other candidate: {one_line(found['why'])}")
     return "\n".join(parts) or "taken"

@@ -6,7 +6,15 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from fallbackd_client.wire.aliases import one_of
-from fallbackd_client.wire.bounds import ChainName, Instant, Name, RoleName, SessionName, Tokens
+from fallbackd_client.wire.bounds import (
+    ChainName,
+    Instant,
+    Name,
+    RoleName,
+    SessionName,
+    Tokens,
+    TurnWord,
+)
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.methods.delegate import ChainEntry
 from fallbackd_client.wire.methods.resolve import Lease
@@ -31,6 +39,9 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: Name | None = None
     lease: Name | None = None
     """The `id` of the lease that `resolve` or an earlier `report` gave."""
+    turn: TurnWord | None = None
+    """The `turn` of the answer that named this candidate: what was asked, and what failed before.
+    A caller with a session need not send it."""
     next_lease: bool = False
     """The caller will go on with `next` by itself, and reports that with its lease."""
     role: RoleName | None = None
@@ -74,6 +85,12 @@ class Result(Struct, frozen=True, kw_only=True):
     """Its place among the candidates."""
     candidates: tuple[CandidateVerdict, ...] = ()
     """Verdicts of all, after a failure."""
+    turn: str | None = None
+    """With `next`: to be sent with the report of that call."""
+    bound: str | None = None
+    """What ends it where `next` is null after a failure, such as `max_fallback_depth`."""
+    why: str | None = None
+    """The same in a sentence."""
     retry_at: float | None = None
     """Where `next` is null after a failure: the earliest return of anybody."""
     lease: Lease | UnsetType | None = UNSET

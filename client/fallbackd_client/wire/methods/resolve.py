@@ -61,6 +61,8 @@ class Result(Struct, frozen=True, kw_only=True):
     candidates: tuple[CandidateVerdict, ...] = ()
     lease: Lease | UnsetType | None = UNSET
     """Only where asked for; null where none is needed."""
+    turn: str | None = None
+    """To be sent with a `report` of this call by a caller without a session."""
     warnings: tuple[str, ...] = ()
 
 

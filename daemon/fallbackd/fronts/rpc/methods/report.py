@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fallbackd.core.callers import Resolution
 from fallbackd.core.exchange import Usage
-from fallbackd.fronts.rpc import chains, shapes
+from fallbackd.fronts.rpc import chains, shapes, turns
 from fallbackd.fronts.rpc.health_view import health_entry
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.methods.report import METHOD as METHOD
@@ -35,6 +35,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
             output_tokens=used.output_tokens,
             cost_usd=used.cost_usd,
         ),
+        failover=turns.failover_of(params.turn),
         next_lease=params.next_lease,
         owner=shapes.owner(params.owner, session.peer_pid),
         role=params.role,
@@ -57,6 +58,9 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         retry_at=answer.retry_at if following is None else None,
         lease=shapes.lease(following, asked=params.next_lease),
         ignored=answer.ignored,
+        turn=turns.word_of(answer.failover),
+        bound=None if answer.halt is None else answer.halt.bound,
+        why=None if answer.halt is None else answer.halt.why,
     )
 
 

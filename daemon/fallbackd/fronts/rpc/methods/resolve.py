@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fallbackd.fronts.rpc import chains, shapes
+from fallbackd.fronts.rpc import chains, shapes, turns
 from fallbackd.fronts.rpc.errors import RpcError
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire import codes
@@ -47,6 +47,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         candidates=candidates,
         position=found.position,
         lease=shapes.lease(found, asked=params.lease),
+        turn=turns.word_of(found.failover),
     )
 
 
