@@ -29,6 +29,7 @@ from fallbackd.core.exchange import (
 )
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.served import ServedTransport
+from fallbackd.transports.served_places import Places
 
 
 async def test_answer_is_handed_on_event_by_event_and_recorded(tmp_path: Path) -> None:
@@ -382,3 +383,49 @@ async def test_another_kind_of_call_is_a_wiring_error(tmp_path: Path) -> None:
                 directory=str(tmp_path),
                 env=dict(os.environ),
             )
+
+
+async def test_what_a_directory_needs_ends_with_its_last_prompt(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for each in (one, two):
+        each.mkdir()
+    async with serving(tmp_path) as place:
+        async with listening(await place.open(place.call("tool", cwd=one))) as first:
+            await first.arrived.wait()
+            await place.ask("say one", cwd=one)
+            await place.ask("say two", cwd=two)
+            await until(lambda: bool(place.notes("dispose")))
+            assert [each["cwd"] for each in place.notes("dispose")] == [str(two)]
+            first.running.stop(grace_s=20)
+            await first.ended.wait()
+        await until(lambda: len(place.notes("dispose")) == 2)
+        last = place.notes("dispose")[-1]
+        assert (last["cwd"], any(last["busy"])) == (str(one), False)
+        assert (await place.ask("say again", cwd=one)).text == "again"
+
+
+async def test_a_directory_is_not_entered_while_it_is_being_left() -> None:
+    release, left = anyio.Event(), []
+
+    async def dispose(cwd: str) -> None:
+        left.append(cwd)
+        await release.wait()
+
+    places, entered = Places(dispose), anyio.Event()
+
+    async def enter() -> None:
+        await places.enter("/one")
+        entered.set()
+
+    async with anyio.create_task_group() as tasks:
+        await places.enter("/one")
+        assert places.leave("/one")
+        tasks.start_soon(places.dispose, "/one")
+        await until(lambda: left == ["/one"])
+        tasks.start_soon(enter)
+        await places.enter("/two")
+        assert not entered.is_set()
+        release.set()
+        await entered.wait()
+    await places.dispose("/one")
+    assert left == ["/one"]

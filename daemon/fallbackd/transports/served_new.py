@@ -93,6 +93,8 @@ class NewPrompt(RunningPrompt):
         try:
             # A session that is made for a prompt that was stopped meanwhile stays empty.
             hit("served.settled")
+            self._is_placed = True
+            await server.places.enter(self.cwd)
             session = await self._unless_stopped(lambda: self._begin(server))
             hit("served.session")
             if session is not None:

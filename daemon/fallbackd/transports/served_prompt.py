@@ -72,6 +72,8 @@ class RunningPrompt:
         self._server: Server | None = None
         self._session: ServedSession | None = None
         self._was_posted = False
+        self._is_placed = False
+        """It counts among those that work in its directory."""
         self._tools: ToolWatch | None = None
         self._told = Told()
         self._heard: collections.deque[Event] = collections.deque()
@@ -165,6 +167,8 @@ class RunningPrompt:
                 self._server.listeners.remove(self)
                 if self._exit is not None:
                     forget_prompt(self._server.directory, self.attempt)
+                    if self._is_placed:
+                        self._server.leave_place(self.cwd)
                     self._server.release()
 
     def _course(self) -> AsyncIterator[Chunk]:

@@ -34,6 +34,7 @@ from fallbackd.ports.transport import Running, Transport
 from fallbackd.transports.served_client import CALL_LIMIT_S, CallFailed, ServerClient
 from fallbackd.transports.served_found import Found
 from fallbackd.transports.served_listeners import Listener, Listeners
+from fallbackd.transports.served_places import Places
 from fallbackd.transports.served_record import ServerRecord, noted_prompts, write_server
 
 PASSWORD_VARIABLE = "OPENCODE_SERVER_PASSWORD"
@@ -103,6 +104,7 @@ class Server:
         self._must_stop = anyio.Event()
         self._ended = anyio.Event()
         self.listeners = Listeners()
+        self.places = Places(self._dispose)
         self._tasks: TaskGroup | None = None
         self._leases = 0
         self._uses = 0
@@ -299,6 +301,19 @@ class Server:
     def release(self) -> None:
         self._leases -= 1
         self._expire_if_unused()
+
+    def leave_place(self, cwd: str) -> None:
+        """A prompt has ended; with the last one of a directory the instance there ends."""
+        is_last = self.places.leave(cwd)
+        is_kept = self.is_over or self.is_retired or self.unclaimed  # it ends soon, or may be used
+        if is_last and not is_kept and self._tasks is not None:
+            self._tasks.start_soon(self.places.dispose, cwd)
+
+    async def _dispose(self, cwd: str) -> None:
+        try:
+            await self.call("POST", "/instance/dispose", cwd=cwd)
+        except CallFailed:
+            pass  # it lives until the server ends, as it did before
 
     def join(self, listener: Listener) -> bool:
         """

@@ -51,6 +51,9 @@ class TakenUpPrompt(RunningPrompt):
         )
         self._record = record
         self._server = server
+        if server is not None:
+            self._is_placed = True
+            server.places.enter_running(self.cwd)
         self._is_alone = record.is_alone
         self._was_posted = True
         self._recorded_bytes = self._log.size_bytes

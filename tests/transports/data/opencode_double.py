@@ -232,6 +232,9 @@ def route(method: str, path: str, cwd: str, body: dict):
         case "DELETE", ["session", name]:
             note("delete", session=name)
             return 200, sessions.pop(name, None) is not None
+        case "POST", ["instance", "dispose"]:
+            note("dispose", cwd=cwd, busy=[s["busy"] for s in sessions.values() if s["cwd"] == cwd])
+            return 200, True
         case "GET", ["permission"]:
             return 200, asked
         case "GET", ["session", name, "message"]:
