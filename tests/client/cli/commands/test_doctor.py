@@ -43,7 +43,7 @@ def test_a_machine_that_is_well_ends_in_0(run_cli: RunCli) -> None:
 def test_without_a_daemon_it_says_how_to_start_one_and_ends_in_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", "--socket", str(tmp_path / "none.sock")]) == 1
+    assert main(["doctor", "--quiet", "--socket", str(tmp_path / "none.sock")]) == 1
     out = capsys.readouterr().out
     assert out.startswith("error    daemon: there is no daemon at")
     assert "\n         $ fallbackd\n" in out
