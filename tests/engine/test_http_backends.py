@@ -54,10 +54,17 @@ def answer_of(engine: Engine, found: Delegation) -> str:
 async def begun(engine: Engine, p: Provider, *, words: bytes) -> Delegation:
     """Delegate to `a`, and wait until these words of its answer are on record."""
     found = await engine.delegate(NewWork(prompt="x", backend="a"))
-    await p.called("a")
-    log = engine.world.runs_root / found.delegation / "1" / "output.log"
-    await until(lambda: log.exists() and words in log.read_bytes())
+    await said(engine, p, found, words=words)
     return found
+
+
+async def said(
+    engine: Engine, p: Provider, found: Delegation, *, words: bytes, attempt: int = 1
+) -> None:
+    """Wait until this attempt has these words of its answer on record."""
+    await p.called("a", attempt)
+    log = engine.world.runs_root / found.delegation / str(attempt) / "output.log"
+    await until(lambda: log.exists() and words in log.read_bytes())
 
 
 async def test_a_stream_is_a_sign_of_life_an_answer_and_usage(tmp_path: Path) -> None:
@@ -180,6 +187,46 @@ async def test_a_request_that_was_lost_with_its_daemon_is_made_once_more_and_mar
             assert state_of(engine, "a") == "healthy"
         assert len(p.calls("a")) == 2
         assert p.calls("b") == []
+
+
+@pytest.mark.parametrize("times", [2, 4])
+async def test_a_request_that_is_lost_again_and_again_is_made_until_it_is_answered(
+    times: int, tmp_path: Path
+) -> None:
+    async with provider() as p:
+        p.behave("a", *["hang_mid"] * times, "ok")
+        config = settings(api(p, "a"))
+        async with engine_for(tmp_path, config, store="sqlite") as engine:
+            found = await begun(engine, p, words=b"PONG-OK")
+        for number in range(2, times + 1):
+            clock = ManualClock()
+            clock.advance(100.0 * number)
+            async with engine_for(tmp_path, config, store="sqlite", clock=clock) as engine:
+                await said(engine, p, found, words=b"PONG-OK", attempt=number)
+        async with engine_for(tmp_path, config, store="sqlite", clock=clock) as engine:
+            clock.advance(100.0)
+            await engine.look_at_clock()
+            done = await ended(engine, found)
+            assert done.served_by == "a"
+            assert answer_of(engine, done) == TEXT
+            assert state_of(engine, "a") == "healthy"
+        assert len(p.calls("a")) == times + 1
+
+
+async def test_a_trial_that_is_lost_with_its_daemon_is_made_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with provider() as p:
+        p.behave("a", "hang_mid", "ok")
+        config = settings(api(p, "a"))
+        async with engine_for(tmp_path, config, store="sqlite", clock=clock) as engine:
+            await engine.mark("a", reason="overloaded", ttl_s=1.0, note=None)
+            clock.advance(2.0)
+            found = await begun(engine, p, words=b"PONG-OK")
+            assert (await engine.delegation(found.delegation)).attempts[0].trial
+        clock.advance(10.0)
+        async with engine_for(tmp_path, config, store="sqlite", clock=clock) as engine:
+            done = await ended(engine, found)
+            assert done.served_by == "a"
 
 
 async def test_an_answer_that_came_before_the_end_of_its_daemon_is_not_asked_for_again(

@@ -38,7 +38,9 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
     session = current.session
     ending = attempt.ending
     failure = event.failure
-    if failure is not None and ending is not None:
+    # Silence while no daemon was there is no limit that a backend has passed.
+    is_lost = failure is not None and failure.detail == DAEMON_LOST_DETAIL
+    if failure is not None and ending is not None and not is_lost:
         failure = ending
     if current.delegation.cancelling:
         failure = failure or ending
@@ -255,7 +257,8 @@ def _retry_at(
     luck: float,
 ) -> float | None:
     """When the same candidate is tried again by ourselves; None: it is given up."""
-    if attempt.effects != "none" or attempt.trial or backend is None:
+    is_lost = failure.detail == DAEMON_LOST_DETAIL
+    if attempt.effects != "none" or (attempt.trial and not is_lost) or backend is None:
         return None
     if len(delegation.attempts) >= delegation.budget:
         return None
@@ -283,14 +286,15 @@ def _retry_at(
         allowed = 0 if policy is None else policy.retries
         if backend.retries is not None:
             allowed = backend.retries
-        if failure.detail == DAEMON_LOST_DETAIL:
-            allowed += 1  # it was our end, not that of the backend
-        made = sum(
-            1
+        here = [
+            one.failure
             for one in delegation.attempts
             if (one.backend, one.model) == (attempt.backend, attempt.model)
-        )
-        if made > allowed:
+        ]
+        made = len(here)
+        # What ended with a daemon was our end, not that of the backend: it uses up no retry.
+        lost = [one for one in here if one is not None and one.detail == DAEMON_LOST_DETAIL]
+        if not is_lost and made - len(lost) > allowed:
             return None
         at = now + backoff_s(draft, backend, made, luck=luck)
         patience_at = attempt.patience_until_at

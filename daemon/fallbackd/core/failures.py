@@ -63,7 +63,7 @@ LOW_CONFIDENCE = frozenset({Reason.CRASH, Reason.UNKNOWN, Reason.TIMEOUT})
 
 
 DAEMON_LOST_DETAIL = "daemon_lost"
-"""Of a `crash` that was the end of the daemon: what ran inside it is asked for once more."""
+"""Of a `crash` that was the end of the daemon: what ran inside it is asked for again."""
 
 
 NO_CONVERSATION = "no_conversation"
