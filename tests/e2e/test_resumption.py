@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.e2e.scenes import HANG_S, NEXT, ROUTES, Scene, scene
+from tests.e2e.scenes import BACKENDS, HANG_S, NEXT, ROUTES, Scene, scene
 from tests.support.provider import Call
 from tests.support.provider_frames import TEXT
 
@@ -79,7 +79,7 @@ async def test_one_failure_after_a_tool_costs_nothing(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", BACKENDS)
 async def test_a_conversation_that_broke_off_is_resumed_by_the_same_agent(
     tmp_path: Path, agent: str, mode: str, table: Table
 ) -> None:
@@ -94,7 +94,7 @@ def check_resumed(s: Scene, agent: str, done: Any) -> None:
     assert done["text"] == TEXT
     assert done["hops"] == []
     first, second = done["attempts"]
-    assert first["effects"] == "possible"
+    assert first["effects"] != "none"
     assert second["resumes"] == first["attempt"]
     assert second["conversation"] == first["conversation"]
     calls = s.provider.calls(ROUTES[agent], kind="main")

@@ -17,8 +17,11 @@ from tests.support.served import (
     until,
 )
 
+from fallbackd.backends import KINDS
+from fallbackd.core.classify import classify
 from fallbackd.core.exchange import (
     CommandLine,
+    Evidence,
     GivenUp,
     HttpRequest,
     NoAnswer,
@@ -27,6 +30,7 @@ from fallbackd.core.exchange import (
     Retrying,
     ToolStarted,
 )
+from fallbackd.core.failures import NO_CONVERSATION
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.served import ServedTransport
 from fallbackd.transports.served_places import Places
@@ -58,6 +62,35 @@ async def test_second_prompt_uses_the_same_server(tmp_path: Path) -> None:
         assert len(place.notes("start")) == 1
         assert (await place.ask("say three", key="other")).text == "three"
         assert len(place.notes("start")) == 2
+
+
+async def test_a_prompt_continues_a_session_and_hears_nothing_of_what_it_held(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as place:
+        await place.ask("say one")
+        heard = await place.ask("say two", session="ses_1")
+        assert heard.text == "two"
+        missed = await place.ask("gap", session="ses_1")
+        assert missed.text == "unheard"
+        assert [each["session"] for each in place.notes("prompt")] == ["ses_1"] * 3
+        told = [
+            each["properties"].get("info", {}).get("id")
+            for each in missed.events("message.updated")
+        ]
+        assert set(told) == {"msg_u", "msg_a2"}
+
+
+async def test_a_session_that_is_not_there_is_not_continued(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        heard = await place.ask("say two", session="ses_9")
+        assert isinstance(heard.exit, ProcessExit)
+        outcome = heard.reader.outcome(heard.exit)
+        assert isinstance(outcome, Evidence)
+        failure = classify(outcome, KINDS["opencode"].rules, now=0.0)
+        assert failure is not None
+        assert failure.detail == NO_CONVERSATION
+        assert place.notes("prompt") == []
 
 
 async def test_prompts_at_the_same_time_hear_their_own_events_only(tmp_path: Path) -> None:

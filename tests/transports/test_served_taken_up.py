@@ -281,6 +281,21 @@ async def test_prompt_that_was_stopped_before_its_posting_is_proven_unsent(
         assert await place.attach() == Unsent()
 
 
+async def test_a_continued_session_keeps_what_it_held_where_a_posting_is_in_doubt(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, leaves=True) as place:
+        await place.ask("say one")
+        async with listening(await place.open(place.call("swallow", session="ses_1"))):
+            await until(lambda: bool(place.notes("swallowed")))
+    async with serving(tmp_path) as place:
+        heard = await place.taken_up(2)
+        assert heard.exit is not None
+        assert heard.exit.gone
+        assert place.notes("delete") == []
+        assert isinstance(heard.reader.outcome(heard.exit), Evidence)
+
+
 async def test_prompt_that_cannot_be_written_down_is_not_posted(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
         running = await place.open(place.call("say one"))

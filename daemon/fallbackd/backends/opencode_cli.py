@@ -23,6 +23,7 @@ from fallbackd.backends.commands import (
     merged,
     model_of,
     program,
+    resumes,
 )
 from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import EventReader
@@ -46,7 +47,7 @@ from fallbackd.core.exchange import (
     Usage,
     Work,
 )
-from fallbackd.core.failures import Reason
+from fallbackd.core.failures import NO_CONVERSATION, Reason
 
 TITLE = "fallbackd"
 """A session with a title asks no model for one."""
@@ -65,7 +66,10 @@ _PERMISSION: dict[str, dict[str, str] | None] = {
 def start(work: Work, options: Options) -> Call:
     env = {**_QUIET, **_inline_config(work)}
     model = model_of(work, options)
-    argv = ["opencode", "run", "--format", "json", "--title", TITLE, "--dir", work.cwd]
+    argv = ["opencode", "run", "--format", "json"]
+    # Without the directory of its session a run that continues one never ends.
+    argv += ["--title", TITLE] if work.resume is None else ["--session", work.resume]
+    argv += ["--dir", work.cwd]
     argv += ["--print-logs", "--log-level", "ERROR"]
     if model:
         argv += ["-m", model]
@@ -90,6 +94,7 @@ def start(work: Work, options: Options) -> Call:
             title=TITLE,
             prompt=work.prompt,
             model=model,
+            session=work.resume,
             permissions=work.permissions,
             otherwise=run,
         )
@@ -257,6 +262,12 @@ RULES = (
         codes=("configinvaliderror", "configjsonerror", "providerinitializationerror"),
     ),
     Rule(
+        id="opencode-resume",
+        reason=Reason.FORMAT_ERROR,
+        detail=NO_CONVERSATION,
+        pattern=r"^Session not found",
+    ),
+    Rule(
         id="opencode-server-error",
         reason=Reason.SERVER_ERROR,
         pattern=r"^Unexpected server error\. Check server",
@@ -271,5 +282,6 @@ KIND = BackendKind(
     rules=RULES,
     program=lambda options: program("opencode", options),
     reads_env=(_INLINE_CONFIG,),
+    resumes=resumes,
     structured=True,
 )

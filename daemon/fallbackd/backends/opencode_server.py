@@ -28,6 +28,7 @@ from msgspec import Struct, field
 
 from fallbackd.backends.opencode_errors import error_evidence, retry_evidence, wait_of
 from fallbackd.core.exchange import (
+    Conversation,
     Evidence,
     Exit,
     GivenUp,
@@ -131,10 +132,10 @@ class EventReader:
         session = _text(properties.get("sessionID"))
         if not self._session and session:
             self._session = session
+            return [Conversation(id=session), *self.feed_event(obj, at)]
         is_main = session in ("", self._session)
         match event.get("type"):
             case "fallbackd.session":
-                self._session = session
                 return []
             case "fallbackd.final":
                 return self._read_final(_fields(properties.get("message")))

@@ -140,6 +140,8 @@ class ServedPrompt(Struct, frozen=True, kw_only=True, tag="served"):
     model: str | None = None
     """`provider/model`; None: the server's default."""
     agent: str | None = None
+    session: str | None = None
+    """The one that the prompt continues; None: a new one."""
     permissions: Permissions = "workspace"
     """What the server asks leave for is granted at `full` and rejected below."""
     otherwise: CommandLine | None = None

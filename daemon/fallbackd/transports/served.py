@@ -38,8 +38,7 @@ from fallbackd.transports.served_found import Found, find_server
 from fallbackd.transports.served_new import NewPrompt
 from fallbackd.transports.served_record import forget_prompt, read_prompt
 from fallbackd.transports.served_server import Limits, Server
-from fallbackd.transports.served_session import ServedSession
-from fallbackd.transports.served_taken_up import TakenUpPrompt, was_posted
+from fallbackd.transports.served_taken_up import TakenUpPrompt, session_of, was_posted
 
 
 class ServedTransport:
@@ -113,14 +112,16 @@ class ServedTransport:
             server = next((s for s in self._all if s.directory.name == record.server), None)
         if server is not None:
             server.lease()
-            if record.phase == "posting" and await server.settled():
-                session = ServedSession(server, record.session, cwd=record.cwd)
-                if await was_posted(session) is False:
-                    await anyio.to_thread.run_sync(fence, directory)
-                    forget_prompt(server.directory, attempt)
-                    server.unclaimed.discard(attempt)
-                    server.release()
-                    return Unsent()
+            if (
+                record.phase == "posting"
+                and await server.settled()
+                and await was_posted(session_of(server, record)) is False
+            ):
+                await anyio.to_thread.run_sync(fence, directory)
+                forget_prompt(server.directory, attempt)
+                server.unclaimed.discard(attempt)
+                server.release()
+                return Unsent()
         running = TakenUpPrompt(
             record, server, attempt=attempt, directory=directory, clock=self._clock
         )

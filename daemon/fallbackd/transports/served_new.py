@@ -21,7 +21,7 @@ from fallbackd.transports.served_found import identify
 from fallbackd.transports.served_prompt import RunningPrompt
 from fallbackd.transports.served_record import PromptRecord, note_prompt, write_prompt
 from fallbackd.transports.served_server import Server
-from fallbackd.transports.served_session import ServedSession, create_session
+from fallbackd.transports.served_session import ServedSession, continue_session, create_session
 from fallbackd.transports.served_tools import watch_tools
 
 
@@ -149,10 +149,15 @@ class NewPrompt(RunningPrompt):
         self._exit = self._instead.exit
 
     async def _begin(self, server: Server) -> ServedSession:
-        """Create the session. No tool can run before this, so what runs now is not ours."""
+        """The session. No tool of the prompt can run before this: what runs now is not ours."""
         assert server.pid is not None
         self._tools = watch_tools(server.pid, self.cwd)
-        session = self._session = await create_session(server, title=self._call.title, cwd=self.cwd)
+        call = self._call
+        if call.session is None:
+            session = await create_session(server, title=call.title, cwd=self.cwd)
+        else:
+            session = await continue_session(server, call.session, cwd=self.cwd)
+        self._session = session
         self._is_alone = server.join(self)
         server.listeners.add(session.name, self)
         return session
@@ -172,6 +177,7 @@ class NewPrompt(RunningPrompt):
             server=server.directory.name,
             identity=identify(server.directory),
             session=session.name,
+            earlier=session.earlier,
             cwd=self.cwd,
             permissions=self._permissions,
             phase="posting",

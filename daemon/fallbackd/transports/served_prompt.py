@@ -115,6 +115,8 @@ class RunningPrompt:
     # --- what the server tells ------------------------------------------------------------------
 
     def hear(self, event: Event) -> None:
+        if self._session is not None and self._session.is_earlier(event):
+            return
         self._mind(event)
         if event.get("type") in HANDED_ON:
             self._heard.append(event)

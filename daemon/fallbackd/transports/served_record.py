@@ -53,6 +53,8 @@ class PromptRecord(Struct, frozen=True, kw_only=True):
     is_alone: bool = True
     before: tuple[tuple[int, int], ...] = ()
     """(pid, start) of what ran below the server when the prompt began."""
+    earlier: tuple[str, ...] = ()
+    """What its session held before this prompt: ids of messages, and of its subagents' sessions."""
     exit: Exit | None = None
 
 

@@ -27,13 +27,42 @@ async def create_session(server: Server, *, title: str, cwd: str) -> "ServedSess
     return ServedSession(server, name, cwd=cwd)
 
 
-class ServedSession:
-    """All methods raise `CallFailed`, but for those that say otherwise."""
+async def continue_session(server: Server, name: str, *, cwd: str) -> "ServedSession":
+    """For one more prompt in it. Raises `CallFailed`."""
+    whole = ServedSession(server, name, cwd=cwd)
+    earlier = [str(_id_of(each)) for each in await whole.messages()]
+    earlier += [str(each["id"]) for each in await whole.children()]
+    return ServedSession(server, name, cwd=cwd, earlier=tuple(earlier))
 
-    def __init__(self, server: Server, name: str, *, cwd: str) -> None:
+
+class ServedSession:
+    """
+    A session as far as one prompt goes: what it held before is passed over.
+
+    All methods raise `CallFailed`, but for those that say otherwise.
+    """
+
+    def __init__(
+        self, server: Server, name: str, *, cwd: str, earlier: tuple[str, ...] = ()
+    ) -> None:
+        """
+        Args:
+            earlier: Ids of messages, and of subagents' sessions.
+        """
         self.server = server
         self.name = name
+        self.earlier = earlier
         self._cwd = cwd
+        self._earlier = frozenset(earlier)
+
+    def is_earlier(self, event: Event) -> bool:
+        """Whether it tells of what the session held before."""
+        properties = event["properties"]
+        named = [properties.get("sessionID"), properties.get("messageID")]
+        for kind, field in (("info", "id"), ("part", "messageID")):
+            one = properties.get(kind)
+            named.append(one.get(field) if isinstance(one, dict) else None)
+        return any(isinstance(one, str) and one in self._earlier for one in named)
 
     async def post(self, prompt: str, *, model: str | None, agent: str | None) -> None:
         body: dict[str, Any] = {"parts": [{"type": "text", "text": prompt}]}
@@ -46,7 +75,8 @@ class ServedSession:
 
     async def messages(self, session: str = "") -> list[Any]:
         found = await self._call("GET", f"/session/{session or self.name}/message")
-        return found if isinstance(found, list) else []
+        rows = found if isinstance(found, list) else []
+        return [each for each in rows if _id_of(each) not in self._earlier]
 
     async def is_busy(self) -> bool:
         """By the list of sessions that are at work. True where it cannot be had."""
@@ -75,13 +105,7 @@ class ServedSession:
 
     async def look(self) -> Snapshot:
         statuses = await self._statuses()
-        children: list[Mapping[str, Any]] = []
-        parents = [self.name]
-        while parents and len(children) < _MAX_CHILDREN:
-            found = await self._rows(f"/session/{parents.pop(0)}/children")
-            below = [each for each in found if each.get("id")]
-            children += below
-            parents += [str(each["id"]) for each in below]
+        children = await self.children()
         names = [self.name, *(str(each["id"]) for each in children)]
         return Snapshot(
             main=self.name,
@@ -90,6 +114,17 @@ class ServedSession:
             messages={name: await self.messages(name) for name in names},
             asked=tuple([each async for each in self._asked(set(names))]),
         )
+
+    async def children(self) -> list[Mapping[str, Any]]:
+        """Sessions of its subagents at any depth, parents first."""
+        children: list[Mapping[str, Any]] = []
+        parents = [self.name]
+        while parents and len(children) < _MAX_CHILDREN:
+            found = await self._rows(f"/session/{parents.pop(0)}/children")
+            below = [each for each in found if each.get("id") and each["id"] not in self._earlier]
+            children += below
+            parents += [str(each["id"]) for each in below]
+        return children
 
     async def answer(self, event: Event, *, allow: bool) -> bool:
         """
@@ -134,3 +169,8 @@ class ServedSession:
 
     async def _call(self, method: str, path: str, *, body: Mapping[str, Any] | None = None) -> Any:
         return await self.server.call(method, path, body=body, cwd=self._cwd)
+
+
+def _id_of(message: object) -> str | None:
+    info = message.get("info") if isinstance(message, dict) else None
+    return info.get("id") if isinstance(info, dict) else None

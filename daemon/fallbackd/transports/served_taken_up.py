@@ -60,7 +60,7 @@ class TakenUpPrompt(RunningPrompt):
         self._read_bytes = 0
         self._is_behind = True
         if server is not None:
-            session = self._session = ServedSession(server, record.session, cwd=record.cwd)
+            session = self._session = session_of(server, record)
             self._is_alone = server.join(self) and record.is_alone
             server.listeners.add(session.name, self)
         if record.identity is not None:
@@ -134,6 +134,10 @@ class TakenUpPrompt(RunningPrompt):
         return ProcessExit(at=at, gone=left == [], note=note)
 
 
+def session_of(server: Server, record: PromptRecord) -> ServedSession:
+    return ServedSession(server, record.session, cwd=record.cwd, earlier=record.earlier)
+
+
 async def was_posted(session: ServedSession) -> bool | None:
     """
     Whether the server has the prompt of a daemon that died while it posted it.
@@ -143,9 +147,10 @@ async def was_posted(session: ServedSession) -> bool | None:
     try:
         if await session.messages() or await session.is_busy():
             return True
-        await session.delete()
-        if not await session.is_busy():
-            return False
+        if not session.earlier:  # else it holds more than this prompt
+            await session.delete()
+            if not await session.is_busy():
+                return False
     except CallFailed:
         pass
     session.server.stop("whether it has a prompt cannot be told")

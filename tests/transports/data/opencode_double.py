@@ -46,7 +46,9 @@ def status(session: str, kind: str, **more) -> None:
 
 
 def answer(session: str, text: str) -> None:
-    info = {"id": "msg_a", "sessionID": session, "role": "assistant", "finish": "stop"}
+    number = len(sessions[session]["messages"])
+    name = f"msg_a{number}" if number else "msg_a"
+    info = {"id": name, "sessionID": session, "role": "assistant", "finish": "stop"}
     sessions[session]["messages"].append({"info": info, "parts": [{"type": "text", "text": text}]})
     emit(session, "message.updated", info=info)
 
@@ -237,6 +239,8 @@ def route(method: str, path: str, cwd: str, body: dict):
             return 200, True
         case "GET", ["permission"]:
             return 200, asked
+        case "GET", ["session", name, "message"] if name not in sessions:
+            return 404, {"name": "NotFoundError", "data": {"message": f"Session not found: {name}"}}
         case "GET", ["session", name, "message"]:
             return 200, sessions[name]["messages"]
         case "POST", ["permission" | "question" as kind, name, reply]:
