@@ -80,10 +80,28 @@ def answers(kind: Kind, task: Task, text: str, *, takes_s: float, luck: Random) 
     return Play(tuple(lines), 0.01, writes=task == "writes")
 
 
+def talks(play: Play, thread: str) -> Play:
+    """The same run, with the name of its conversation where codex says it."""
+    named = _event({"type": "thread.started", "thread_id": thread})
+    lines = tuple((at, to, text.replace(_UNNAMED, named)) for at, to, text in play.lines)
+    return play._replace(lines=lines)
+
+
 def fails(
-    kind: Kind, condition: Condition, *, stated_s: float | None, takes_s: float, luck: Random
+    kind: Kind,
+    condition: Condition,
+    *,
+    stated_s: float | None,
+    takes_s: float,
+    luck: Random,
+    begins: bool = False,
 ) -> Play:
-    """What a program makes of a provider in trouble."""
+    """
+    What a program makes of a provider in trouble.
+
+    Args:
+        begins: The trouble comes behind its first tool, where it shows tools.
+    """
     blame = BLAME[condition]
     match condition:
         case "hanging":
@@ -100,6 +118,9 @@ def fails(
         case _:
             statement = _STATEMENTS[condition](stated_s)
     lines: list[tuple[float, str, str]] = []
+    begun: list[tuple[float, str, str]] = []
+    if kind == "codex" and begins:
+        begun = [(0.1, "stdout", _step(kind, "writes", number)) for number in range(2)]
     if kind == "codex" and luck.random() < 0.4:
         # It tries again by itself, for longer than anybody has patience.
         why = f"Reconnecting... 1/5 ({statement.codex})"
@@ -109,7 +130,7 @@ def fails(
     stream = "stderr" if kind == "text" else "stdout"
     lines.append((takes_s, stream, _fails(kind, statement)))
     lingers_s = FOREVER if kind == "jsonl" and luck.random() < 0.3 else 0.01
-    return Play(tuple(lines), lingers_s, code=code, blame=blame)
+    return Play((*begun, *lines), lingers_s, code=code, blame=blame, writes=bool(begun))
 
 
 class _Statement(NamedTuple):
@@ -162,6 +183,9 @@ def statement(condition: Condition, stated_s: float | None) -> str:
 
 def _event(event: object) -> str:
     return json.dumps(event) + "\n"
+
+
+_UNNAMED = _event({"type": "thread.started"})
 
 
 def _begins(kind: Kind) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import anyio
+from msgspec import structs
 from tests.simulation.programs import Launch, NotThere, Taken
 from tests.simulation.stage import Stage
 
@@ -182,7 +183,7 @@ class ObservedEngine(Engine):
             stage.settings,
             World(
                 transports=Transports(command=transport, http=transport, served=transport),
-                kinds=KINDS,
+                kinds=KINDS | {"codex": structs.replace(KINDS["codex"], resumes=lambda _: True)},
                 find_program=stage.find_program,
                 read_text=lambda _: None,
                 changed_at=lambda _: None,

@@ -222,11 +222,18 @@ class Laws:
             last = delegation.attempts[-2]
             self.require(last.effects == "none", f"{name} repeats {last.attempt} with its effects")
             self.require(not last.trial, f"{name} repeats the trial {last.attempt}")
+        resumed = None
+        if attempt.resumes is not None:
+            last = delegation.attempts[-2]
+            self._hold(laws.a_resumption_continues_what_the_same_agent_began, last, attempt)
+            resumed = last.conversation
         begun = any(earlier.effects != "none" for earlier in delegation.attempts[:-1])
         for effect in one.decision.effects:
             if isinstance(effect, StartAttempt) and effect.attempt == name:
                 told = effect.handoff is not None
-                self.require(told == begun, f"{name} is told what was done before it")
+                wanted = begun and attempt.resumes is None
+                self.require(told == wanted, f"{name} is told what was done before it")
+                self.require(effect.resume == resumed, f"{name} continues {effect.resume}")
         backend = find_backend(one.policy, attempt.backend)
         assert backend is not None
         for scope in scopes_of(backend, attempt.model, attempt.credential):

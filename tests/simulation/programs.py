@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 from random import Random
 
 import anyio
-from tests.simulation.agents import BLAME, FOREVER, Play, answers, fails, waits
+from tests.simulation.agents import BLAME, FOREVER, Play, answers, fails, talks, waits
 from tests.simulation.script import Member
 from tests.simulation.stage import Stage
 
 from fallbackd.core.exchange import Call, Chunk, CommandLine, Exit, NotStarted, ProcessExit
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, delegation_of
+from fallbackd.core.resumption import resumed_conversation
 from fallbackd.core.state import Delegation
 
 BLIND = frozenset({Reason.TIMEOUT, Reason.STALLED})
@@ -268,7 +269,8 @@ class Programs:
         if spell is None or spell.condition == "missing":
             text = f"answer of {attempt}"
             task = stage.task_of(delegation)
-            return answers(member.kind, task, text, takes_s=takes_s, luck=luck)
+            answered = answers(member.kind, task, text, takes_s=takes_s, luck=luck)
+            return talks(answered, self._thread(delegation, attempt, luck))
         stated_s = None
         left_s = spell.end_s - stage.elapsed()
         match spell.tells:
@@ -278,13 +280,22 @@ class Programs:
                 stated_s = 5.0
             case "too_long":
                 stated_s = left_s * 10 + 3_000_000
-        return fails(
+        failed = fails(
             member.kind,
             spell.condition,
             stated_s=stated_s,
             takes_s=luck.choice((0.2, 2.0, 8.0)),
             luck=luck,
+            # In an outage no provider answers at all.
+            begins=stage.script.outage is None and stage.task_of(delegation) == "writes",
         )
+        return talks(failed, self._thread(delegation, attempt, luck))
+
+    def _thread(self, delegation: Delegation, attempt: str, luck: Random) -> str:
+        """What the program calls its conversation."""
+        record = delegation.attempt(AttemptId(attempt))
+        resumed = None if record is None else resumed_conversation(delegation, record)
+        return f"thread of {attempt}" if resumed is None or luck.random() < 0.1 else resumed
 
     def blame_of(self, attempt: str) -> frozenset[Reason]:
         """What its backend may be marked for."""
@@ -297,6 +308,7 @@ class Programs:
                 blame |= BLIND
         name = delegation_of(AttemptId(attempt))
         record = self.stage.record_of(name).attempt(AttemptId(attempt))
-        if record is not None and record.retry_of is not None:
-            blame |= self.blame_of(record.retry_of)  # one patience with both
+        before = None if record is None else record.retry_of or record.resumes
+        if before is not None:
+            blame |= self.blame_of(before)  # one patience with both
         return blame

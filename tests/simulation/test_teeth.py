@@ -10,10 +10,20 @@ from tests.simulation.run import play, somewhere
 from fallbackd.core import decide_endings
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import AttemptEnded
+from fallbackd.core.state import Attempt, Delegation
 
 SEEDS = range(200)
 """Where the seed that has shown it before does so no more: others do."""
 _attempt_ended = decide_endings.attempt_ended
+
+
+_resume_at = decide_endings.resume_at
+
+
+def _resumes_again_and_again(
+    draft: Draft, delegation: Delegation, attempt: Attempt, *rest: Any, **more: Any
+) -> float | None:
+    return _resume_at(draft, delegation, structs.replace(attempt, resumes=None), *rest, **more)
 
 
 def _believes_every_end(draft: Draft, event: AttemptEnded) -> None:
@@ -33,6 +43,12 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
         "fallbackd.core.decide_endings.attempt_ended",
         _believes_every_end,
         "was started beside",
+    ),
+    "a conversation is resumed once": (
+        0,
+        "fallbackd.core.decide_endings.resume_at",
+        _resumes_again_and_again,
+        "a_resumption_continues",
     ),
     "poison is held against nobody": (
         4,

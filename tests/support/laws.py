@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from fallbackd.core.health import Health
 from fallbackd.core.ids import DelegationId, ScopeId
 from fallbackd.core.resolution import reactive_hops
-from fallbackd.core.state import Delegation, Session
+from fallbackd.core.resumption import PASSING
+from fallbackd.core.state import Attempt, Delegation, Session
 from fallbackd.core.workspaces import is_nested
 
 Active = Mapping[DelegationId, Delegation]
@@ -85,9 +86,23 @@ def a_walk_is_bounded(one: Delegation) -> None:
     fresh = [
         (each.backend, each.model, each.credential)
         for each in one.attempts
-        if each.retry_of is None
+        if each.retry_of is None and each.resumes is None
     ]
     assert len(fresh) == len(set(fresh)), one
+
+
+def a_resumption_continues_what_the_same_agent_began(before: Attempt, attempt: Attempt) -> None:
+    """`before` is the attempt in front of it."""
+    assert attempt.resumes == before.attempt, (before, attempt)
+    assert attempt.retry_of is None, attempt
+    agents = [(one.backend, one.model, one.credential) for one in (before, attempt)]
+    assert agents[0] == agents[1], (before, attempt)
+    assert before.resumes is None, (before, attempt)
+    assert before.conversation is not None, before
+    assert before.effects != "none", before
+    assert before.gone, before
+    assert before.failure is not None, before
+    assert before.failure.reason in PASSING, before
 
 
 def outages_make_sense(health: Iterable[Health]) -> None:
