@@ -208,7 +208,7 @@ def test_tool_is_one_step_from_its_start_to_its_end() -> None:
 @pytest.mark.parametrize(
     ("tool", "effects"),
     [("read", "none"), ("grep", "none"), ("bash", "possible"), ("mcp_x", "possible")]
-    + [(name, "seen") for name in ("edit", "write", "apply_patch")],
+    + [(name, "possible") for name in ("edit", "write", "apply_patch")],
 )
 def test_effects_of_a_tool_follow_from_its_name(tool: str, effects: str) -> None:
     state = {"status": "running", "input": {}}

@@ -94,11 +94,11 @@ def test_talking_between_identical_steps_is_no_progress() -> None:
 def test_a_tool_call_is_an_answer_and_keeps_the_worst_effect() -> None:
     watch = watched(
         (1, ToolStarted(key="r", name="read", effects="none")),
-        (2, ToolStarted(key="w", name="edit", effects="seen")),
+        (2, ToolStarted(key="w", name="edit", effects="possible")),
         (3, ToolStarted(key="b", name="bash", effects="possible")),
     )
     assert watch.answered_at == 1
-    assert watch.effects == "seen"
+    assert watch.effects == "possible"
     assert watch.phase == "bash"
     assert worse("none", "possible") == "possible"
 

@@ -19,7 +19,7 @@ program itself. In text mode it prints its errors on stdout.
 """
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
 from fallbackd.backends.lines import (
@@ -71,27 +71,25 @@ def start(work: Work, options: Options) -> Call:
     )
 
 
-_TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
-    "Read": "none",
-    "Glob": "none",
-    "Grep": "none",
-    "LS": "none",
-    "WebFetch": "none",
-    "WebSearch": "none",
-    "TodoWrite": "none",
-    "TodoRead": "none",
-    "TaskList": "none",
-    "TaskGet": "none",
-    "TaskCreate": "none",
-    "TaskUpdate": "none",
-    "ToolSearch": "none",
-    "EnterPlanMode": "none",
-    "ExitPlanMode": "none",
-    "Edit": "seen",
-    "MultiEdit": "seen",
-    "Write": "seen",
-    "NotebookEdit": "seen",
-}
+_HARMLESS_TOOLS = frozenset(
+    {
+        "Read",
+        "Glob",
+        "Grep",
+        "LS",
+        "WebFetch",
+        "WebSearch",
+        "TodoWrite",
+        "TodoRead",
+        "TaskList",
+        "TaskGet",
+        "TaskCreate",
+        "TaskUpdate",
+        "ToolSearch",
+        "EnterPlanMode",
+        "ExitPlanMode",
+    }
+)
 
 
 NO_STATUS = "no_status"
@@ -170,7 +168,7 @@ class Parser(CliParser):
                         ToolStarted(
                             key=tool_key(name, part.get("input")),
                             name=name,
-                            effects=_TOOLS.get(name, "possible"),
+                            effects="none" if name in _HARMLESS_TOOLS else "possible",
                             call=words(part.get("id")),
                         )
                     )

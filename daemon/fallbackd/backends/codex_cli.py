@@ -91,9 +91,9 @@ def _own_provider(work: Work) -> str | None:
     return name if fields(fields(config.get("model_providers")).get(name)) else None
 
 
-_TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
+_TOOLS: dict[str, Literal["none", "possible"]] = {
     "command_execution": "possible",
-    "file_change": "seen",
+    "file_change": "possible",
     "mcp_tool_call": "possible",
     "collab_tool_call": "possible",
     "web_search": "none",

@@ -14,7 +14,7 @@ success. A stream that breaks is asked for again, and its partial text comes twi
 """
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -64,21 +64,21 @@ def start(work: Work, options: Options) -> Call:
     return command_line(work, options, tuple(argv), env=env)
 
 
-_TOOLS: dict[str, Literal["none", "possible", "seen"]] = {
-    "read_file": "none",
-    "read_many_files": "none",
-    "list_directory": "none",
-    "glob": "none",
-    "search_file_content": "none",
-    "grep_search": "none",
-    "google_web_search": "none",
-    "web_fetch": "none",
-    "write_todos": "none",
-    "get_internal_docs": "none",
-    "activate_skill": "none",
-    "write_file": "seen",
-    "replace": "seen",
-}
+_HARMLESS_TOOLS = frozenset(
+    {
+        "read_file",
+        "read_many_files",
+        "list_directory",
+        "glob",
+        "search_file_content",
+        "grep_search",
+        "google_web_search",
+        "web_fetch",
+        "write_todos",
+        "get_internal_docs",
+        "activate_skill",
+    }
+)
 
 MAX_RETRY_LINES = 20
 MAX_REPORT_LINES = 60
@@ -123,7 +123,7 @@ class Parser(CliParser):
         started = ToolStarted(
             key=tool_key(name, event.get("parameters")),
             name=name,
-            effects=_TOOLS.get(name, "possible"),
+            effects="none" if name in _HARMLESS_TOOLS else "possible",
             call=words(event.get("tool_id")),
         )
         return [self.answers(), started]

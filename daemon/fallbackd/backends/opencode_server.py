@@ -49,7 +49,7 @@ from fallbackd.core.exchange import (
     Usage,
 )
 
-Effects = Literal["none", "possible", "seen"]
+Effects = Literal["none", "possible"]
 Fields = Mapping[str, object]
 
 _HARMLESS_TOOLS = frozenset(
@@ -69,7 +69,6 @@ _HARMLESS_TOOLS = frozenset(
         "skill",
     }
 )
-_WRITING_TOOLS = frozenset({"edit", "multiedit", "write", "patch", "apply_patch"})
 
 _NO_ANSWER_FINISHES = frozenset({"unknown", "error", "tool-calls"})
 """Finish reasons of a last message that is no answer, whatever text it carries."""
@@ -345,9 +344,7 @@ class EventReader:
 
 
 def tool_effects(tool: str) -> Effects:
-    if tool in _HARMLESS_TOOLS:
-        return "none"
-    return "seen" if tool in _WRITING_TOOLS else "possible"
+    return "none" if tool in _HARMLESS_TOOLS else "possible"
 
 
 def _take_info(message: _Message, info: Fields) -> None:

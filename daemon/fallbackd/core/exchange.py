@@ -275,7 +275,8 @@ class ToolStarted(Struct, frozen=True, kw_only=True, tag="tool_started"):
     key: str
     """Tool and arguments, key order ignored: equal keys are an identical step."""
     name: str
-    effects: Literal["none", "possible", "seen"] = "possible"
+    effects: Literal["none", "possible"] = "possible"
+    """A tool that writes may be refused: what was done is seen in the directory alone."""
     call: str = ""
     """The vendor's id of this call, to be found again at its end."""
 
