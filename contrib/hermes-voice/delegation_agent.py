@@ -213,7 +213,7 @@ def choose_fallback(platform: str) -> str | None:
             return None
         raise
     others = [one for one in candidates if one["backend"] != platform]
-    for verdicts in (("chosen",), ("healthy", "unproven"), ("cooldown",)):
+    for verdicts in (("chosen",), ("healthy", "unproven", "affinity"), ("cooldown",)):
         for one in others:
             if one["verdict"] in verdicts:
                 return str(one["backend"])

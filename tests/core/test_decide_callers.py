@@ -1,10 +1,23 @@
 """Playbooks: callers that make the call themselves: resolve, lease, report."""
 
+from typing import Any, Literal
+
 import pytest
-from tests.support.playbook import T0, Playbook, delegate, entry, fail, failed, policy_of, starts
+from tests.support.playbook import (
+    T0,
+    Playbook,
+    delegate,
+    entry,
+    fail,
+    failed,
+    policy_of,
+    starts,
+    succeeded,
+)
 
 from fallbackd.core.callers import ReportAnswer, Resolution
-from fallbackd.core.events import Reported, ResolveRequested
+from fallbackd.core.events import HealthMarked, Reported, ResolveRequested
+from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.policy import Backend, Entry, Role
@@ -356,3 +369,113 @@ def test_a_failure_under_a_lease_that_is_not_held_marks_nobody_and_names_the_nex
     assert play.health("a").outage is None
     session = play.session("s")
     assert (session.current, session.depth, session.ignored_reports) == ("a", 0, 1)
+
+
+# --- one rule for whom a session stays with --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "after_s", "expected"),
+    [("idle", 1, "b"), ("idle", 5, "a"), ("new_session", 5, "b"), ("new_session", 5000, "b")],
+)
+def test_a_session_stays_by_the_rule_of_its_role_whoever_asks(
+    policy: Literal["idle", "new_session"], after_s: float, expected: str
+) -> None:
+    role = Role(name="r", chain=(entry("a"), entry("b")), idle_s=2, return_policy=policy)
+    play = Playbook(policy_of("a", "b", roles={"r": role}))
+    play.when(HealthMarked(target="a", reason="rate_limit", ttl_s=10))
+    play.when(delegate("d1", session="s", role="r")).when(succeeded("d1.1"))
+    play.when(HealthMarked(target="a", ttl_s=0)).at(after_s)
+    assert resolved(play, session=S, role="r").backend == expected
+    play.then_whatever()
+    play.when(delegate("d2", session="s", role="r")).then(starts("d2.1", expected))
+
+
+def test_a_look_changes_nothing() -> None:
+    role = Role(name="r", chain=(entry("a"), entry("b")), idle_s=100)
+    play = Playbook(policy_of("a", "b", roles={"r": role}))
+    play.when(HealthMarked(target="a", reason="rate_limit", ttl_s=10))
+    play.when(delegate("d1", session="s", role="r")).when(succeeded("d1.1")).then_whatever()
+    play.when(HealthMarked(target="a", ttl_s=0)).at(99)
+    before = play.session("s")
+    assert resolved(play, session=S, role="r").backend == "b"
+    assert play.decision.changes == ()
+    assert play.session("s") == before
+    play.at(101).when(delegate("d2", session="s", role="r")).then(starts("d2.1", "a"))
+
+
+def test_who_is_passed_over_for_the_one_that_the_session_knows_is_told() -> None:
+    play = Playbook(policy_of("a", "b", roles={"r": ["a", "b"]}))
+    play.when(HealthMarked(target="a", reason="rate_limit", ttl_s=10))
+    play.when(delegate("d1", session="s", role="r")).when(succeeded("d1.1")).then_whatever()
+    play.when(HealthMarked(target="a", ttl_s=0)).at(20)
+    play.when(delegate("d2", session="s", role="r")).then(starts("d2.1", "b"))
+    first, second = play.delegation("d2").verdicts
+    assert (first.verdict, second.verdict) == ("affinity", "chosen")
+    assert first.reason == "the session stays with b, which answered it last"
+    assert play.delegation("d2").hops == ()
+
+
+# --- what calls have used --------------------------------------------------------------------
+
+
+def test_usage_is_charged_to_the_backend_of_each_call() -> None:
+    play = Playbook(ABC)
+    failing, fine = Usage(input_tokens=1000, output_tokens=50), Usage(input_tokens=7)
+    report(play, session=S, usage=failing)
+    report(play, "success", session=S, backend=BackendId("b"), usage=fine)
+    assert dict(play.session("s").usage) == {"a": failing, "b": fine}
+
+
+def test_usage_of_a_report_that_comes_too_late_is_spent_all_the_same() -> None:
+    play = Playbook(ABC)
+    resolved(play, session=S, role="r")
+    spent = Usage(input_tokens=9)
+    report(play, "success", session=S, lease=LEASE, usage=spent)
+    assert dict(play.session("s").usage) == {"a": spent}
+
+
+# --- the bounds of a chain -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.CONTENT_POLICY,
+        Reason.FORMAT_ERROR,
+        Reason.PROVIDER_POLICY,
+        Reason.CONTEXT_OVERFLOW,
+        Reason.PAYLOAD_TOO_LARGE,
+    ],
+)
+@pytest.mark.parametrize("knows", ["session", "turn", "role"])
+def test_a_failure_that_marks_nobody_ends_with_the_chain(reason: Reason, knows: str) -> None:
+    play = Playbook(policy_of("a", "b", roles={"r": ["a", "b"]}))
+    said: dict[str, Any] = {"session": S} if knows == "session" else {"role": "r"}
+    found = report(play, failure=fail(reason), **said | {"role": "r"})
+    assert found.next is not None
+    assert found.next.backend == "b"
+    again = {"failover": found.failover} if knows == "turn" else {}
+    found = report(play.at(1), backend=BackendId("b"), failure=fail(reason, at=1), **said | again)
+    assert found.next is None
+    assert found.halt is not None
+    assert play.memory.mirror.health == {}
+
+
+def test_the_maximum_of_hops_holds_for_reports_and_is_named() -> None:
+    names = [f"b{number}" for number in range(6)]
+    play = Playbook(policy_of(*names, roles={"r": names}))
+    resolved(play, session=S, role="r", lease=LEASE)
+    for number, name in enumerate(names[:4]):
+        found = report(
+            play.at(number), session=S, backend=BackendId(name), failure=fail(Reason.AUTH)
+        )
+    assert found.next is None
+    assert found.halt is not None
+    assert (found.halt.bound, "max_fallback_depth" in found.halt.why) == (
+        "max_fallback_depth",
+        True,
+    )
+    fifth = found.candidates[4]
+    assert (fifth.verdict, "max_fallback_depth" in (fifth.reason or "")) == ("healthy", True)
+    assert resolved(play.at(10), session=S, role="r").backend == "b4"

@@ -495,3 +495,38 @@ def test_usage_is_kept_for_delegation_session_and_backend() -> None:
     assert play.peek().meters[BackendId("a")].totals.input_tokens == 5
     kept = dict(play.session("s").usage)
     assert kept[BackendId("b")].cost_usd == 0.5
+
+
+def test_usage_is_charged_to_the_backend_of_each_attempt() -> None:
+    play = Playbook(policy_of("a", "b", chains={"a": ["b"]}))
+    play.when(delegate("d1", session="s", backend="a"))
+    first, second = Usage(input_tokens=1000, output_tokens=50), Usage(input_tokens=7)
+    play.when(failed("d1.1", fail(Reason.AUTH), usage=first), succeeded("d1.2", usage=second))
+    assert dict(play.session("s").usage) == {"a": first, "b": second}
+
+
+def test_usage_of_work_that_fails_everywhere_is_charged_too() -> None:
+    play = Playbook(policy_of("a")).when(delegate("d1", session="s", backend="a"))
+    spent = Usage(input_tokens=1000, cost_usd=0.5)
+    play.when(failed("d1.1", fail(Reason.AUTH), usage=spent))
+    assert dict(play.session("s").usage) == {"a": spent}
+
+
+@pytest.mark.parametrize(
+    ("role", "key"),
+    [
+        (Role(name="r", chain=(entry("a"), entry("b"), entry("c"))), "max_fallback_depth"),
+        (Role(name="r", chain=(entry("a"), entry("b")), on_outage="stop"), "on_outage"),
+        (Role(name="r", chain=(entry("a"), entry("b")), fallback_on=frozenset()), "fallback_on"),
+    ],
+)
+def test_the_bound_that_ended_it_is_named_with_its_key(role: Role, key: str) -> None:
+    play = Playbook(policy_of("a", "b", "c", roles={"r": role}, max_fallback_depth=1))
+    play.when(delegate("d1", role="r"))
+    while (running := play.delegation("d1").running) is not None:
+        play.when(failed(running.attempt, fail(Reason.AUTH)))
+    ended = play.delegation("d1")
+    assert ended.state == "refused"
+    assert all(one.verdict != "chosen" for one in ended.verdicts)
+    assert any(key in (one.reason or "") for one in ended.verdicts), ended.verdicts
+    assert key in (ended.message or "")

@@ -222,6 +222,44 @@ def test_who_chose_to_wait_is_asked_again_where_the_service_stays_out() -> None:
     assert [one.choice for one in play.delegation("d1").questions] == ["wait", None]
 
 
+def crashing(*chain: str) -> Playbook:
+    """A judge whose first service has crashed three times in a row: out for 240 s."""
+    play = of(role("adversarial", *chain), *chain)
+    for number, at in enumerate((0, 70, 200)):
+        play.at(at).when(delegate(f"x{number}", backend=chain[0], failover=False))
+        play.when(failed(f"x{number}.1", fail(Reason.CRASH, at=at)))
+    play.then_whatever()
+    return play
+
+
+def test_waiting_lasts_until_the_trial_of_the_service_is_due() -> None:
+    play = crashing("codex", "gemini").when(delegate("d1", role="judge"), choose("wait"))
+    play.at(200 + 299).then()
+    assert [one.choice for one in play.delegation("d1").questions] == ["wait"]
+    play.at(200 + 300).then(starts("d1.1", "codex"))
+    assert play.delegation("d1").attempts[0].trial
+
+
+@pytest.mark.parametrize("choice", [None, "wait"])
+def test_work_goes_on_when_other_work_was_served_by_the_recovered_service(
+    choice: str | None,
+) -> None:
+    play = crashing("codex", "gemini").when(delegate("d1", role="judge"))
+    if choice is not None:
+        play.when(choose(choice))
+    play.at(460).when(delegate("d2", backend="codex")).then(starts("d2.1", "codex"))
+    play.when(succeeded("d2.1")).then(answers("d2"), starts("d1.1", "codex"))
+    assert play.delegation("d1").question is None
+    assert not play.delegation("d1").attempts[0].trial
+    assert play.when(choose("skip")).decision.rejection is not None
+
+
+def test_the_end_of_a_window_alone_closes_no_question() -> None:
+    play = crashing("codex", "gemini").when(delegate("d1", role="judge"))
+    play.at(5000).when(HealthMarked(target="gemini", ttl_s=0)).then()
+    assert question(play).question == "d1.q1"
+
+
 def test_a_choice_that_fails_is_asked_about_again() -> None:
     play = adversary().when(delegate("d1", role="judge"), choose("use:gemini"))
     play.when(failed("d1.1", fail(Reason.BILLING)))

@@ -190,7 +190,7 @@ class Playbook:
                 self._pending.extend(
                     Woke(delegation=one.delegation, luck=self.luck)
                     for one in self.memory.mirror.active.values()
-                    if (one.state in ("waiting", "queued") or one.cancelling)
+                    if (one.state in ("waiting", "queued", "awaiting_answer") or one.cancelling)
                     and one.running is None
                 )
             case _:

@@ -90,4 +90,5 @@ Verdict = Literal[
     "must_differ",
     "consent",
     "local_network",
+    "affinity",
 ]

@@ -9,16 +9,17 @@ from msgspec import structs
 
 from fallbackd.core.chain import Request
 from fallbackd.core.draft import Draft
-from fallbackd.core.effects import AskPerson, WakeAt
+from fallbackd.core.effects import AskPerson, GoOn, WakeAt
 from fallbackd.core.ends import earliest_return, end
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.families import UNKNOWN
 from fallbackd.core.offers import usable_for, with_rules
-from fallbackd.core.outages import Out
+from fallbackd.core.outages import Out, guard
 from fallbackd.core.policy import Entry
-from fallbackd.core.questions import Question, QuestionKind, options_with, question_id
+from fallbackd.core.questions import Question, QuestionKind, closed, options_with, question_id
 from fallbackd.core.resolution import forbidden_by, request_of
 from fallbackd.core.state import Attempt, Delegation, Session, Waiting
+from fallbackd.core.workspaces import blocker
 
 REST_S = 300.0
 """How long is waited for what nobody can time."""
@@ -71,7 +72,9 @@ def at_outage(
             failure=failure_of(
                 draft, delegation, out, detail="skipped" if is_skip else "outage_stop"
             ),
-            message=out.text + ("; this piece is skipped" if is_skip else "; nobody takes over"),
+            message=f"{out.text}; "
+            + ("this piece is skipped" if is_skip else "no other backend takes over")
+            + f' (on_outage = "{delegation.on_outage}")',
             retry_at=return_at(draft, delegation, out),
         )
         return
@@ -297,11 +300,45 @@ def ask(
         )
 
 
-def keeps_asking(draft: Draft, delegation: Delegation, session: Session) -> bool:
-    """Whether the delegation has an open question: then only a person moves it, or the end."""
+def after_recovery(draft: Draft, delegation: Delegation, session: Session) -> Delegation | None:
+    """
+    The delegation without its question about an outage, where the service has answered other work
+    since. None: the question stays open. The end of a window proves nothing: it closes none.
+    """
     question = delegation.question
-    if question is None:
-        return False
+    if question is None or question.kind != "outage" or blocker(draft, delegation) is not None:
+        return None
+    candidates = delegation.candidates if delegation.failover else delegation.candidates[:1]
+    request = request_of(draft, delegation, session)
+    resolved = draft.resolve(candidates, request)
+    resolved, out = guard(draft, delegation, candidates, request, resolved)
+    choice = resolved.choice
+    if out is not None or choice is None or choice.trial_scopes:
+        return None
+    text = f"{question.question} is closed: {choice.backend.id} can be used now"
+    delegation = structs.replace(
+        delegation,
+        state="waiting",
+        questions=closed(delegation.questions, now=draft.now),
+        rests_until_at=None,
+    )
+    draft.note(
+        "question.answered",
+        delegation,
+        question=question.question,
+        choice=None,
+        note=None,
+        answered_by=None,
+        text=text,
+    )
+    draft.tell(delegation, "service recovered", outcome=text, verdicts=resolved.verdicts)
+    draft.put_delegation(delegation)
+    draft.effects.append(GoOn(delegation=delegation.delegation))
+    return delegation
+
+
+def keep_asking(draft: Draft, delegation: Delegation, session: Session, question: Question) -> None:
+    """Only a person moves a delegation with an open question, or the end of its time."""
     if question.deadline_at is not None and draft.now >= question.deadline_at:
         end(
             draft,
@@ -312,10 +349,9 @@ def keeps_asking(draft: Draft, delegation: Delegation, session: Session) -> bool
             message=f"nobody has answered {question.question} in time: {question.text}",
             retry_at=return_at(draft, delegation),
         )
-        return True
+        return
     draft.put_delegation(delegation)
     if question.deadline_at is not None:
         draft.effects.append(
             WakeAt(at=question.deadline_at, delegation=delegation.delegation, purpose="wait")
         )
-    return True

@@ -134,6 +134,8 @@ def resolve(
     if best is not None:
         choice = seen[best].choice
         verdicts[best] = structs.replace(verdicts[best], verdict="chosen")
+        if choice is not None and choice.backend.id == request.preferred:
+            verdicts[:best] = [_passed_over(one, choice.backend.id) for one in verdicts[:best]]
     returns = [
         one.returns_at
         for one in seen
@@ -151,6 +153,13 @@ def resolve(
         stated_at=min(stated, default=None),
         in_trial=any(one.verdict.verdict == "in_trial" for one in seen),
     )
+
+
+def _passed_over(one: Verdict, preferred: BackendId) -> Verdict:
+    if one.verdict not in ("healthy", "unproven"):
+        return one
+    why = f"the session stays with {preferred}, which answered it last"
+    return structs.replace(one, verdict="affinity", reason=why)
 
 
 def _order(one: _Seen, request: Request) -> tuple[int, int]:

@@ -102,7 +102,7 @@ def _reject(kind: RejectionKind, message: str, event: QuestionAnswered) -> Decis
 
 def _why_closed(question: Question) -> str:
     if question.choice is None:
-        return f"{question.question} is closed: its work has ended without an answer"
+        return f"{question.question} is closed: its work went on or ended without an answer"
     return f"{question.question} was answered before: {question.choice}; nothing has changed"
 
 
@@ -157,7 +157,8 @@ def _hint(draft: Draft, delegation: Delegation) -> HandedBack:
 
 
 def _waits_until(draft: Draft, delegation: Delegation) -> float:
+    """When the first service that is out is tried; where none is, when a candidate returns."""
     due = [at for verdict in delegation.verdicts if (at := service_of(draft, verdict)[1])]
-    at = return_at(draft, delegation)
-    known = [one for one in (*due, at) if one is not None and one > draft.now]
-    return max(draft.now + MIN_REST_S, min(known, default=draft.now + REST_S))
+    known = [at for at in due or (return_at(draft, delegation),) if at is not None]
+    at = min((one for one in known if one > draft.now), default=draft.now + REST_S)
+    return max(draft.now + MIN_REST_S, at)

@@ -15,7 +15,7 @@ from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Delegation, Session
 from fallbackd.core.tiers import Limits
 
-USABLE = frozenset({"chosen", "healthy", "unproven", "cooldown"})
+USABLE = frozenset({"chosen", "healthy", "unproven", "affinity", "cooldown"})
 
 
 def usable_for(

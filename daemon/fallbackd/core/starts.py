@@ -227,7 +227,7 @@ def _hop(draft: Draft, delegation: Delegation, session: Session, choice: Choice)
     if (first.backend, first.model) == (choice.entry.backend, choice.entry.model):
         return None
     why = delegation.verdicts[0] if delegation.verdicts else None
-    is_usable = why is not None and why.verdict in ("healthy", "unproven")
+    is_usable = why is not None and why.verdict in ("healthy", "unproven", "affinity")
     if is_usable and delegation.forced is None:
         return None  # the session stays with whom it knows: no move
     reason: str | None = "unknown"

@@ -38,6 +38,7 @@ VerdictWord = Literal[
     "must_differ",
     "consent",
     "local_network",
+    "affinity",
 ]
 
 

@@ -6,7 +6,7 @@ A hop is a move after a started attempt and counts; a candidate that is skipped 
 
 from msgspec import structs
 
-from fallbackd.core.asking import at_outage, forbidden_all, keeps_asking, rests
+from fallbackd.core.asking import after_recovery, at_outage, forbidden_all, keep_asking, rests
 from fallbackd.core.blocking import is_still_blocked, take_session
 from fallbackd.core.chain import Choice, Request, Resolved
 from fallbackd.core.draft import Draft
@@ -54,8 +54,12 @@ def walk(draft: Draft, delegation: Delegation, session: Session, *, event: str) 
             return
         delegation = structs.replace(delegation, blocked_by=None, waiting=None)
         session = take_session(draft, delegation)
-    if keeps_asking(draft, delegation, session):
-        return
+    if delegation.question is not None:
+        recovered = after_recovery(draft, delegation, session)
+        if recovered is None:
+            keep_asking(draft, delegation, session, delegation.question)
+            return
+        delegation = recovered
     if delegation.forced is not None and _start_forced(draft, delegation, session):
         return
     delegation = structs.replace(delegation, forced=None)

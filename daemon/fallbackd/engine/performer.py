@@ -59,11 +59,13 @@ Listener = Callable[[Journaled | Progress], None]
 
 def _hears(delegation: Delegation) -> bool:
     """
-    Whether a change elsewhere may put it further; a question is not answered by one, and whoever
-    waits for a place is woken when there is one.
+    Whether a change elsewhere may put it further: of the questions only one about an outage can be
+    closed by a change, and work that waits for a place is woken when there is one.
     """
     is_blocked = delegation.blocked_by is not None
-    return delegation.state == "waiting" or is_blocked or delegation.cancelling
+    question = delegation.question
+    asks = question is not None and question.kind == "outage"
+    return delegation.state == "waiting" or is_blocked or delegation.cancelling or asks
 
 
 class Held:
