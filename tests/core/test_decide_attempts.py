@@ -89,7 +89,7 @@ def test_a_wait_beyond_patience_is_stopped_at_its_first_event(mode: str, patienc
 def test_patience_is_counted_from_the_first_retry() -> None:
     play = playing(mode="interactive").then(starts("d1.1", "a"))
     play.at(10).shows("d1.1", Output()).when(retrying("d1.1", fail(Reason.OVERLOADED), 1))
-    play.at(13).when(retrying("d1.1", fail(Reason.OVERLOADED), 1)).then()
+    play.at(13).when(retrying("d1.1", fail(Reason.OVERLOADED))).then()
     play.at(14.9).then()
     play.at(15).then(stops("d1.1"))
     play.at(16).when(failed("d1.1", fail(Reason.CRASH, at=16)))

@@ -192,7 +192,20 @@ def test_a_retry_of_the_engine_has_what_is_left_of_patience_with_failures() -> N
     play.at(1).when(failed("d1.1", fail(Reason.OVERLOADED, at=1))).at(3.5).then(starts("d1.2", "a"))
     play.when(started("d1.2")).shows("d1.2", Output())
     play.at(5).when(retrying("d1.2", fail(Reason.OVERLOADED, at=5), 0.5)).then()
-    play.at(6).then(stops("d1.2"))
+    play.at(60).then()
+    play.when(retrying("d1.2", fail(Reason.OVERLOADED, at=60), 0.5)).then(stops("d1.2"))
+
+
+def test_a_retry_of_the_program_has_the_time_of_every_first_answer_where_its_wait_is_seen() -> None:
+    play = playing().then(starts("d1.1", "a"))
+    play.at(1).shows("d1.1", Output()).when(retrying("d1.1", fail(Reason.OVERLOADED, at=1), 2))
+    play.at(100).then().when(answered("d1.1"), succeeded("d1.1")).then(answers("d1"))
+
+
+def test_a_wait_that_is_not_seen_is_bounded_by_patience() -> None:
+    play = playing().then(starts("d1.1", "a"))
+    play.at(1).shows("d1.1", Output()).when(retrying("d1.1", fail(Reason.OVERLOADED, at=1)))
+    play.at(5.9).then().at(6).then(stops("d1.1"))
 
 
 def test_partial_text_does_not_renew_patience() -> None:

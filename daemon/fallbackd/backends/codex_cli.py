@@ -98,8 +98,11 @@ _TOOLS: dict[str, Literal["none", "possible"]] = {
     "collab_tool_call": "possible",
     "web_search": "none",
 }
+BACKOFF_S = 0.2
+"""Before its first retry of a stream; doubled each time, and up to a tenth more (measured)."""
 _RETRY = re.compile(
-    r"Reconnecting\.\.\. ?(?:\d+/\d+|waiting for network)? ?(?:\((?P<why>.*)\))?", re.S
+    r"Reconnecting\.\.\. ?(?:(?P<number>\d{1,3})/\d+|waiting for network)? ?(?:\((?P<why>.*)\))?",
+    re.S,
 )
 
 
@@ -140,7 +143,9 @@ class Parser(CliParser):
             # `turn.failed` repeats it; a crash in between leaves it as the only statement.
             self.error = _evidence(message)
             return [Output()]
-        return [self.retries(_evidence(retry["why"] or message))]
+        number = retry["number"]
+        wait_s = None if number is None else 1.1 * BACKOFF_S * 2.0 ** (min(int(number), 10) - 1)
+        return [self.retries(_evidence(retry["why"] or message), wait_s)]
 
     def _read_item(self, item: dict[str, Any], *, ended: bool) -> list[Observation]:
         kind, key = words(item.get("type")), words(item.get("id"))

@@ -173,6 +173,7 @@ def _shifted(delegation: Delegation, by_s: float) -> Delegation:
             started_at=one.started_at + by_s,
             answered_at=moved(one.answered_at),
             patience_until_at=moved(one.patience_until_at),
+            tries_at=moved(one.tries_at),
             waits_until_at=moved(one.waits_until_at),
         )
         if one.ended_at is None

@@ -196,6 +196,7 @@ def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
         return
     delegation = current.updated(
         patience_until_at=until_at,
+        tries_at=None if event.wait_s is None else ends_at,
         waits_until_at=attempt.waits_until_at if stated_at is None else stated_at,
         failure=event.failure,
     )
@@ -248,6 +249,7 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
     backend = find_backend(draft.policy, attempt.backend)
     if backend is None:
         return
+    limits = limits_of(draft, delegation, backend)
     next_at = float("inf")
     if attempt.trial and backend.plain_output and not attempt.proven:
         grace_at = attempt.started_at + draft.policy.defaults.trial_grace_s
@@ -265,7 +267,10 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
             next_at = grace_at
     if attempt.patience_until_at is not None and attempt.failure is not None:
         # Nothing has come since it failed. What answers now has the limits of every answer.
-        if now >= attempt.patience_until_at:
+        borne_until_at = attempt.patience_until_at
+        if attempt.tries_at is not None:  # a wait that is seen is over then: the rest is the try
+            borne_until_at = max(borne_until_at, attempt.tries_at + limits.first_answer_s)
+        if now >= borne_until_at:
             draft.tell(
                 delegation,
                 "patience over",
@@ -275,8 +280,7 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
             )
             stop(draft, current, attempt.failure)
             return
-        next_at = min(next_at, attempt.patience_until_at)
-    limits = limits_of(draft, delegation, backend)
+        next_at = min(next_at, borne_until_at)
     found = expiry(watch, limits, now=now)
     if isinstance(found, Passed):
         draft.tell(

@@ -92,6 +92,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """The attempt whose conversation this one continues."""
     patience_until_at: float | None = None
     """The end of patience with failures: no further one is borne from then on."""
+    tries_at: float | None = None
+    """When the program tries again after its last failure, by its own word; null: it says not."""
     waits_until_at: float | None = None
     """The time that the provider stated, while the program itself waits for it."""
     proven: bool = False

@@ -3,7 +3,9 @@ How long a failing candidate is waited for.
 
 A time that its provider states is waited for once in all, by the program or by the engine, and
 only while no other candidate could take over now or where the time is short. Patience counts from
-the first failure until a whole step has succeeded; a retry of the engine has what is left of it.
+the first failure until a whole step has succeeded: it bounds further failures, and waiting that is
+not seen. A try that is under way has the time of every first answer, whether it is the program's
+own or one of the engine, and what is left of patience with its failure.
 """
 
 from msgspec import structs
