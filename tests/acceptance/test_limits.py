@@ -78,3 +78,43 @@ async def test_without_descriptors_callers_wait_work_is_refused_and_all_recovers
         assert (await delegate(daemon))["text"] == "hello"
         assert daemon.log().count("connection.postponed") == 1
         assert "Traceback" not in daemon.log()
+
+
+LONG = """cat >/dev/null; i=0
+while [ $i -lt 150 ]; do head -c 65535 /dev/zero | tr '\\0' 'x'; echo; i=$((i + 1)); done"""
+LINE = "cat >/dev/null; head -c 9000000 /dev/zero | tr '\\0' 'x'"
+
+
+async def test_a_very_long_answer_comes_in_part_and_says_where_all_of_it_is(tmp_path: Path) -> None:
+    config = backend_script(tmp_path / "bin", "echo", LONG)
+    async with running(tmp_path, config) as daemon:
+        found = await delegate(daemon)
+        assert found["state"] == "succeeded"
+        assert found["text_truncated"]
+        assert len(found["text"]) == 8 * 1024 * 1024
+        whole = Path(found["text_path"]).read_text()
+        assert len(whole) == 150 * 65_536 - 1
+        assert whole.startswith(found["text"])
+        again = await daemon.client.call("delegation.get", {"delegation": found["delegation"]})
+        assert again["text_truncated"]
+        assert any(found["text_path"] in one for one in again["warnings"])
+
+
+async def test_a_line_beyond_the_limit_is_said_to_be_cut(tmp_path: Path) -> None:
+    config = backend_script(tmp_path / "bin", "echo", LINE)
+    async with running(tmp_path, config) as daemon:
+        found = await delegate(daemon)
+        assert found["state"] == "succeeded"
+        assert any("611392 bytes were left out" in one for one in found["warnings"])
+
+
+async def test_metadata_is_bounded_and_a_list_too(tmp_path: Path) -> None:
+    config = backend_script(tmp_path / "bin", "echo", ECHO)
+    async with running(tmp_path, config) as daemon:
+        with pytest.raises(RpcError) as refused:
+            await delegate(daemon, metadata={"x": "y" * 70_000})
+        assert refused.value.code == -32602
+        assert "64 KiB" in refused.value.message
+        assert (await delegate(daemon, metadata={"x": "y" * 60_000}))["state"] == "succeeded"
+        found = await daemon.client.call("delegation.list")
+        assert (len(found["delegations"]), found["truncated"]) == (1, False)

@@ -228,6 +228,14 @@ def test_readers_hold_no_directory_and_the_lock_can_be_off() -> None:
     assert rejected(play.when(delegate("d2", backend="a", cwd="/w"))) is None
 
 
+def test_a_program_that_cannot_be_held_to_reading_takes_the_directory() -> None:
+    generic = Backend(id=BackendId("g"), kind="generic-cli")
+    play = Playbook(policy_of(generic, "a")).when(delegate("d1", backend="a", cwd="/w"))
+    reader = {"cwd": "/w", "permissions": "read", "queue": False}
+    assert rejected(play.when(delegate("d2", backend="g", **reader))) == "workspace"
+    assert rejected(play.when(delegate("d3", chain=(entry("a"),), **reader))) is None
+
+
 def test_the_directory_is_free_with_the_answer() -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w"), succeeded("d1.1"))
     assert rejected(play.when(delegate("d2", backend="a", cwd="/w"))) is None

@@ -330,3 +330,13 @@ def test_a_fall_within_another_chain_names_the_first_of_that_chain() -> None:
         if n.kind == "session.notice"
     ]
     assert told == [("fallback", "c", "d"), ("recovered", "d", "c")]
+
+
+def test_names_of_models_that_are_marked_are_bounded() -> None:
+    play = Playbook(policy_of("a"))
+    for number in range(300):
+        play.when(HealthMarked(target=f"model:a/m{number}", reason="manual"))
+    marked = [scope for scope in play.memory.mirror.health if scope.startswith("model:")]
+    assert len(marked) == 256
+    play.when(HealthMarked(target="model:a/m1", reason="auth"))
+    assert play.decision.rejection is None

@@ -27,6 +27,7 @@ from fallbackd.core.state import (
 from fallbackd.engine.corrections import Known, Sample
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
+from fallbackd.engine.runs import KeptAnswer
 from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem, Trouble
 from fallbackd.stores.memory import MemoryStore
@@ -133,6 +134,10 @@ class ScriptedEngine:
         self, session: str | None = None, state: str | None = None, limit: int = 100
     ) -> Sequence[Delegation]:
         return list(self.found.values())[:limit]
+
+    async def kept_answer(self, found: Delegation) -> KeptAnswer | None:
+        text = await self.text(found)
+        return None if text is None else KeptAnswer(text=text, path=Path("/nowhere"))
 
     async def text(self, found: Delegation) -> str | None:
         return self.answers.get(found.delegation)

@@ -165,7 +165,11 @@ class Delegation(Struct, frozen=True, kw_only=True):
     candidates: tuple[CandidateVerdict, ...] = ()
     """Verdicts of the last resolution."""
     text: str | None = None
-    """The answer, as it is."""
+    """The answer, as it is; its first 8 MiB where it is longer."""
+    text_truncated: bool = False
+    """`text` is not all of the answer."""
+    text_path: str | None = None
+    """File with the whole answer, where `text` is not."""
     failure: Failure | None = None
     message: str | None = None
     """A sentence for people about how it ended."""

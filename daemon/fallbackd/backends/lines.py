@@ -44,6 +44,8 @@ class LineBuffer:
     """Bytes of one stream to lines. A line may come in any number of pieces."""
 
     def __init__(self) -> None:
+        self.lost_bytes = 0
+        """Of lines longer than `MAX_LINE_BYTES`."""
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -53,7 +55,9 @@ class LineBuffer:
         if not rest:
             return []
         lines = [self.take()]
-        lines.extend(_decode(piece[:MAX_LINE_BYTES]) for piece in rest[:-1])
+        for piece in rest[:-1]:
+            self._add(piece)
+            lines.append(self.take())
         self._add(rest[-1])
         return lines
 
@@ -64,7 +68,9 @@ class LineBuffer:
         return line
 
     def _add(self, piece: bytes) -> None:
-        piece = piece[: MAX_LINE_BYTES - self._size]
+        room = MAX_LINE_BYTES - self._size
+        self.lost_bytes += max(0, len(piece) - room)
+        piece = piece[:room]
         if piece:
             self._pieces.append(piece)
             self._size += len(piece)
@@ -193,7 +199,7 @@ class CliParser:
         if is_text and exit.code == 0 and not exit.stopped:
             text = "\n".join(self._whole).strip("\r\n")
             if strip_escapes(text).strip():
-                return Reply(text=text, usage=self.usage)
+                return Reply(text=text, usage=self.usage, warnings=self._losses())
         if told is None and self.cut and self.has_events and exit.code == 0 and not exit.stopped:
             told = Evidence(
                 text="it exited in the middle of an event; the rest of its output is lost",
@@ -205,6 +211,15 @@ class CliParser:
                 told, exit_code=exit.code, signal=exit.signal, answered=self.answered
             )
         return self.silent_end(exit)
+
+    def _losses(self) -> tuple[str, ...]:
+        lost_bytes = self._buffer("stdout").lost_bytes
+        if not lost_bytes:
+            return ()
+        return (
+            f"a line of the answer is longer than {MAX_LINE_BYTES // 2**20} MiB: {lost_bytes} bytes"
+            " were left out; the log has the whole output",
+        )
 
     def silent_end(self, exit: ProcessExit) -> Evidence:
         """The end of a program that stated no failure as data: what it printed for people."""

@@ -70,7 +70,10 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         gone=event.gone,
     )
     delegation = structs.replace(
-        delegation, usage=delegation.usage + event.usage, last_activity_at=now
+        delegation,
+        usage=delegation.usage + event.usage,
+        last_activity_at=now,
+        warnings=(*delegation.warnings, *event.warnings),
     )
     attempt = delegation.attempts[-1]
     session = charged(draft, session, attempt.backend, event.usage) or session

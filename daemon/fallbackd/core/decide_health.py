@@ -35,6 +35,9 @@ REPAIRABLE = frozenset(
 )
 """What a changed login or program may have cured."""
 UNMARKED = frozenset(one.value for one in NEVER_MARKS)
+MODEL_PREFIX = "model:"
+MAX_MARKED_MODELS = 256
+"""Any name may be that of a model, and each record comes with every look at health."""
 PROGRAM_REASONS = frozenset({Reason.NOT_INSTALLED, Reason.PERMISSION, Reason.NOT_CONFIGURED})
 
 
@@ -52,9 +55,15 @@ def scopes_of_target(draft: Draft, target: str) -> tuple[ScopeId, ...] | None:
 
 def is_known_scope(draft: Draft, target: str) -> bool:
     scope = ScopeId(target)
-    return scope in draft.health or any(
-        is_scope_of(backend, scope) for backend in draft.policy.backends.values()
-    )
+    if scope in draft.health:
+        return True
+    if target.startswith(MODEL_PREFIX) and _marked_models(draft) >= MAX_MARKED_MODELS:
+        return False
+    return any(is_scope_of(backend, scope) for backend in draft.policy.backends.values())
+
+
+def _marked_models(draft: Draft) -> int:
+    return sum(scope.startswith(MODEL_PREFIX) for scope in draft.health)
 
 
 def own_scope(draft: Draft, target: str) -> ScopeId:

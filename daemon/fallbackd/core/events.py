@@ -100,6 +100,8 @@ class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
     usage: Usage = Usage()
     gone: bool = True
     answered: bool = False
+    warnings: tuple[str, ...] = ()
+    """What is missing in its answer, for people."""
     has_route: bool = True
     """Whether the machine has a default route. Looked at where the network failed."""
     luck: float = 0.5

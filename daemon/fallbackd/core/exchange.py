@@ -339,6 +339,8 @@ Observation = (
 class Reply(Struct, frozen=True, kw_only=True):
     text: str
     usage: Usage = Usage()
+    warnings: tuple[str, ...] = ()
+    """What is missing in it, for people."""
 
     def __repr__(self) -> str:
         return f"Reply(<{len(self.text)} chars>)"

@@ -318,6 +318,8 @@ HOPPING = frozenset(reason for reason, flags in FLAGS.items() if flags.hop)
 IN_SESSION_KIND = "in-session"
 """The kind of backend that does nothing: the work is handed back to the caller."""
 
+READING_KINDS = frozenset({"claude", "codex", "gemini", "numasec", "opencode"})
+"""Kinds whose program can be told to change nothing, and keeps to it."""
 HTTP_KINDS = frozenset(
     {"anthropic-http", "google-http", "hermes-api", "openai-http", "openrouter-http"}
 )

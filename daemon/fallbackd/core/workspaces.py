@@ -11,7 +11,7 @@ a bind mount, is the same directory.
 from msgspec import structs
 
 from fallbackd.core.draft import Draft
-from fallbackd.core.policy import HTTP_KINDS, IN_SESSION_KIND, Entry, Policy
+from fallbackd.core.policy import HTTP_KINDS, IN_SESSION_KIND, READING_KINDS, Entry, Policy
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.state import Delegation, Snapshot
 from fallbackd.core.stopping import below
@@ -91,7 +91,7 @@ def _overlap(one: Delegation, other: Delegation) -> bool:
 
 
 def _writes(policy: Policy, one: Delegation) -> bool:
-    return bool(one.cwd) and one.permissions != "read" and may_write(policy, one.candidates)
+    return bool(one.cwd) and may_write(policy, one.candidates, reads=one.permissions == "read")
 
 
 def _holds(policy: Policy, one: Delegation) -> bool:
@@ -102,11 +102,17 @@ def _holds(policy: Policy, one: Delegation) -> bool:
     return one.question is None or is_begun or one.running is not None or bool(one.unstopped)
 
 
-def may_write(policy: Policy, candidates: tuple[Entry, ...]) -> bool:
-    """Whether one of them starts a process in the directory. A call over HTTP does not."""
+def may_write(policy: Policy, candidates: tuple[Entry, ...], *, reads: bool) -> bool:
+    """
+    Whether one of them starts a process that may change the directory. A call over HTTP does not.
+
+    Args:
+        reads: The work may only read. Not every program can be held to that.
+    """
+    harmless = HTTP_KINDS | {IN_SESSION_KIND} | (READING_KINDS if reads else frozenset())
     for entry in candidates:
         backend = find_backend(policy, entry.backend)
-        if backend is None or backend.kind not in HTTP_KINDS | {IN_SESSION_KIND}:
+        if backend is None or backend.kind not in harmless:
             return True
     return False
 

@@ -18,6 +18,8 @@ from fallbackd.lib.directories import identities, is_below
 CHARS_PER_TOKEN = 4.0
 """A rough measure of English text and code; only compared with context sizes."""
 MAX_SESSION_CHARS = 200
+MAX_METADATA_BYTES = 64 * 1024
+"""As JSON. It is kept in the database and comes back with each look at the delegation."""
 MAX_ROLE_CHARS = 128
 
 
@@ -43,6 +45,8 @@ def admit(
         raise Invalid("the prompt is empty; say what is to be done")
     if "\0" in work.prompt:
         raise Invalid("the prompt holds a NUL character, which no agent takes; remove it")
+    if len(msgspec.json.encode(work.metadata)) > MAX_METADATA_BYTES:
+        raise Invalid(f"metadata: more than {MAX_METADATA_BYTES // 1024} KiB; give an id instead")
     _require_printable("session", work.session, MAX_SESSION_CHARS)
     _require_printable("role", work.role, MAX_ROLE_CHARS)
     delegation = DelegationId(f"d{world.mint()}")

@@ -45,6 +45,7 @@ from fallbackd.engine.judging import judge
 from fallbackd.engine.logs import find_attempt, no_log, read_part
 from fallbackd.engine.performer import Held, Performer
 from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
+from fallbackd.engine.runs import KeptAnswer
 from fallbackd.engine.world import Settings
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import StoreUnwritable
@@ -210,6 +211,11 @@ class Engine(Performer):
         return await self.store.delegations(session=name, state=state, limit=limit)
 
     async def text(self, delegation: Delegation) -> str | None:
+        found = await self.kept_answer(delegation)
+        return None if found is None else found.text
+
+    async def kept_answer(self, delegation: Delegation) -> KeptAnswer | None:
+        """The answer of a delegation; None: there is none, or none any more."""
         if delegation.state != "succeeded":
             return None
         return await anyio.to_thread.run_sync(

@@ -281,6 +281,7 @@ class Reader:
             exit_code=exit_code,
             effects=effects,
             usage=usage,
+            warnings=outcome.warnings if isinstance(outcome, Reply) else (),
             gone=exit.gone,
             answered=watch.answered_at is not None or failure is None,
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
+from msgspec import Struct
 
 from fallbackd.core.ids import AttemptId, DelegationId, attempt_number, delegation_of
 from fallbackd.lib import privatefile
@@ -23,7 +24,8 @@ from fallbackd.lib.failpoints import hit
 BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the file system. Source: stat(2)."""
 MAX_PROMPT_BYTES = 64 * 1024 * 1024
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
+MAX_TEXT_BYTES = 8 * 1024 * 1024
+"""So much of an answer is given out; JSON may spell each byte with six."""
 READERS = 8
 """Reads for callers at the same time. A file system that hangs takes no more threads than these."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,6 +37,13 @@ class Kept(NamedTuple):
     """On the disk, which takes whole blocks."""
     changed_at: float
     """Of the file that was changed last."""
+
+
+class KeptAnswer(Struct, frozen=True, kw_only=True):
+    text: str
+    path: Path
+    """Of the file with all of it."""
+    is_whole: bool = True
 
 
 class Runs:
@@ -122,16 +131,19 @@ class Runs:
         os.replace(part, path)
         hit("answer.kept")
 
-    def read_answer(self, delegation: DelegationId) -> str | None:
+    def read_answer(self, delegation: DelegationId) -> KeptAnswer | None:
+        """The answer, its end left out where it is very long; None: it cannot be read any more."""
+        path = self.path(delegation) / "answer"
         held = self._held.get(delegation)
         if held is not None:
-            return held
+            is_whole = len(held) <= MAX_TEXT_BYTES
+            return KeptAnswer(text=held[:MAX_TEXT_BYTES], path=path, is_whole=is_whole)
         try:
-            path = self.path(delegation) / "answer"
-            data = privatefile.read_file(path, max_bytes=MAX_ANSWER_BYTES, names=1)
-            return data.decode("utf-8", "replace")
+            data, is_whole = privatefile.read_start(path, max_bytes=MAX_TEXT_BYTES, names=1)
         except OSError:
             return None
+        text = data.decode("utf-8", "replace" if is_whole else "ignore")
+        return KeptAnswer(text=text, path=path, is_whole=is_whole)
 
     def measure(self) -> list[Kept]:
         """Every directory, with the space that it takes."""

@@ -73,6 +73,21 @@ def read_file(path: str | os.PathLike[str], *, max_bytes: int, names: int = NAME
     Raises:
         OSError: It cannot be read, or it is longer than `max_bytes` (EFBIG).
     """
+    data, is_whole = read_start(path, max_bytes=max_bytes, names=names)
+    if not is_whole:
+        raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", str(path))
+    return data
+
+
+def read_start(
+    path: str | os.PathLike[str], *, max_bytes: int, names: int = NAMES
+) -> tuple[bytes, bool]:
+    """
+    The first `max_bytes` of a file, and whether that is all of it.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     where, name = os.path.split(os.path.abspath(path))
     directory = open_directory(where, names=names)
     try:
@@ -81,9 +96,7 @@ def read_file(path: str | os.PathLike[str], *, max_bytes: int, names: int = NAME
         os.close(directory)
     with os.fdopen(handle, "rb") as file:
         data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", str(path))
-    return data
+    return data[:max_bytes], len(data) <= max_bytes
 
 
 def exists(path: str | os.PathLike[str], *, names: int = NAMES) -> bool:

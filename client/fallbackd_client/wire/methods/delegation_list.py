@@ -15,6 +15,8 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Result(Struct, frozen=True, kw_only=True):
     delegations: tuple[Delegation, ...] = ()
+    truncated: bool = False
+    """There are more within `limit`; together they are too large for one answer."""
 
 
 METHOD: Method[Params, Result] = Method(

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType, structs
 from fallbackd.core import exchange, failures, questions, state, views
 from fallbackd.core.callers import Resolution
 from fallbackd.core.rescue import Rescue
+from fallbackd.engine.runs import KeptAnswer
 from fallbackd.fronts.rpc.host import Problem
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.resolve import Lease
@@ -97,12 +98,19 @@ def usage(one: exchange.Usage) -> wire.TokenUsage:
     )
 
 
-def answered(one: state.Delegation, text: str | None) -> wire.Delegation:
+def answered(one: state.Delegation, answer: KeptAnswer | None) -> wire.Delegation:
     """A delegation with its answer, or with a word about why there is none any more."""
-    shown = delegation(one, text=text)
-    if one.state == "succeeded" and text is None:
+    shown = delegation(one, text=None if answer is None else answer.text)
+    if one.state == "succeeded" and answer is None:
         return structs.replace(shown, warnings=(*shown.warnings, ANSWER_GONE))
-    return shown
+    if answer is None or answer.is_whole:
+        return shown
+    return structs.replace(
+        shown,
+        text_truncated=True,
+        text_path=str(answer.path),
+        warnings=(*shown.warnings, f"the answer is cut here; all of it is in {answer.path}"),
+    )
 
 
 def question(one: questions.Question) -> wire.Question:

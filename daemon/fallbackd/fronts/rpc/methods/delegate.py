@@ -83,5 +83,5 @@ async def answer(
             " `delegation.wait`, or stop it with `delegation.cancel`.",
             data={"delegation": found.delegation, "state": found.state},
         )
-    result = shapes.answered(found, await engine.text(found))
+    result = shapes.answered(found, await engine.kept_answer(found))
     return result if is_over else structs.replace(result, wait_over=True)

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     found = await engine.cancel(DelegationId(params.delegation))
-    return shapes.answered(found, await engine.text(found))
+    return shapes.answered(found, await engine.kept_answer(found))
