@@ -120,6 +120,8 @@ class Progress:
             str(known.get("active") or known.get("requested") or "?"),
             str(known.get("phase") or known.get("state") or "?"),
         ]
+        if known.get("blocked_by"):
+            words[1] = f"waiting for {known['blocked_by']}, which uses the session or directory"
         if known.get("created_at") is not None:
             words.append(duration(time.time() - known["created_at"]))
         if self._output_bytes:

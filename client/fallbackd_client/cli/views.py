@@ -153,6 +153,7 @@ def delegation_view(found: dict[str, Json], style: Style) -> str:
         ("tier", found.get("tier_served")),
         ("fallback", found.get("fallback_reason")),
         ("phase", found.get("phase")),
+        ("waits for", found.get("blocked_by")),
         ("created", _instant(found.get("created_at"), at)),
         ("ended", _instant(found.get("ended_at"), at)),
         ("took", _took(found)),
