@@ -308,6 +308,36 @@ def test_an_unknown_word_of_claude_counts_as_absent(word: object) -> None:
     assert reason_of("claude", outcome) == "overloaded"
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("usageLimitExceeded", "usage_limit"),
+        ("rate_limit_exceeded", "rate_limit"),
+        ("contextWindowExceeded", "context_overflow"),
+        ("cyberPolicy", "content_policy"),
+        ({"httpConnectionFailed": {"httpStatusCode": 503}}, "overloaded"),
+        ({"responseStreamDisconnected": {"httpStatusCode": None}}, "network"),
+        ("aKindOfNextYear", "server_error"),
+        ({}, "server_error"),
+        (7, "server_error"),
+    ],
+)
+@pytest.mark.parametrize("name", ["codexErrorInfo", "codex_error_info"])
+def test_the_typed_kind_of_codex_goes_before_its_sentence(
+    name: str, kind: object, reason: str
+) -> None:
+    # Of statuses and wordings the wording goes first.
+    wording = (
+        "it failed" if isinstance(kind, dict) and kind else "An error occurred while processing"
+    )
+    error = {"message": wording, name: kind}
+    events = [{"type": "turn.started"}, {"type": "error", **error}]
+    for last in ([], [{"type": "turn.failed", "error": error}]):
+        lines = [Chunk("stdout", msgspec.json.encode(one) + b"\n", 0.0) for one in (*events, *last)]
+        _, outcome = replay("codex", {"code": 1, "signal": None, "stopped": False}, lines)
+        assert reason_of("codex", outcome) == reason
+
+
 def test_a_failure_of_opencode_keeps_what_the_headers_state() -> None:
     run = by_name("opencode", "429_rate")
     _, outcome = replay("opencode", run, whole_lines(run))

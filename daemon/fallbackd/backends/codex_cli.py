@@ -130,22 +130,24 @@ class Parser(CliParser):
                 )
                 return [self.answers(), self.usage]
             case "error":
-                return self._read_error(words(event.get("message")))
+                return self._read_error(event)
             case "turn.failed":
-                self.error = _evidence(words(fields(event.get("error")).get("message")))
+                self.error = _evidence(fields(event.get("error")))
                 return [GivenUp(evidence=self.error)]
             case _:
                 return [Output()]
 
-    def _read_error(self, message: str) -> list[Observation]:
+    def _read_error(self, error: dict[str, Any]) -> list[Observation]:
+        message = words(error.get("message"))
         retry = _RETRY.match(message)
         if retry is None:
             # `turn.failed` repeats it; a crash in between leaves it as the only statement.
-            self.error = _evidence(message)
+            self.error = _evidence(error)
             return [Output()]
         number = retry["number"]
         wait_s = None if number is None else 1.1 * BACKOFF_S * 2.0 ** (min(int(number), 10) - 1)
-        return [self.retries(_evidence(retry["why"] or message), wait_s)]
+        evidence = _evidence({**error, "message": retry["why"] or message})
+        return [self.retries(evidence, wait_s)]
 
     def _read_item(self, item: dict[str, Any], *, ended: bool) -> list[Observation]:
         kind, key = words(item.get("type")), words(item.get("id"))
@@ -183,11 +185,72 @@ def _tool(kind: str, key: str, item: dict[str, Any]) -> ToolStarted:
     return ToolStarted(key=tool_key(name, arguments), name=name, effects=_TOOLS[kind], call=key)
 
 
-def _evidence(message: str) -> Evidence:
-    return Evidence(text=message, stream="jsonl", http_status=status_in(message))
+def _evidence(error: dict[str, Any]) -> Evidence:
+    """
+    Read the message of an error and its typed kind, where there is one.
 
+    The kind is a word, or an object whose only key is the word: `{"httpConnectionFailed":
+    {"httpStatusCode": 503}}`. A status says more than that word, and an unknown word says nothing.
+    """
+    message = words(error.get("message"))
+    kind = error.get("codexErrorInfo") or error.get("codex_error_info")
+    status = status_in(message)
+    if isinstance(kind, dict):
+        kind, inner = next(iter(kind.items()), ("", None))
+        for name in ("httpStatusCode", "http_status_code"):
+            stated = fields(inner).get(name)
+            status = stated if isinstance(stated, int) and stated >= 400 else status
+        kind = kind if status is None else ""
+    word = words(kind).replace("_", "").lower()
+    return Evidence(
+        text=message,
+        stream="jsonl",
+        code=word if word in _TYPED_WORDS else None,
+        http_status=status,
+    )
+
+
+_TYPED = (
+    Rule(
+        id="codex-typed-context",
+        reason=Reason.CONTEXT_OVERFLOW,
+        codes=("contextwindowexceeded",),
+    ),
+    Rule(id="codex-typed-plan", reason=Reason.USAGE_LIMIT, codes=("usagelimitexceeded",)),
+    Rule(id="codex-typed-throttle", reason=Reason.RATE_LIMIT, codes=("ratelimitexceeded",)),
+    Rule(
+        id="codex-typed-load",
+        reason=Reason.OVERLOADED,
+        codes=("serveroverloaded", "flexunavailable", "policycapacityunavailable"),
+    ),
+    Rule(id="codex-typed-model", reason=Reason.MODEL_NOT_FOUND, codes=("modelnotfound",)),
+    Rule(
+        id="codex-typed-safety",
+        reason=Reason.CONTENT_POLICY,
+        codes=("cyberpolicy", "misalignmentpolicyviolation"),
+    ),
+    Rule(
+        id="codex-typed-policy",
+        reason=Reason.PROVIDER_POLICY,
+        codes=("inferencehookdenied",),
+    ),
+    Rule(id="codex-typed-login", reason=Reason.AUTH, codes=("unauthorized",)),
+    Rule(
+        id="codex-typed-network",
+        reason=Reason.NETWORK,
+        codes=(
+            "httpconnectionfailed",
+            "responsestreamconnectionfailed",
+            "responsestreamdisconnected",
+        ),
+    ),
+    Rule(id="codex-typed-fault", reason=Reason.SERVER_ERROR, codes=("internalservererror",)),
+)
+"""The kinds that the program itself names; `codex exec` 0.169.0 prints none of them yet."""
+_TYPED_WORDS = frozenset(word for rule in _TYPED for word in rule.codes)
 
 RULES = (
+    *_TYPED,
     Rule(
         id="codex-warning",
         reason=Reason.UNKNOWN,
