@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e e2e-agents e2e-daemon soak bench completions fmt lock clean
+.PHONY: help setup demo test check e2e e2e-newest e2e-agents e2e-daemon soak bench completions fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,11 @@ e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, 
 AGENTS := clis_alone failover opencode_sessions opencode_tui real_clis resumption stopping taken_up
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
 
+e2e-newest: export FALLBACKD_E2E = newest
+e2e-newest: $(READY) ## the same agent CLIs in their newest versions, which the parsers may not know yet
+	$(BIN)/python -m tests.e2e.install
+	$(E2E) tests/e2e/test_clis_alone.py tests/e2e/test_real_clis.py tests/e2e/test_failover.py
+
 e2e-agents:
 	$(E2E) $(AGENTS:%=tests/e2e/test_%.py)
 
@@ -65,4 +70,4 @@ lock: $(READY) ## resolve the requirements anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group dev pyproject.toml --output-file requirements/dev.txt
 
 clean: ## remove what the targets have made
-	rm -rf $(VENV) .e2e dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
