@@ -253,12 +253,12 @@ def test_the_address_has_the_path_of_its_dialect(
         ("anthropic-http", {}, "https://api.anthropic.com/v1/models"),
         ("anthropic-http", {"base_url": "https://h/anthropic"}, "https://h/anthropic/v1/models"),
         ("hermes-api", {"base_url": "https://h/api/chat"}, "https://h/v1/models"),
-        ("google-http", {}, f"{GOOGLE}/models"),
+        ("google-http", {}, f"{GOOGLE}/models?pageSize=1000"),
         ("google-http", {"base_url": f"{GOOGLE}/openai"}, f"{GOOGLE}/openai/models"),
         (
             "google-http",
             {"base_url": "https://h/v1/models/m:generateContent"},
-            "https://h/v1/models",
+            "https://h/v1/models?pageSize=1000",
         ),
     ],
 )

@@ -189,6 +189,28 @@ async def test_a_request_that_was_lost_with_its_daemon_is_made_once_more_and_mar
         assert p.calls("b") == []
 
 
+async def test_a_proxy_that_is_not_there_marks_no_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "no_proxy", "NO_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    far = {"base_url": "http://models.example/v1", "model": "m1"}
+    config = settings(
+        agent("a", kind="openai-http", options=far, provider="models.example"),
+        agent("b", kind="openai-http", options=far, provider="other.example"),
+    )
+    async with engine_for(tmp_path, config) as engine:
+        found = await work(engine, backend="a")
+        assert tried(found) == [("a", "local_network")]
+        assert found.state == "refused"
+        failure = found.attempts[0].failure
+        assert failure is not None
+        assert failure.detail == "proxy"
+        assert "127.0.0.1:9" in failure.evidence
+        assert (state_of(engine, "a"), state_of(engine, "b")) == ("healthy", "healthy")
+
+
 @pytest.mark.parametrize("times", [2, 4])
 async def test_a_request_that_is_lost_again_and_again_is_made_until_it_is_answered(
     times: int, tmp_path: Path

@@ -162,9 +162,11 @@ def ask_models(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
         path = _GENERATE.sub("", path) or "/v1beta"
     elif not path or (mode == "messages" and not path.endswith("/v1")):
         path += "/v1"
+    # Google lists fifty at a time where nothing is said.
+    query = "pageSize=1000" if mode == "generate_content" else parts.query
     request = request_to(endpoint, work.credential, work.inherited, options, mode=mode)
     return msgspec.structs.replace(
-        request, url=parts._replace(path=path + "/models", fragment="").geturl()
+        request, url=parts._replace(path=path + "/models", query=query, fragment="").geturl()
     )
 
 
