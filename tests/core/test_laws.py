@@ -35,6 +35,7 @@ from fallbackd.core.events import (
     CancelRequested,
     ClockStepped,
     ConfigReloaded,
+    ConversationSeen,
     Event,
     HealthCleared,
     HealthMarked,
@@ -56,6 +57,7 @@ from fallbackd.core.health import Health, Outage, from_disk
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
 from fallbackd.core.questions import USE
+from fallbackd.core.resumption import resumed_conversation
 from fallbackd.core.state import Decision, Delegation
 
 NAMES = ("a", "b", "c", "d")
@@ -184,6 +186,10 @@ class World(Playbook):
                     assert found.state == "running"
                     assert found.running is not None
                     assert found.running.attempt == effect.attempt
+                    assert effect.resume == resumed_conversation(found, found.running)
+                    assert effect.resume is None or effect.handoff is None
+                    if found.running.resumes is not None:
+                        laws.a_resumption_continues_what_the_same_agent_began(*found.attempts[-2:])
                 case Answer():
                     found = self.delegation(effect.delegation)
                     assert found.is_ended
@@ -265,6 +271,15 @@ class Laws(RuleBasedStateMachine):
         if told:
             self.world.when(AttemptAnswered(attempt=name))
 
+    @rule(index=pick, is_new=st.sampled_from([True, False, False, False]))
+    def a_program_names_its_conversation(self, index: int, *, is_new: bool) -> None:
+        name = self._running(index)
+        delegation = self.world.delegation(name.rpartition(".")[0])
+        attempt = delegation.attempt(name)
+        assert attempt is not None
+        resumed = None if is_new else resumed_conversation(delegation, attempt)
+        self.world.when(ConversationSeen(attempt=name, conversation=resumed or f"talk of {name}"))
+
     @rule(index=pick)
     def an_attempt_succeeds(self, index: int) -> None:
         self.world.when(succeeded(self._running(index)))
@@ -307,6 +322,7 @@ class Laws(RuleBasedStateMachine):
         failure = fail(reason, at=self.world.now)
         for event in (
             started(name),
+            ConversationSeen(attempt=name, conversation="late"),
             AttemptAnswered(attempt=name),
             failed(name, failure),
             succeeded(name),

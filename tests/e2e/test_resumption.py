@@ -12,14 +12,14 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.e2e.scenes import BACKENDS, HANG_S, NEXT, ROUTES, Scene, scene
+from tests.e2e.scenes import HANG_S, NEXT, ROUTES, Scene, scene
 from tests.support.provider import Call
 from tests.support.provider_frames import TEXT
 
 from fallbackd.core.resumption import CONTINUE
 
-AGENTS = ("codex", "claude", "gemini")
 MODES = ("interactive", "batch")
+BOTH = tuple((agent, mode) for agent in ("codex", "claude") for mode in MODES)
 TASK = "write the line, then say pong"
 TOOL = "echo worked >> made.txt"
 NOTE = "another agent has already worked on this"
@@ -60,8 +60,7 @@ def check_work(s: Scene) -> None:
     assert (s.home.work / "made.txt").read_text() == "worked\n", "the tool ran once"
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(("agent", "mode"), [*BOTH, ("gemini", "batch")])
 async def test_one_failure_after_a_tool_costs_nothing(
     tmp_path: Path, agent: str, mode: str, table: Table
 ) -> None:
@@ -78,8 +77,10 @@ async def test_one_failure_after_a_tool_costs_nothing(
             note(table, s, agent, f"one {failure}", done)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("agent", BACKENDS)
+@pytest.mark.parametrize(
+    ("agent", "mode"),
+    [*BOTH, ("gemini", "batch"), ("opencode", "batch"), ("opencode-run", "batch")],
+)
 async def test_a_conversation_that_broke_off_is_resumed_by_the_same_agent(
     tmp_path: Path, agent: str, mode: str, table: Table
 ) -> None:
@@ -105,8 +106,7 @@ def check_resumed(s: Scene, agent: str, done: Any) -> None:
     assert s.provider.calls(ROUTES[NEXT[agent]]) == []
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("agent", ["codex", "claude"])
+@pytest.mark.parametrize(("agent", "mode"), BOTH)
 async def test_the_next_agent_starts_with_a_note_once_a_resumption_has_failed(
     tmp_path: Path, agent: str, mode: str, table: Table
 ) -> None:
