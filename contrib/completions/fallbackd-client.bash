@@ -94,8 +94,8 @@ _fallbackd_client_table() {
             valued="--socket --session"
             children="" ;;
         "report")
-            flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --next-lease --started-at --file --stream --exit-code --http-status --header --exception"
-            valued="--socket --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception"
+            flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --turn --next-lease --started-at --file --stream --exit-code --http-status --header --exception"
+            valued="--socket --backend --session --model --credential --attempt --lease --turn --started-at --file --stream --exit-code --http-status --header --exception"
             children="" ;;
         "resolve")
             flags="-h --help --socket --json --backend --session --role --chain --model --prompt-tokens --lease"

@@ -74,7 +74,7 @@ function __fallbackd_client_table
             echo '--socket --session'
             echo ''
         case 'report'
-            echo '--socket --backend --session --model --credential --attempt --lease --started-at --file --stream --exit-code --http-status --header --exception'
+            echo '--socket --backend --session --model --credential --attempt --lease --turn --started-at --file --stream --exit-code --http-status --header --exception'
             echo ''
         case 'resolve'
             echo '--socket --backend --session --role --chain --model --prompt-tokens'
@@ -288,6 +288,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l model -x
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l credential -x -d 'label of the credential'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l attempt -x
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l lease -x -d 'the lease that `resolve` gave'
+complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l turn -x -d 'the `turn` that `resolve` or `report` gave'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l next-lease -d 'take a lease for what comes next'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l started-at -x -d 'Unix seconds'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l file -r -F -d 'output of the call; `-`: standard input'
