@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from tests.stores.hardship import no_file_beyond
 
 from fallbackd.app.state import claim_state
 from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable
@@ -16,8 +17,13 @@ def test_it_is_made_private_and_locked_once(tmp_path: Path) -> None:
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     with pytest.raises(EndpointTaken, match=f"process {os.getpid()}"):
         claim_state(str(directory), str(directory / "lock"))
-    os.close(held)
-    os.close(claim_state(str(directory), str(directory / "lock")))
+    (directory / "lock").unlink()
+    with pytest.raises(EndpointTaken, match="already runs"):
+        claim_state(str(directory), str(directory / "lock"))
+    for one in held:
+        os.close(one)
+    for one in claim_state(str(directory), str(directory / "lock")):
+        os.close(one)
 
 
 def test_an_open_directory_is_closed_where_it_is_ours(tmp_path: Path) -> None:
@@ -25,7 +31,8 @@ def test_an_open_directory_is_closed_where_it_is_ours(tmp_path: Path) -> None:
     directory.mkdir()
     directory.chmod(0o755)
     (directory / "lock").touch()
-    os.close(claim_state(str(directory), str(directory / "lock")))
+    for one in claim_state(str(directory), str(directory / "lock")):
+        os.close(one)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
@@ -43,3 +50,13 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     with pytest.raises(EndpointUnusable, match="--state-dir"):
         claim_state(str(tmp_path / "state"), str(tmp_path / "state" / "lock"))
+
+
+def test_on_a_full_disk_it_is_locked_without_the_number_of_its_owner(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    with no_file_beyond(0):
+        held = claim_state(str(directory), str(directory / "lock"))
+    with pytest.raises(EndpointTaken, match="another process"):
+        claim_state(str(directory), str(directory / "lock"))
+    for one in held:
+        os.close(one)

@@ -298,3 +298,46 @@ def test_agents_may_do_what_their_user_may() -> None:
         names = {line.partition("=")[0] for line in lines[3:]}
         assert "PATH" in names
         assert not {n for n in names if n.startswith(("NOTIFY_", "WATCHDOG_", "LISTEN_"))}
+
+
+SHEDS = """cat >/dev/null
+echo $PPID > "$HOME/runner.pid"
+(setsid env -i sh -c 'echo $$ > "$0/far.pid"; while :; do sleep 1; done' "$HOME" &)
+echo begun
+while :; do sleep 1; done"""
+
+LOOKS = """cat >/dev/null
+kill -0 "$(cat "$HOME/far.pid")" 2>/dev/null && echo beside it
+echo looked"""
+
+
+@pytest.mark.parametrize("is_daemon_killed", [False, True])
+def test_a_child_that_shed_all_marks_is_ended_with_its_group_though_the_runner_was_killed(
+    *, is_daemon_killed: bool
+) -> None:
+    with user_manager() as manager:
+        config = backend(manager, "first", SHEDS) + backend(manager, "second", LOOKS)
+        manager.install(config=config + agents.chain("first", "second"))
+        manager.systemctl("enable", "--now", SOCKET)
+        begun = asked(
+            manager, "delegate", prompt="x", backend="first", wait="accepted",
+            cwd=str(manager.work_dir),
+        )  # fmt: skip
+        far = manager.home / "far.pid"
+        manager.wait_for("the child", lambda: far.exists() and far.read_text().strip() != "")
+        if is_daemon_killed:
+            former = manager.send(signal.SIGSTOP)
+        runner = (manager.home / "runner.pid").read_text().strip()
+        manager.run("kill", "-KILL", runner)
+        if is_daemon_killed:
+            manager.run("kill", "-KILL", str(former))
+            manager.wait_for("the next daemon", lambda: is_up_anew(manager, former))
+        ended = asked(manager, "delegation.wait", delegation=begun["delegation"], until="finished")
+        alive = manager.run("kill", "-0", far.read_text().strip()).returncode == 0
+        assert (ended["state"], ended["served_by"]) == ("succeeded", "second")
+        assert ended["text"] == "looked"
+        assert not alive
+        manager.wait_for(
+            "the end of the groups",
+            lambda: not list(manager.outside("/sys/fs/cgroup").rglob("attempt-*")),
+        )

@@ -1,4 +1,4 @@
-"""What the environment of a process, or of those that started it, says."""
+"""By which processes a process was started."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from fallbackd.lib.procenv import find_variable
+from fallbackd.lib.procenv import ancestors
 
 READY = "import sys; print('ready', flush=True); sys.stdin.read()"
 STARTS = (
@@ -35,27 +35,19 @@ def process(code: str, *arguments: str, env: Mapping[str, str]) -> Iterator[tupl
             made.stdin.close()
 
 
-def test_the_first_of_the_names_that_the_process_itself_has() -> None:
-    with process(READY, env={"INNER": "d1.2", "OUTER": "d1", "EMPTY": ""}) as (pid, _):
-        assert find_variable(pid, "INNER", "OUTER") == "d1.2"
-        assert find_variable(pid, "EMPTY", "OUTER") == "d1"
-
-
-def test_a_process_with_an_empty_environment_is_known_by_its_parent() -> None:
-    with process(STARTS, READY, env={"INNER": "d1.2"}) as (_, line):
-        assert find_variable(int(line), "INNER", "OUTER") == "d1.2"
+def test_those_above_a_process_are_told_from_itself_upwards() -> None:
+    with process(STARTS, READY, env={}) as (pid, line):
+        assert list(ancestors(int(line))) == [int(line), pid]
 
 
 def test_the_search_ends_at_this_process() -> None:
-    name = "PATH"
-    assert os.environ[name]
     with process(READY, env={}) as (pid, _):
-        assert find_variable(pid, name) is None
-    assert find_variable(os.getpid(), name) is None
+        assert list(ancestors(pid)) == [pid]
+    assert list(ancestors(os.getpid())) == []
 
 
-def test_a_process_that_is_gone_or_none_says_nothing() -> None:
-    with process(READY, env={"INNER": "d1.2"}) as (pid, _):
+def test_a_process_that_is_gone_or_none_has_none_above_it() -> None:
+    with process(READY, env={}) as (pid, _):
         pass
     for gone in (pid, 0, -1, 1):
-        assert find_variable(gone, "INNER") is None
+        assert list(ancestors(gone))[1:] == []

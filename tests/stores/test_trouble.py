@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.stores.hardship import no_file_beyond
 
-from fallbackd.stores.opening import Damaged, StoreTooNew
+from fallbackd.stores.opening import Damaged, Removed, StoreTooNew
 from fallbackd.stores.trouble import sentence, warn
 
 PATH = Path("/state/fallbackd.db")
@@ -34,6 +34,7 @@ def of_code(code: int) -> sqlite3.OperationalError:
         (OSError(errno.ENOSPC, "No space left", "/state"), "No space left; free some space"),
         (OSError(errno.EROFS, os.strerror(errno.EROFS)), "let this user write"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "move away the file"),
+        (Removed("it was removed"), "it was removed; put it back and writing resumes by itself"),
         (OSError("it was closed"), "it was closed; look at its disk"),
     ],
 )

@@ -293,8 +293,11 @@ class FakeHost:
     def troubles(self) -> tuple[Trouble, ...]:
         return self.troubled
 
+    inside: str | None = None
+    """The attempt in which every caller runs."""
+
     def attempt_of(self, pid: int) -> str | None:
-        return None
+        return self.inside
 
     async def check_config(
         self, *, path: str | None, text: str | None, directory: str | None = None

@@ -199,7 +199,7 @@ async def test_server_of_which_nothing_is_left_is_an_unknown_end(tmp_path: Path)
     async with serving(tmp_path) as place:
         heard = await place.taken_up()
     assert isinstance(heard.exit, ProcessExit)
-    assert (heard.exit.code, heard.exit.signal, heard.exit.gone) == (None, None, True)
+    assert (heard.exit.code, heard.exit.signal, heard.exit.gone) == (None, None, False)
     assert heard.events("message.part.updated")
 
 

@@ -85,7 +85,7 @@ def run(
     held: list[int] = []
     endpoint: Endpoint | None = None
     try:
-        held.append(claim_state(places.state_dir, places.lock))
+        held += claim_state(places.state_dir, places.lock)
         handed = handed_over(environ, own_pid=os.getpid())
         endpoint = Endpoint.open(places.socket) if handed is None else Endpoint.inherited(handed)
         if (exposed := private.require(private.watched(places, socket=endpoint.path))) is not None:
@@ -371,6 +371,7 @@ class Daemon:
 
     async def _keep_socket(self, server: Server) -> None:
         """Cleaners of temporary directories delete sockets; new callers need one."""
+        told = ""
         while True:
             await anyio.sleep(SOCKET_LOOK_S)
             if self._endpoint.is_in_place():
@@ -378,8 +379,11 @@ class Daemon:
             try:
                 self._endpoint.restore()
             except (EndpointTaken, EndpointUnusable) as error:
-                log.error("socket.lost", socket=self.socket, error=str(error))
+                if str(error) != told:
+                    told = str(error)
+                    log.error("socket.lost", socket=self.socket, error=told)
                 continue
+            told = ""
             server.replace(self._endpoint.listener)
             log.warning("socket.restored", socket=self.socket)
 

@@ -6,18 +6,19 @@ import stat
 
 import structlog
 
-from fallbackd.fronts.rpc.endpoint import EndpointUnusable, lock_file
+from fallbackd.fronts.rpc.endpoint import EndpointUnusable, lock_directory, lock_file
 from fallbackd.lib.privacy import fault_of
 
 log = structlog.get_logger("state")
 
 
-def claim_state(directory: str, lock: str) -> int:
+def claim_state(directory: str, lock: str) -> tuple[int, ...]:
     """
     Make the directory private and take its lock for the life of this process.
 
     Returns:
-        The descriptor that holds the lock.
+        The descriptors that hold the lock: of the directory, and of the file that names the
+        process.
 
     Raises:
         EndpointTaken: Another daemon has it. The message names its process id.
@@ -39,7 +40,12 @@ def claim_state(directory: str, lock: str) -> int:
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         _close_to_others(directory, lock)
-    return lock_file(lock)
+    of_directory = lock_directory(directory, owner_file=lock)
+    try:
+        return of_directory, lock_file(lock)
+    except BaseException:
+        os.close(of_directory)
+        raise
 
 
 def digest_key(path: str, *, size: int) -> bytes:

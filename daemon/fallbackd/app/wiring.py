@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+import anyio.to_thread
+import structlog
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
@@ -18,17 +20,19 @@ from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.backends.hermes_http import KEYS as HERMES_KEYS
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.credentials import credential_variables
+from fallbackd.engine.leftovers import list_directories
 from fallbackd.engine.loop import Engine
 from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib import privatefile
 from fallbackd.lib.clock import Instant, SystemClock
 from fallbackd.lib.descriptors import has_room, shortage
-from fallbackd.lib.procenv import find_variable, read_variables
+from fallbackd.lib.procenv import read_variables
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.stores import open_store
+from fallbackd.stores.opening import note_loss
 from fallbackd.transports.environment import Inheritable
 from fallbackd.transports.http import HttpTransport
 from fallbackd.transports.leftovers import end_leftover
@@ -37,9 +41,12 @@ from fallbackd.transports.opencode_link import OpencodeLink
 from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process import ProcessTransport
 from fallbackd.transports.recording import read_log
+from fallbackd.transports.runner.cgroup import find_home
 from fallbackd.transports.running import RunnerLimits
 from fallbackd.transports.secrets import KEY_BYTES, Secrets
 from fallbackd.transports.served import ServedTransport
+
+log = structlog.get_logger("daemon")
 
 STRAY_BOUND_S = 10.0
 """How long KILL may take at an attempt that nobody knows of."""
@@ -47,8 +54,6 @@ INSTANT_KEY = "instant"
 """Fact: the last moment of which it is known that a daemon ran."""
 DEFAULT_KEYS = frozenset(HERMES_KEYS)
 """Used where no credential is configured, and by no agent CLI."""
-MARKS = ("FALLBACKD_ATTEMPT", "FALLBACKD_DELEGATION")
-"""What the engine puts into the environment of an attempt."""
 
 
 class Built(Struct):
@@ -59,7 +64,7 @@ class Built(Struct):
     projects: Projects
     home: str
     attempt_of: Callable[[int], str | None]
-    """From inside which attempt a process was started, by its server or its environment."""
+    """From inside which attempt a process was started, by the processes above it."""
     inheritable: Mapping[str, str]
     """What of the daemon's environment the programs that it starts may see."""
     withhold_credentials: Callable[[Settings], None]
@@ -83,6 +88,10 @@ async def open_records(
         stopped_s = clock.follow(last_instant(facts))
         return clock.now(), stopped_s
 
+    if await anyio.to_thread.run_sync(list_directories, Path(places.runs)):
+        lost = note_loss(Path(places.database), now=clock.now())
+        if lost is not None:
+            log.error("store.lost", database=places.database, runs=places.runs, mark=lost)
     store = await open_store(f"sqlite:{places.database}", now=clock.now(), since=since)
     return store, clock
 
@@ -150,6 +159,7 @@ def build(
         now=clock.now,
         umask=umask,
         secrets=secrets_of,
+        cgroup_home=find_home(environ),
         limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes, core_bytes=core_bytes),
     )
     http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
@@ -211,7 +221,7 @@ def build(
         projects=projects,
         transports=(served, http, processes),
         home=machine.home,
-        attempt_of=lambda pid: served.attempt_of(pid) or find_variable(pid, *MARKS),
+        attempt_of=lambda pid: served.attempt_of(pid) or processes.attempt_of(pid),
         inheritable=inheritable,
         withhold_credentials=withhold_credentials,
         take_up_servers=served.take_up,

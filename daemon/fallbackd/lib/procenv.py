@@ -1,33 +1,26 @@
-"""A variable in the environment of a process, or of those that have started it."""
+"""What a process was started with, and by which processes."""
 
 import os
+from collections.abc import Iterator
 
 MAX_ANCESTORS = 32
 MAX_ENVIRON_BYTES = 1024 * 1024
 
 
-def find_variable(pid: int, *names: str) -> str | None:
+def ancestors(pid: int) -> Iterator[int]:
     """
-    The value that the nearest process has of the first of these names, from `pid` upwards.
+    A process and those that have started it, up to this process itself and not beyond.
 
-    Looks no further than this process itself: what stands above it is not of its making. A
-    process that is gone, or that may not be read, ends the search.
-
-    Source: proc_pid_environ(5), the environment at `execve`; proc_pid_stat(5), field 4.
+    Source: proc_pid_stat(5), field 4.
     """
     for _ in range(MAX_ANCESTORS):
         if pid <= 1 or pid == os.getpid():
-            return None
+            return
+        yield pid
         try:
-            found = _environ(pid)
-            parent = _parent_of(pid)
+            pid = _parent_of(pid)
         except (OSError, ValueError, IndexError):
-            return None
-        for name in names:
-            if value := found.get(name):
-                return value
-        pid = parent
-    return None
+            return
 
 
 def read_variables(pid: int, names: tuple[str, ...]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from fallbackd.lib.failpoints import hit
 from fallbackd.stores.codec import RecordT, Undecodable, decode
 from fallbackd.stores.opening import (
     Opened,
+    Removed,
     lying_aside,
     open_again,
     open_database,
@@ -220,8 +221,8 @@ class Database:
             raise OSError("it was closed")
         if self._connection is not None and self._is_writable:
             if _identity(self.path) != self._file:
-                raise OSError(
-                    f"it was removed or replaced while the daemon runs; what is still known of it"
+                raise Removed(
+                    "it was removed or replaced while the daemon runs; what is still known of it"
                     f" is in the daemon's memory ({self.path.name})"
                 )
             return self._connection

@@ -34,6 +34,10 @@ class Damaged(Exception):
     """The file is no database of ours any more: says why."""
 
 
+class Removed(OSError):
+    """The file that was opened is no longer at its path."""
+
+
 class Opened(NamedTuple):
     connection: sqlite3.Connection | None
     """None: nothing can be read or written."""
@@ -94,8 +98,28 @@ def lying_aside(path: Path) -> tuple[str, ...]:
         names = sorted(os.listdir(path.parent))
     except OSError:
         return ()
-    begin = f"{path.name}.corrupt-"
+    begin = (f"{path.name}.corrupt-", f"{path.name}.lost-")
     return tuple(str(path.with_name(name)) for name in names if name.startswith(begin))
+
+
+def note_loss(path: Path, *, now: float) -> str | None:
+    """
+    Leave a mark beside a database that is missing or empty although it was in use.
+
+    While the mark lies there, records count as incomplete: nothing is taken for an orphan.
+
+    Returns:
+        Its path; None: the database is there.
+    """
+    if _size(path) > 0 or _size(Path(f"{path}-wal")) > 0:
+        return None
+    mark = path.with_name(f"{path.name}.lost-{int(now)}")
+    with suppress(OSError):  # a full disk: it is said all the same
+        if path.exists():
+            path.rename(mark)
+        else:
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    return str(mark)
 
 
 def is_damage(error: Exception) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from fallbackd.stores.opening import Damaged, StoreTooNew, is_damage
+from fallbackd.stores.opening import Damaged, Removed, StoreTooNew, is_damage
 
 FULL = "free some space on its disk; writing resumes by itself"
 READ_ONLY = "let this user write to the file and its directory; writing resumes by itself"
@@ -15,6 +15,10 @@ DAMAGED = "restart the daemon: the file is put aside, and a new one is made"
 IN_THE_WAY = "move away the file that is where its directory belongs; writing resumes by itself"
 LOCKED = "end the program that holds it; writing resumes by itself"
 BROKEN = "look at its disk (space, limits, errors); writing resumes by itself"
+
+REMOVED = (
+    "put it back and writing resumes by itself; otherwise restart the daemon, which makes a new one"
+)
 
 ADVICE_BY_CODE = {
     sqlite3.SQLITE_FULL: FULL,
@@ -45,6 +49,8 @@ def sentence(path: Path, error: Exception) -> str:
     elif isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", None)
         advice = ADVICE_BY_CODE.get(code & 0xFF, BROKEN) if code is not None else BROKEN
+    elif isinstance(error, Removed):
+        advice = REMOVED
     elif isinstance(error, OSError) and error.errno is not None:
         cause = error.strerror or str(error)
         advice = ADVICE_BY_ERRNO.get(error.errno, BROKEN)

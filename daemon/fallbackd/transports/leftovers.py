@@ -7,7 +7,8 @@ never started.
      yes         no        alive        no     about to start: looked at again in a moment
      yes         yes       alive        no     runs: met at its line
      yes                                yes    ended: judged by its record
-     yes                   gone         no     unknown: its processes are ended, which is no proof
+     yes                   gone         no     unknown: its processes are ended, which only its
+                                                control group proves
 
 What cannot be read (a link in its place, a damaged record, no free descriptor) is none of these.
 """
@@ -29,7 +30,14 @@ from msgspec import Struct
 from fallbackd.core.exchange import Exit, ProcessExit
 from fallbackd.lib import privatefile
 from fallbackd.lib.failpoints import hit
-from fallbackd.transports.orphans import Family, end_below, end_family, find_members, find_runner
+from fallbackd.transports.orphans import (
+    Family,
+    end_below,
+    end_family,
+    end_group,
+    find_members,
+    find_runner,
+)
 from fallbackd.transports.recording import read_exit, read_record
 from fallbackd.transports.runner import tree
 from fallbackd.transports.runner.attempt import ATTEMPT_FILE
@@ -53,10 +61,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     pid: int = 0
     start: int = 0
     token: str = ""
-
-    @property
-    def is_started(self) -> bool:
-        return bool(self.token)
+    cgroup: str = ""
 
 
 def fence(directory: str) -> bool:
@@ -83,7 +88,7 @@ def fence(directory: str) -> bool:
 
 
 async def take_up(
-    directory: str, *, limits: RunnerLimits, now: Callable[[], float]
+    directory: str, *, attempt: str, limits: RunnerLimits, now: Callable[[], float]
 ) -> RunningProcess | None:
     """
     Find what was started there.
@@ -123,7 +128,7 @@ async def take_up(
         line = _connect(directory)
         if line is not None:
             token = "" if found is None else found.token
-            running = RunningProcess(line, directory, token, limits, now)
+            running = RunningProcess(line, directory, token, limits, now, attempt=attempt)
             if await running.meet():
                 left.release()
                 return running
@@ -224,8 +229,11 @@ async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exi
         if await end_below(runner, grace_s=grace_s, bound_s=bound_s):
             return ProcessExit(note="its runner was held; how it ended is unknown")
     left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
-    note = UNRECORDED + (f"; not killed: {', '.join(map(str, left))}" if left else "")
-    return ProcessExit(gone=False, note=note)
+    group = "" if found is None else found.cgroup
+    is_proven = await end_group(group, family.token, bound_s=bound_s)
+    is_known = is_proven or not left
+    note = UNRECORDED + ("" if is_known else f"; not killed: {', '.join(map(str, left))}")
+    return ProcessExit(gone=is_proven, note=note)
 
 
 async def _ask(runner: tree.Process, directory: str, *, limit_s: float) -> Exit | None:

@@ -6,18 +6,20 @@ Ends a family of processes whose runner does not do it any more.
     runner killed   its children are found by what they carry: the token and the directory in their
                     environment, their session and process group, and their descendants. One that
                     changed its session, emptied its environment and lost its parent is not found,
-                    so finding none proves nothing.
+                    so finding none proves nothing. An empty control group does (`cgroup`).
 """
 
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 from msgspec import Struct, structs
 
-from fallbackd.transports.runner import tree
+from fallbackd.transports.runner import cgroup, tree
 
 TOKEN_VARIABLE = "FALLBACKD_RUN"
 DIRECTORY_VARIABLE = "FALLBACKD_RUN_DIRECTORY"
@@ -97,6 +99,24 @@ async def end_below(runner: tree.Process, *, grace_s: float, bound_s: float) -> 
             await anyio.sleep(_LOOK_S)
     finally:
         tree.send_signal(runner, signal.SIGCONT)
+
+
+async def end_group(path: str, token: str, *, bound_s: float) -> bool:
+    """
+    End what is in the control group of an attempt, and remove it.
+
+    Args:
+        path: As it was recorded; empty: there is none.
+
+    Returns:
+        Whether nothing is left in it, which proves that all of the attempt has exited.
+    """
+    if not cgroup.is_of(path, token):
+        return False
+    is_over = await anyio.to_thread.run_sync(partial(cgroup.end, path, bound_s=bound_s))
+    if is_over:
+        cgroup.remove(path)
+    return is_over
 
 
 def find_runner(family: Family) -> tree.Process | None:

@@ -26,11 +26,12 @@ import anyio
 import fallbackd
 from fallbackd.core.exchange import Call, CommandLine, NotStarted, ScratchFile
 from fallbackd.lib.failpoints import handed_on, hit
+from fallbackd.lib.procenv import ancestors
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.environment import child_environment
 from fallbackd.transports.leftovers import take_up
 from fallbackd.transports.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
-from fallbackd.transports.runner import frames
+from fallbackd.transports.runner import cgroup, frames
 from fallbackd.transports.running import RunnerLimits, RunningProcess
 from fallbackd.transports.secrets import Secrets as RealSecrets
 from fallbackd.transports.secrets import no_secret
@@ -51,16 +52,19 @@ class ProcessTransport:
         umask: int | None = None,
         limits: RunnerLimits | None = None,
         secrets: Secrets | None = None,
+        cgroup_home: str = "",
     ) -> None:
         """
         Args:
             environ: What children inherit, before it is scrubbed; None: the daemon's own.
             now: The daemon's clock; the times of chunks and exits are on it.
             umask: Of the children; None: the daemon's when the first one is started.
+            cgroup_home: Below which each program has a control group; empty: it has none.
             secrets: Where the credentials of calls are found; None: by `environ`.
         """
         self._environ = os.environ if environ is None else environ
         self._now = now
+        self._cgroup_home = cgroup_home
         self._umask = umask
         self._secrets = RealSecrets(environ=self._environ, now=now) if secrets is None else secrets
         self._limits = RunnerLimits() if limits is None else limits
@@ -108,6 +112,7 @@ class ProcessTransport:
             "directory": directory,
             "tmp": tmp,
             "token": token,
+            "cgroup": cgroup.path_for(self._cgroup_home, attempt, token),
             "umask": self._umask,
             "core_bytes": self._limits.core_bytes,
             "epoch": self._now() - time.clock_gettime(time.CLOCK_BOOTTIME),
@@ -122,7 +127,9 @@ class ProcessTransport:
             except OSError as error:
                 return self._not_started(error, sys.executable)
             hit("order.before")
-            running = RunningProcess(line, directory, token, self._limits, self._now)
+            running = RunningProcess(
+                line, directory, token, self._limits, self._now, attempt=attempt
+            )
             self._running.add(running)
             try:
                 is_under_way = await running.begin(order)
@@ -141,10 +148,17 @@ class ProcessTransport:
 
     async def attach(self, *, attempt: str, directory: str) -> "RunningProcess | None":
         self._forget_ended()
-        running = await take_up(directory, limits=self._limits, now=self._now)
+        running = await take_up(directory, attempt=attempt, limits=self._limits, now=self._now)
         if running is not None:
             self._running.add(running)
         return running
+
+    def attempt_of(self, pid: int) -> str | None:
+        """
+        Below whose runner a process is: as a sub-reaper it stays above all that its program starts.
+        """
+        runners = {each.runner_pid: each.attempt for each in self._running}
+        return next((runners[one] for one in ancestors(pid) if one in runners), None)
 
     def _forget_ended(self) -> None:
         for each in [each for each in self._running if each.is_over]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from fallbackd.core.exchange import Chunk, Exit, NotStarted, ProcessExit
 from fallbackd.lib import privatefile
 from fallbackd.lib.failpoints import hit
-from fallbackd.transports.orphans import Family, end_below, end_family
+from fallbackd.transports.orphans import Family, end_below, end_family, end_group
 from fallbackd.transports.recording import (
     Follower,
     exit_of,
@@ -58,7 +58,10 @@ class RunningProcess:
         token: str,
         limits: RunnerLimits,
         now: Callable[[], float],
+        *,
+        attempt: str = "",
     ) -> None:
+        self.attempt = attempt
         self._line = line
         self._directory = directory
         self._token = token
@@ -76,6 +79,7 @@ class RunningProcess:
         """No runner answered in time."""
         self._pid: int | None = None
         self._start = 0
+        self._cgroup = ""
         self._seen = -1
         self._direct: list[Chunk] = []
         self._log_bytes = 0
@@ -339,6 +343,7 @@ class RunningProcess:
         elif kind == frames.STARTED:
             started = frames.read_json(payload)
             self._pid, self._start = started["pid"], started["start"]
+            self._cgroup = started.get("cgroup", "")  # an older runner has none
         elif kind == frames.REFUSED:
             record = frames.read_json(payload)
             self._exit = exit_of({"refused": record | {"at": record["at"] or self._now()}})
@@ -387,10 +392,13 @@ class RunningProcess:
                 grace_s=min(1.0, self._limits.stop_grace_s),
                 bound_s=self._limits.kill_bound_s,
             )
+            is_proven = await end_group(self._cgroup, self._token, bound_s=_ENDING_S)
         note = "its runner was killed; how it ended is unknown"
-        if left:
+        if left and not is_proven:
             note += f"; not killed: {', '.join(map(str, left))}"
-        self._exit = ProcessExit(gone=False, at=self._now(), stopped=self._was_stopped, note=note)
+        self._exit = ProcessExit(
+            gone=is_proven, at=self._now(), stopped=self._was_stopped, note=note
+        )
 
     async def _end_below(self, runner: tree.Process) -> Exit | None:
         """

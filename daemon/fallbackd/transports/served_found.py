@@ -8,9 +8,8 @@ from msgspec import Struct
 
 from fallbackd.lib.procenv import read_environment
 from fallbackd.ports.transport import Running, Transport, Unsent
-from fallbackd.transports.recording import read_record
+from fallbackd.transports.leftovers import read_identity
 from fallbackd.transports.runner import tree
-from fallbackd.transports.runner.attempt import ATTEMPT_FILE
 from fallbackd.transports.served_record import ServerIdentity, read_server
 
 OWN_VARIABLES = frozenset({"OPENCODE_SERVER_PASSWORD", "TMPDIR", "PWD"})
@@ -68,14 +67,15 @@ async def find_server(directory: Path, processes: Transport) -> Found | None:
 def identify(directory: Path) -> ServerIdentity | None:
     """Of the last process that was started there; None: there was none."""
     last = _last_start(directory)
-    record = None if last is None else read_record(str(last), ATTEMPT_FILE)
-    if record is None:
+    found = None if last is None else read_identity(str(last))
+    if found is None or not found.token:
         return None
     return ServerIdentity(
-        token=record["token"],
-        pid=record["pid"],
-        start=record["start"],
-        boot_id=record["boot_id"],
+        token=found.token,
+        pid=found.pid,
+        start=found.start,
+        boot_id=found.boot_id,
+        cgroup=found.cgroup,
     )
 
 

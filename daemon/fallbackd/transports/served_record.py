@@ -39,6 +39,7 @@ class ServerIdentity(Struct, frozen=True, kw_only=True):
     start: int
     """Clock ticks since boot."""
     boot_id: str
+    cgroup: str = ""
 
 
 class PromptRecord(Struct, frozen=True, kw_only=True):

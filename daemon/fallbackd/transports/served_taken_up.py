@@ -13,7 +13,7 @@ import msgspec
 
 from fallbackd.core.exchange import Chunk, Exit, ProcessExit
 from fallbackd.ports.clock import Clock
-from fallbackd.transports.orphans import Family, end_family
+from fallbackd.transports.orphans import Family, end_family, end_group
 from fallbackd.transports.recording import read_chunks
 from fallbackd.transports.runner import tree
 from fallbackd.transports.served_client import CallFailed
@@ -123,15 +123,16 @@ class TakenUpPrompt(RunningPrompt):
         if of is not None and of.boot_id != tree.boot_id():
             note = "the machine was started anew; how it ended is unknown"
             return ProcessExit(at=at, note=note, rebooted=True)
-        left = None
+        is_proven = False
         if of is not None:
-            left = await end_family(
+            await end_family(
                 Family(token=of.token, pid=of.pid, start=of.start),
                 grace_s=ORPHAN_GRACE_S,
                 bound_s=ORPHAN_BOUND_S,
             )
+            is_proven = await end_group(of.cgroup, of.token, bound_s=ORPHAN_BOUND_S)
         note = "its helper server is gone; how it ended is unknown"
-        return ProcessExit(at=at, gone=left == [], note=note)
+        return ProcessExit(at=at, gone=is_proven, note=note)
 
 
 def session_of(server: Server, record: PromptRecord) -> ServedSession:

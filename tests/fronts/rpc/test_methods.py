@@ -35,6 +35,7 @@ async def error(served: Front, method: str, /, **params: Any) -> Any:
 
 async def test_delegate_hands_its_params_on_and_returns_what_was_accepted() -> None:
     async with front() as served:
+        served.host.inside = "d0.1"
         found = await result(
             served,
             "delegate",
@@ -47,7 +48,7 @@ async def test_delegate_hands_its_params_on_and_returns_what_was_accepted() -> N
             request_id="r1",
             env={"A": "b"},
             metadata={"k": [1]},
-            parent="d0",
+            parent="d9",
         )
         assert (found["delegation"], found["state"]) == ("d1", "running")
         (work,) = served.engine.works
@@ -56,7 +57,8 @@ async def test_delegate_hands_its_params_on_and_returns_what_was_accepted() -> N
             Entry(backend=BackendId("codex")),
             Entry(backend=BackendId("gemini"), model="m", tier="api"),
         )
-        assert (work.timeout_s, work.request_id, work.parent) == (9, "r1", "d0")
+        assert (work.timeout_s, work.request_id) == (9, "r1")
+        assert work.parent == "d0.1", "by the processes above the caller, not by its word"
         assert (work.env, work.metadata) == ({"A": "b"}, {"k": [1]})
         assert served.engine.calls == []
 

@@ -135,9 +135,17 @@ def _chain(argument: str | None) -> Json:
 
 def _cwd(argument: str | None) -> str:
     try:
-        return os.path.abspath(argument or os.getcwd())
+        path = os.path.abspath(argument or os.getcwd())
     except FileNotFoundError as error:
         raise UsageError("the current directory is gone: name one with --cwd") from error
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the name of the working directory {os.fsencode(path)!r} is not UTF-8, and cannot be"
+            " sent to the daemon: rename it, or name another one with --cwd"
+        ) from error
+    return path
 
 
 def _env(arguments: list[str] | None) -> dict[str, str] | None:

@@ -46,14 +46,48 @@ def lock_file(path: str) -> int:
     except OSError as error:
         owner = os.pread(held, 20, 0).decode("ascii", "replace").strip()
         os.close(held)
-        who = f"process {owner}" if owner.isdigit() else "another process"
-        raise EndpointTaken(
-            f"fallbackd already runs as {who}, which holds {path}. Stop it first, or name another"
-            " socket and another state directory."
-        ) from error
-    os.ftruncate(held, 0)
-    os.pwrite(held, b"%d\n" % os.getpid(), 0)
+        raise _taken(owner, path) from error
+    try:
+        os.ftruncate(held, 0)
+        os.pwrite(held, b"%d\n" % os.getpid(), 0)
+    except OSError:
+        pass  # a full disk: it is held all the same, and only the number is not to be read
     return held
+
+
+def lock_directory(path: str, *, owner_file: str) -> int:
+    """
+    Lock a directory itself: a lock file in it can be deleted and made anew by another daemon.
+
+    Args:
+        owner_file: Where the process id of the owner stands.
+
+    Raises:
+        EndpointTaken, EndpointUnusable: As `lock_file`.
+    """
+    try:
+        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise EndpointUnusable(f"cannot lock {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        try:
+            with open(owner_file, encoding="ascii", errors="replace") as file:
+                owner = file.read(20).strip()
+        except OSError:
+            owner = ""
+        raise _taken(owner, path) from error
+    return held
+
+
+def _taken(owner: str, path: str) -> EndpointTaken:
+    who = f"process {owner}" if owner.isdigit() else "another process"
+    return EndpointTaken(
+        f"fallbackd already runs as {who}, which holds {path}. Stop it first, or name another"
+        " socket and another state directory."
+    )
 
 
 class Endpoint:

@@ -26,7 +26,7 @@ import traceback
 from typing import Any
 
 from fallbackd.lib.failpoints import hit
-from fallbackd.transports.runner import frames, tree
+from fallbackd.transports.runner import cgroup, frames, tree
 from fallbackd.transports.runner.meeting import LINE_FILE, Meeting, claim
 from fallbackd.transports.runner.peer import Gone, Peer
 from fallbackd.transports.runner.reaper import Reaper
@@ -80,7 +80,11 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
             outcome = refusal(error, spec["directory"])
         else:
             hit("runner.claimed")
+            group = spec.get("cgroup", "")
+            is_inside = bool(group) and cgroup.enter(group)
             outcome = start(spec, has_input=bool(spec["stdin_bytes"]))
+            # Where the runner cannot leave it, the group says nothing about the program.
+            spec["cgroup"] = group if is_inside and cgroup.leave(group) else ""
             hit("runner.started")
     if isinstance(outcome, Refused):
         record: dict[str, Any] = {"refused": outcome._asdict() | {"at": _now(spec)}}
@@ -88,6 +92,8 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
     else:
         attempt = _Attempt(peer, spec, outcome, stdin, directory)
         record = attempt.run()
+        if spec["cgroup"] and record["gone"]:
+            record["gone"] = cgroup.end(spec["cgroup"], bound_s=spec["kill_bound_s"])
         hit("runner.ended")
         attempt.tell_end(record)
     # The daemon goes on at once; what is on disk is for one that comes later.
@@ -96,6 +102,8 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
         _write_record(directory, EXIT_FILE, record, durable=True)
         _remove(directory, LINE_FILE)
     hit("runner.exit.after")
+    if spec.get("cgroup"):
+        cgroup.remove(spec["cgroup"])
     if spec["tmp"]:
         import shutil  # for few programs only
 
@@ -114,7 +122,8 @@ class _Attempt:
     ) -> None:
         # First of all: the daemon counts the time until here.
         self._start = getattr(tree.process(program.pid), "start", 0)
-        started = frames.pack_json(frames.STARTED, {"pid": program.pid, "start": self._start})
+        words = {"pid": program.pid, "start": self._start, "cgroup": spec["cgroup"]}
+        started = frames.pack_json(frames.STARTED, words)
         peer.send(started)
         self._program = program
         self._peer = peer
@@ -189,6 +198,7 @@ class _Attempt:
             "start": self._start,
             "boot_id": tree.boot_id(),
             "token": self._spec["token"],
+            "cgroup": self._spec["cgroup"],
         }
         _write_record(self._directory, ATTEMPT_FILE, identity, durable=False)
         hit("runner.known")

@@ -7,7 +7,7 @@ What the daemon and a runner say to each other: a kind, a length, a payload.
 | daemon | STOP | JSON `{grace_s}` |
 | daemon | SEEN | JSON `{offset}`: the follower holds the part of the log that starts there |
 | runner | HELLO | JSON `{pid, version}`, with a pidfd beside it |
-| runner | STARTED | JSON `{pid, start}` |
+| runner | STARTED | JSON `{pid, start, cgroup}`: `cgroup` is its path, or empty |
 | runner | REFUSED | JSON `{error, text, path, at}`: nothing was started |
 | runner | RING | empty: the recording has grown |
 | runner | CHUNK | stream letter, time, bytes that the disk did not take |

@@ -270,3 +270,11 @@ def test_an_error_before_a_delegation_exists(run_cli: RunCli, code: int, exit_co
     ran = run_cli(["delegate", "x"], {"delegate": Failing(code, "because")})
     assert ran.code == exit_code
     assert "because" in ran.err
+
+
+def test_a_directory_whose_name_is_not_utf8_is_usage() -> None:
+    from fallbackd_client.cli.commands.delegate import _cwd
+    from fallbackd_client.cli.output import UsageError
+
+    with pytest.raises(UsageError, match=r"caf\\xe9.*is not UTF-8.*--cwd"):
+        _cwd("/work/caf\udce9")

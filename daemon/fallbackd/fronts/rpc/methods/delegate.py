@@ -38,7 +38,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         allow_metered=params.allow_metered,
         differs_from=params.differs_from,
         env=params.env or {},
-        parent=params.parent or _parent(session),
+        parent=_parent(session),
         client=session.client,
         metadata=params.metadata or {},
     )
@@ -48,7 +48,10 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
 
 
 def _parent(session: Session) -> str | None:
-    """From inside which attempt the caller runs, where it does not say so itself."""
+    """
+    From inside which attempt the caller runs, by the processes above it. What it says itself
+    (`parent`) is no evidence: variables are inherited, copied, and outlive their attempt.
+    """
     return None if session.peer_pid is None else session.host.attempt_of(session.peer_pid)
 
 
