@@ -43,7 +43,7 @@ DAEMON: dict[str, tuple[int, ...]] = {
     "store.commit.before": (8,),
     "store.commit.within": (1, 12),
     "store.fact.after": (1,),
-    "store.fact.before": (2,),
+    "store.fact.before": (1,),
     "store.migration.within": (1,),
     "store.opening.within": (1,),
     "store.prune.after": (1,),
