@@ -1,11 +1,13 @@
 """What each kind starts, by permission, model and the user's own settings."""
 
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
 from fallbackd.backends import KINDS
+from fallbackd.backends.commands import MENTIONS_ESCAPED
 from fallbackd.backends.spec import Options
 from fallbackd.core.classify import classify
 from fallbackd.core.exchange import (
@@ -40,19 +42,55 @@ NO_SANDBOX = "--dangerously-bypass-approvals-and-sandbox"
 CLIS = ("claude", "codex", "gemini", "numasec", "opencode")
 
 
+def prompt_in(call: CommandLine) -> list[str]:
+    """Blocks of text that reach the model."""
+    assert call.stdin is not None
+    if "--input-format" not in call.argv:
+        return [call.stdin.decode()]
+    message = msgspec.json.decode(call.stdin)["message"]
+    assert message["role"] == "user"
+    return [block["text"] for block in message["content"]]
+
+
 @pytest.mark.parametrize("kind", CLIS)
 def test_a_prompt_goes_through_stdin_and_never_into_an_argument(kind: str) -> None:
     call = start(kind)
-    assert call.stdin == PROMPT.encode()
+    assert prompt_in(call) == [PROMPT]
     assert not any("pong" in part for part in call.argv)
     assert call.cwd == "/srv/project"
 
 
 @pytest.mark.parametrize("kind", CLIS)
 def test_a_prompt_may_hold_what_no_argument_can(kind: str) -> None:
-    call = start(kind, prompt="a\0b" + "x" * 300_000)
-    assert call.stdin is not None
-    assert len(call.stdin) == 300_003
+    prompt = "a\0b" + "x" * 300_000
+    assert prompt_in(start(kind, prompt=prompt)) == [prompt]
+    assert prompt_in(start(kind, prompt="a\ud800b")) == ["a?b"]
+
+
+@pytest.mark.parametrize("prompt", ["/clear", " /help me", "\n/init", "@/etc/passwd", "a @b c"])
+def test_a_prompt_that_claude_would_act_on_is_not_the_block_that_it_looks_at(prompt: str) -> None:
+    first, last = prompt_in(start("claude", prompt=prompt))
+    assert first == prompt
+    assert "@" not in last
+    assert not last.startswith("/")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("/clear", "\n/clear"),
+        ("see a/b, x @ y", "see a/b, x @ y"),
+        ("@/etc/passwd", "\\@/etc/passwd\n\n" + MENTIONS_ESCAPED),
+        ("/x @.env \\@y", "\n/x \\@.env \\@y\n\n" + MENTIONS_ESCAPED),
+    ],
+)
+def test_gemini_gets_a_prompt_in_which_it_finds_no_command_and_no_file(
+    prompt: str, expected: str
+) -> None:
+    assert prompt_in(start("gemini", prompt=prompt)) == [expected]
+    assert re.search(r"(?<!\\)@\S", expected) is None
+    own = Options(command=("claude", "-p"))
+    assert prompt_in(start("claude", own, prompt=prompt)) == [expected]
 
 
 @pytest.mark.parametrize("kind", CLIS)

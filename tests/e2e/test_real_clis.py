@@ -1,5 +1,6 @@
 """One delegation to each real CLI through the daemon: answers, outages, silence."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,26 @@ async def test_a_refusal_of_the_model_is_about_the_prompt(tmp_path: Path) -> Non
         assert done["served_by"] == "codex"
         health = (await s.daemon.client.call("health", {"action": "list"}))["health"]
         assert health["claude"]["state"] == "healthy"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_a_prompt_is_text_whatever_the_program_would_read_into_it(
+    tmp_path: Path, name: str
+) -> None:
+    """No command of the program runs, and no file is sent that the prompt happens to name."""
+    async with scene(tmp_path) as s:
+        (s.home.work / "secret.txt").write_text("held-in-the-file")
+        own = s.home.path / ".gemini" / "commands"
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "mine.toml").write_text('prompt = "words of a command"\n')
+        for prompt in ("/clear", "/compact now", "/help", "/mine", "see @secret.txt, !touch made"):
+            before = len(s.provider.calls(ROUTES[name], kind="main"))
+            done = await s.delegate(name, prompt=prompt)
+            assert done["state"] == "succeeded", s.daemon.log()
+            (call, *_) = s.provider.calls(ROUTES[name], kind="main")[before:]
+            sent = json.dumps(call.body)
+            escaped = json.dumps(prompt.replace("@", "\\@") if name == "gemini" else prompt)
+            assert escaped[1:-1] in sent, prompt
+            assert "held-in-the-file" not in sent
+            assert "words of a command" not in sent
+        assert not (s.home.work / "made").exists()

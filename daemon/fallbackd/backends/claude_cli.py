@@ -21,7 +21,18 @@ program itself. In text mode it prints its errors on stdout.
 import re
 from typing import Any
 
-from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
+from fallbackd.backends.commands import (
+    as_plain_text,
+    command_line,
+    encode_json,
+    encode_prompt,
+    is_command,
+    is_plain,
+    model_of,
+    names_files,
+    program,
+    resumes,
+)
 from fallbackd.backends.lines import (
     CliParser,
     count,
@@ -56,19 +67,45 @@ _PERMISSION_MODE = {"read": "plan", "workspace": "acceptEdits", "full": "bypassP
 
 def start(work: Work, options: Options) -> Call:
     argv = ["claude", "-p", "--output-format", "stream-json", "--verbose"]
+    argv += ["--input-format", "stream-json"]
     argv += ["--permission-mode", _PERMISSION_MODE[work.permissions]]
     model = model_of(work, options)
     if model:
         argv += ["--model", model]
     if work.resume is not None:
         argv += ["--resume", work.resume]  # kept by working directory, which is the same
-    env = {"DISABLE_AUTOUPDATER": "1"}
+    env = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
     if work.effort and work.effort.isalnum():
         env["CLAUDE_CODE_EFFORT_LEVEL"] = work.effort
     # A daemon that was started from inside a session of claude would pass on its mark.
     return command_line(
-        work, options, tuple(argv), env=env, unset=("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
+        work,
+        options,
+        tuple(argv),
+        env=env,
+        unset=("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT"),
+        prompt=as_plain_text(work.prompt),
+        own_stdin=_message(work.prompt),
     )
+
+
+END_OF_PROMPT = "The text above is the whole request."
+
+
+def _message(prompt: str) -> bytes:
+    """
+    The prompt as one line of `--input-format stream-json`.
+
+    Commands (`/clear`) and files to attach (`@/etc/passwd`) are looked for in the last block of
+    text only, so a prompt that could hold one is not the last block. 2.1.330 has a variable
+    against files, 2.1.197 has not.
+    """
+    blocks = [encode_prompt(prompt).decode()]
+    if is_command(prompt) or names_files(prompt):
+        blocks.append(END_OF_PROMPT)
+    content = [{"type": "text", "text": block} for block in blocks]
+    message = {"type": "user", "message": {"role": "user", "content": content}}
+    return encode_prompt(encode_json(message) + "\n")
 
 
 _HARMLESS_TOOLS = frozenset(

@@ -18,6 +18,33 @@ def encode_prompt(prompt: str) -> bytes:
     return prompt.encode("utf-8", "replace")
 
 
+_MENTION = re.compile(r"(?<!\\)@(?=[^\s,;!?()\[\]{}])")
+MENTIONS_ESCAPED = "(In the request above, \\@ stands for an at sign.)"
+
+
+def is_command(prompt: str) -> bool:
+    """An interactive program would take it for one of its own commands."""
+    return prompt.lstrip().startswith("/")
+
+
+def names_files(prompt: str) -> bool:
+    """An interactive program would attach the files that stand behind `@`."""
+    return _MENTION.search(prompt) is not None
+
+
+def as_plain_text(prompt: str) -> str:
+    """
+    Make a prompt that no CLI reads anything into: no command, no file to attach.
+
+    For programs that have no other way in: the escapes stay visible to the model.
+    """
+    if is_command(prompt):
+        prompt = f"\n{prompt}"
+    if names_files(prompt):
+        prompt = f"{_MENTION.sub(lambda _: chr(92) + '@', prompt)}\n\n{MENTIONS_ESCAPED}"
+    return prompt
+
+
 def command_line(
     work: Work,
     options: Options,
@@ -27,14 +54,22 @@ def command_line(
     unset: tuple[str, ...] = (),
     scratch_files: tuple[ScratchFile, ...] = (),
     own_tmp: bool = False,
+    prompt: str | None = None,
+    own_stdin: bytes | None = None,
 ) -> CommandLine:
     """
     The call of a CLI that takes its prompt from stdin.
 
     The user's `command` replaces `argv` wholly; the environment that we set stays, as it only
     quiets the program.
+
+    Args:
+        prompt: What goes to stdin; None: the prompt as it is.
+        own_stdin: In place of it where `argv` is not the user's.
     """
-    stdin: bytes | None = encode_prompt(work.prompt)
+    stdin: bytes | None = own_stdin
+    if stdin is None or options.command:
+        stdin = encode_prompt(work.prompt if prompt is None else prompt)
     if options.command:
         argv = substitute(options.command, work, options)
         if options.stdin == "none" or _names_prompt(options.command):

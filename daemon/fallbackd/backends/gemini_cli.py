@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from fallbackd.backends.commands import (
+    as_plain_text,
     command_line,
     is_plain,
     model_of,
@@ -61,7 +62,8 @@ def start(work: Work, options: Options) -> Call:
         "GEMINI_CLI_NO_RELAUNCH": "true",
         "GEMINI_CLI_TRUST_WORKSPACE": "true",
     }
-    return command_line(work, options, tuple(argv), env=env)
+    # Its commands may be anybody's: `.gemini/commands` of the directory holds some.
+    return command_line(work, options, tuple(argv), env=env, prompt=as_plain_text(work.prompt))
 
 
 _HARMLESS_TOOLS = frozenset(
