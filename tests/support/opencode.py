@@ -46,6 +46,7 @@ class OpencodeDouble:
         self.statuses: dict[str, Json] = {}
         self.hear: Callable[[Json], None] = lambda _: None
         self.is_down = False
+        self.is_inside = False
         self.unknown: set[str] = set()
         self.on_call: Callable[[str], None] = lambda _: None
         self._count = 0
@@ -259,6 +260,15 @@ class OpencodeDouble:
                 return Called(status=200, body=self.sessions[name])
             case ["session", name, "message"]:
                 return Called(status=200, body=self.messages[name])
+            case ["fallbackd", "child"]:
+                return Called(status=200 if self.is_inside else 404, body=True)
+            case ["session", name, "message", message, "part", part]:
+                for one in self.messages[name]:
+                    if one["info"]["id"] == message:
+                        one["parts"] = [
+                            dict(body) if each["id"] == part else each for each in one["parts"]
+                        ]
+                return Called(status=200, body=body)
             case ["session", name, "message", message]:
                 ids = [one["info"]["id"] for one in self.messages[name]]
                 return Called(status=200 if message in ids else 404)

@@ -3,7 +3,8 @@
 
 import type { Hooks, Plugin, PluginInput, ToolDefinition } from "@opencode-ai/plugin"
 import { addressOf } from "./address.ts"
-import { Events, serve, type Event } from "./link.ts"
+import { Children } from "./children.ts"
+import { Events, request, serve, type Event } from "./link.ts"
 import { Daemon, Refused, socketPath, within } from "./rpc.ts"
 
 const REDIRECT_LIMIT_MS = 400
@@ -36,10 +37,17 @@ const plugin: Plugin = async (input, options?: Options) => {
     (method, params) => {
       if (method !== "opencode.call") return
       isForwarding = true
-      void serve(input, daemon, params)
+      void serve(input, daemon, params, (path, body) => {
+        if (path !== "/fallbackd/child") return false
+        children.tell(body as Parameters<Children["tell"]>[0])
+        return true
+      })
     },
   )
   const notices = new Notices(input)
+  const send = async (method: string, path: string, body?: unknown) =>
+    (await request(input, method, path, body)).json()
+  const children = new Children((path) => send("GET", path), send)
 
   async function announce(): Promise<void> {
     if (announcing) return
@@ -116,7 +124,12 @@ const plugin: Plugin = async (input, options?: Options) => {
       }
     },
     event: async ({ event }) => {
+      const seen = event as Event
+      if (seen.type === "session.idle") children.idle(seen.properties?.["sessionID"])
       if (isForwarding) events.forward(daemon, event as Event, input.directory)
+    },
+    "experimental.chat.messages.transform": async (_, output) => {
+      await children.replace(output.messages as Parameters<Children["replace"]>[0])
     },
     config: async (config) => {
       config.command ??= {}

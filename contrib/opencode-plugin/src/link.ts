@@ -21,31 +21,52 @@ type Properties = Record<string, any>
 export type Event = { id?: string; type: string; properties?: Properties }
 type Http = { baseUrl?: string; headers?: unknown; fetch?: (request: Request) => Promise<Response> }
 
-/** Makes one call with the client of the plugin, which needs no port, and answers with its JSON. */
-export async function serve(input: PluginInput, daemon: Daemon, params: unknown): Promise<void> {
+/** Answers a call of the daemon. What begins with `/fallbackd/` is for the plugin itself. */
+export async function serve(
+  input: PluginInput,
+  daemon: Daemon,
+  params: unknown,
+  own: (path: string, body: unknown) => boolean,
+): Promise<void> {
   const { call, method, path, directory, body } = params as Call
   let status = 0
   let text = ""
-  try {
-    const http = httpOf(input)
-    const url = new URL(path, http.baseUrl ?? "http://localhost:4096")
-    if (directory) url.searchParams.set("directory", directory)
-    const headers = new Headers(http.headers as HeadersInit)
-    headers.delete("x-opencode-directory")
-    if (body) headers.set("content-type", "application/json")
-    const request = new Request(url, { method, headers, ...(body ? { body: JSON.stringify(body) } : {}) })
-    const response = await (http.fetch ?? fetch)(request)
-    status = response.status
-    text = await response.text()
-  } catch (error) {
-    status = 0
-    text = String(error)
+  if (path.startsWith("/fallbackd/")) {
+    status = own(path, body) ? 200 : 404
+    text = "true"
+  } else {
+    try {
+      const response = await request(input, method, path, body, directory)
+      status = response.status
+      text = await response.text()
+    } catch (error) {
+      status = 0
+      text = String(error)
+    }
   }
   for (let at = 0; ; at += PIECE_CHARS) {
     const more = at + PIECE_CHARS < text.length
     daemon.tell("opencode.answer", { call, status, text: text.slice(at, at + PIECE_CHARS), more })
     if (!more) return
   }
+}
+
+/** Makes one call with the client of the plugin, which needs no port. */
+export function request(
+  input: PluginInput,
+  method: string,
+  path: string,
+  body?: unknown,
+  directory?: string,
+): Promise<Response> {
+  const http = httpOf(input)
+  const url = new URL(path, http.baseUrl ?? "http://localhost:4096")
+  url.searchParams.set("directory", directory || input.directory)
+  const headers = new Headers(http.headers as HeadersInit)
+  headers.delete("x-opencode-directory")
+  if (body) headers.set("content-type", "application/json")
+  const init = { method, headers, ...(body ? { body: JSON.stringify(body) } : {}) }
+  return (http.fetch ?? fetch)(new Request(url, init))
 }
 
 /** Its address, headers and `fetch`: without a port, that `fetch` leads straight to the server. */

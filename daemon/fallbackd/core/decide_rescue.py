@@ -163,7 +163,9 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
         denied(draft, following)
     if halt is not None and halt.bound in NOT_COVERED:
         return no("not_covered", halt.why)
-    if event.is_child:
+    # A subagent is moved before its first effect, where its parent waits for the other model.
+    has_next = halt is None and following is not None and following.resolved.choice is not None
+    if event.is_child and not (event.can_move and has_next and not event.wrote):
         return _child(draft, event, failure, session)
     if len(failover.candidates) < 2:
         return no("no_chain", f"no chain is configured for agent {event.role or 'unknown'}")
@@ -209,14 +211,13 @@ def _child(
     draft: Draft, event: TurnFailed, failure: Failure, session: Session
 ) -> tuple[Ruled, Session]:
     """
-    A subagent is not moved to another model: its parent gets the error and goes on. It gets it
-    only once the turn has ended, which the server's own retries may put off for hours.
+    The parent of a subagent gets the error and continues. It gets it only once the turn has
+    ended, which the server's own retries may put off for hours.
     """
     since_at, stated_at = event.retries_since_at, failure.stated_reset_at
     stops = False
     if since_at is not None:
-        # What it has done so far is lost with it: the longer patience holds.
-        until_at = since_at + draft.policy.patience_s("batch")
+        until_at = since_at + draft.policy.patience_s("interactive")
         if draft.now < until_at and (stated_at is None or stated_at <= until_at):
             text = "the own retries of a subagent go on for now"
             return Ruled(ruling="child", failure=failure, text=text), session
@@ -231,9 +232,12 @@ def _child(
         route=(event.backend, ""),
         reason=failure.reason.value,
         text=f"{model_words(event.backend)} failed ({failure.reason.value}) in a subagent, which"
-        f" {how}" + ("" if how == "goes on trying" else "; its parent gets the error and goes on"),
+        f" {how}"
+        + ("" if how == "goes on trying" else "; its parent gets the error and continues"),
     )
-    text = "a subagent's failure is answered by its parent"
+    text = f"{model_words(event.backend)} failed: {failure.reason.value}"
+    if failure.evidence:
+        text += f" ({failure.evidence})"
     return Ruled(ruling="child", failure=failure, stops=stops, text=text), session
 
 

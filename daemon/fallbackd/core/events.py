@@ -259,6 +259,8 @@ class TurnFailed(Struct, frozen=True, kw_only=True, tag="turn_failed"):
     """The turn may have changed files."""
     is_child: bool = False
     """A subagent's session: its parent waits for it."""
+    can_move: bool = False
+    """That parent can be made to wait for another model."""
     retries_since_at: float | None = None
     """The server tries again by itself since then; null: the turn is over."""
     is_late: bool = False

@@ -34,6 +34,11 @@ class Link(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def is_inside(self) -> bool:
+        """Calls are made in the process of opencode, where `/fallbackd/child` is one of them."""
+        ...
+
     async def call(
         self,
         method: str,

@@ -21,6 +21,8 @@ _STREAMS = ("/global/event", "/event")
 
 
 class OpencodeLink:
+    is_inside = False
+
     def __init__(self, url: str, *, password: str | None) -> None:
         import httpx2
 

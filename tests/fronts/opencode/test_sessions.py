@@ -109,35 +109,82 @@ async def subagent(w: Watching) -> None:
     await w.rest()
 
 
+def task_of(w: Watching, child: str) -> None:
+    """The part of the parent that waits for a subagent; it fails as soon as that is stopped."""
+    w.server.begins(SESSION, FIRST, "a/m")
+    last = w.server.messages[SESSION][-1]
+    state = {"status": "error", "error": "Task cancelled", "metadata": {"sessionId": child}}
+    part = {"id": "prt_1", "messageID": last["info"]["id"], "type": "tool", "tool": "task"}
+    last["parts"].append({**part, "state": state})
+
+
 async def test_a_subagent_that_would_wait_for_an_hour_is_stopped_and_that_is_told(
     tmp_path: Path,
 ) -> None:
     async with watching(tmp_path, policy()) as w:
+        task_of(w, "ses_child")
         await subagent(w)
         w.server.retries("ses_child", "Too many requests", next=(w.clock.now() + 3600) * 1000)
         await w.rest()
-        assert [path for _, path, _ in w.server.calls] == ["/session/ses_child/abort"]
+        assert w.server.calls[0][1] == "/session/ses_child/abort"
         (text,) = w.told("failed")
         assert "in a subagent, which is stopped" in text
         turn = (await w.session("ses_child")).turn
         assert turn is not None
         assert not turn.running
+        (part,) = w.server.messages[SESSION][-1]["parts"]
+        error = part["state"]["error"]
+        assert error == "Subagent failed: m [a] failed: rate_limit (Too many requests)"
 
 
 async def test_the_retries_of_a_subagent_are_borne_until_patience_is_over(tmp_path: Path) -> None:
     async with watching(tmp_path, policy()) as w:
+        task_of(w, "ses_child")
         await subagent(w)
         w.server.retries("ses_child", "Too many requests")
         await w.rest()
-        w.clock.advance(29)
+        w.clock.advance(4)
         w.server.retries("ses_child", "Too many requests", attempt=2)
         await w.rest()
         assert (w.server.calls, w.notices) == ([], [])
         w.clock.advance(2)
         w.server.retries("ses_child", "Too many requests", attempt=3)
         await w.rest()
-        assert [path for _, path, _ in w.server.calls] == ["/session/ses_child/abort"]
+        assert w.server.calls[0][1] == "/session/ses_child/abort"
         assert len(w.told("failed")) == 1
+
+
+async def test_a_subagent_inside_of_opencode_is_moved_before_its_first_effect(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.is_inside = True
+        await subagent(w)
+        w.server.retries("ses_child", "Too many requests")
+        await w.rest()
+        assert [path for _, path, _ in w.server.calls] == [
+            "/fallbackd/child",
+            "/session/ses_child/abort",
+            "/session/ses_child/revert",
+            "/session/ses_child/prompt_async",
+        ]
+        assert w.server.calls[0][2] == {"session": "ses_child", "state": "moving", "text": ""}
+        assert (await w.session("ses_child")).current == "b/m"
+
+
+async def test_a_subagent_that_has_written_is_not_moved_and_its_parent_is_given_the_reason(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.is_inside = True
+        await subagent(w)
+        w.server.uses_tool("ses_child", "bash")
+        w.server.retries("ses_child", "Too many requests", next=(w.clock.now() + 3600) * 1000)
+        await w.rest()
+        assert w.server.prompts == []
+        first = w.server.calls[0]
+        assert (first[1], first[2]["state"]) == ("/fallbackd/child", "failed")
+        assert first[2]["text"] == "m [a] failed: rate_limit (Too many requests)"
 
 
 async def test_patience_with_a_subagent_begins_anew_with_each_of_its_steps(tmp_path: Path) -> None:

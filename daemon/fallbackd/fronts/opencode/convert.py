@@ -292,6 +292,14 @@ def is_of_user(message: Fields) -> bool:
     return "compaction" not in kinds
 
 
+def is_task_of(part: object, child: str) -> bool:
+    """Whether a part is the failed task that a subagent's session was made for."""
+    state = _table(_table(part).get("state"))
+    return (
+        state.get("status") == "error" and _table(state.get("metadata")).get("sessionId") == child
+    )
+
+
 def may_have_written(messages: Sequence[Fields], message: str) -> bool:
     """Whether tools of the turn of a message may have changed files."""
     for one in messages:

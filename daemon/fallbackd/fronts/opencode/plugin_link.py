@@ -32,6 +32,8 @@ class _Call:
 
 
 class PluginLink:
+    is_inside = True
+
     def __init__(self, name: str, tell: Tell, *, version: str | None = None) -> None:
         self.url = name
         self._tell = tell

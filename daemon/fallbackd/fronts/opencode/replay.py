@@ -149,13 +149,19 @@ class Replay:
             self._log.warning("rescue.interrupted", step=self._rescue.step)
             return "lost"
         except StoppedByUser:
+            await self._tell_parent("failed", "it was stopped by the user")
             await self._end("stopped")
             self._log.info("rescue.stopped", step=self._rescue.step)
             return "stopped"
         except Failed as problem:
+            await self._tell_parent("failed", f"the change of its model failed at {problem}")
             await self._end("failed", detail=str(problem))
             self._log.error("rescue.failed", step=self._rescue.step, problem=str(problem))
             return "failed"
+
+    async def _tell_parent(self, state: Literal["moving", "failed"], text: str = "") -> None:
+        if self._track.parent:
+            await tell_parent(self._at, state, text)
 
     def _sent(self, messages: Sequence[Fields]) -> str:
         """
@@ -230,6 +236,7 @@ class Replay:
         track = self._track
         if waits_since_idle is not None and track.idles > waits_since_idle:
             raise StoppedByUser
+        await self._tell_parent("moving")  # it is to wait for the next model
         self._idles, self._stops = track.idles, track.stops
         self._own_idles = IDLES_OF_ABORT if waits_since_idle is not None else IDLES_OF_ERROR
         called = await self._at.call("POST", "/abort")
@@ -352,6 +359,13 @@ class Replay:
         self, outcome: Literal["failed", "stopped", "gone"], *, detail: str = ""
     ) -> None:
         await self._watched.advance(self._at.session, self._rescue.id, outcome, detail=detail)
+
+
+async def tell_parent(at: At, state: Literal["moving", "failed"], text: str = "") -> None:
+    """What the parent of a subagent is to make of its end. Known only inside of opencode."""
+    if at.link.is_inside:
+        body = {"session": at.session, "state": state, "text": text}
+        await at.link.call("POST", "/fallbackd/child", body=body)
 
 
 def _check_known(messages: Sequence[Fields], known: frozenset[str]) -> None:

@@ -32,9 +32,10 @@ from fallbackd.fronts.opencode.convert import (
     Stopped,
     ToolUsed,
     facts,
+    is_task_of,
     may_have_written,
 )
-from fallbackd.fronts.opencode.replay import At, Failed, Gone, Lost, Replay
+from fallbackd.fronts.opencode.replay import At, Failed, Gone, Lost, Replay, tell_parent
 from fallbackd.fronts.opencode.track import Track, understand, work_of
 from fallbackd.ports.opencode import Link
 
@@ -257,6 +258,7 @@ class Sessions:
             failure=failure,
             wrote=wrote,
             is_child=bool(track.parent),
+            can_move=self._link.is_inside,
             is_late=look.is_late,
             compacts=work is not None and work.compacts,
             continues=work is not None and work.continues,
@@ -274,10 +276,13 @@ class Sessions:
         if ruled.rescue is not None:
             replay = Replay(self._watched, at, ruled.rescue, track=track)
             await replay.run(waits_since_idle=since_idle if is_retry else None)
-        elif ruled.stops:
-            await self._stop(at)
+        elif ruled.ruling == "child" and (ruled.stops or not is_retry):
+            await tell_parent(at, "failed", ruled.text)
+            if ruled.stops:
+                await self._stop(at, track.parent or "", ruled.text)
 
-    async def _stop(self, at: At) -> None:
+    async def _stop(self, at: At, parent: str, why: str) -> None:
+        """A subagent whose retries would go on for long."""
         try:
             called = await at.call("POST", "/abort")
         except Gone:
@@ -285,10 +290,24 @@ class Sessions:
             return
         except Lost:
             return  # its status is looked at when the server is back
-        if called.is_good:
-            log.info("subagent.stopped", session=at.session)
-        else:
+        if not called.is_good:
             log.error("subagent.unstopped", session=at.session, problem=called.problem)
+            return
+        log.info("subagent.stopped", session=at.session)
+        try:
+            await self._explain(parent, at, why)
+        except (Gone, Lost, Failed) as problem:
+            log.info("subagent.unexplained", session=at.session, problem=type(problem).__name__)
+
+    async def _explain(self, parent: str, child: At, why: str) -> None:
+        """That a task was cancelled is all that opencode says: its part in the parent says why."""
+        at = At(link=self._link, session=parent, directory=child.directory)
+        parts = [part for one in await at.messages() for part in one.get("parts") or ()]
+        for part in parts:
+            if is_task_of(part, child.session):
+                path = f"/message/{part['messageID']}/part/{part['id']}"
+                state = {**part["state"], "error": f"Subagent failed: {why}"}
+                await at.call("PATCH", path, body={**part, "state": state})
 
     async def _look_at_messages(self, look: _Look, at: At) -> None:
         try:
