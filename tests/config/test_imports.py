@@ -78,7 +78,7 @@ def test_what_cannot_be_taken_is_said(text: str, what: str, why: str) -> None:
     assert whys(found)[what].startswith(why)
 
 
-def test_other_keys_about_providers_are_said_to_be_left() -> None:
+def test_every_other_key_is_said_to_be_left() -> None:
     found = hermes(
         fallback_model=entry(),
         credential_pool_strategies={"openrouter": "round_robin"},
@@ -89,8 +89,87 @@ def test_other_keys_about_providers_are_said_to_be_left() -> None:
     left = whys(found)
     assert "credential_strategy" in left["credential_pool_strategies"]
     assert {"custom_providers", "provider_routing"} <= left.keys()
-    assert "terminal" not in left
+    assert "terminal" in left
     assert chain(found) == ["openrouter/m"]
+
+
+def test_the_primary_heads_the_chain() -> None:
+    primary = {"default": "anthropic/claude-opus-4.6", "provider": "openrouter", "max_tokens": 9}
+    found = hermes(model=primary, fallback_providers=[entry("groq", "g")])
+    assert chain(found) == ["openrouter/anthropic/claude-opus-4.6", "groq/g"]
+    made = found.tables["backends"]["openrouter/anthropic/claude-opus-4.6"]
+    assert made["base_url"] == "https://openrouter.ai/api/v1"
+    assert ("model", 'chains."*"[0] = openrouter/anthropic/claude-opus-4.6') in {
+        (one.what, one.to) for one in found.taken
+    }
+    assert set(whys(found)) == {"model.max_tokens"}
+    usable(found)
+
+
+@pytest.mark.parametrize(
+    "model", ["big", {"default": "big"}, {"default": "big", "provider": "auto"}]
+)
+def test_a_primary_whose_provider_is_chosen_later_is_said_to_be_left(model: object) -> None:
+    found = hermes(model=model, fallback_model=entry("groq", "g"))
+    assert chain(found) == ["groq/g"]
+    assert "big" in whys(found)["model"]
+    by_address = hermes(model={"default": "big", "base_url": "http://h/v1"})
+    assert chain(by_address) == ["custom/big"]
+
+
+def test_a_primary_that_stands_in_the_chain_as_well_is_one_entry() -> None:
+    found = hermes(
+        model={"default": "m", "provider": "openrouter"},
+        fallback_providers=[entry("groq", "g"), entry()],
+    )
+    assert chain(found) == ["openrouter/m", "groq/g"]
+    assert whys(found) == {"fallback_providers[1]": "is the same as model"}
+
+
+def test_auxiliary_tasks_become_roles() -> None:
+    found = hermes(
+        model={"default": "big", "provider": "openrouter"},
+        fallback_model=entry("groq", "g"),
+        auxiliary={
+            "vision": {
+                "provider": "gemini",
+                "model": "flash",
+                "timeout": 30,
+                "fallback_chain": [entry("groq", "g"), entry("x", base_url="ftp://x")],
+            },
+            "compression": {"provider": "main", "model": "small", "api_key": "inline-secret"},
+            "search": {"provider": "auto", "model": "", "fallback_chain": [entry("zai", "glm")]},
+            "titles": {"provider": "auto", "model": ""},
+            "broken": "no table",
+        },
+    )
+    usable(found)
+    main = ["openrouter/big", "groq/g"]
+    assert chain(found) == main
+    assert found.tables["roles"] == {
+        "vision": {"kind": "utility", "chain": ["gemini/flash", "groq/g", "openrouter/big"]},
+        "compression": {"kind": "utility", "chain": ["openrouter/small", *main]},
+        "search": {"kind": "utility", "chain": ["zai/glm", *main]},
+    }
+    assert set(whys(found)) == {
+        "auxiliary.vision.timeout",
+        "auxiliary.vision.fallback_chain[1].base_url",
+        "auxiliary.compression.api_key",
+        "auxiliary.titles",
+        "auxiliary.broken",
+    }
+    assert "inline-secret" not in repr(found)
+    policy = load(found.toml(), path="x.toml").policy
+    assert policy.roles["vision"].chain[0].backend == "gemini/flash"
+    assert policy.roles["vision"].kind == "utility"
+
+
+def test_the_model_of_subagents_is_a_line_of_the_report() -> None:
+    found = hermes(delegation={"model": "small", "provider": "openrouter", "max_iterations": 5})
+    left = whys(found)
+    assert "write a role" in left["delegation.model"]
+    assert "write a role" in left["delegation.provider"]
+    assert set(left) == {"delegation.model", "delegation.provider", "delegation.max_iterations"}
 
 
 @pytest.mark.parametrize("field", ["key_env", "api_key_env"])

@@ -1,9 +1,13 @@
 """
-The fallback chain of a Hermes `config.yaml`.
+The models of a Hermes `config.yaml`, and the order in which it falls back.
 
-Its chain stands under any of three keys, which versions of that program have used:
-`model.fallback_chain`, `fallback_providers` (a list) and `fallback_model` (a table or a list).
-All are read, in this order, and equal entries are one. The chain becomes `[chains] "*"`.
+    model                            the primary: it heads [chains] "*"
+    model.fallback_chain, fallback_providers, fallback_model
+                                     what versions of that program have called its chain: all are
+                                     read, in this order, and equal entries are one
+    auxiliary.<task>                 [roles.<task>]
+
+Everything else is a line of the report.
 """
 
 import re
@@ -15,6 +19,10 @@ from fallbackd.config.providers import find_provider, has_password, is_address
 
 FILE_NAME = "config.yaml"
 MAX_ENTRIES = 100
+_MODEL_KEYS = ("default", "model", "name")
+_ENTRY_KEYS = ("provider", "model", "base_url", "api_key", "key_env", "api_key_env", "api_mode")
+_DECIDED_LATER = frozenset({"auto", "main"})
+"""Words for a provider that is chosen when a call is made."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MODES = {
     "anthropic_messages": "messages",
@@ -40,29 +48,98 @@ def read_hermes(text: str, *, path: str = FILE_NAME) -> Imported:
     if not isinstance(raw, Mapping):
         report.leave(path, "holds no table")
         return report.made("hermes", {})
-    backends: Tables = {}
-    chain: list[str] = []
-    seen: dict[tuple[str, ...], str] = {}
-    for where, entry in _entries(raw, report):
-        _take(where, entry, report, backends, chain, seen)
-    _leave_primary(raw, report)
+    reader = _Reader(report)
+    primary = _primary(raw, report)
+    main = reader.take_all([*primary, *_fallbacks(raw, report)], 'chains."*"')
+    roles = _roles(raw, reader, main, primary)
     _leave_others(raw, report)
     tables: Tables = {}
-    if chain:
-        tables = {"backends": backends, "chains": {"*": chain}}
+    if reader.backends:
+        tables["backends"] = reader.backends
+    if main:
+        tables["chains"] = {"*": main}
+    if roles:
+        tables["roles"] = roles
     return report.made("hermes", tables)
 
 
-def _entries(raw: Mapping[Any, Any], report: Report) -> list[tuple[str, Any]]:
+def _primary(raw: Mapping[Any, Any], report: Report) -> list[tuple[str, Any]]:
+    """What the program asks first, as an entry of a chain."""
+    model = raw.get("model")
+    if isinstance(model, str):
+        model = {"default": model}
+    if not isinstance(model, Mapping):
+        if model is not None:
+            report.leave("model", "not a mapping or a name")
+        return []
+    name = next((found for key in _MODEL_KEYS if (found := _word(model, key))), None)
+    for key in model:
+        if key not in (*_MODEL_KEYS, *_ENTRY_KEYS, "fallback_chain"):
+            report.leave(f"model.{key}", "has no meaning here")
+    provider = _word(model, "provider")
+    if name is None:
+        if provider is not None:
+            report.leave("model", "names no model, so it is not known what would be asked first")
+        return []
+    if (provider or "auto").lower() in _DECIDED_LATER:
+        if not _word(model, "base_url"):
+            report.leave(
+                "model",
+                f"has no provider that is known before it runs: write {name} and its provider at"
+                ' the head of [chains] "*"',
+            )
+            return []
+        provider = "custom"
+    entry = {key: value for key, value in model.items() if key in _ENTRY_KEYS}
+    return [("model", {**entry, "provider": provider, "model": name})]
+
+
+def _fallbacks(raw: Mapping[Any, Any], report: Report) -> list[tuple[str, Any]]:
     model = raw.get("model")
     found: list[tuple[str, Any]] = []
     if isinstance(model, Mapping):
         found += _list_of("model.fallback_chain", model.get("fallback_chain"), report)
     for key in ("fallback_providers", "fallback_model"):
         found += _list_of(key, raw.get(key), report)
-    for where, _ in found[MAX_ENTRIES:]:
-        report.leave(where, f"the chain has more than {MAX_ENTRIES} entries")
-    return found[:MAX_ENTRIES]
+    return found
+
+
+def _roles(
+    raw: Mapping[Any, Any], reader: "_Reader", main: list[str], primary: list[tuple[str, Any]]
+) -> Tables:
+    """`auxiliary.<task>` in that program's order: its model, its own chain, the main chain."""
+    tasks = raw.get("auxiliary")
+    if tasks is None:
+        return {}
+    if not isinstance(tasks, Mapping):
+        reader.report.leave("auxiliary", "not a mapping")
+        return {}
+    made: Tables = {}
+    for task, given in tasks.items():
+        where = f"auxiliary.{task}"
+        if not isinstance(given, Mapping):
+            reader.report.leave(where, "not a mapping")
+            continue
+        entries = _list_of(f"{where}.fallback_chain", given.get("fallback_chain"), reader.report)
+        own = {key: value for key, value in given.items() if key in _ENTRY_KEYS and value}
+        provider = (_word(own, "provider") or "auto").lower()
+        if provider == "main" and primary:
+            own = {**primary[0][1], **own, "provider": primary[0][1]["provider"]}
+            provider = own["provider"]
+        if _word(own, "model") and provider not in _DECIDED_LATER:
+            entries.insert(0, (where, own))
+        for key in given:
+            if key not in (*_ENTRY_KEYS, "fallback_chain"):
+                reader.report.leave(f"{where}.{key}", "has no meaning here")
+        chain = reader.take_all(entries, f"roles.{task}.chain")
+        if chain:
+            chain += [name for name in main if name not in chain]
+            made[str(task)] = {"kind": "utility", "chain": chain}
+        elif not entries:
+            reader.report.leave(
+                where, "names no model with its provider: work for it goes along the main chain"
+            )
+    return made
 
 
 def _list_of(key: str, value: object, report: Report) -> list[tuple[str, Any]]:
@@ -78,63 +155,78 @@ def _list_of(key: str, value: object, report: Report) -> list[tuple[str, Any]]:
             return []
 
 
-def _take(
-    where: str,
-    entry: object,
-    report: Report,
-    backends: Tables,
-    chain: list[str],
-    seen: dict[tuple[str, ...], str],
-) -> None:
-    if not isinstance(entry, Mapping):
-        report.leave(where, "not a mapping")
-        return
-    provider, model = _word(entry, "provider"), _word(entry, "model")
-    base_url = (_word(entry, "base_url") or "").rstrip("/")
-    if provider is None or model is None:
-        missing = "provider" if provider is None else "model"
-        report.leave(where, f"has no {missing}, and one is needed to know what would be used")
-        return
-    known = find_provider(provider)
-    if base_url and has_password(base_url):
-        report.leave(f"{where}.base_url", "holds a user or a password; put it into a variable")
-        return
-    if base_url and not is_address(base_url):
-        report.leave(f"{where}.base_url", "is no http or https address")
-        return
-    key = (provider.lower(), model.lower(), base_url.lower())
-    if key in seen:
-        report.leave(where, f"is the same as {seen[key]}")
-        return
-    seen[key] = where
-    name = _name(provider, model, backends)
-    made: Tables = {
-        "kind": "openai-http" if known is None else known.kind,
-        "provider": provider,
-        "model": model,
-    }
-    address = base_url or (None if known is None else known.base_url)
-    if address is None:
-        report.leave(
-            f"{where}.base_url",
-            f"no address of provider {provider!r} is known: {name} stays in the chain, but is"
-            " passed over as not_configured until base_url is set in its table of [backends]",
-        )
-    else:
-        made["base_url"] = address
-        if base_url.endswith("/anthropic") or "api.anthropic.com" in base_url:
-            made["kind"] = "anthropic-http"
-    _take_key(where, entry, report, made, name, None if known is None else known.key_env)
-    _take_mode(where, entry, report, made, name)
-    for other in entry:
-        if other not in _KNOWN:
-            report.leave(f"{where}.{other}", "has no meaning here")
-    backends[name] = made
-    chain.append(name)
-    report.take(where, f'chains."*"[{len(chain) - 1}] = {name}')
+class _Reader:
+    """Turns entries into backends. An entry that is there already is the same backend."""
 
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.backends: Tables = {}
+        self._seen: dict[tuple[str, ...], tuple[str, str]] = {}
+        """Where an entry was found first, and the backend that it has become."""
 
-_KNOWN = ("provider", "model", "base_url", "api_key", "key_env", "api_key_env", "api_mode")
+    def take_all(self, entries: list[tuple[str, Any]], place: str) -> list[str]:
+        """The chain of these entries, which goes to `place` of the configuration."""
+        chain: list[str] = []
+        for where, entry in entries[:MAX_ENTRIES]:
+            name = self._take(where, entry)
+            if name is None:
+                continue
+            if name in chain:
+                first = next(at for at, one in self._seen.values() if one == name)
+                self.report.leave(where, f"is the same as {first}")
+                continue
+            chain.append(name)
+            self.report.take(where, f"{place}[{len(chain) - 1}] = {name}")
+        for where, _ in entries[MAX_ENTRIES:]:
+            self.report.leave(where, f"the chain has more than {MAX_ENTRIES} entries")
+        return chain
+
+    def _take(self, where: str, entry: object) -> str | None:
+        report = self.report
+        if not isinstance(entry, Mapping):
+            report.leave(where, "not a mapping")
+            return None
+        provider, model = _word(entry, "provider"), _word(entry, "model")
+        base_url = (_word(entry, "base_url") or "").rstrip("/")
+        if provider is None or model is None:
+            missing = "provider" if provider is None else "model"
+            report.leave(where, f"has no {missing}, and one is needed to know what would be used")
+            return None
+        known = find_provider(provider)
+        if base_url and has_password(base_url):
+            report.leave(f"{where}.base_url", "holds a user or a password; put it into a variable")
+            return None
+        if base_url and not is_address(base_url):
+            report.leave(f"{where}.base_url", "is no http or https address")
+            return None
+        key = (provider.lower(), model.lower(), base_url.lower())
+        if key in self._seen:
+            return self._seen[key][1]
+        name = _name(provider, model, self.backends)
+        self._seen[key] = (where, name)
+        made: Tables = {
+            "kind": "openai-http" if known is None else known.kind,
+            "provider": provider,
+            "model": model,
+        }
+        address = base_url or (None if known is None else known.base_url)
+        if address is None:
+            report.leave(
+                f"{where}.base_url",
+                f"no address of provider {provider!r} is known: {name} stays in the chain, but is"
+                " passed over as not_configured until base_url is set in its table of [backends]",
+            )
+        else:
+            made["base_url"] = address
+            if base_url.endswith("/anthropic") or "api.anthropic.com" in base_url:
+                made["kind"] = "anthropic-http"
+        _take_key(where, entry, report, made, name, None if known is None else known.key_env)
+        _take_mode(where, entry, report, made, name)
+        for other in entry:
+            if other not in _ENTRY_KEYS:
+                report.leave(f"{where}.{other}", "has no meaning here")
+        self.backends[name] = made
+        return name
 
 
 def _take_key(
@@ -181,28 +273,25 @@ def _take_mode(
         report.take(f"{where}.api_mode", f"backends.{name}.api_mode")
 
 
-def _leave_primary(raw: Mapping[Any, Any], report: Report) -> None:
-    model = raw.get("model")
-    primary = model if isinstance(model, str) else None
-    if isinstance(model, Mapping):
-        found = model.get("default") or model.get("model") or model.get("name")
-        primary = found if isinstance(found, str) else None
-    if primary is not None:
-        report.leave("model", "the primary is what its caller asks for; it heads no chain here")
-
-
-_READ = ("model", "fallback_providers", "fallback_model")
+_READ = ("auxiliary", "delegation", "fallback_model", "fallback_providers", "model")
 _CURES = {
     "credential_pool_strategies": "set credential_strategy in the tables of [backends] instead",
 }
-_ABOUT_PROVIDERS = re.compile(r"provider|credential|fallback|model|routing|api_key|base_url", re.I)
 
 
 def _leave_others(raw: Mapping[Any, Any], report: Report) -> None:
-    """The keys that are about providers; what the program does otherwise is none of ours."""
+    """Nothing that is not taken vanishes without a line."""
     for key in raw:
-        if isinstance(key, str) and key not in _READ and _ABOUT_PROVIDERS.search(key):
-            report.leave(key, _CURES.get(key, "is about providers, and is not taken over"))
+        if key not in _READ:
+            report.leave(str(key), _CURES.get(str(key), "has no meaning here"))
+    delegation = raw.get("delegation")
+    for key in delegation if isinstance(delegation, Mapping) else ():
+        why = "has no meaning here"
+        if key in _ENTRY_KEYS:
+            why = "is of subagents, which choose by role here: write a role with its chain"
+        report.leave(f"delegation.{key}", why)
+    if delegation is not None and not isinstance(delegation, Mapping):
+        report.leave("delegation", "not a mapping")
 
 
 def _word(entry: Mapping[Any, Any], key: str) -> str | None:
