@@ -27,18 +27,58 @@ def test_without_a_file_the_built_in_profiles_and_chains_are_in_force() -> None:
         "numasec",
         "hermes-api",
         "claude",
+        "agy",
         "in-session",
     ]
     assert built_in.options.keys() == built_in.policy.backends.keys()
     assert {
         name: [entry.backend for entry in chain] for name, chain in built_in.policy.chains.items()
     } == {
-        "codex": ["opencode", "hermes-api", "gemini"],
-        "opencode": ["codex", "hermes-api", "gemini"],
-        "numasec": ["opencode", "codex", "hermes-api"],
-        "gemini": ["opencode", "codex", "hermes-api"],
-        "hermes-api": ["opencode", "codex", "gemini"],
+        "*": ["claude", "codex", "opencode", "gemini", "numasec", "agy"],
+        "claude": ["codex", "opencode", "gemini"],
+        "codex": ["opencode", "claude", "gemini"],
+        "opencode": ["codex", "claude", "gemini"],
+        "gemini": ["codex", "claude", "opencode"],
+        "numasec": ["opencode", "codex", "claude"],
+        "hermes-api": ["opencode", "codex", "claude", "gemini"],
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [(None, {"HERMES_API_KEY": "set"}), ("[backends.hermes-api]", {})],
+)
+def test_a_hermes_server_is_second_where_it_is_set_up(
+    text: str | None, environ: dict[str, str]
+) -> None:
+    policy = load(text, path="/etc/fallbackd/config.toml", environ=environ).policy
+    assert policy.backends[BackendId("hermes-api")].lacks is None
+    chains = {name: [entry.backend for entry in chain] for name, chain in policy.chains.items()}
+    assert chains["codex"] == ["opencode", "hermes-api", "claude", "gemini"]
+    assert chains["opencode"] == ["codex", "hermes-api", "claude", "gemini"]
+    assert chains["gemini"] == ["codex", "hermes-api", "claude", "opencode"]
+    assert chains["numasec"] == ["opencode", "hermes-api", "codex", "claude"]
+    assert chains["claude"] == ["codex", "opencode", "gemini"]
+    assert chains["*"] == ["claude", "codex", "opencode", "gemini", "numasec", "agy", "hermes-api"]
+
+
+@pytest.mark.parametrize("environ", [{}, {"HERMES_API_KEY": " "}, {"API_SERVER_KEY": "other"}])
+def test_a_hermes_server_that_nobody_has_set_up_is_not_configured(environ: dict[str, str]) -> None:
+    for text in (None, "[backends.codex]", "not = = toml"):
+        found = load(text, path="/etc/fallbackd/config.toml", environ=environ)
+        lacks = found.policy.backends[BackendId("hermes-api")].lacks
+        assert "[backends.hermes-api]" in (lacks or "")
+        assert found.options[BackendId("hermes-api")].lacks == lacks
+
+
+def test_agents_of_the_file_are_behind_the_built_in_ones_where_a_caller_names_none() -> None:
+    text = (
+        '[backends.mine]\nkind = "generic-cli"\ncommand = ["mine"]\n'
+        '[backends.second-codex]\nkind = "codex"\n'
+        '[backends.api]\nkind = "openai-http"\nmodel = "m"'
+    )
+    star = [entry.backend for entry in loaded(text).policy.chains["*"]]
+    assert star[4:] == ["numasec", "agy", "mine", "second-codex"]
 
 
 def test_a_known_cap_is_shown_and_only_a_configured_one_is_enforced() -> None:

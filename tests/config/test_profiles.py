@@ -21,11 +21,15 @@ def test_a_kind_whose_output_shows_no_sign_of_life_is_plain() -> None:
     silent = {name for name, kind in KINDS.items() if not kind.structured}
     assert silent <= profiles.PLAIN_KINDS | {"generic-cli"}
     for backend in profiles.BACKENDS.values():
-        assert backend.plain_output == (backend.kind in profiles.PLAIN_KINDS)
+        is_plain = backend.kind in profiles.PLAIN_KINDS or backend.kind == "generic-cli"
+        assert backend.plain_output == is_plain
 
 
-def test_chains_name_only_profiles_and_nobody_falls_back_to_numasec_or_to_itself() -> None:
-    for name, chain in profiles.CHAINS.items():
+def test_chains_name_only_profiles_and_none_falls_back_to_numasec_or_to_itself() -> None:
+    for name, chain in profiles.chains(profiles.BACKENDS).items():
         ids = [entry.backend for entry in chain]
-        assert set(ids) <= profiles.BACKENDS.keys() - {name, profiles.NUMASEC}
-        assert len(ids) == len(set(ids)) == 3
+        assert set(ids) <= profiles.BACKENDS.keys() - {name}
+        assert len(ids) == len(set(ids)) >= 3
+        assert name == profiles.ANY or profiles.NUMASEC not in ids
+        if name not in (profiles.ANY, profiles.GEMINI, profiles.NUMASEC):
+            assert ids[-1] == profiles.GEMINI

@@ -9,7 +9,8 @@ from fallbackd.core.state import Meter
 from fallbackd.core.suggest import Suggestion, Task, duration, eta_s, suggest
 
 NOW = 1_800_000_000.0
-BUILT_IN = Policy(backends=profiles.BACKENDS, chains=profiles.CHAINS)
+BACKENDS, _ = profiles.built_in({"HERMES_API_KEY": "set"})
+BUILT_IN = Policy(backends=BACKENDS, chains=profiles.chains(BACKENDS))
 NO_CLAUDE = {BackendId("claude"): "broken"}
 
 

@@ -37,11 +37,13 @@ INSTANTS = ("since_at", "until_at", "retry_at")
 def policy_for(case: Json) -> Policy:
     said = case.get("policy", {"built_in": True})
     if said.get("built_in"):
-        backends = dict(profiles.BACKENDS)
+        # The earlier system had a Hermes server and no claude.
+        backends, _ = profiles.built_in({profiles.HERMES_KEY: "set"})
+        backends[profiles.CLAUDE] = structs.replace(backends[profiles.CLAUDE], enabled=False)
         for name, cap in said.get("caps", {}).items():
             key = BackendId(name)
             backends[key] = structs.replace(backends[key], hourly_cap=cap)
-        return Policy(backends=backends, chains=profiles.CHAINS)
+        return Policy(backends=backends, chains=profiles.chains(backends))
     made = policy_of(*said["backends"], chains=said.get("chains", {}), roles=said.get("roles", {}))
     reasons = {
         **REASONS,

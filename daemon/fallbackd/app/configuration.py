@@ -90,7 +90,7 @@ class Configuration:
         if os.path.basename(where) in (NEWER, OLDER):
             return await anyio.to_thread.run_sync(_check_fallbacks, where, text)
         if text is not None:
-            found = load(text, path=where)
+            found = load(text, path=where, environ=os.environ)
         elif path is not None and not await anyio.Path(path).exists():
             problem = Problem(path="", message=f"{path} does not exist; name a file that does")
             return Checked(path=where, errors=(problem,), warnings=())

@@ -192,6 +192,8 @@ def build(
         kinds=KINDS,
         signatures=SIGNATURES,
         find_program=machine.find_program,
+        is_program_of=machine.is_program_of,
+        inheritable=inheritable,
         read_text=machine.read_text,
         changed_at=machine.changed_at,
         environ=environ,

@@ -41,7 +41,7 @@ from fallbackd.backends.lines import (
     tool_key,
     words,
 )
-from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.backends.spec import BackendKind, Login, Options
 from fallbackd.core.classify import Rule
 from fallbackd.core.exchange import (
     Call,
@@ -491,6 +491,8 @@ RULES = (
     ),
 )
 
+_LOGIN_WORDS = ("apiKeyHelper", "API_KEY", "AUTH", "TOKEN", "CLAUDE_CODE_USE", "BASE_URL")
+
 KIND = BackendKind(
     name="claude",
     start=start,
@@ -498,5 +500,16 @@ KIND = BackendKind(
     rules=RULES,
     program=lambda options: program("claude", options),
     resumes=resumes,
+    login=Login(
+        package="@anthropic-ai/claude-code",
+        files=("~/.claude/.credentials.json",),
+        settings={
+            "~/.claude.json": ("oauthAccount", "primaryApiKey", *_LOGIN_WORDS),
+            "~/.claude/settings.json": _LOGIN_WORDS,
+            "/etc/claude-code/managed-settings.json": _LOGIN_WORDS,
+        },
+        variables=("ANTHROPIC_", "CLAUDE_"),
+        command="claude auth login",
+    ),
     structured=True,
 )

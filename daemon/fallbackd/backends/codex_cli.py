@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
 from fallbackd.backends.lines import CliParser, count, fields, status_in, tool_key, words
-from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.backends.spec import BackendKind, Login, Options
 from fallbackd.core.classify import Rule
 from fallbackd.core.exchange import (
     Call,
@@ -305,12 +305,21 @@ RULES = (
     ),
 )
 
+_LOGIN_WORDS = ("model_provider", "auth", "env_key", "base_url", "oss", "profile")
+
 KIND = BackendKind(
     name="codex",
     start=start,
     parser=Parser,
     rules=RULES,
     program=lambda options: program("codex", options),
+    login=Login(
+        package="@openai/codex",
+        files=("~/.codex/auth.json", "~/.codex/.env"),
+        settings={CONFIG: _LOGIN_WORDS, "/etc/codex/config.toml": _LOGIN_WORDS},
+        variables=("OPENAI_", "CODEX_"),
+        command="codex login",
+    ),
     reads=(CONFIG,),
     reads_env=("CODEX_HOME",),
     resumes=resumes,

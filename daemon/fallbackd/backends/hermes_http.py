@@ -33,7 +33,7 @@ _ANSWER_KEYS = ("response", "reply", "answer", "message", "text", "content", "ou
 
 
 def start(work: Work, options: Options) -> HttpRequest:
-    request = http_calls.ask(ENDPOINT, work, options)
+    request = _own(http_calls.ask(ENDPOINT, work, options))
     if http_calls.mode_of(ENDPOINT, options) != "hermes_chat":
         return request
     has_key = request.credential is not None
@@ -46,7 +46,12 @@ def start(work: Work, options: Options) -> HttpRequest:
 
 
 def models(work: Work, options: Options) -> HttpRequest:
-    return http_calls.ask_models(ENDPOINT, work, options)
+    return _own(http_calls.ask_models(ENDPOINT, work, options))
+
+
+def _own(request: HttpRequest) -> HttpRequest:
+    """The port is well known, and any user of the machine may be the first to take it."""
+    return msgspec.structs.replace(request, own_listener=True)
 
 
 def parser(options: Options) -> Parser:

@@ -80,6 +80,25 @@ class NotConfigured(ValueError):
     """What has to be configured first, as a sentence for people."""
 
 
+class Login(Struct, frozen=True, kw_only=True):
+    """
+    Where the CLI of a vendor finds a login. Without any of this it is certainly logged out.
+
+    Only of the vendor's own program: a script of the same name may bring a login along.
+    """
+
+    package: str
+    """Part of the path of the vendor's own program, where it is a script (`@openai/codex`)."""
+    files: tuple[str, ...]
+    """`~/…`; each is a login."""
+    settings: Mapping[str, tuple[str, ...]]
+    """Files, `~/…` or absolute, and words in them with which the user may arrange for a login."""
+    variables: tuple[str, ...]
+    """Beginnings of the names of variables that may be a login or say where one is."""
+    command: str
+    """What logs in."""
+
+
 class BackendKind(Struct, frozen=True, kw_only=True):
     name: str
     start: Callable[[Work, Options], Call]
@@ -99,5 +118,7 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     reads_env: tuple[str, ...] = ()
     resumes: Callable[[Options], bool] = lambda _: False
     """Whether `start` can continue the conversation that `Work.resume` names."""
+    login: Login | None = None
+    """None: nobody can tell from outside whether it is logged in."""
     structured: bool = False
     """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""

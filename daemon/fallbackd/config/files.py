@@ -70,7 +70,8 @@ def load_file(path: str, environ: Mapping[str, str] = MappingProxyType({})) -> L
     """
     content = read_content(path)
     if content.problem is not None:
-        return msgspec.structs.replace(unusable(path, content.problem), digest=content.digest)
+        found = unusable(path, content.problem, environ)
+        return msgspec.structs.replace(found, digest=content.digest)
     digests = [content.digest]
 
     def take(place: str) -> Imported | Problem | None:
@@ -78,7 +79,7 @@ def load_file(path: str, environ: Mapping[str, str] = MappingProxyType({})) -> L
         digests.append(found.digest)
         return found.imported if found.problem is None else found.problem
 
-    loaded = load(content.text, path=path, take=take)
+    loaded = load(content.text, path=path, take=take, environ=environ)
     digest = "-".join(digests)
     return msgspec.structs.replace(loaded, digest=digest)
 

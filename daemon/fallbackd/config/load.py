@@ -8,6 +8,7 @@ stays. Everything else is a warning: the field is left out, its neighbours live.
 import os.path
 import tomllib
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -73,7 +74,13 @@ Import = Callable[[str], Imported | Problem | None]
 """What lies at a place of `import` becomes tables; None: it is taken elsewhere."""
 
 
-def load(text: str | None, *, path: str, take: Import = lambda _: None) -> Loaded:
+def load(
+    text: str | None,
+    *,
+    path: str,
+    take: Import = lambda _: None,
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> Loaded:
     """
     Read a configuration.
 
@@ -81,6 +88,7 @@ def load(text: str | None, *, path: str, take: Import = lambda _: None) -> Loade
         text: Content of the file; None where there is no file: the built-in configuration.
         path: Where the file lies, for messages and for relative paths in it.
         take: Reads configurations of other programs.
+        environ: Of the daemon.
     """
     try:
         raw = tomllib.loads((text or "").removeprefix("\ufeff"))
@@ -88,7 +96,7 @@ def load(text: str | None, *, path: str, take: Import = lambda _: None) -> Loade
         why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "cannot be read"
         if isinstance(error, RecursionError):
             why = "is nested too deeply"
-        return unusable(path, f"is not valid TOML: {why}")
+        return unusable(path, f"is not valid TOML: {why}", environ)
     warnings: list[Problem] = []
     merged: Mapping[str, Any] = raw
     for value in raw["import"] if isinstance(raw.get("import"), list) else ():
@@ -99,11 +107,16 @@ def load(text: str | None, *, path: str, take: Import = lambda _: None) -> Loade
         elif imported is not None:
             merged = overlay(merged, imported.tables)
             warnings += [problem(f"{value}: {one.what}", one.why) for one in imported.left]
-    found = interpret(merged, path=path)
+    found = interpret(merged, path=path, environ=environ)
     return msgspec.structs.replace(found, raw=raw, warnings=(*warnings, *found.warnings))
 
 
-def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives it
+def interpret(
+    raw: Mapping[str, Any],  # as TOML gives it
+    *,
+    path: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> Loaded:
     """Read what a file says, table by table. Never an error: only warnings."""
     warnings: list[Problem] = []
 
@@ -116,7 +129,7 @@ def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives 
             say(join("", key), f"is not a known table or key; it has no effect.{near}")
     defaults = _defaults(raw.get("defaults", {}), say)
     reasons = _reasons(raw.get("policy", {}), say)
-    found = read_backends(raw.get("backends", {}), say)
+    found = read_backends(raw.get("backends", {}), environ, say)
     opencode = read_opencode(raw["opencode"], say) if "opencode" in raw else Opencode()
     known = Known(backends=dict(found.backends), left_out=found.left_out, quotas=opencode.quotas)
     chains = read_chains(raw.get("chains", {}), known, say)
@@ -147,11 +160,12 @@ def interpret(raw: Mapping[str, Any], *, path: str) -> Loaded:  # as TOML gives 
     )
 
 
-def unusable(path: str, message: str) -> Loaded:
+def unusable(path: str, message: str, environ: Mapping[str, str]) -> Loaded:
     """The built-in configuration, with one error."""
+    backends, options = profiles.built_in(environ)
     return Loaded(
-        policy=Policy(backends=profiles.BACKENDS, chains=profiles.CHAINS),
-        options=profiles.OPTIONS,
+        policy=Policy(backends=backends, chains=profiles.chains(backends)),
+        options=options,
         errors=(problem(path, message),),
     )
 

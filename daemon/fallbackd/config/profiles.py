@@ -6,6 +6,8 @@ The order of declaration matters: equal scores of `suggest` go to the backend th
 
 from collections.abc import Mapping
 
+from msgspec import structs
+
 from fallbackd.backends.spec import Options
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
@@ -40,6 +42,8 @@ PLAIN_KINDS = frozenset({"numasec"})
 """Their output shows no sign of life before the end; `generic-cli` too, unless it is `jsonl`."""
 
 IN_SESSION = BackendId("in-session")
+ANY = "*"
+"""The chain of whoever has no other."""
 
 CODEX = BackendId("codex")
 OPENCODE = BackendId("opencode")
@@ -47,6 +51,14 @@ GEMINI = BackendId("gemini")
 NUMASEC = BackendId("numasec")
 HERMES = BackendId("hermes-api")
 CLAUDE = BackendId("claude")
+AGY = BackendId("agy")
+
+HERMES_KEY = "HERMES_API_KEY"
+HERMES_LACKS = (
+    "no Hermes server is set up: write a table [backends.hermes-api], or set HERMES_API_KEY for"
+    " the daemon"
+)
+"""Its address is a port that any program of the machine may have taken."""
 
 _BACKENDS = (
     Backend(
@@ -105,6 +117,7 @@ _BACKENDS = (
         id=HERMES,
         kind="hermes-api",
         name="Hermes API server",
+        lacks=HERMES_LACKS,
         provider="127.0.0.1:8088",
         loopback=True,
         cost="local",
@@ -119,24 +132,69 @@ _BACKENDS = (
         cost="subscription",
         context_tokens=200_000,
     ),
+    # The successor of Gemini CLI. Unverified: its command line is that of its documentation.
+    Backend(
+        id=AGY,
+        kind="generic-cli",
+        name="Antigravity CLI (unverified)",
+        family="gemini",
+        cost="subscription",
+        context_tokens=1_000_000,
+        plain_output=True,
+        suggestible=False,
+    ),
     # Nothing is started: the caller does the work. Only where a chain or a caller names it.
     Backend(id=IN_SESSION, kind=IN_SESSION_KIND, name="In the session", suggestible=False),
 )
 
 BACKENDS: Mapping[BackendId, Backend] = {backend.id: backend for backend in _BACKENDS}
 
-OPTIONS: Mapping[BackendId, Options] = {backend.id: Options() for backend in _BACKENDS}
-"""Nothing is set: the command line, address and key of a profile are its kind's own defaults."""
+OPTIONS: Mapping[BackendId, Options] = {
+    **{backend.id: Options(lacks=backend.lacks) for backend in _BACKENDS},
+    # The option swallows the next word, whatever it is: the prompt has to be attached to it.
+    AGY: Options(command=("agy", "--print={prompt}"), prompt_in_argv=True, stdin="none"),
+}
+"""Else nothing is set: command line, address and key of a profile are its kind's own defaults."""
+
+
+def built_in(
+    environ: Mapping[str, str],
+) -> tuple[dict[BackendId, Backend], dict[BackendId, Options]]:
+    """Backends and options without a configuration file, for a daemon with these variables."""
+    backends, options = dict(BACKENDS), dict(OPTIONS)
+    if environ.get(HERMES_KEY, "").strip():
+        backends[HERMES] = structs.replace(backends[HERMES], lacks=None)
+        options[HERMES] = structs.replace(options[HERMES], lacks=None)
+    return backends, options
 
 
 def _chain(*ids: BackendId) -> tuple[Entry, ...]:
     return tuple(Entry(backend=id) for id in ids)
 
 
-CHAINS: Mapping[str, tuple[Entry, ...]] = {
-    CODEX: _chain(OPENCODE, HERMES, GEMINI),
-    OPENCODE: _chain(CODEX, HERMES, GEMINI),
-    NUMASEC: _chain(OPENCODE, CODEX, HERMES),
-    GEMINI: _chain(OPENCODE, CODEX, HERMES),
-    HERMES: _chain(OPENCODE, CODEX, GEMINI),
+_CHAINS: Mapping[str, tuple[Entry, ...]] = {
+    CLAUDE: _chain(CODEX, OPENCODE, GEMINI),
+    CODEX: _chain(OPENCODE, CLAUDE, GEMINI),
+    OPENCODE: _chain(CODEX, CLAUDE, GEMINI),
+    GEMINI: _chain(CODEX, CLAUDE, OPENCODE),
+    NUMASEC: _chain(OPENCODE, CODEX, CLAUDE),
+    HERMES: _chain(OPENCODE, CODEX, CLAUDE, GEMINI),
 }
+"""Gemini CLI is last: it no longer serves personal accounts."""
+_WITH_HERMES = frozenset({CODEX, OPENCODE, GEMINI, NUMASEC})
+"""Chains in which a Hermes server is second, where there is one."""
+_FIRST = (CLAUDE, CODEX, OPENCODE, GEMINI)
+_AGENT_KINDS = frozenset({"claude", "codex", "gemini", "generic-cli", "numasec", "opencode"})
+
+
+def chains(backends: Mapping[BackendId, Backend]) -> dict[str, tuple[Entry, ...]]:
+    """The built-in chains over these backends: `*` has every agent among them."""
+    found = dict(_CHAINS)
+    others = [id for id, one in backends.items() if one.kind in _AGENT_KINDS and not one.implicit]
+    if backends[HERMES].lacks is None:
+        others.append(HERMES)
+        for name in _WITH_HERMES:
+            first, *rest = _CHAINS[name]
+            found[name] = (first, Entry(backend=HERMES), *rest)
+    found[ANY] = _chain(*dict.fromkeys((*_FIRST, *others)))
+    return found

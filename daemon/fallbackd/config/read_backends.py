@@ -55,9 +55,12 @@ class Backends(Struct, frozen=True, kw_only=True):
     """Ids whose table could not become a backend: it has been said why."""
 
 
-def read_backends(raw: object, say: Say) -> Backends:
-    backends = dict(profiles.BACKENDS)
-    options = dict(profiles.OPTIONS)
+def read_backends(raw: object, environ: Mapping[str, str], say: Say) -> Backends:
+    """
+    Args:
+        environ: Of the daemon: variables may set up a profile.
+    """
+    backends, options = profiles.built_in(environ)
     left_out: set[str] = set()
     for key, value in table(raw, "backends", say).items():
         path = join("backends", key)

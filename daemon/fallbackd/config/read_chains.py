@@ -34,7 +34,7 @@ class Known(Struct, kw_only=True):
 
 def read_chains(raw: object, known: Known, say: Say) -> dict[str, tuple[Entry, ...]]:
     """The built-in chains, with those of the file in their place or behind them."""
-    chains = dict(profiles.CHAINS)
+    chains = profiles.chains(known.backends)
     for name, value in table(raw, "chains", say).items():
         path = join("chains", name)
         if not _is_name(name):

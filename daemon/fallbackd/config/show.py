@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fallbackd.config import profiles
 from fallbackd.config.load import Loaded
 from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
@@ -39,7 +40,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         "backends": {
             backend.id: _backend(backend, loaded)
             for backend in policy.backends.values()
-            if not backend.implicit
+            if not backend.implicit and not _is_left_out(backend)
         },
         "chains": {name: _chain(chain) for name, chain in policy.chains.items()},
         "roles": {name: _role(role) for name, role in policy.roles.items()},
@@ -66,6 +67,12 @@ def _fields(value: Struct, names: Sequence[str] | None = None) -> dict[str, Any]
         name: msgspec.to_builtins(getattr(value, name))
         for name in (names or value.__struct_fields__)
     }
+
+
+def _is_left_out(backend: Backend) -> bool:
+    """A profile that a table would set up, and none has."""
+    profile = profiles.BACKENDS.get(backend.id)
+    return profile is not None and profile.lacks is not None and backend == profile
 
 
 def _backend(backend: Backend, loaded: Loaded) -> dict[str, Any]:

@@ -172,8 +172,10 @@ def readiness_seen(draft: Draft, event: ReadinessSeen) -> None:
     outage = None if record is None else record.outage
     if event.reason is not None:
         if outage is not None and view(record, now=draft.now).state == "broken":
-            same = outage.reason is event.reason
-            if not same or (outage.until_at is not None and outage.until_at - draft.now > 60):
+            is_long = outage.until_at is not None and outage.until_at - draft.now > 60
+            is_other = outage.reason is not event.reason
+            # Of two looks the later one counts; what an attempt has found is closer to the truth.
+            if (is_long or is_other) and not (is_other and outage.source == "readiness"):
                 return
         policy = draft.policy.reason(event.reason, event.backend) or REASONS[event.reason]
         marked = machine.mark(

@@ -118,6 +118,8 @@ class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):
     ends_with: tuple[bytes, ...] = ()
     """Marks in the body after which the answer is complete, even if the server holds the line."""
     tls: Tls | None = None
+    own_listener: bool = False
+    """On loopback, nothing is sent unless the server runs as our own user or as root."""
 
     def __repr__(self) -> str:
         return f"HttpRequest({self.method} {self.url})"
@@ -209,6 +211,8 @@ class HttpResponse(Struct, frozen=True, kw_only=True, tag="response"):
     """The body ended before its announced end, or was longer than `max_bytes`."""
 
 
+FOREIGN_LISTENER = "ForeignListener"
+"""`NoAnswer.exception` where the server on loopback is of another user. Nothing was sent."""
 DAEMON_LOST = "DaemonLost"
 """`NoAnswer.exception` where the daemon that made the request ended before the response did."""
 

@@ -108,6 +108,18 @@ def no_ones_fault(detail: str, what: str, why: str | None, *, now: float) -> Fai
     return structs.replace(failure, marks_health=False, hop=False)
 
 
+def foreign_listener(text: str, *, now: float) -> Failure:
+    """The address of a backend is held by another user."""
+    return make_failure(
+        Reason.NOT_CONFIGURED,
+        now=now,
+        detail="foreign_listener",
+        confidence="structured",
+        signature="fallbackd/foreign_listener",
+        evidence=text,
+    )
+
+
 def rebooted(*, now: float) -> Failure:
     return no_ones_fault(
         "reboot",

@@ -20,7 +20,14 @@ from msgspec import Struct
 
 from fallbackd.backends.http_calls import read_models
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.exchange import CredentialRef, Evidence, HttpResponse, NoAnswer, Work
+from fallbackd.core.exchange import (
+    FOREIGN_LISTENER,
+    CredentialRef,
+    Evidence,
+    HttpResponse,
+    NoAnswer,
+    Work,
+)
 from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
@@ -183,6 +190,8 @@ class Ladder:
                 failure = judge(evidence, settings, kind, backend.id, now=self._host.clock.now())
                 word = "unknown" if failure is None else failure.reason.value
                 return Rung(name="models", ok=False, detail=f"HTTP {status}: {word}")
+            case NoAnswer(exception=name, text=text) if name == FOREIGN_LISTENER:
+                return Rung(name="models", ok=False, detail=text)
             case NoAnswer(exception=name):
                 return Rung(name="models", ok=False, detail=f"no answer: {name}")
             case _:

@@ -8,6 +8,7 @@ decided, so that what was installed a moment ago is used at once.
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from fallbackd.backends.spec import BackendKind, Login, Options
 from fallbackd.core.chain import candidates_for
 from fallbackd.core.events import Event, ReadinessSeen
 from fallbackd.core.failures import Reason
@@ -71,26 +72,55 @@ class Readiness:
         now = host.clock.now()
         state = view(record, now=now)
         outage = None if record is None else record.outage
-        program = kind.program(host.settings.options_of(name))
-        if program is not None:
-            # A model of opencode servers is there without the program: what lacks is `opencode`.
-            missing = not backend.implicit and host.world.find_program(program) is None
-            if missing:
-                known = (
-                    outage is not None
-                    and state.state == "broken"
-                    and (outage.until_at is None or outage.until_at - now > 60)
-                )
-                if known:
-                    return None
-                return ReadinessSeen(
-                    backend=name, reason=Reason.NOT_INSTALLED, detail=f"{program} is not on PATH"
-                )
-            if outage is not None and outage.source == "readiness":
-                return ReadinessSeen(backend=name)
+        obstacle = self._obstacle(backend, kind)
+        if obstacle is not None:
+            reason, detail = obstacle
+            known = (
+                outage is not None
+                and state.state == "broken"
+                and (outage.until_at is None or outage.until_at - now > 60)
+                and (outage.source != "readiness" or outage.reason is reason)
+            )
+            return None if known else ReadinessSeen(backend=name, reason=reason, detail=detail)
+        if outage is not None and outage.source == "readiness":
+            return ReadinessSeen(backend=name)
         if self._is_repaired(name, backend, now):
             return ReadinessSeen(backend=name, repaired=True)
         return None
+
+    def _obstacle(self, backend: Backend, kind: BackendKind) -> tuple[Reason, str] | None:
+        """Why nothing can be started there, as far as that is certain."""
+        if backend.lacks is not None:
+            return Reason.NOT_CONFIGURED, backend.lacks
+        options = self._host.settings.options_of(backend.id)
+        program = kind.program(options)
+        if program is None:
+            return None
+        if backend.implicit:  # of opencode servers: there without the program, which is `opencode`
+            return None
+        path = self._host.world.find_program(program)
+        if path is None:
+            return Reason.NOT_INSTALLED, f"{program} is not on PATH"
+        if kind.login is not None and self._is_logged_out(kind.login, backend, options, path):
+            return Reason.NOT_CONFIGURED, f"not logged in: run `{kind.login.command}`"
+        return None
+
+    def _is_logged_out(self, login: Login, backend: Backend, options: Options, path: str) -> bool:
+        """Certainly: nothing of a login is to be found, and no caller can bring one."""
+        if options.credentials or backend.allow_env or options.command:
+            return False
+        world = self._host.world
+        names = (*world.inheritable, *options.env)
+        return (
+            not any(name.startswith(login.variables) for name in names)
+            and all(world.changed_at(file) is None for file in login.files)
+            and not any(
+                word in (world.read_text(file) or "")
+                for file, words in login.settings.items()
+                for word in words
+            )
+            and world.is_program_of(login.package, path)
+        )
 
     def _is_repaired(self, name: BackendId, backend: Backend, now: float) -> bool:
         """A login or settings file is newer than the failure that it may have caused."""

@@ -15,6 +15,7 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.exchange import (
     DAEMON_LOST,
+    FOREIGN_LISTENER,
     Chunk,
     Conversation,
     Evidence,
@@ -33,7 +34,14 @@ from fallbackd.core.exchange import (
 from fallbackd.core.failures import Failure
 from fallbackd.core.watch import EffectsWord, see
 from fallbackd.engine.credentials import SECRET_ERRORS, without_secret
-from fallbackd.engine.judging import daemon_lost, judge, no_ones_fault, rebooted, unexplained
+from fallbackd.engine.judging import (
+    daemon_lost,
+    foreign_listener,
+    judge,
+    no_ones_fault,
+    rebooted,
+    unexplained,
+)
 from fallbackd.engine.live import Host, LiveAttempt, Prepared, Progress
 
 log = structlog.get_logger("attempts")
@@ -213,6 +221,8 @@ class Reader:
                 return rebooted(now=now)
             case NoAnswer(exception=name) if name == DAEMON_LOST:
                 return daemon_lost(now=now)
+            case NoAnswer(exception=name) if name == FOREIGN_LISTENER:
+                return foreign_listener(exit.text, now=now)
             case NotStarted(error=error) if error in SECRET_ERRORS:
                 return without_secret(exit, now=now)
             case NotStarted(path=path) if path == self._cwd:

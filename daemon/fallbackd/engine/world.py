@@ -89,6 +89,10 @@ class World(Struct, frozen=True, kw_only=True):
     """Built-in failure signatures, for kinds that can only be read too."""
     find_program: Callable[[str], str | None]
     """The path of an executable on PATH; None: there is none."""
+    is_program_of: Callable[[str, str], bool] = lambda _package, _path: False
+    """Whether a program is the vendor's own, and not a script in its place."""
+    inheritable: Mapping[str, str] = {}
+    """What of `environ` programs inherit."""
     read_text: Callable[[str], str | None]
     """A settings file (`~/…`) of the user, at most 256 KiB; None: not there."""
     changed_at: Callable[[str], float | None]

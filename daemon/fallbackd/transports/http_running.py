@@ -6,7 +6,7 @@ left at any `yield`, and a scope must be left in the task that entered it.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -25,6 +25,7 @@ from fallbackd.ports.clock import Clock
 from fallbackd.transports import http_record
 from fallbackd.transports.http_clients import CLOSE_LIMIT_S, Clients, TlsFiles
 from fallbackd.transports.http_route import Route
+from fallbackd.transports.loopback_owner import ForeignListener, require_own_peer
 from fallbackd.transports.output_log import OutputLog
 
 if TYPE_CHECKING:
@@ -188,7 +189,9 @@ class HttpRunning:
         with anyio.CancelScope() as self._scope:
             if self._stopped:
                 self._scope.cancel()
-            answer = await self._send_over(keeps_connections=True)
+            answer = None
+            if not self._call.own_listener:  # whose it is, is seen when a connection is made
+                answer = await self._send_over(keeps_connections=True)
             if answer is None:
                 # Other kept connections may be closing too: this one is new for certain.
                 answer = await self._send_over(keeps_connections=False)
@@ -201,6 +204,12 @@ class HttpRunning:
         import httpx2
 
         call, route = self._call, Route()
+
+        async def hear(step: str, info: dict[str, Any]) -> None:
+            await route.hear(step, info)
+            if call.own_listener:
+                await _look_at_peer(step, info)
+
         sent_at = anyio.current_time()
         request: httpx2.Request | None = None
         try:
@@ -218,12 +227,19 @@ class HttpRunning:
                     write=WRITE_LIMIT_S,
                     pool=call.connect_timeout_s,
                 ),
-                extensions={"trace": route.hear},
+                extensions={"trace": hear},
             )
             return await client.send(request, stream=True)
         # ValueError: header values that are no ASCII, proxies that are no URL.
         # ImportError: a SOCKS proxy without the package for it.
-        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, ImportError, TlsFiles) as error:
+        except (
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
+            ValueError,
+            ImportError,
+            TlsFiles,
+            ForeignListener,
+        ) as error:
             is_early = anyio.current_time() - sent_at < CLOSED_BEFORE_S
             if keeps_connections and route.is_reused and is_early and _is_closed(error):
                 return None
@@ -284,6 +300,19 @@ def _is_closed(error: Exception) -> bool:
     if isinstance(error, httpx2.RemoteProtocolError):
         return "without sending a response" in str(error)
     return isinstance(error, httpx2.ReadError | httpx2.WriteError)
+
+
+async def _look_at_peer(step: str, info: Mapping[str, Any]) -> None:
+    """Called by the HTTP library at each step. Raises before anything is sent."""
+    if step != "connection.connect_tcp.complete":
+        return
+    stream = info["return_value"]
+    try:
+        await anyio.to_thread.run_sync(require_own_peer, stream.get_extra_info("socket"))
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await stream.aclose()
+        raise
 
 
 class _Ends:

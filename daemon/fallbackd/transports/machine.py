@@ -24,6 +24,17 @@ class Machine:
         path = self._environ.get("PATH", os.defpath)
         return shutil.which(self._expanded(program), path=path)
 
+    def is_program_of(self, package: str, path: str) -> bool:
+        """Whether the program at `path` is the vendor's own: from its package, or native."""
+        real = os.path.realpath(path)
+        if f"/{package}/" in real:
+            return True
+        try:
+            with open(real, "rb") as file:
+                return file.read(4) == b"\x7fELF"
+        except OSError:
+            return False
+
     def read_text(self, path: str) -> str | None:
         try:
             with open(self._expanded(path), "rb") as file:
