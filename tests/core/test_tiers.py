@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.support.playbook import (
     Playbook,
     answers,
@@ -19,6 +20,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
 from fallbackd.core.state import HandedBack
+from fallbackd.core.views import Shown, health_entry
 
 
 def backend(name: str, **more: Any) -> Backend:
@@ -96,6 +98,33 @@ def test_a_stand_in_works_where_nobody_knows_the_name_of_the_missing_model() -> 
     play.when(delegate("d1", backend="g"), failed("d1.1", fail(Reason.MODEL_NOT_FOUND)))
     play.when(succeeded("d1.2"))
     assert play.delegation("d1").served_by == "g"
+    assert play.seen("model:g/default").state == "broken"
+    assert play.seen("g").state == "healthy"
+    play.when(delegate("d2", backend="g"))
+    assert [one.model for one in play.delegation("d2").attempts] == ["B"]
+
+
+def health_of(play: Playbook, name: str) -> Shown:
+    return health_entry(BackendId(name), play.peek(), play.policy, now=play.wall)
+
+
+@pytest.mark.parametrize(("model", "is_of_role"), [(None, False), ("A", False), ("A", True)])
+def test_a_backend_whose_stand_in_serves_is_shown_as_healthy(
+    model: str | None, is_of_role: bool
+) -> None:
+    one = backend("g", model=model, fallback_model=None if is_of_role else "B")
+    role = Role(name="lens", chain=(entry("g"),), fallback_model="B" if is_of_role else None)
+    play = Playbook(policy_of(one, roles={"lens": role}))
+    play.when(delegate("d1", role="lens"), failed("d1.1", fail(Reason.MODEL_NOT_FOUND)))
+    play.when(succeeded("d1.2"))
+    found = health_of(play, "g")
+    assert (found["state"], found["reason"]) == ("healthy", None)
+    assert [one["reason"] for one in found["scopes"] if one["state"] == "broken"] == [
+        "model_not_found"
+    ]
+    play.when(delegate("d2", role="lens"), failed("d2.1", fail(Reason.MODEL_NOT_FOUND)))
+    found = health_of(play, "g")
+    assert (found["state"], found["reason"]) == ("broken", "model_not_found")
 
 
 def test_the_stand_in_of_the_role_goes_before_the_one_of_the_backend() -> None:

@@ -19,12 +19,13 @@ from fallbackd.core.scopes import (
     backend_scope,
     context_of,
     find_backend,
+    is_missing_model,
     model_of,
     scopes_of,
     worst,
 )
 from fallbackd.core.state import Meter, Session, Verdict, VerdictWord
-from fallbackd.core.tiers import FREE, Limits, forbidden, is_missing_model, labelled, wanted
+from fallbackd.core.tiers import FREE, Limits, forbidden, labelled, wanted
 
 LONGEST_TRIAL_S = 300.0
 """A trial without a limit of its own is decided by then: the first answer of batch work."""

@@ -183,7 +183,7 @@ class Draft:
         scope = failed_scope(failure, backend, model, credential)
         before = self.health.get(scope)
         first_window_s = None
-        if failure.reason is Reason.MODEL_NOT_FOUND and not scope.startswith("model:"):
+        if failure.reason is Reason.MODEL_NOT_FOUND and model is None:
             first_window_s = MODEL_UNKNOWN_WINDOW_S
         if failure.reason is Reason.AUTH and len(backend.credentials) > 1:
             first_window_s = 300.0

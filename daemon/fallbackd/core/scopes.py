@@ -25,11 +25,22 @@ def model_of(entry: Entry, backend: Backend) -> str | None:
     return entry.model or backend.model
 
 
+DEFAULT_MODEL = "default"
+"""In the scope of a model whose name only the backend knows."""
+
+
+def model_scope(backend: Backend, model: str | None) -> ScopeId | None:
+    """None: without a name it is the backend itself, unless another model stands in for it."""
+    if model is None and backend.fallback_model is None:
+        return None
+    return ScopeId(f"model:{backend.id}/{DEFAULT_MODEL if model is None else model}")
+
+
 def scopes_of(backend: Backend, model: str | None, credential: str | None) -> tuple[ScopeId, ...]:
     """Every scope whose outage takes this candidate out, the backend's own first."""
     found = [backend_scope(backend.id)]
-    if model is not None:
-        found.append(ScopeId(f"model:{backend.id}/{model}"))
+    if (on_model := model_scope(backend, model)) is not None:
+        found.append(on_model)
     if credential is not None:
         one = credential_scope(backend, credential)
         found.append(one)
@@ -60,8 +71,10 @@ def failed_scope(
             return on_credential if model is None else ScopeId(f"{on_credential}+model:{model}")
         case Reason.USAGE_LIMIT:
             return on_credential if backend.quota is None else ScopeId(f"quota:{backend.quota}")
-        case Reason.OVERLOADED | Reason.MODEL_NOT_FOUND:
+        case Reason.OVERLOADED:
             return on_model
+        case Reason.MODEL_NOT_FOUND:
+            return model_scope(backend, model) or own
         case Reason.NETWORK:
             return own if backend.provider is None else ScopeId(f"provider:{backend.provider}")
         case Reason.BILLING | Reason.AUTH:
@@ -118,16 +131,44 @@ def is_scope_of(backend: Backend, scope: ScopeId) -> bool:
     return _is_owned(backend, scope) or scope in touched(backend, {})
 
 
+def is_missing_model(record: Health | None) -> bool:
+    """Whether the outage of a scope says no more than that some model is not there."""
+    outage = None if record is None else record.outage
+    return outage is not None and outage.reason is Reason.MODEL_NOT_FOUND
+
+
 def own_health(
-    backend: Backend, health: Mapping[ScopeId, Health], *, now: float
+    backend: Backend,
+    health: Mapping[ScopeId, Health],
+    *,
+    now: float,
+    stand_ins: tuple[str, ...] = (),
 ) -> tuple[View, Health | None]:
     """
     The worst of what the backend's own candidate touches. Of several credentials the best one
     counts: it is the one that is used. A mark on another model makes no difference.
+
+    Args:
+        stand_ins: Models that are used where its own one is missing.
     """
+    own = _best_credential(backend, backend.model, health, now=now)
+    if not stand_ins or own[0].state != "broken" or not is_missing_model(own[1]):
+        return own
+    others = {scope: one for scope, one in health.items() if not is_missing_model(one)}
+    found = (
+        _best_credential(backend, model, others, now=now)
+        for model in stand_ins
+        if not is_missing_model(health.get(ScopeId(f"model:{backend.id}/{model}")))
+    )
+    return min(found, key=lambda one: severity(one[0]), default=own)
+
+
+def _best_credential(
+    backend: Backend, model: str | None, health: Mapping[ScopeId, Health], *, now: float
+) -> tuple[View, Health | None]:
     labels: tuple[str | None, ...] = backend.credentials or (None,)
     return min(
-        (worst(health, scopes_of(backend, backend.model, label), now=now) for label in labels),
+        (worst(health, scopes_of(backend, model, label), now=now) for label in labels),
         key=lambda one: severity(one[0]),
     )
 

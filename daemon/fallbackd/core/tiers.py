@@ -10,12 +10,17 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from fallbackd.core.failures import Reason
 from fallbackd.core.families import differs, family_of
 from fallbackd.core.health import Health, view
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
-from fallbackd.core.scopes import backend_scope, find_backend, model_of
+from fallbackd.core.scopes import (
+    backend_scope,
+    find_backend,
+    is_missing_model,
+    model_of,
+    model_scope,
+)
 from fallbackd.core.state import VerdictWord
 
 ONCE = frozenset({"api"})
@@ -103,15 +108,17 @@ def _lacks_its_model(
     backend = find_backend(policy, entry.backend)
     if backend is None:
         return False
-    model = model_of(entry, backend)
-    scope = backend_scope(backend.id)
-    if model is not None:
-        scope = ScopeId(f"model:{backend.id}/{model}")
+    scope = model_scope(backend, model_of(entry, backend)) or backend_scope(backend.id)
     record = health.get(scope)
     return is_missing_model(record) and view(record, now=now).state == "broken"
 
 
-def is_missing_model(record: Health | None) -> bool:
-    """Whether the outage of a scope says no more than that some model is not there."""
-    outage = None if record is None else record.outage
-    return outage is not None and outage.reason is Reason.MODEL_NOT_FOUND
+def stand_ins(policy: Policy, backend: Backend) -> tuple[str, ...]:
+    """The models that are used where the backend's own one is missing, in any role."""
+    found = [backend.fallback_model]
+    found += [
+        role.fallback_model
+        for role in policy.roles.values()
+        if any(entry.backend == backend.id for entry in role.chain)
+    ]
+    return tuple(dict.fromkeys(one for one in found if one not in (None, backend.model)))

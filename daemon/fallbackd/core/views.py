@@ -17,6 +17,7 @@ from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.scopes import credential_scope, find_backend, own_health, touched, worst
 from fallbackd.core.state import Delegation, Hop, Session, Snapshot
+from fallbackd.core.tiers import stand_ins
 
 Shown = dict[str, Any]  # any JSON
 
@@ -48,7 +49,8 @@ def health_entries(
 def health_entry(backend_id: BackendId, snapshot: Snapshot, policy: Policy, *, now: float) -> Shown:
     """The health of one backend. One that no configuration names is what its own record says."""
     backend = find_backend(policy, backend_id) or Backend(id=backend_id, kind="unknown")
-    seen, record = own_health(backend, snapshot.health, now=now)
+    swaps = stand_ins(policy, backend)
+    seen, record = own_health(backend, snapshot.health, now=now, stand_ins=swaps)
     scopes = [
         _scope(snapshot.health[scope], now=now)
         for scope in touched(backend, snapshot.health)
