@@ -26,9 +26,11 @@ class Program:
         files: Where a login is kept, below the home directory.
         variables: Any of these is a login too.
         settings: A file whose presence means that the user has made own arrangements.
+        personal: What became of logins with a personal account, which `files` hold, and what to
+            use instead; empty: they work.
     """
 
-    __slots__ = ("files", "install", "login", "name", "settings", "variables")
+    __slots__ = ("files", "install", "login", "name", "personal", "settings", "variables")
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Program:
         files: tuple[str, ...] = (),
         variables: tuple[str, ...] = (),
         settings: tuple[str, ...] = (),
+        personal: str = "",
     ) -> None:
         self.name = name
         self.install = install
@@ -46,6 +49,7 @@ class Program:
         self.files = files
         self.variables = variables
         self.settings = settings
+        self.personal = personal
 
 
 PROGRAMS = (
@@ -78,6 +82,8 @@ PROGRAMS = (
         files=(".gemini/oauth_creds.json",),
         variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"),
         settings=(".gemini/settings.json", ".gemini/.env"),
+        personal="Gemini CLI has not served personal accounts since June 2026, only API keys and"
+        " organisations: set GEMINI_API_KEY, or install its successor agy",
     ),
     # Serves models without a login too: that it has none is no finding.
     Program("opencode", install="npm install -g opencode-ai", login="opencode auth login"),
@@ -114,6 +120,10 @@ def look_at_programs(
         if program.files and not _is_logged_in(machine, program, daemon_environ):
             what = f"no login of {program.name} is to be seen"
             found.append(Finding("programs", WARNING, what, program.login))
+    for program in there:
+        if program.personal and _has_personal_login(machine, program, daemon_environ):
+            mend = give_variable(machine.env_file, program.variables[0], is_service=is_service)
+            found.append(Finding("programs", NOTE, program.personal, mend))
     level = NOTE if there or lost else WARNING
     for program in missing:
         if program.install:
@@ -135,6 +145,32 @@ def give_path(env_file: str) -> str:
             RESTART_SERVICE,
         ]
     )
+
+
+def give_variable(env_file: str, name: str, *, is_service: bool) -> str:
+    """Set a variable for the daemon, to what is typed."""
+    asked = f"printf '{name}: ' && read -r {name}"
+    if not is_service:
+        return in_turn([asked, f"export {name}", RESTART])
+    file = command(env_file)
+    return in_turn(
+        [
+            asked,
+            f"mkdir -p {command(os.path.dirname(env_file))}",
+            f"touch {file}",
+            f"chmod 600 {file}",
+            f"sed -i /^{name}=/d {file}",
+            f"printf '{name}=%s\\n' \"${name}\" >> {file}",
+            RESTART_SERVICE,
+        ]
+    )
+
+
+def _has_personal_login(machine: Machine, program: Program, daemon_environ: dict[str, str]) -> bool:
+    environ = daemon_environ or machine.environ
+    has_key = any(environ.get(name) for name in program.variables)
+    files = (os.path.join(machine.home, place) for place in program.files)
+    return not has_key and any(os.path.exists(place) for place in files)
 
 
 def _is_logged_in(machine: Machine, program: Program, daemon_environ: dict[str, str]) -> bool:

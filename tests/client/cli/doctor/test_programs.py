@@ -4,7 +4,12 @@ from pathlib import Path
 from tests.client.cli.doctor.scene import Home, told
 from tests.support.agents import program
 
-from fallbackd_client.cli.doctor.programs import PROGRAMS, give_path, look_at_programs
+from fallbackd_client.cli.doctor.programs import (
+    PROGRAMS,
+    give_path,
+    give_variable,
+    look_at_programs,
+)
 
 
 def install(directory: Path, *names: str) -> None:
@@ -53,3 +58,31 @@ def test_a_login_is_missed_until_its_file_or_its_variable_is_there(tmp_path: Pat
     environ = {"PATH": str(home.bin), "ANTHROPIC_API_KEY": "x"}
     found = told(look_at_programs(home.machine(), environ, is_service=False))
     assert [mend for _, _, mend in found] == ["gemini"]
+
+
+def test_a_personal_login_of_gemini_is_a_note_with_what_to_use_instead(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    install(home.bin, *(one.name for one in PROGRAMS))
+    home.write(home.path / ".gemini" / "oauth_creds.json", "{}")
+    environ = {"PATH": str(home.bin), "ANTHROPIC_API_KEY": "x", "OPENAI_API_KEY": "x"}
+    [(level, what, mend)] = told(look_at_programs(home.machine(), environ, is_service=True))
+    assert level == "note"
+    assert "personal accounts since June 2026" in what
+    assert "agy" in what
+    assert mend == give_variable(str(home.config.parent / "env"), "GEMINI_API_KEY", is_service=True)
+    with_key = {**environ, "GEMINI_API_KEY": "x"}
+    assert told(look_at_programs(home.machine(), with_key, is_service=True)) == []
+
+
+def test_the_command_for_a_variable_replaces_what_stood_there(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    env_file = home.write(home.config.parent / "env", "A=1\nGEMINI_API_KEY=old\n", 0o644)
+    install(home.bin, "systemctl")
+    subprocess.run(
+        ["sh", "-c", give_variable(str(env_file), "GEMINI_API_KEY", is_service=True)],
+        env={"PATH": f"{home.bin}:/usr/bin:/bin"},
+        input=b"typed\n",
+        check=True,
+    )
+    assert env_file.read_text() == "A=1\nGEMINI_API_KEY=typed\n"
+    assert env_file.stat().st_mode & 0o777 == 0o600
