@@ -1,5 +1,7 @@
 """Candidates, their order, and a verdict for each."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 from tests.support.playbook import T0, entry, fail, policy_of
@@ -378,3 +380,21 @@ def test_a_role_that_is_switched_off_lends_no_chain() -> None:
     policy = structs.replace(CHAINS, roles={"build": role})
     found = candidates_for(policy, backend=BackendId("a"), role="build", chain=None)
     assert [one.backend for one in found] == ["a", "b", "c"]
+
+
+def test_the_built_in_chain_of_all_agents_is_for_what_names_nothing() -> None:
+    policy = policy_of("a", "b", chains={"*": ["a", "b"]})
+    built_in = structs.replace(policy, any_is_built_in=True)
+    role = {"r": Role(name="r")}
+
+    def order(policy: Policy, **asked: Any) -> list[str]:
+        found = candidates_for(policy, **{"backend": None, "role": None, "chain": None, **asked})
+        return [str(one.backend) for one in found]
+
+    for one in (policy, built_in):
+        assert order(one) == ["a", "b"]
+        assert order(one, role="unknown") == ["a", "b"]
+    assert order(policy, backend=BackendId("b")) == ["b", "a"]
+    assert order(built_in, backend=BackendId("b")) == ["b"]
+    assert order(structs.replace(policy, roles=role), role="r") == ["a", "b"]
+    assert order(structs.replace(built_in, roles=role), role="r") == []

@@ -135,8 +135,10 @@ def interpret(
     chains = read_chains(raw.get("chains", {}), known, say)
     roles = read_roles(raw.get("roles", {}), chains, known, say)
     signatures = read_signatures(raw["signatures"], say) if "signatures" in raw else ()
+    is_given = isinstance(raw.get("chains"), Mapping) and profiles.ANY in raw["chains"]
     policy = Policy(
         defaults=defaults,
+        any_is_built_in=not is_given,
         reasons=reasons,
         backends=known.backends,
         chains=chains,
@@ -164,7 +166,7 @@ def unusable(path: str, message: str, environ: Mapping[str, str]) -> Loaded:
     """The built-in configuration, with one error."""
     backends, options = profiles.built_in(environ)
     return Loaded(
-        policy=Policy(backends=backends, chains=profiles.chains(backends)),
+        policy=Policy(backends=backends, chains=profiles.chains(backends), any_is_built_in=True),
         options=options,
         errors=(problem(path, message),),
     )

@@ -42,7 +42,11 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
             for backend in policy.backends.values()
             if not backend.implicit and not _is_left_out(backend)
         },
-        "chains": {name: _chain(chain) for name, chain in policy.chains.items()},
+        "chains": {
+            name: _chain(chain)
+            for name, chain in policy.chains.items()
+            if name != profiles.ANY or not policy.any_is_built_in
+        },
         "roles": {name: _role(role) for name, role in policy.roles.items()},
         "opencode": {} if loaded.opencode == Opencode() else _fields(loaded.opencode),
         "signatures": [

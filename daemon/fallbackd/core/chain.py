@@ -417,7 +417,8 @@ def candidates_for(
 ) -> tuple[Entry, ...]:
     """
     The requested backend, then the first chain of explicit, role, requested backend, `*` that
-    exists and is not empty. Chains are not joined.
+    exists and is not empty. Chains are not joined. The built-in `*` holds all agents: what a
+    caller has named does not fall back to it.
     """
     found = chain or ()
     known = None if role is None else find_role(policy, role)
@@ -429,7 +430,8 @@ def candidates_for(
         requested = session.original
     if not found and requested is not None:
         found = policy.chains.get(requested, ())
-    if not found:
+    is_open = backend is None and known is None
+    if not found and (is_open or not policy.any_is_built_in):
         found = policy.chains.get("*", ())
     if requested is None:
         first = found[:1]

@@ -278,6 +278,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     backends: Mapping[BackendId, Backend] = field(default_factory=dict)
     """In the order of declaration."""
     chains: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    any_is_built_in: bool = False
+    """The chain `*` is for work that names neither a backend nor a role: nobody has chosen it."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     rescues: bool = True
     """Whether failed turns of opencode sessions are taken to another model."""
