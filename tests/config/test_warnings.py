@@ -130,8 +130,8 @@ CASES: list[tuple[str, list[str]]] = [
     (
         '[backends.api]\nkind = "openai-http"\nmodel = "m"\nbase_url = "http://api.openai.com/v1"',
         [
-            "backends.api.base_url: its key would go to api.openai.com unencrypted, for everything "
-            "on the way to read: use https:// in base_url, or set insecure_http = true. "
+            "backends.api.base_url: its key would travel to api.openai.com unencrypted: "
+            "use https:// in base_url, or set insecure_http = true. "
             "Until then nothing is sent."
         ],
     ),

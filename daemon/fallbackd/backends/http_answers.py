@@ -182,8 +182,8 @@ class HttpParser:
         """
         Note a piece of the answer: only the provider can have caused this event.
 
-        After the first one nothing else is a sign of life: comments, pings and empty pieces come
-        from whatever keeps the connection open.
+        After the first one nothing else is a sign of life: comments, pings and empty pieces only
+        keep the connection open.
         """
         if self.answered:
             return [Output()]
@@ -366,7 +366,7 @@ def _is_page(text: str) -> bool:
 
 
 def _redirected(exit: HttpResponse) -> Evidence:
-    """A redirect is not followed: the key would go along to a place that nobody named."""
+    """A redirect is not followed: it would carry the key to an address that is not configured."""
     place = words(exit.headers.get("location")).partition("?")[0][:300] or "nowhere"
     return Evidence(
         text=f"the server redirects to {place}, which is not followed: "

@@ -210,7 +210,7 @@ def request_to(
 ) -> HttpRequest:
     """A GET of nothing with everything that does not depend on what is asked."""
     if options.lacks is not None:
-        raise NotConfigured(options.lacks)  # nobody gets a key who was not meant to have it
+        raise NotConfigured(options.lacks)  # a key goes only where it was meant to
     parts = urlsplit(options.base_url or endpoint.base_url)
     host = parts.hostname or ""
     reference = credential or _default_key(endpoint, inherited, host)
@@ -219,7 +219,7 @@ def request_to(
     headers = {"user-agent": "fallbackd"}
     secrets: dict[str, str] = {}
     if _is_codex(parts):
-        # Its edge sends away whatever does not name one of the vendor's own programs.
+        # Its edge rejects clients that do not name one of the vendor's own programs.
         headers["originator"] = CODEX_ORIGINATOR
     if mode == "messages":
         headers["anthropic-version"] = messages.VERSION
@@ -250,7 +250,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_open(url: str, options: Options) -> bool:
-    """Whether everybody on the way to there could read a key."""
+    """Whether a key for this address would travel unencrypted."""
     parts = urlsplit(url)
     is_clear = parts.scheme == "http" and not is_loopback(parts.hostname or "")
     return is_clear and not options.insecure_http
@@ -260,7 +260,7 @@ def why_open(url: str) -> str:
     """Why no key leaves for there, and what to do."""
     place = urlsplit(url).netloc
     return (
-        f"its key would go to {place} unencrypted, for everything on the way to read: "
+        f"its key would travel to {place} unencrypted: "
         "use https:// in base_url, or set insecure_http = true"
     )
 
@@ -268,8 +268,8 @@ def why_open(url: str) -> str:
 def _default_key(
     endpoint: Endpoint, inherited: Mapping[str, str], host: str
 ) -> CredentialRef | None:
-    """The variable that everybody uses for this host, where no credential is configured."""
-    # A public host answers nobody without a key: a missing one is said before the call.
+    """The usual variable for this host, where no credential is configured."""
+    # A public host rejects requests without a key: a missing one is reported before the call.
     names = KEYS_BY_HOST.get(host, ())
     names = names or tuple(name for name in endpoint.keys if inherited.get(name, "").strip())
     if not names:

@@ -39,7 +39,7 @@ CLOSED_BEFORE_S = 5.0
 """A request that met a closing connection fails within a packet's way; a later end is an answer."""
 
 _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
-"""Headers of a response that are nobody's evidence and may be a login."""
+"""Headers of a response that are no evidence and may be a login."""
 
 
 class Carried(Struct, frozen=True, kw_only=True):
