@@ -195,7 +195,7 @@ async def test_a_proxy_that_cannot_be_used_is_a_matter_of_configuration(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTP_PROXY", address)
     async with provider() as p:
-        found = await ask(p, tmp_path, base_url="http://models.example/v1")
+        found = await ask(p, tmp_path, base_url="http://models.example/v1", insecure_http=True)
     assert (found.failure.reason, found.failure.detail) == ("not_configured", "proxy")
 
 

@@ -129,7 +129,9 @@ async def test_what_fails_at_a_proxy_is_not_about_the_provider(
     scheme: str, answer: bytes, detail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with behind_a_proxy(answer, monkeypatch) as place:
-        found = await ask(None, tmp_path, base_url=f"{scheme}://models.example/v1")
+        found = await ask(
+            None, tmp_path, base_url=f"{scheme}://models.example/v1", insecure_http=True
+        )
     failure = found.failure
     assert (failure.reason, failure.detail) == ("local_network", detail)
     assert not failure.marks_health
