@@ -64,6 +64,24 @@ async def test_a_backend_that_is_out_is_skipped_without_an_attempt(tmp_path: Pat
         assert runs_of(tmp_path, "a") == 1
 
 
+async def test_programs_that_refuse_the_flags_end_no_walk_and_are_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    refuses = """cat >/dev/null; echo >> "$PLACE/$(basename $0).runs"
+        echo "error: unexpected argument '--json' found" >&2; exit 2"""
+    old = [agent(name, script(tmp_path, name, refuses)) for name in ("a", "b")]
+    c = agent("c", script(tmp_path, "c", ANSWERS))
+    async with engine_in(tmp_path, settings(*old, c)) as engine:
+        done = await work(engine, backend="a")
+        assert tried(done) == [("a", "not_configured"), ("b", "not_configured"), ("c", None)]
+        failure = done.attempts[0].failure
+        assert failure is not None
+        assert failure.detail == "version"
+        assert state_of(engine, "a") == state_of(engine, "b") == "broken"
+        assert tried(await work(engine, backend="a")) == [("c", None)]
+        assert runs_of(tmp_path, "a") == 1
+
+
 async def test_an_overloaded_backend_is_tried_once_more_and_then_left(tmp_path: Path) -> None:
     overloaded = 'cat >/dev/null; echo "HTTP 529 overloaded_error: Overloaded" >&2; exit 1'
     a = agent("a", script(tmp_path, "a", overloaded))
