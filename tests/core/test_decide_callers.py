@@ -479,3 +479,12 @@ def test_the_maximum_of_hops_holds_for_reports_and_is_named() -> None:
     fifth = found.candidates[4]
     assert (fifth.verdict, "max_fallback_depth" in (fifth.reason or "")) == ("healthy", True)
     assert resolved(play.at(10), session=S, role="r").backend == "b4"
+
+
+def test_the_tier_api_is_reported_to_once() -> None:
+    api = [Entry(backend=BackendId(name), tier="api") for name in "bc"]
+    play = Playbook(policy_of("a", "b", "c", roles={"r": Role(name="r", chain=(entry("a"), *api))}))
+    assert report(play, session=S, role="r", failure=fail(Reason.AUTH)).next is not None
+    found = report(play, session=S, backend=BackendId("b"), failure=fail(Reason.AUTH))
+    assert found.next is None
+    assert [one.verdict for one in found.candidates] == ["tried", "tried", "tried"]

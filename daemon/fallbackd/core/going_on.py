@@ -104,6 +104,10 @@ def ended_by(draft: Draft, failover: Failover, tried: Tried) -> tuple[Failover, 
     The record with a call that has failed, and whether that is the end: a failure of the task
     itself, or work that two candidates fail at alike. The latter withdraws the marks of the way.
     """
+    backend = find_backend(draft.policy, tried.backend)
+    if backend is not None:
+        tier = entry_of(failover.candidates, tried, backend).tier
+        tried = structs.replace(tried, tier=tier)
     failover = structs.replace(failover, tried=(*failover.tried, tried))
     if tried.reason in OF_THE_TASK:
         return failover, Halt(bound="task", why=f"{tried.reason} is of the task itself")
