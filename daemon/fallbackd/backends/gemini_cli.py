@@ -62,7 +62,7 @@ def start(work: Work, options: Options) -> Call:
         "GEMINI_CLI_NO_RELAUNCH": "true",
         "GEMINI_CLI_TRUST_WORKSPACE": "true",
     }
-    # Its commands may be anybody's: `.gemini/commands` of the directory holds some.
+    # A directory may bring commands of its own, in `.gemini/commands`.
     return command_line(work, options, tuple(argv), env=env, prompt=as_plain_text(work.prompt))
 
 
