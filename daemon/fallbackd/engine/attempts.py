@@ -179,7 +179,7 @@ async def _attach(host: Host, live: LiveAttempt, directory: str) -> Running | Un
     looks_after_stop = 0
     while True:
         async with host.attaching:
-            if host.world.has_room():
+            if host.world.has_room() or not host.is_following():
                 try:
                     return await host.world.attach(attempt=attempt, directory=directory)
                 except OSError as error:

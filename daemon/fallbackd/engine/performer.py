@@ -318,6 +318,9 @@ class Performer:
         finally:
             self._live.pop(live.order.attempt, None)
 
+    def is_following(self) -> bool:
+        return any(live.running is not None for live in self._live.values())
+
     async def follow_workspaces(self) -> None:
         """Directories of unfinished work may have been renamed: see where they are now."""
         for event in self.workspaces.moved():

@@ -12,8 +12,8 @@ SPARE = 64
 """Kept for the work that runs: several for each attempt, and the files of its answer."""
 
 
-FOR_ONE = 6
-"""A line, a handle of the runner, two files, and two for a look at a directory."""
+FOR_ONE = 12
+"""Four are kept (a line, a handle of the runner, two files); the rest is for looks and callers."""
 
 
 def has_room() -> bool:

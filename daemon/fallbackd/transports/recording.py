@@ -75,6 +75,11 @@ class Follower:
         """Start of the part that is held open; -1 while there is none."""
         return -1 if self._part is None else self._part.start
 
+    def begin(self) -> None:
+        """Open what is there, so that reading needs no further file descriptor for now."""
+        if self._part is None and (first := self._following()) is not None:
+            self._open(first)
+
     def read(self) -> list[Chunk]:
         """Up to about 256 KiB of what is new. Empty: nothing is, for now."""
         while not self._is_damaged:

@@ -113,6 +113,7 @@ class RunningProcess:
         self._is_ordered = True
         self._is_followed = True
         self._recorded_bytes = recorded_bytes(self._directory)
+        self._follower.begin()
         try:
             with anyio.move_on_after(_MEETING_S):
                 while not self._is_answered() and not self._line_ended:
