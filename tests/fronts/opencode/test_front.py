@@ -298,3 +298,17 @@ async def test_a_model_that_is_back_is_told_once_and_not_in_every_session(tmp_pa
         await until(lambda: told.count("recovered") == 5)
         await until(lambda: len(server.toasts) == 6)
         assert server.toasts.count("m [a] is available again") == 1
+
+
+async def test_a_rescue_whose_server_stays_away_is_left_to_the_user(tmp_path: Path) -> None:
+    store, server = MemoryStore(), OpencodeDouble(URL)
+    await left_at_revert(tmp_path, store, server)
+    clock = ManualClock()
+    clock.advance(30)
+    async with front(tmp_path, store, servers={URL: server}, clock=clock) as (f, _, engine):
+        await f.expire()
+        left = await engine.session("ses_1")
+        assert left.rescue is not None
+        clock.advance(60)
+        await f.expire()
+        assert (await engine.session("ses_1")).rescue is None

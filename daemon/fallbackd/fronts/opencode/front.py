@@ -25,7 +25,8 @@ ANNOUNCED_KEY = "opencode_servers"
 MAX_SERVERS = 100
 FORGET_S = 24 * 3600.0
 """A server that announced itself and was not seen for so long is forgotten."""
-FORGET_EVERY_S = 600.0
+EXPIRE_EVERY_S = 60.0
+EXPIRES_PER_FORGET = 10
 
 
 class BadServer(Exception):
@@ -76,7 +77,9 @@ class OpencodeFront:
                     if url not in self._watches:
                         self._add(url, None, is_announced=True, seen_at=seen_at)
                 while True:
-                    await anyio.sleep(FORGET_EVERY_S)
+                    for _ in range(EXPIRES_PER_FORGET):
+                        await anyio.sleep(EXPIRE_EVERY_S)
+                        await self.expire()
                     await self.forget()
         finally:
             self._tasks = None
@@ -183,6 +186,12 @@ class OpencodeFront:
         if not gone:
             raise BadServer(f"{MAX_SERVERS} opencode servers are known already")
         self._drop(min(gone, key=lambda one: one.seen_at).url)
+
+    async def expire(self) -> None:
+        """End the rescues whose servers have been away for too long."""
+        for session in await self.watched.unfinished():
+            if session.rescue is not None and session.server not in self._peers.up:
+                await self.watched.advance(session.session, session.rescue.id, "resumed")
 
     async def forget(self) -> None:
         """Let go of announced servers that were not seen for long, also in the records."""
