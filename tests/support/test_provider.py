@@ -54,6 +54,15 @@ async def test_stream_ends_with_the_sign_of_its_dialect(dialect: str, last: str)
     assert len(events(response.text)) >= len(TEXT.split())
 
 
+async def test_words_of_a_request_change_the_behaviour_whatever_came_before() -> None:
+    async with provider() as p:
+        p.behave("r", "500", until="go on", then="ok")
+        asked = [
+            await post(p, "chat", messages=[{"content": text}]) for text in ("a", "go on", "b")
+        ]
+    assert [response.status_code for response in asked] == [500, 200, 500]
+
+
 @pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic", "google_stream"])
 async def test_truncated_stream_ends_well_formed_and_too_early(dialect: str) -> None:
     async with provider() as p:

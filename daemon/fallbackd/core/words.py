@@ -62,7 +62,8 @@ def words_of_effect(effect: Effect) -> str | None:
             if effect.taken_up:
                 return f"take {effect.attempt} up on {effect.backend}{model}"
             key = "" if effect.credential is None else f", credential {effect.credential}"
-            return f"start {effect.attempt} on {effect.backend}{model}{key}"
+            how = "start" if effect.resume is None else "resume the conversation as"
+            return f"{how} {effect.attempt} on {effect.backend}{model}{key}"
         case StopAttempt():
             return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"
         case Answer():
