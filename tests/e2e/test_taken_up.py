@@ -19,6 +19,12 @@ def servers_of(s: Scene) -> Callable[[Process], bool]:
     return lambda process: wanted(process) and home in process.env
 
 
+async def has_server(s: Scene) -> None:
+    """A machine at its limits may not start it in time: then a prompt is run without it."""
+    while not matching(servers_of(s)):
+        assert (await s.delegate("opencode", permissions="full"))["text"] == TEXT
+
+
 async def begin(s: Scene, request_id: str) -> dict[str, Any]:
     return await s.begin("opencode", permissions="full", request_id=request_id)
 
@@ -64,9 +70,7 @@ async def test_prompts_on_the_private_server_outlive_the_daemon(tmp_path: Path) 
 
 
 async def kill_again_and_again(s: Scene, fifo: Path) -> None:
-    # A machine at its limits may not start the server in time: then a prompt is run without it.
-    while not matching(servers_of(s)):
-        assert (await s.delegate("opencode", permissions="full"))["text"] == TEXT
+    await has_server(s)
 
     # A tool runs when the daemon dies, and goes on under the next one.
     s.provider.log.clear()

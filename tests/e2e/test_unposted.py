@@ -11,7 +11,7 @@ import anyio
 import pytest
 from tests.e2e.processes import matching
 from tests.e2e.scenes import Scene, scene
-from tests.e2e.test_taken_up import servers_of
+from tests.e2e.test_taken_up import has_server, servers_of
 from tests.support.provider_frames import TEXT
 from tests.support.survival.points import SERVED
 
@@ -50,8 +50,7 @@ async def test_a_prompt_whose_daemon_dies_while_its_server_starts_is_asked_once(
 
 async def dies_at(s: Scene, point: str) -> None:
     """Beside a server that serves, or the prompt may be run without one and not come there."""
-    while not matching(servers_of(s)):
-        assert (await s.delegate("opencode", permissions="full"))["text"] == TEXT
+    await has_server(s)
     await s.daemon.kill()
     program = s.daemon.program
     s.daemon.program = ("-X", OPTION, *program)

@@ -106,6 +106,13 @@ _RETRY = re.compile(
 )
 
 
+def _backoff_s(number: str | None, why: str | None) -> float | None:
+    """How long it waits before this retry; None: a throttle's `Retry-After` is obeyed unseen."""
+    if number is None or why is None or status_in(why) == 429:
+        return None
+    return 1.1 * BACKOFF_S * 2.0 ** (min(int(number), 10) - 1)
+
+
 class Parser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=is_plain(options))
@@ -144,10 +151,9 @@ class Parser(CliParser):
             # `turn.failed` repeats it; a crash in between leaves it as the only statement.
             self.error = _evidence(error)
             return [Output()]
-        number = retry["number"]
-        wait_s = None if number is None else 1.1 * BACKOFF_S * 2.0 ** (min(int(number), 10) - 1)
-        evidence = _evidence({**error, "message": retry["why"] or message})
-        return [self.retries(evidence, wait_s)]
+        why = retry["why"]
+        evidence = _evidence({**error, "message": why or message})
+        return [self.retries(evidence, _backoff_s(retry["number"], why))]
 
     def _read_item(self, item: dict[str, Any], *, ended: bool) -> list[Observation]:
         kind, key = words(item.get("type")), words(item.get("id"))
