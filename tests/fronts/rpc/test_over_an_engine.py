@@ -73,6 +73,7 @@ async def test_a_refusal_without_a_time_says_what_to_do(
     tmp_path: Path, params: dict[str, Any], words: str
 ) -> None:
     off = '[backends.off]\nkind = "generic-cli"\ncommand = ["true"]\nenabled = false\n'
+    off += '[chains]\n"*" = []\n'
     async with in_process(tmp_path, off) as daemon:
         with pytest.raises(RpcError) as refused:
             await daemon.client.call("resolve", params)
