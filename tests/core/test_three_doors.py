@@ -48,7 +48,7 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import Health, Outage, Pause, Trial
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
-from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role
+from fallbackd.core.policy import HOPPING, IN_SESSION_KIND, Backend, Entry, Policy, Role
 
 S = SessionId("s")
 ROLE = "r"
@@ -295,10 +295,12 @@ REASONS_OF_CALLS = sorted(set(Reason) - {Reason.MANUAL})
 
 fates = st.builds(
     Fate,
-    reason=st.one_of(st.sampled_from(REASONS_OF_CALLS), st.none()),
+    reason=st.one_of(
+        st.sampled_from(sorted(HOPPING)), st.sampled_from(REASONS_OF_CALLS), st.none()
+    ),
     stated_s=st.sampled_from([None, None, 7200.0]),
     is_certain=st.booleans(),
-    helps_elsewhere=st.sampled_from([None, None, None, False]),
+    helps_elsewhere=st.sampled_from([None] * 9 + [False]),
 )
 fallback_on = st.one_of(
     st.none(), st.none(), st.frozensets(st.sampled_from(REASONS_OF_CALLS), max_size=20)
@@ -333,7 +335,7 @@ def outages(draw: st.DrawFn, scopes: list[str]) -> Health:
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     is_served = draw(st.booleans())
-    count = draw(st.integers(2, 6))
+    count = draw(st.sampled_from([2, 3, 4, 5, 6, 6]))
     pick = st.sampled_from
     backends = [
         Backend(
@@ -358,7 +360,7 @@ def worlds(draw: st.DrawFn) -> World:
         Entry(backend=name, tier=None if name == "in-session" else draw(tiers))
         for name in draw(st.permutations(names))
     ]
-    chain = chain[: draw(st.integers(0, len(chain)))]
+    chain = chain[: draw(pick([0, 1, 2, 3, 9, 9, 9]))]
     role = None
     if draw(st.booleans()):
         role = Role(
@@ -380,7 +382,7 @@ def worlds(draw: st.DrawFn) -> World:
         roles={ROLE: role} if role else {},
         wait_threshold_s=0.0,
         backoff_base_s=0.0,
-        max_fallback_depth=draw(pick([1, 2, 3, 10])),
+        max_fallback_depth=draw(pick([1, 2, 3, 10, 10])),
         max_attempts=50,
         retry_floor=1000,
     )
@@ -401,7 +403,7 @@ def worlds(draw: st.DrawFn) -> World:
         requested=requested,
         role=ROLE if role else None,
         asks=tuple(asks),
-        health=tuple(draw(st.lists(outages(scopes), max_size=4, unique_by=lambda h: h.scope))),
+        health=tuple(draw(st.lists(outages(scopes), max_size=3, unique_by=lambda h: h.scope))),
         prompt_tokens=None if is_served else draw(pick([None, 10, 3000])),
         allow_metered=False if is_served else draw(st.booleans()),
         says_again=draw(st.booleans()),
