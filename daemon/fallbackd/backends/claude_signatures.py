@@ -88,6 +88,12 @@ _TYPED = (
         ),
     ),
     Rule(
+        id="claude-typed-length",
+        reason=Reason.FORMAT_ERROR,
+        detail="output_limit",
+        codes=("max_output_tokens",),
+    ),
+    Rule(
         id="claude-typed-size",
         reason=Reason.PAYLOAD_TOO_LARGE,
         codes=("pdf_too_large", "request_too_large"),
