@@ -238,7 +238,8 @@ class Replay:
             raise StoppedByUser
         await self._tell_parent("moving")  # it is to wait for the next model
         self._idles, self._stops = track.idles, track.stops
-        self._own_idles = IDLES_OF_ABORT if waits_since_idle is not None else IDLES_OF_ERROR
+        is_plain = waits_since_idle is not None and not track.parent  # a task is stopped twice
+        self._own_idles = IDLES_OF_ABORT if is_plain else IDLES_OF_ERROR
         called = await self._at.call("POST", "/abort")
         if not called.is_good:
             raise Failed(f"abort ({called.problem})")
