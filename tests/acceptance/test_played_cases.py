@@ -173,7 +173,8 @@ async def test_a_session_has_one_running_delegation(tmp_path: Path) -> None:
     async with stage(tmp_path, {"does": {"opencode": slow}}) as played:
         first = {"backend": "opencode", "session": "s1", "request_id": "r1"}
         begun = await delegate(played, **first, wait="accepted")
-        busy = await played.call("delegate", {**DELEGATE, "backend": "opencode", "session": "s1"})
+        second = {**DELEGATE, "backend": "opencode", "session": "s1", "queue": False}
+        busy = await played.call("delegate", second)
         assert busy["error"]["code"] == -32002
         same = await delegate(played, **first, wait="accepted")
         assert same["delegation"] == begun["delegation"]
