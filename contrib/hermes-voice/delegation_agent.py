@@ -83,13 +83,16 @@ PLATFORMS: dict[str, Json] = {
 """The built-in profiles. Where a program lies, and its key, is the daemon's configuration."""
 
 FALLBACK_CHAIN: dict[str, list[str]] = {
-    "codex": ["opencode", "hermes-api", "gemini"],
-    "opencode": ["codex", "hermes-api", "gemini"],
-    "numasec": ["opencode", "codex", "hermes-api"],
-    "gemini": ["opencode", "codex", "hermes-api"],
-    "hermes-api": ["opencode", "codex", "gemini"],
+    "codex": ["opencode", "hermes-api", "claude", "gemini"],
+    "opencode": ["codex", "hermes-api", "claude", "gemini"],
+    "numasec": ["opencode", "hermes-api", "codex", "claude"],
+    "gemini": ["codex", "hermes-api", "claude", "opencode"],
+    "hermes-api": ["opencode", "codex", "claude", "gemini"],
 }
-"""The built-in chains. What is walked are the daemon's: `[chains]` in its configuration."""
+"""
+The built-in chains where a Hermes server is set up. What is walked are the daemon's: `[chains]` in
+its configuration.
+"""
 _FALLBACK_CHAIN = FALLBACK_CHAIN
 
 DEFAULT_TTL_S = 600
@@ -187,14 +190,14 @@ def get_health_snapshot() -> dict[str, Json]:
     The platforms that are out of use, each with the keys of both known shapes.
 
     `expires_in_seconds` (whole) and `seconds_remaining` are None for a pause without an end.
-    Platforms that are not installed are left out. `stale` is set where the daemon did not answer
-    within `QUICK_S` and this is its last known answer.
+    Platforms that are not installed or not set up are left out. `stale` is set where the daemon did
+    not answer within `QUICK_S` and this is its last known answer.
     """
     found = _quick("health", action="list")
     return {
         name: {**_record(entry), **_stale(found)}
         for name, entry in found["health"].items()
-        if _is_out(entry) and entry["reason"] != "not_installed"
+        if _is_out(entry) and entry["reason"] not in ("not_installed", "not_configured")
     }
 
 

@@ -357,13 +357,16 @@ def test_estimates_of_long_ago_are_forgotten(agent: Any) -> None:
 
 
 def test_platforms_and_chains_are_those_of_the_daemon() -> None:
-    from fallbackd.config.profiles import BACKENDS, CHAINS
+    from fallbackd.config.profiles import BACKENDS, HERMES_KEY, built_in, chains
 
     assert MODULE._FALLBACK_CHAIN is MODULE.FALLBACK_CHAIN
+    backends, _ = built_in({HERMES_KEY: "set"})
     assert {
-        first: [entry.backend for entry in rest] for first, rest in CHAINS.items()
+        first: [entry.backend for entry in rest]
+        for first, rest in chains(backends).items()
+        if first in MODULE.PLATFORMS
     } == MODULE.FALLBACK_CHAIN
-    assert set(MODULE.PLATFORMS) == set(BACKENDS) - {"claude", "in-session"}
+    assert set(MODULE.PLATFORMS) == set(BACKENDS) - {"agy", "claude", "in-session"}
     for name, platform in MODULE.PLATFORMS.items():
         assert platform["max_context"] == BACKENDS[name].context_tokens
 

@@ -35,7 +35,7 @@ async def test_health_is_listed_marked_and_cleared(
             "marked": "codex",
             "reason": "down",
             "ttl_seconds": 600,
-            "fallback_chain": ["opencode", "hermes-api", "gemini"],
+            "fallback_chain": ["opencode", "hermes-api", "claude", "gemini"],
         }
         listed = health(action="list")["result"]
         assert {"marked_broken_at", "reason", "ttl_seconds", "seconds_remaining"} <= set(
@@ -94,8 +94,8 @@ async def test_a_suggestion_has_the_known_fields(
         agent.mark_platform_broken("codex", "down")
         found = agent.local_delegate_suggest(**task)["result"]
         assert (found["suggestion"], found["was_fallback"]) == ("gemini", True)
-        assert found["all_scores"] == {"opencode": 70, "gemini": 75, "hermes-api": 50}
-        assert found["available_platforms"] == ["opencode", "gemini", "hermes-api"]
+        assert found["all_scores"] == {"opencode": 70, "gemini": 75}
+        assert found["available_platforms"] == ["opencode", "gemini"]
         assert found["unhealthy_reasons"]["codex"] == "down"
         assert "codex" in found["unhealthy_platforms"]
         assert "75 points" in found["reason"]
@@ -120,7 +120,8 @@ async def test_when_everybody_is_marked_nothing_is_suggested(
 async def test_a_spent_budget_is_shown_and_leaves_out(
     tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(tmp_path, "codex")
+    for name in ("codex", "opencode"):
+        install(tmp_path, name)
     config = "[backends.codex]\nhourly_cap = 1\n[chains]\ncodex = []\n"
     async with running(tmp_path, config) as daemon:
         use(monkeypatch, daemon.socket)

@@ -173,6 +173,8 @@ class VoiceExport:
         for backend, entry in entries.items():
             if entry["state"] not in ("rate_limited", "broken", "paused"):
                 continue
+            if entry["source"] == "readiness":
+                continue  # what is not installed or not set up, other programs see themselves
             since_at = entry["since_at"]
             found.append(
                 VoiceMark(

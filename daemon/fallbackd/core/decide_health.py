@@ -124,7 +124,7 @@ def health_cleared(draft: Draft, event: HealthCleared) -> list[str] | None:
             continue
         if event.target is not None:
             cleared[event.target] = None
-        else:
+        elif record.outage.source != "readiness":  # what is not there is seen again at once
             for name in backends_of(draft, scope):
                 cleared[name] = None
         draft.put_health(machine.clear(record))
