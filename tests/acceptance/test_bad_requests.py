@@ -48,9 +48,8 @@ async def test_an_unknown_backend_in_a_chain_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_empty_chain_is_said_to_be_empty(tmp_path: Path) -> None:
-    config = echo(tmp_path) + "[chains]\nnone = []\n"
-    async with running(tmp_path, config) as daemon:
-        for params in ({"chain": []}, {"chain": "none"}, {"chain": "no-such-chain"}, {}):
+    async with running(tmp_path, echo(tmp_path)) as daemon:
+        for params in ({"chain": []}, {"chain": "no-such-chain"}):
             error = await refused(daemon, "delegate", prompt="x", **params)
             assert error.code == -32602, (params, error)
             assert "chain" in error.message

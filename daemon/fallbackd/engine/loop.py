@@ -69,7 +69,7 @@ class Engine(Performer):
                 return known
         if self._draining:
             raise Draining("the daemon is draining and takes no new work; ask again when it is up")
-        self._require_room()
+        self.require_room()
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain
         )
@@ -105,7 +105,7 @@ class Engine(Performer):
                 self._tell_freed()
         return accepted
 
-    def _require_room(self) -> None:
+    def require_room(self) -> None:
         for kind, why in self._obstacles.items():
             raise Draining(f"no new work: {why}", kind=kind)
         if (few := self.world.shortage()) is not None:

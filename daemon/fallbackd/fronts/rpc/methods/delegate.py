@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from fallbackd.core.state import Delegation
-from fallbackd.engine.requests import NewWork
+from fallbackd.engine.requests import Draining, NewWork
 from fallbackd.fronts.rpc import chains, shapes
 from fallbackd.fronts.rpc.errors import RpcError
 from fallbackd.fronts.rpc.host import Session
@@ -38,7 +38,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         allow_metered=params.allow_metered,
         differs_from=params.differs_from,
         env=params.env or {},
-        parent=_parent(session),
+        parent=_parent(engine, session),
         client=session.client,
         metadata=params.metadata or {},
     )
@@ -47,12 +47,25 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
     return await answer(engine, found, is_over=is_over, strict=params.strict_wait)
 
 
-def _parent(session: Session) -> str | None:
+def _parent(engine: "Engine", session: Session) -> str | None:
     """
     From inside which attempt the caller runs, by the processes above it. What it says itself
     (`parent`) is no evidence: variables are inherited, copied, and outlive their attempt.
+
+    Raises:
+        Draining: The processes cannot be looked at, for want of file descriptors.
     """
-    return None if session.peer_pid is None else session.host.attempt_of(session.peer_pid)
+    if session.peer_pid is None:
+        return None
+    try:
+        return session.host.attempt_of(session.peer_pid)
+    except OSError as error:
+        engine.require_room()
+        why = error.strerror or str(error)
+        raise Draining(
+            f"no new work: the calling process cannot be looked at ({why}); ask again",
+            kind="shortage",
+        ) from error
 
 
 async def _waited(engine: "Engine", begun: Delegation, params: Params) -> tuple[Delegation, bool]:
