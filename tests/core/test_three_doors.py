@@ -11,7 +11,8 @@ Where the doors differ, and why:
   hand work back: worlds with credentials, `fallback_model` or in-session entries have two doors.
 * A message to an opencode server is redirected only while its model is out. It goes to a model
   that recovers or is under trial, and where no model is usable it goes to its own, without a trial;
-  a delegation takes a healthy candidate first, and may make one last-resort trial.
+  a delegation takes a healthy candidate first, holds a service that recovers to be out for as long
+  as `on_outage` says so, and may make one last-resort trial.
 * A session of an opencode server returns to a better model by the user's choice, not by policy:
   only worlds with a single request have the third door.
 """
@@ -251,7 +252,8 @@ def by_opencode(world: World) -> Iterator[Visits]:
     redirect = play.decision.answer
     assert isinstance(redirect, Redirect)
     own = redirect.verdicts[0]
-    is_free = own.state == "cooldown" or own.verdict == "in_trial"
+    is_recovering = own.state == "healthy" and own.reason is not None
+    is_free = is_recovering or own.state == "cooldown" or own.verdict == "in_trial"
     if is_free or all(one.verdict != "chosen" for one in redirect.verdicts):
         return
     backend = BackendId(redirect.model or world.requested)
