@@ -1,12 +1,14 @@
 """A daemon that was killed at any instant: what was acknowledged is there when it is back."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from tests.support.agents import THROTTLED, backend_script, chain, ok
+from tests.support.agents import ECHO, THROTTLED, backend_script, chain, ok
 from tests.support.command import run_client
 from tests.support.daemon import HANG_S, Daemon, running
 from tests.support.wire import next_events, wire
@@ -204,3 +206,25 @@ async def test_work_that_no_record_knows_of_is_ended_before_any_other_begins(
         assert done["state"] == "succeeded"
         for pid in pids:
             assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_work_whose_runner_was_killed_keeps_no_later_daemon_from_new_work(
+    tmp_path: Path,
+) -> None:
+    """Its own end is not proven, so that work has failed; nothing of it is found any more."""
+    config = backend_script(tmp_path / "bin", "long", "cat >/dev/null; exec sleep 1000")
+    config += backend_script(tmp_path / "bin", "echo", ECHO)
+    async with running(tmp_path, config) as daemon:
+        asked = {"prompt": "x", "backend": "long", "failover": False, "wait": "settled"}
+        begun = (await daemon.client.call("delegate", {**asked, "settle_s": 0}))["delegation"]
+        record = daemon.state_dir / "runs" / begun / "1" / "attempt.json"
+        with anyio.fail_after(HANG_S):
+            while not record.exists():
+                await anyio.sleep(0.02)
+        os.kill(json.loads(record.read_text())["runner"], signal.SIGKILL)
+        ended = await daemon.client.call("delegation.wait", {"delegation": begun})
+        assert ended["state"] == "failed"
+        for _ in range(2):
+            await daemon.restart()
+            work = {"prompt": "hello", "backend": "echo", "wait": "finished"}
+            assert (await daemon.client.call("delegate", work))["text"] == "hello"

@@ -35,7 +35,7 @@ from fallbackd.stores import open_store
 from fallbackd.stores.opening import note_loss
 from fallbackd.transports.environment import Inheritable
 from fallbackd.transports.http import HttpTransport
-from fallbackd.transports.leftovers import end_leftover
+from fallbackd.transports.leftovers import end_stray
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
 from fallbackd.transports.opencode_link import OpencodeLink
 from fallbackd.transports.probe import FreeProbe
@@ -178,11 +178,10 @@ def build(
             return http
         return processes
 
-    async def end_stray(directory: str, *, attempt: str) -> bool:
+    async def end_found(directory: str, *, attempt: str) -> bool:
         if (is_gone := await served.end_leftover(attempt, directory)) is not None:
             return is_gone
-        exit = await end_leftover(directory, grace_s=defaults.stop_grace_s, bound_s=STRAY_BOUND_S)
-        return exit is None or exit.gone
+        return await end_stray(directory, grace_s=defaults.stop_grace_s, bound_s=STRAY_BOUND_S)
 
     async def attach(*, attempt: str, directory: str) -> Running | Unsent | None:
         return await begun_by(directory).attach(attempt=attempt, directory=directory)
@@ -205,7 +204,7 @@ def build(
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
         attach=attach,
-        end_leftover=end_stray,
+        end_leftover=end_found,
         boot_id=clock.boot_id(),
         variables_of=read_variables,
         open_window=windows.open,

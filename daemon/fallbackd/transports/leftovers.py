@@ -19,7 +19,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -195,11 +195,31 @@ async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exi
     Returns:
         How it ended; None when nothing was ever started there.
     """
+    exit, _ = await _end(directory, grace_s=grace_s, bound_s=bound_s)
+    return exit
+
+
+async def end_stray(directory: str, *, grace_s: float, bound_s: float) -> bool:
+    """
+    End what is left of an attempt that no unfinished work waits for.
+
+    Returns:
+        Whether nothing of it is known to run. That is no proof: without one its own work has
+        failed for that reason, and other work is not held up by what was never found.
+    """
+    _, left = await _end(directory, grace_s=grace_s, bound_s=bound_s)
+    return not left
+
+
+async def _end(
+    directory: str, *, grace_s: float, bound_s: float
+) -> tuple[Exit | None, Sequence[int]]:
+    """How it ended, and its processes that survived."""
     is_readable = True
     found = None
     try:
         if (known := read_exit(directory)) is not None:
-            return known
+            return known, ()
         found = read_identity(directory)
         is_claimed = privatefile.exists(os.path.join(directory, CLAIM_FILE))
     except OSError:
@@ -207,9 +227,9 @@ async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exi
     family = Family(directory=directory, pid=0, start=0)
     if found is not None:
         if found.by == "daemon":
-            return None
+            return None, ()
         if found.boot_id != tree.boot_id():
-            return ProcessExit(note=REBOOTED, rebooted=True)
+            return ProcessExit(note=REBOOTED, rebooted=True), ()
         family = Family(
             directory=directory,
             token=found.token,
@@ -217,7 +237,7 @@ async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exi
             start=found.start or found.runner_start,
         )
     if not is_claimed and not find_members(family):
-        return None
+        return None, ()
     runner = (None if found is None else _runner(found)) or find_runner(family)
     if runner is not None:
         if (
@@ -225,15 +245,15 @@ async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exi
             and is_claimed
             and (told := await _ask(runner, directory, limit_s=grace_s + bound_s))
         ):
-            return told
+            return told, ()
         if await end_below(runner, grace_s=grace_s, bound_s=bound_s):
-            return ProcessExit(note="its runner was held; how it ended is unknown")
+            return ProcessExit(note="its runner was held; how it ended is unknown"), ()
     left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
     group = "" if found is None else found.cgroup
     is_proven = await end_group(group, family.token, bound_s=bound_s)
     is_known = is_proven or not left
     note = UNRECORDED + ("" if is_known else f"; not killed: {', '.join(map(str, left))}")
-    return ProcessExit(gone=is_proven, note=note)
+    return ProcessExit(gone=is_proven, note=note), () if is_known else left
 
 
 async def _ask(runner: tree.Process, directory: str, *, limit_s: float) -> Exit | None:

@@ -7,9 +7,12 @@ from fallbackd_client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
 _LOOK_S = 60.0
+_BUILT_IN = "hermes-api"
+"""A profile that is built in need not be set up, nor have a server here."""
 
 
 def look_at_backends(client: Client) -> list[Finding]:
@@ -24,8 +27,13 @@ def look_at_backends(client: Client) -> list[Finding]:
         for rung in one.get("rungs") or []:
             if rung.get("ok") is False and rung.get("name") in ("login", "models"):
                 what = f"{name}: {rung['name']}: {rung.get('detail', '')}"
-                # A profile that is built in need not have a server here.
                 is_silent = str(rung.get("detail", "")).startswith("no answer")
+                is_unused = is_silent or _is_not_set_up(name, answer.get("health"))
                 mend = f"fallbackd-client health get {command(name)}"
-                found.append(Finding("programs", NOTE if is_silent else WARNING, what, mend))
+                found.append(Finding("programs", NOTE if is_unused else WARNING, what, mend))
     return found
+
+
+def _is_not_set_up(name: str, health: Json) -> bool:
+    entry = health.get(name) if isinstance(health, dict) else None
+    return name == _BUILT_IN and isinstance(entry, dict) and entry.get("reason") == "not_configured"

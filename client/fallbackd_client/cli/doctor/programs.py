@@ -88,6 +88,7 @@ PROGRAMS = (
     # Serves models without a login too: that it has none is no finding.
     Program("opencode", install="npm install -g opencode-ai", login="opencode auth login"),
     Program("numasec"),
+    Program("agy"),
 )
 LOGINS = {one.name: one.login for one in PROGRAMS if one.login}
 
