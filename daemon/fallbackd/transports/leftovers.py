@@ -38,7 +38,7 @@ from fallbackd.transports.orphans import (
     find_members,
     find_runner,
 )
-from fallbackd.transports.recording import read_exit, read_record
+from fallbackd.transports.recording import clear_drafts, read_exit, read_record
 from fallbackd.transports.runner import tree
 from fallbackd.transports.runner.attempt import ATTEMPT_FILE
 from fallbackd.transports.runner.meeting import CLAIM_FILE, LINE_FILE, claim, line_path
@@ -129,7 +129,12 @@ async def take_up(
         if line is not None:
             token = "" if found is None else found.token
             running = RunningProcess(line, directory, token, limits, now, attempt=attempt)
-            if await running.meet():
+            try:
+                is_met = await running.meet()
+            except BaseException:
+                running.release()
+                raise
+            if is_met:
                 left.release()
                 return running
             running.release()
@@ -252,6 +257,7 @@ async def _end(
     group = "" if found is None else found.cgroup
     is_proven = await end_group(group, family.token, bound_s=bound_s)
     is_known = is_proven or not left
+    clear_drafts(directory)
     note = UNRECORDED + ("" if is_known else f"; not killed: {', '.join(map(str, left))}")
     return ProcessExit(gone=is_proven, note=note), () if is_known else left
 

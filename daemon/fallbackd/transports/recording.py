@@ -297,6 +297,22 @@ def exit_of(record: dict[str, Any]) -> ProcessExit | NotStarted:
     )
 
 
+def clear_drafts(directory: str) -> None:
+    """Remove the records that a runner was killed at. It must not live any more."""
+    try:
+        handle = privatefile.open_directory(directory)
+    except OSError:
+        return  # it is not there, or nothing of ours
+    try:
+        for name in os.listdir(handle):
+            if name.startswith(".") and name.endswith(".new"):
+                os.unlink(name, dir_fd=handle)
+    except OSError:
+        pass  # the next start of the daemon looks again
+    finally:
+        os.close(handle)
+
+
 def read_record(directory: str, name: str) -> dict[str, Any] | None:
     """
     None: there is none, or no such record. Its fields may be anything.

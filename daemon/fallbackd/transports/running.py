@@ -15,6 +15,7 @@ from fallbackd.lib.failpoints import hit
 from fallbackd.transports.orphans import Family, end_below, end_family, end_group
 from fallbackd.transports.recording import (
     Follower,
+    clear_drafts,
     exit_of,
     read_exit,
     read_record,
@@ -394,6 +395,7 @@ class RunningProcess:
                 bound_s=self._limits.kill_bound_s,
             )
             is_proven = await end_group(self._cgroup, self._token, bound_s=_ENDING_S)
+        clear_drafts(self._directory)
         note = "its runner was killed; how it ended is unknown"
         if left and not is_proven:
             note += f"; not killed: {', '.join(map(str, left))}"
