@@ -199,6 +199,23 @@ async def test_what_the_system_refuses_is_told_by_name(tmp_path: Path) -> None:
                 assert "interpreter" in running.exit.text
 
 
+async def test_a_closed_directory_on_the_path_hides_no_missing_program(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o000)
+    (tmp_path / "file").write_text("")
+    for folder in (closed, tmp_path / "file"):
+        async with transport() as by:
+            running = await start(
+                by,
+                ("no-such-program-anywhere",),
+                private_directory(tmp_path, f"attempt-{folder.name}"),
+                env={"PATH": f"{folder}:/usr/bin"},
+            )
+            assert await collect(running) == []
+            assert isinstance(running.exit, NotStarted)
+            assert running.exit.error == "ENOENT"
+
+
 async def test_the_program_is_found_on_its_own_path(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()

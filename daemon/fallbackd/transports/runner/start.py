@@ -79,8 +79,12 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
             return refusal(OSError(errno.EINVAL, ""), program)
         if error.filename == cwd and not _may_enter(cwd):  # else the program has the same path
             return refusal(error, cwd)
+        there = _is_there(program, cwd, spec["env"])
+        if error.errno == errno.EACCES and not there and "/" not in program:
+            # Only a directory of PATH was closed to this user: the program is missing.
+            error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         refused = refusal(error, program)
-        if error.errno == errno.ENOENT and _is_there(program, cwd, spec["env"]):
+        if error.errno == errno.ENOENT and there:
             return refused._replace(text=f"{refused.text} (the interpreter that it names)")
         return refused
     finally:
