@@ -16,6 +16,7 @@ CORE_MAY_IMPORT = {
 """`datetime`, `email`, `zoneinfo`: reset times are calendar arithmetic on a given instant. `re2`:
 the patterns of users, in linear time."""
 BACKENDS_MAY_IMPORT = CORE_MAY_IMPORT | {"codecs", "tomllib", "urllib"}
+PURE = ("core", "classify", "backends")
 CLOCKS = {"now", "today", "utcnow"}
 
 
@@ -33,7 +34,11 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", modules_under(DAEMON / "core"), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path",
+    [*modules_under(DAEMON / "core"), *modules_under(DAEMON / "classify")],
+    ids=lambda p: p.name,
+)
 def test_core_imports_only_what_is_pure(path: Path) -> None:
     assert imports_of(path) <= CORE_MAY_IMPORT
 
@@ -45,7 +50,7 @@ def test_backends_import_only_what_is_pure(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [*modules_under(DAEMON / "core"), *modules_under(DAEMON / "backends")],
+    [path for name in PURE for path in modules_under(DAEMON / name)],
     ids=lambda p: p.name,
 )
 def test_nothing_pure_reads_a_clock_or_waits(path: Path) -> None:
@@ -115,13 +120,13 @@ def test_no_source_file_outgrows_its_subject() -> None:
 
 def test_the_runner_stands_alone() -> None:
     """It is started without site-packages: it may import the standard library and what does too."""
-    alone = ("fallbackd.transports.runner", "fallbackd.lib.failpoints")
-    folder = DAEMON / "transports" / "runner"
+    alone = ("fallbackd.transports.process.runner", "fallbackd.lib.failpoints")
+    folder = DAEMON / "transports" / "process" / "runner"
     for path in modules_under(folder):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fallbackd"):
                 assert (node.module or "").startswith(alone)
-    packages = (DAEMON, DAEMON / "transports", DAEMON / "lib")
+    packages = (DAEMON, DAEMON / "transports", DAEMON / "transports" / "process", DAEMON / "lib")
     for package in packages:
         assert not imports_of(package / "__init__.py")
     assert "fallbackd" not in imports_of(DAEMON / "lib" / "failpoints.py")

@@ -13,7 +13,7 @@ from tests.support.command import run_client
 from tests.support.daemon import in_process
 from tests.support.provider import Provider, provider
 
-from fallbackd.core.exchange import HttpRequest, NoAnswer
+from fallbackd.core.protocol import HttpRequest, NoAnswer
 from fallbackd.ports.probe import Fetched
 from fallbackd_client.errors import RpcError
 

@@ -11,7 +11,7 @@ import pytest
 
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.core.ids import DelegationId
-from fallbackd.core.state import PutStory
+from fallbackd.core.records import PutStory
 from fallbackd.lib.sdnotify import Notifier
 from fallbackd.stores.memory import MemoryStore
 

@@ -6,7 +6,7 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import Chunk, Retrying
+from fallbackd.core.protocol import Chunk, Retrying
 
 
 @pytest.mark.parametrize(

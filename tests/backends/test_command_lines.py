@@ -9,8 +9,9 @@ import pytest
 from fallbackd.backends import KINDS
 from fallbackd.backends.commands import MENTIONS_ESCAPED
 from fallbackd.backends.spec import Options
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.failures import NO_CONVERSATION
+from fallbackd.core.protocol import (
     Chunk,
     CommandLine,
     Conversation,
@@ -20,7 +21,6 @@ from fallbackd.core.exchange import (
     ServedPrompt,
     Work,
 )
-from fallbackd.core.failures import NO_CONVERSATION
 
 PROMPT = "say pong\n--not-an-option\n"
 

@@ -7,8 +7,8 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.protocol import (
     Chunk,
     CredentialRef,
     Evidence,

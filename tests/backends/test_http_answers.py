@@ -12,8 +12,9 @@ from tests.support.provider_refusals import Dialect
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.http_calls import ApiMode, parser_of
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.failures import Failure
+from fallbackd.core.protocol import (
     Chunk,
     Evidence,
     Exit,
@@ -28,7 +29,6 @@ from fallbackd.core.exchange import (
     Reply,
     Usage,
 )
-from fallbackd.core.failures import Failure
 
 RULES = KINDS["openai-http"].rules
 OK = HttpResponse(status=200)

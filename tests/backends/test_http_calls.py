@@ -9,7 +9,7 @@ from msgspec import structs
 from fallbackd.backends import ENDPOINTS, KINDS
 from fallbackd.backends.http_calls import MODES, mode_of, read_models
 from fallbackd.backends.spec import NotConfigured, Options
-from fallbackd.core.exchange import CredentialRef, HttpRequest, Tls, Work
+from fallbackd.core.protocol import CredentialRef, HttpRequest, Tls, Work
 
 WORK = Work(prompt="say pong", prompt_path="/p", cwd="/c", scratch="/s")
 CHOSEN = CredentialRef(label="work", source="file", name="~/key")

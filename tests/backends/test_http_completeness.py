@@ -12,8 +12,8 @@ from tests.support.provider_refusals import Dialect
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.http_calls import ApiMode, parser_of
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.protocol import (
     Chunk,
     Evidence,
     GivenUp,

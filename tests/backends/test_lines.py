@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fallbackd.backends import KINDS
 from fallbackd.backends.lines import MAX_LINE_BYTES, Excerpt, LineBuffer
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import Chunk, ProcessExit, Reply
+from fallbackd.core.protocol import Chunk, ProcessExit, Reply
 
 
 @given(text=st.text(max_size=200), seed=st.integers())

@@ -4,7 +4,7 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import Chunk, CommandLine, Evidence, ProcessExit, Retrying, Work
+from fallbackd.core.protocol import Chunk, CommandLine, Evidence, ProcessExit, Retrying, Work
 
 LINE = (
     'timestamp=2026-11-21T16:17:28.469Z level=ERROR run=4d836d15 message="stream error" '

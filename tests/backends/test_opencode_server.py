@@ -8,8 +8,9 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.opencode_server import EventReader
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.failures import Reason
+from fallbackd.core.protocol import (
     Evidence,
     GivenUp,
     HttpResponse,
@@ -26,7 +27,6 @@ from fallbackd.core.exchange import (
     ToolStarted,
     Usage,
 )
-from fallbackd.core.failures import Reason
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import Chunk, ToolStarted
+from fallbackd.core.protocol import Chunk, ToolStarted
 
 
 def claude(name: str) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.failures import Reason
+from fallbackd.core.protocol import (
     Chunk,
     GivenUp,
     Observation,
@@ -25,7 +26,6 @@ from fallbackd.core.exchange import (
     Retrying,
     Step,
 )
-from fallbackd.core.failures import Reason
 
 NOW = 1795190000.0
 RUNS: list[tuple[str, dict[str, Any]]] = [

@@ -15,8 +15,8 @@ from tests.benchmarks.table import Row
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import Chunk, Evidence, ProcessExit, Reply, StreamName
+from fallbackd.classify.classifier import classify
+from fallbackd.core.protocol import Chunk, Evidence, ProcessExit, Reply, StreamName
 
 ROUNDS = 7
 CHUNK_BYTES = 65_536

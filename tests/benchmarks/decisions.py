@@ -18,7 +18,7 @@ from fallbackd.core.decide import decide
 from fallbackd.core.events import Event, HealthCleared, ResolveRequested, Woke
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
-from fallbackd.core.state import Decision, Keys, PutSession, Session, Snapshot
+from fallbackd.core.records import Decision, Keys, PutSession, Session, Snapshot
 from fallbackd.core.watch import Watch
 from fallbackd.engine.keys import keys_of
 from fallbackd.stores.memory import MemoryStore

@@ -23,7 +23,7 @@ import anyio
 from tests.benchmarks.table import Row, milliseconds, within
 from tests.support.daemon import HANG_S, Daemon, running
 
-from fallbackd.transports.recording import read_exit
+from fallbackd.transports.process.recording import read_exit
 
 HOPS = 25
 FAILING_S = 0.1

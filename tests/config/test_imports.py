@@ -13,7 +13,7 @@ from fallbackd.config.import_hermes import read_hermes
 from fallbackd.config.import_jkz import KINDS, read_jkz
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.load import load
-from fallbackd.core.chain import Request, resolve
+from fallbackd.core.routing.resolve import Request, resolve
 
 
 def hermes(**keys: Any) -> Imported:

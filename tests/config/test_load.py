@@ -3,14 +3,14 @@
 import pytest
 
 from fallbackd.backends import KINDS
+from fallbackd.classify.classifier import classify
 from fallbackd.config.load import Loaded, load
 from fallbackd.config.show import as_toml
-from fallbackd.core.chain import Request, resolve
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import Evidence, Work
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import implicit_backend
+from fallbackd.core.protocol import Evidence, Work
+from fallbackd.core.routing.resolve import Request, resolve
 
 
 def loaded(text: str | None) -> Loaded:

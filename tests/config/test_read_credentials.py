@@ -4,8 +4,8 @@ import pytest
 
 from fallbackd.config.load import Loaded, load
 from fallbackd.config.show import as_dict, as_toml
-from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import CredentialRef
 
 HTTP = BackendId("hermes-api")
 CLI = BackendId("codex")

@@ -6,14 +6,14 @@ import pytest
 from msgspec import structs
 from tests.support.playbook import T0, entry, fail, policy_of
 
-from fallbackd.core import health as machine
 from fallbackd.core import meter
-from fallbackd.core.chain import Request, Resolved, candidates_for, find_role, resolve
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import Health
+from fallbackd.core.health import machine
+from fallbackd.core.health.machine import Health
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Role
-from fallbackd.core.state import Meter, Session
+from fallbackd.core.records import Meter, Session
+from fallbackd.core.routing.resolve import Request, Resolved, candidates_for, find_role, resolve
 
 POLICY = policy_of("a", "b", "c")
 

@@ -1,8 +1,8 @@
 """Usage by day: what a day, a week and a month come to."""
 
 from fallbackd.core.day_use import DAY_S, KEPT_DAYS, added, day_of, together
-from fallbackd.core.exchange import Usage
-from fallbackd.core.state import DayUse
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import DayUse
 
 NOON = 20_000.5 * DAY_S
 

@@ -34,8 +34,8 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend, Entry, Role
-from fallbackd.core.state import Delegation
-from fallbackd.core.workspaces import is_nested
+from fallbackd.core.records import Delegation
+from fallbackd.core.work.workspaces import is_nested
 
 AB = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
 

@@ -16,10 +16,10 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.events import AttemptGaveUp, AttemptRetrying, CancelRequested
-from fallbackd.core.exchange import Output, ProviderAnswered, ToolStarted
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.policy import Policy
+from fallbackd.core.protocol import Output, ProviderAnswered, ToolStarted
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
 

@@ -15,12 +15,12 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.callers import ReportAnswer, Resolution
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import HealthMarked, Reported, ResolveRequested
-from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.policy import Backend, Entry, Role
+from fallbackd.core.protocol import Usage
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]}, roles={"r": ["a", "b"]})
 

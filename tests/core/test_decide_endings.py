@@ -17,10 +17,10 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.events import AttemptRetrying, CancelRequested, HealthMarked
-from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Backend, Policy, Role
+from fallbackd.core.protocol import Usage
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
 

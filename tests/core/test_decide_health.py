@@ -27,7 +27,7 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.policy import Backend
-from fallbackd.core.state import Session
+from fallbackd.core.records import Session
 
 A = BackendId("a")
 RICH = policy_of(

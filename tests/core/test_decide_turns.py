@@ -5,8 +5,6 @@ from typing import Any
 from msgspec import structs
 from tests.support.playbook import Playbook, fail, policy_of
 
-from fallbackd.core.decide_rescue import Ruled
-from fallbackd.core.decide_turns import Redirect
 from fallbackd.core.events import (
     HealthMarked,
     HealthPaused,
@@ -21,11 +19,13 @@ from fallbackd.core.events import (
     TurnFailed,
     TurnUsed,
 )
-from fallbackd.core.exchange import Usage
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
+from fallbackd.core.opencode.projects import in_project, longest_windows
+from fallbackd.core.opencode.rescues import Ruled
+from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Project, Role
-from fallbackd.core.projects import in_project, longest_windows
+from fallbackd.core.protocol import Usage
 from fallbackd.core.rescue import Rescue
 
 A, B, C = BackendId("a/m"), BackendId("b/m"), BackendId("c/m")

@@ -2,9 +2,15 @@
 
 import pytest
 
-from fallbackd.core.families import UNKNOWN, differs, family_of, family_of_model, known_families
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.routing.families import (
+    UNKNOWN,
+    differs,
+    family_of,
+    family_of_model,
+    known_families,
+)
 
 
 @pytest.mark.parametrize(

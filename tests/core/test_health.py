@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 from tests.support.playbook import T0, fail
 
-from fallbackd.core import health as machine
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import Health, Outage, count_at, view, window_s
+from fallbackd.core.health import machine
+from fallbackd.core.health.machine import Health, Outage, count_at, view, window_s
 from fallbackd.core.ids import AttemptId, ScopeId
 from fallbackd.core.policy import REASONS, ReasonPolicy
 

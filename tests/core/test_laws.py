@@ -51,14 +51,14 @@ from fallbackd.core.events import (
     Ticked,
     Woke,
 )
-from fallbackd.core.exchange import Output, ProviderAnswered
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import Health, Outage, from_disk
+from fallbackd.core.health.machine import Health, Outage, from_disk
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
+from fallbackd.core.protocol import Output, ProviderAnswered
 from fallbackd.core.questions import USE
-from fallbackd.core.resumption import resumed_conversation
-from fallbackd.core.state import Decision, Delegation
+from fallbackd.core.records import Decision, Delegation
+from fallbackd.core.work.resumption import resumed_conversation
 
 NAMES = ("a", "b", "c", "d")
 POLICY = policy_of(

@@ -1,9 +1,9 @@
 """What is counted of a backend within the last hour."""
 
 from fallbackd.core import meter
-from fallbackd.core.exchange import Usage
 from fallbackd.core.ids import BackendId
-from fallbackd.core.state import Meter
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import Meter
 
 A = BackendId("a")
 HOUR_AT = 3600.0 * 500_000

@@ -13,7 +13,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.callers import ReportAnswer
+from fallbackd.core.callers.lease import ReportAnswer
 from fallbackd.core.events import Reported
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, SessionId

@@ -16,7 +16,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.callers import Resolution
+from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.decide import decide
 from fallbackd.core.events import (
     CancelRequested,
@@ -30,7 +30,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role, RoleKind
 from fallbackd.core.questions import AnsweredBy, Question, delegation_asking
-from fallbackd.core.state import HandedBack
+from fallbackd.core.records import HandedBack
 
 
 def backend(name: str, **more: Any) -> Backend:

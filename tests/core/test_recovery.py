@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from tests.support.playbook import Playbook, delegate, fail, failed, policy_of, succeeded
 
-from fallbackd.core.callers import Resolution
+from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.events import (
     HealthMarked,
     HealthResumed,
@@ -16,7 +16,7 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.policy import Entry, Role
-from fallbackd.core.state import Delegation
+from fallbackd.core.records import Delegation
 
 NAMES = ("primary", "p0", "p1", "p2")
 

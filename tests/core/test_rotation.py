@@ -14,7 +14,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.callers import ReportAnswer, Resolution
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import HealthMarked, Reported, ResolveRequested
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId

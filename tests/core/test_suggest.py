@@ -5,8 +5,8 @@ import pytest
 from fallbackd.config import profiles
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Policy
-from fallbackd.core.state import Meter
-from fallbackd.core.suggest import Suggestion, Task, duration, eta_s, suggest
+from fallbackd.core.records import Meter
+from fallbackd.core.routing.suggest import Suggestion, Task, duration, eta_s, suggest
 
 NOW = 1_800_000_000.0
 BACKENDS, _ = profiles.built_in({"HERMES_API_KEY": "set"})

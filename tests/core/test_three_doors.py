@@ -33,9 +33,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.callers import ReportAnswer, Resolution
-from fallbackd.core.decide_rescue import Ruled
-from fallbackd.core.decide_turns import Redirect
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import (
     CancelRequested,
     RedirectAsked,
@@ -47,8 +45,10 @@ from fallbackd.core.events import (
     TurnFailed,
 )
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import Health, Outage, Pause, Trial
+from fallbackd.core.health.machine import Health, Outage, Pause, Trial
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
+from fallbackd.core.opencode.rescues import Ruled
+from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import HOPPING, IN_SESSION_KIND, Backend, Entry, Policy, Role
 
 S = SessionId("s")

@@ -14,12 +14,12 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.callers import Resolution
+from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.events import HealthMarked, ResolveRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
-from fallbackd.core.state import HandedBack
+from fallbackd.core.records import HandedBack
 from fallbackd.core.views import Shown, health_entry
 
 

@@ -23,10 +23,10 @@ from fallbackd.core.events import (
     HealthCleared,
     HealthMarked,
 )
-from fallbackd.core.exchange import Output, ProviderAnswered, ToolEnded, ToolStarted
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Policy
+from fallbackd.core.protocol import Output, ProviderAnswered, ToolEnded, ToolStarted
 
 AB = policy_of("a", "b", chains={"a": ["b"]})
 ALONE = policy_of("a")

@@ -4,9 +4,11 @@ import pytest
 from msgspec import structs
 from tests.support.playbook import Playbook, delegate, policy_of
 
-from fallbackd.core.decide_attempts import limits_of
 from fallbackd.core.draft import Draft
-from fallbackd.core.exchange import (
+from fallbackd.core.failures import Reason
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Backend, Defaults, Policy
+from fallbackd.core.protocol import (
     Observation,
     Output,
     Phase,
@@ -16,11 +18,9 @@ from fallbackd.core.exchange import (
     ToolStarted,
     Usage,
 )
-from fallbackd.core.failures import Reason
-from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Backend, Defaults, Policy
-from fallbackd.core.state import Snapshot
+from fallbackd.core.records import Snapshot
 from fallbackd.core.watch import Limits, Passed, Watch, expiry, see, worse
+from fallbackd.core.work.running import limits_of
 
 LIMITS = Limits(first_output_s=10, first_answer_s=30, stall_s=60, busy_stall_s=200)
 

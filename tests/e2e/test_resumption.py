@@ -16,7 +16,7 @@ from tests.e2e.scenes import HANG_S, NEXT, ROUTES, Scene, scene
 from tests.support.provider import Call
 from tests.support.provider_frames import TEXT
 
-from fallbackd.core.resumption import CONTINUE
+from fallbackd.core.work.resumption import CONTINUE
 
 MODES = ("interactive", "batch")
 BOTH = tuple((agent, mode) for agent in ("codex", "claude") for mode in MODES)

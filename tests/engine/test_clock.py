@@ -23,7 +23,7 @@ from fallbackd.core.effects import WakeAt
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.requests import NewWork
 from fallbackd.engine.ticker import run_ticker, tick
-from fallbackd.engine.wakes import Wakes
+from fallbackd.engine.timers import Wakes
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
 LIMITED = "cat >/dev/null; echo too many >&2; exit 75"
@@ -125,7 +125,7 @@ async def test_nothing_to_come_is_waited_for_without_a_time_limit(
         limits.append(delay)
         return move_on_after(delay, **more)
 
-    monkeypatch.setattr("fallbackd.engine.wakes.anyio.move_on_after", noted)
+    monkeypatch.setattr("fallbackd.engine.timers.anyio.move_on_after", noted)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wakes.run)
         await anyio.wait_all_tasks_blocked()

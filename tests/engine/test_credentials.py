@@ -11,11 +11,11 @@ from tests.support.clock import ManualClock
 from tests.support.running_engine import Agent, agent, engine_in, settings, work
 from tests.support.scripts import script
 
-from fallbackd.core.exchange import CredentialRef
-from fallbackd.core.health import view
+from fallbackd.core.health.machine import view
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.state import Delegation
-from fallbackd.engine.loop import Engine
+from fallbackd.core.protocol import CredentialRef
+from fallbackd.core.records import Delegation
+from fallbackd.engine.api import Engine
 from fallbackd.stores.codec import encode
 from fallbackd.transports.secrets import Secrets
 

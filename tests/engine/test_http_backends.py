@@ -23,11 +23,11 @@ from tests.support.running_engine import (
     work,
 )
 
-from fallbackd.core.state import Delegation
-from fallbackd.engine.loop import Engine
+from fallbackd.core.records import Delegation
+from fallbackd.engine.api import Engine
+from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import NewWork
-from fallbackd.engine.world import Settings
-from fallbackd.transports.http import HttpTransport
+from fallbackd.transports.http.transport import HttpTransport
 
 
 def api(

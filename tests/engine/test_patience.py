@@ -18,8 +18,8 @@ from tests.support.running_engine import (
 )
 from tests.support.scripts import runs_of, says, script
 
-from fallbackd.core.state import Attempt, Delegation
-from fallbackd.engine.loop import Engine
+from fallbackd.core.records import Attempt, Delegation
+from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import NewWork
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"

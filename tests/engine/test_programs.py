@@ -19,7 +19,7 @@ from tests.transports.programs import is_alive, read_pid
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import Chunk, Exit, Observation, Outcome
+from fallbackd.core.protocol import Chunk, Exit, Observation, Outcome
 from fallbackd.engine.requests import NewWork, Refused
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"

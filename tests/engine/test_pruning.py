@@ -9,7 +9,7 @@ from tests.support.running_engine import Agent, agent, engine_in, settings, work
 from tests.support.scripts import script
 
 from fallbackd.core.ids import DelegationId
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.ticker import tick
 

@@ -17,8 +17,8 @@ from tests.support.running_engine import (
 )
 from tests.support.scripts import script
 
-from fallbackd.core.state import Delegation
-from fallbackd.engine.loop import Engine
+from fallbackd.core.records import Delegation
+from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"

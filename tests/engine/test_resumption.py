@@ -7,9 +7,9 @@ import pytest
 from tests.support.running_engine import agent, ended, engine_in, settings, tried, until, work
 from tests.support.scripts import says, script
 
-from fallbackd.core.resumption import CONTINUE
+from fallbackd.core.work.resumption import CONTINUE
+from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import NewWork
-from fallbackd.engine.world import Settings
 
 TOOL = {"id": "i1", "type": "command_execution", "command": "make"}
 BREAKS_OFF = says(

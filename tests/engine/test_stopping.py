@@ -21,8 +21,8 @@ from tests.support.running_engine import (
 from tests.support.scripts import script
 from tests.transports.programs import is_alive, read_pid
 
-from fallbackd.core.exchange import Call, Chunk, Exit, ProcessExit
 from fallbackd.core.failures import Reason
+from fallbackd.core.protocol import Call, Chunk, Exit, ProcessExit
 from fallbackd.engine.requests import Draining, NewWork
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"

@@ -25,7 +25,8 @@ from tests.transports.programs import is_alive, read_pid
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.events import Woke
-from fallbackd.core.exchange import (
+from fallbackd.core.ids import DelegationId
+from fallbackd.core.protocol import (
     Call,
     Chunk,
     CommandLine,
@@ -40,11 +41,10 @@ from fallbackd.core.exchange import (
     Retrying,
     Work,
 )
-from fallbackd.core.ids import DelegationId
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import NewWork
 from fallbackd.ports.transport import Running
-from fallbackd.transports.runner.attempt import EXIT_FILE
+from fallbackd.transports.process.runner.attempt import EXIT_FILE
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
 GATED = """

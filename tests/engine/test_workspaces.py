@@ -6,7 +6,7 @@ import pytest
 from tests.support.running_engine import agent, ended, engine_in, settings, tried, until, work
 from tests.support.scripts import runs_of, script
 
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import NewWork, Refused
 
 GATED = """

@@ -12,7 +12,7 @@ from tests.support.daemon import ROOT
 from tests.support.survival.points import DAEMON, POINTS, RUNNER
 
 from fallbackd.lib.failpoints import OPTION, VARIABLE, parse
-from fallbackd.transports.environment import child_environment
+from fallbackd.transports.process.environment import child_environment
 
 PROGRAM = """
 from fallbackd.lib.failpoints import hit
@@ -88,7 +88,7 @@ def test_every_point_of_the_source_is_listed_and_stands_at_one_place() -> None:
     assert set(found) == set(POINTS), "list it in tests/support/survival/points.py"
     in_runner = {
         name
-        for path in (ROOT / "daemon/fallbackd/transports/runner").glob("*.py")
+        for path in (ROOT / "daemon/fallbackd/transports/process/runner").glob("*.py")
         for name in calls_of(path)
     }
     assert in_runner == set(RUNNER)

@@ -12,10 +12,10 @@ from tests.simulation.programs import Program
 from tests.simulation.script import STATES, Ask
 from tests.simulation.stage import Stage
 
-from fallbackd.core.exchange import Evidence
 from fallbackd.core.ids import DelegationId
-from fallbackd.core.state import Delegation
-from fallbackd.engine.loop import Engine
+from fallbackd.core.protocol import Evidence
+from fallbackd.core.records import Delegation
+from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import Draining, Invalid, NewWork, Refused, Unknown
 
 AGAIN_S = 1.0

@@ -19,14 +19,14 @@ from tests.simulation.stage import Stage
 from fallbackd.app.wiring import clock_facts, last_instant, say_alive
 from fallbackd.backends import KINDS
 from fallbackd.core.events import Event
-from fallbackd.core.exchange import Call
-from fallbackd.core.health import from_disk
+from fallbackd.core.health.machine import from_disk
 from fallbackd.core.ids import AttemptId, DelegationId
-from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
-from fallbackd.engine.loop import Engine
+from fallbackd.core.protocol import Call
+from fallbackd.core.records import Decision, Journaled, Keys, Snapshot
+from fallbackd.engine.api import Engine
+from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.ticker import tick
-from fallbackd.engine.world import Transports, World
 from fallbackd.lib.clock import SystemClock
 from fallbackd.stores.database import Database
 from fallbackd.stores.memory import MemoryStore

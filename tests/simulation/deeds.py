@@ -6,8 +6,8 @@ from tests.simulation.callers import Callers
 from tests.simulation.script import Deed
 from tests.simulation.stage import Stage
 
+from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import NewWork
-from fallbackd.engine.world import Settings
 
 AFTER_S = 100.0
 """So long a backend is left out of the configuration."""

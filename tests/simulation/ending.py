@@ -6,12 +6,12 @@ import anyio
 from tests.simulation.callers import Callers
 from tests.simulation.stage import Stage
 
-from fallbackd.core.callers import LEASE_S
+from fallbackd.core.callers.lease import LEASE_S
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import Health, is_leased
+from fallbackd.core.health.machine import Health, is_leased
+from fallbackd.core.health.scopes import scopes_of
 from fallbackd.core.ids import ScopeId, delegation_of
 from fallbackd.core.policy import Backend
-from fallbackd.core.scopes import scopes_of
 from fallbackd.engine.requests import NewWork
 
 QUIET_TICK_S = 86_400.0

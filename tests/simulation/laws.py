@@ -21,11 +21,11 @@ from fallbackd.core.events import (
     ResolveRequested,
 )
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import Health, is_leased, view
+from fallbackd.core.health.machine import Health, is_leased, view
+from fallbackd.core.health.scopes import find_backend, scopes_of
 from fallbackd.core.ids import AttemptId, DelegationId, ScopeId, SessionId, delegation_of
 from fallbackd.core.policy import Policy
-from fallbackd.core.scopes import find_backend, scopes_of
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Attempt,
     Decision,
     Delegation,
@@ -36,7 +36,7 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
-from fallbackd.core.workspaces import is_nested
+from fallbackd.core.work.workspaces import is_nested
 
 if TYPE_CHECKING:
     from tests.simulation.programs import Program

@@ -6,11 +6,11 @@ from typing import Any, Literal, NamedTuple
 from tests.simulation.agents import Condition, Kind, Task
 
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Defaults, Entry, Policy, Role
-from fallbackd.engine.world import Settings
+from fallbackd.core.protocol import CredentialRef
+from fallbackd.engine.environment import Settings
 
 Tells = Literal["nothing", "truth", "too_short", "too_long"]
 Flavour = Literal["chaos", "outage"]

@@ -11,7 +11,7 @@ from tests.simulation.agents import Condition
 from tests.simulation.script import Member, Script, Spell
 
 from fallbackd.core.ids import BackendId, DelegationId
-from fallbackd.core.state import Delegation
+from fallbackd.core.records import Delegation
 
 if TYPE_CHECKING:
     from tests.simulation.daemon import Daemon

@@ -7,10 +7,10 @@ import pytest
 from msgspec import structs
 from tests.simulation.run import play, somewhere
 
-from fallbackd.core import decide_endings
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import AttemptEnded
-from fallbackd.core.state import Attempt, Delegation
+from fallbackd.core.records import Attempt, Delegation
+from fallbackd.core.work import ended as decide_endings
 
 SEEDS = range(200)
 """Where the seed that has shown it before does so no more: others do."""
@@ -34,73 +34,73 @@ def _believes_every_end(draft: Draft, event: AttemptEnded) -> None:
 RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     "a trial gives its lease back": (
         0,
-        "fallbackd.core.health.release",
+        "fallbackd.core.health.machine.release",
         lambda health, attempt: health,
         "a_trial_belongs_to_a_running_attempt",
     ),
     "nothing follows an attempt that is not proven gone": (
         27,
-        "fallbackd.core.decide_endings.attempt_ended",
+        "fallbackd.core.work.ended.attempt_ended",
         _believes_every_end,
         "was started beside",
     ),
     "a conversation is resumed once": (
         0,
-        "fallbackd.core.decide_endings.resume_at",
+        "fallbackd.core.work.ended.resume_at",
         _resumes_again_and_again,
         "a_resumption_continues",
     ),
     "poison is held against nobody": (
         4,
-        "fallbackd.core.decide_endings.is_poison",
+        "fallbackd.core.work.ended.is_poison",
         lambda failover: False,
         "is marked by the poison",
     ),
     "one trial at a time": (
         11,
-        "fallbackd.core.chain.is_leased",
+        "fallbackd.core.routing.resolve.is_leased",
         lambda health, now: False,
         "a second trial",
     ),
     "last resorts are a minute apart": (
         11,
-        "fallbackd.core.chain.early_trial_at",
+        "fallbackd.core.routing.resolve.early_trial_at",
         lambda health, last_resort_s: 0.0,
         "is out:",
     ),
     "windows last": (
         11,
-        "fallbackd.core.health.window_s",
+        "fallbackd.core.health.machine.window_s",
         lambda policy, count, luck: 0.01,
         "is out:",
     ),
     "one writer in a directory": (
         2,
-        "fallbackd.core.workspaces._overlap",
+        "fallbackd.core.work.workspaces._overlap",
         lambda one, other: False,
         "one_family_writes",
     ),
     "one delegation in a session": (
         4,
-        "fallbackd.core.workspaces._shares_session",
+        "fallbackd.core.work.workspaces._shares_session",
         lambda one, other: False,
         "a_session_is_held",
     ),
     "what was asked for inside an attempt ends with it": (
         1,
-        "fallbackd.core.decide_endings.stop_below",
+        "fallbackd.core.work.ended.stop_below",
         lambda draft, delegation: None,
         "what_is_below_ends_with_its_attempt",
     ),
     "a success proves a backend": (
         0,
-        "fallbackd.core.health.succeed",
+        "fallbackd.core.health.machine.succeed",
         lambda health, started_at: health,
         "stands after the proof",
     ),
     "trouble of this machine marks nobody": (
         32,
-        "fallbackd.core.decide_endings.own_trouble",
+        "fallbackd.core.work.ended.own_trouble",
         lambda *_, **__: None,
         "is marked network",
     ),

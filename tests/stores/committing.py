@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 
 from fallbackd.core.ids import BackendId, SessionId
-from fallbackd.core.state import Decision, Keys, Note, PutSession, Session, Snapshot
+from fallbackd.core.records import Decision, Keys, Note, PutSession, Session, Snapshot
 from fallbackd.stores.sqlite import open_sqlite
 
 S1 = SessionId("s1")

@@ -8,7 +8,7 @@ from tests.stores.contract import NONE
 from tests.stores.records import NOW, a_note, a_session, deciding
 
 from fallbackd.core.ids import SessionId
-from fallbackd.core.state import PutSession
+from fallbackd.core.records import PutSession
 from fallbackd.stores.sqlite import open_sqlite
 
 

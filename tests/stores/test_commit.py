@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.stores.records import NOW, a_note, a_session
 
-from fallbackd.core.state import Decision, Keys, PutSession, Snapshot
+from fallbackd.core.records import Decision, Keys, PutSession, Snapshot
 from fallbackd.stores.commit import Commit, Request
 from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Draft, Mirror

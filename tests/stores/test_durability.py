@@ -31,7 +31,7 @@ from tests.stores.records import (
 )
 
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Change,
     DropSession,
     Keys,

@@ -3,7 +3,7 @@
 from tests.stores.records import NOW, a_delegation, a_note, a_session, an_ended, an_outage
 
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.state import Change, DropSession, Keys, PutDelegation, PutHealth, PutSession
+from fallbackd.core.records import Change, DropSession, Keys, PutDelegation, PutHealth, PutSession
 from fallbackd.stores.mirror import Draft, Mirror
 
 

@@ -11,7 +11,7 @@ from tests.stores.hardship import unprivileged
 from tests.stores.records import NOW, a_note, a_session, an_ended, deciding
 
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.state import PutDelegation, PutSession
+from fallbackd.core.records import PutDelegation, PutSession
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores import open_store
 from fallbackd.stores.codec import SCHEMA_VERSION

@@ -23,9 +23,9 @@ from tests.stores.records import (
     deciding,
 )
 
-from fallbackd.core.health import Trial
+from fallbackd.core.health.machine import Trial
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Attempt,
     Decision,
     DropSession,

@@ -4,7 +4,7 @@ import pytest
 from tests.stores.records import a_meter, a_note, a_session, a_story, an_ended, an_outage
 
 from fallbackd.core.ids import SessionId
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     DropSession,
     PutDelegation,
     PutHealth,

@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from fallbackd.core.policy import Policy
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 from fallbackd.ports.clock import Clock
 from fallbackd_client.aio import AsyncClient
 

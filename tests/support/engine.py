@@ -7,14 +7,14 @@ from typing import Any
 import anyio
 import msgspec
 
-from fallbackd.core.callers import ReportAnswer, Resolution
-from fallbackd.core.exchange import Evidence
+from fallbackd.classify.rules import Rule
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.protocol import Evidence
 from fallbackd.core.questions import Question, options_with
-from fallbackd.core.rules import Rule
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Decision,
     Delegation,
     Journaled,
@@ -24,11 +24,11 @@ from fallbackd.core.state import (
     Session,
     Snapshot,
 )
-from fallbackd.engine.corrections import Known, Sample
+from fallbackd.engine.environment import Settings
+from fallbackd.engine.feedback import Known, Sample
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 from fallbackd.engine.runs import KeptAnswer
-from fallbackd.engine.world import Settings
 from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem, Trouble
 from fallbackd.stores.memory import MemoryStore
 

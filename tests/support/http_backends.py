@@ -11,8 +11,9 @@ from tests.support.provider import Provider
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.failures import Failure
+from fallbackd.core.protocol import (
     CredentialRef,
     Evidence,
     Exit,
@@ -24,8 +25,7 @@ from fallbackd.core.exchange import (
     Reply,
     Work,
 )
-from fallbackd.core.failures import Failure
-from fallbackd.transports.http import HttpTransport
+from fallbackd.transports.http.transport import HttpTransport
 
 LIMIT_S = 60.0
 """Only a hang takes this long."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
-from fallbackd.core.health import Health
+from fallbackd.core.health.machine import Health
 from fallbackd.core.ids import DelegationId, ScopeId
-from fallbackd.core.resolution import reactive_hops
-from fallbackd.core.resumption import PASSING
-from fallbackd.core.state import Attempt, Delegation, Session
-from fallbackd.core.workspaces import is_nested
+from fallbackd.core.records import Attempt, Delegation, Session
+from fallbackd.core.work.resolution import reactive_hops
+from fallbackd.core.work.resumption import PASSING
+from fallbackd.core.work.workspaces import is_nested
 
 Active = Mapping[DelegationId, Delegation]
 

@@ -30,12 +30,12 @@ from fallbackd.core.events import (
     Event,
     Woke,
 )
-from fallbackd.core.exchange import Observation, Usage
 from fallbackd.core.failures import Confidence, Failure, Reason, make_failure
-from fallbackd.core.health import Health, Outage, View, view
+from fallbackd.core.health.machine import Health, Outage, View, view
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy, Role, max_wait_s
-from fallbackd.core.state import Decision, Delegation, Note, PutStory, Session, Snapshot
+from fallbackd.core.protocol import Observation, Usage
+from fallbackd.core.records import Decision, Delegation, Note, PutStory, Session, Snapshot
 from fallbackd.core.watch import Watch, see
 from fallbackd.engine.keys import keys_of
 from fallbackd.stores.mirror import Draft, Mirror

@@ -13,24 +13,24 @@ from tests.support.clock import ManualClock
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.health import view
+from fallbackd.core.health.machine import view
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy
-from fallbackd.core.state import Delegation, Journaled
+from fallbackd.core.records import Delegation, Journaled
+from fallbackd.engine.api import Engine
+from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.live import Progress
-from fallbackd.engine.loop import Engine
 from fallbackd.engine.requests import NewWork
-from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.lib.procenv import read_variables
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
-from fallbackd.transports.leftovers import end_leftover
 from fallbackd.transports.machine import Machine, fingerprint
-from fallbackd.transports.process import ProcessTransport
-from fallbackd.transports.recording import read_log
-from fallbackd.transports.running import RunnerLimits
+from fallbackd.transports.process.leftovers import end_leftover
+from fallbackd.transports.process.recording import read_log
+from fallbackd.transports.process.running import RunnerLimits
+from fallbackd.transports.process.transport import ProcessTransport
 
 HANG_S = 60
 """Only a hang takes so long."""

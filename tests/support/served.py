@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from fallbackd.backends.opencode_server import EventReader
-from fallbackd.core.exchange import (
+from fallbackd.core.protocol import (
     Chunk,
     CommandLine,
     Exit,
@@ -25,10 +25,10 @@ from fallbackd.core.exchange import (
 )
 from fallbackd.lib.procenv import read_variables
 from fallbackd.ports.transport import Running, Unsent
-from fallbackd.transports.process import ProcessTransport
-from fallbackd.transports.runner import tree
-from fallbackd.transports.served import ServedTransport
-from fallbackd.transports.served_server import Limits
+from fallbackd.transports.opencode.server import Limits
+from fallbackd.transports.opencode.transport import ServedTransport
+from fallbackd.transports.process.runner import tree
+from fallbackd.transports.process.transport import ProcessTransport
 
 LIMIT_S = 60.0
 """Only a hang takes this long."""

@@ -11,11 +11,11 @@ from tests.support.clock import ManualClock
 from tests.support.opencode import DIRECTORY, OpencodeDouble
 from tests.support.running_engine import HANG_S, engine_in, settings
 
+from fallbackd.classify.rules import Rule
 from fallbackd.core.policy import Policy
-from fallbackd.core.rules import Rule
-from fallbackd.core.state import Session
-from fallbackd.engine.loop import Engine
-from fallbackd.engine.watched import Watched, Where
+from fallbackd.core.records import Session
+from fallbackd.engine.api import Engine
+from fallbackd.engine.opencode import Watched, Where
 from fallbackd.fronts.opencode.sessions import Sessions
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import anyio
 
-from fallbackd.core.exchange import Chunk, CommandLine
-from fallbackd.transports.process import ProcessTransport
-from fallbackd.transports.running import RunningProcess
+from fallbackd.core.protocol import Chunk, CommandLine
+from fallbackd.transports.process.running import RunningProcess
+from fallbackd.transports.process.transport import ProcessTransport
 
 HANG_S = 60
 

@@ -25,11 +25,11 @@ from tests.transports.programs import (
     until,
 )
 
-from fallbackd.core.exchange import NotStarted, ProcessExit
-from fallbackd.transports.leftovers import end_leftover
-from fallbackd.transports.orphans import Family, end_family, find_members
-from fallbackd.transports.recording import read_exit
-from fallbackd.transports.running import RunnerLimits
+from fallbackd.core.protocol import NotStarted, ProcessExit
+from fallbackd.transports.process.leftovers import end_leftover
+from fallbackd.transports.process.orphans import Family, end_family, find_members
+from fallbackd.transports.process.recording import read_exit
+from fallbackd.transports.process.running import RunnerLimits
 
 STUBBORN_FAMILY = """
     import os, signal, sys, time
@@ -314,8 +314,8 @@ async def test_a_runner_outlives_the_daemon_and_records_the_end(tmp_path: Path) 
         import sys
         sys.path.extend({sys.path!r})
         import anyio
-        from fallbackd.core.exchange import CommandLine
-        from fallbackd.transports.process import ProcessTransport
+        from fallbackd.core.protocol import CommandLine
+        from fallbackd.transports.process.transport import ProcessTransport
         async def main():
             by = ProcessTransport()
             code = ("echo $$ > {pid_file}; while ! [ -e {go} ]; do sleep 0.01; done;"

@@ -29,16 +29,16 @@ from tests.transports.programs import (
 )
 from tests.transports.test_endings import STUBBORN_FAMILY
 
-from fallbackd.core.exchange import ProcessExit
-from fallbackd.transports.process import ProcessTransport
-from fallbackd.transports.running import RunnerLimits, RunningProcess
+from fallbackd.core.protocol import ProcessExit
+from fallbackd.transports.process.running import RunnerLimits, RunningProcess
+from fallbackd.transports.process.transport import ProcessTransport
 
 BRIEF = RunnerLimits(stop_grace_s=0.1, kill_bound_s=1.0, answer_s=1.0)
 ROOT = Path(__file__).parents[2] / "daemon"
 GREETS = """
     import socket, sys, time
     sys.path.append(sys.argv[1])
-    from fallbackd.transports.runner.peer import Peer
+    from fallbackd.transports.process.runner.peer import Peer
     Peer(socket.socket(fileno=int(sys.argv[2]))).greet()
     time.sleep(600)
     """

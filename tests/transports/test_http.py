@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from fallbackd.core.exchange import Chunk, CommandLine, HttpRequest, HttpResponse, NoAnswer
-from fallbackd.transports.http import HttpTransport, resolve_secrets
+from fallbackd.core.protocol import Chunk, CommandLine, HttpRequest, HttpResponse, NoAnswer
+from fallbackd.transports.http.transport import HttpTransport, resolve_secrets
 from fallbackd.transports.output_log import OutputLog
 
 LIMIT_S = 60.0

@@ -11,8 +11,8 @@ from tests.support.provider_frames import TEXT
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options, Parser
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.protocol import (
     DAEMON_LOST,
     Chunk,
     Evidence,
@@ -23,7 +23,7 @@ from fallbackd.core.exchange import (
     Work,
 )
 from fallbackd.ports.transport import Running
-from fallbackd.transports.http import HttpTransport
+from fallbackd.transports.http.transport import HttpTransport
 
 KIND = KINDS["openai-http"]
 LIMIT_S = 60.0

@@ -8,7 +8,7 @@ from tests.support.provider import provider
 from tests.support.provider_frames import INPUT_TOKENS, OUTPUT_TOKENS, TEXT
 from tests.support.provider_misbehaviour import ELSEWHERE
 
-from fallbackd.core.exchange import HttpResponse, NoAnswer, NotStarted, Reply
+from fallbackd.core.protocol import HttpResponse, NoAnswer, NotStarted, Reply
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 

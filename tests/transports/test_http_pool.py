@@ -8,8 +8,8 @@ from tests.support.clock import ManualClock
 from tests.support.loopback import listening
 from tests.support.provider import Provider, provider
 
-from fallbackd.core.exchange import HttpRequest, HttpResponse
-from fallbackd.transports.http import HttpTransport
+from fallbackd.core.protocol import HttpRequest, HttpResponse
+from fallbackd.transports.http.transport import HttpTransport
 
 LIMIT_S = 120.0
 """Only a hang takes this long."""

@@ -18,8 +18,8 @@ from tests.support.provider_frames import TEXT
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import CredentialRef, HttpResponse, NotStarted, Reply, Work
-from fallbackd.transports.http import HttpTransport
+from fallbackd.core.protocol import CredentialRef, HttpResponse, NotStarted, Reply, Work
+from fallbackd.transports.http.transport import HttpTransport
 
 DATA = Path(__file__).parent / "data" / "tls"
 SERVER, CLIENT, LOCKED = (str(DATA / name) for name in ("server.pem", "client.pem", "locked.key"))

@@ -11,8 +11,8 @@ from tests.support.clock import ManualClock
 from tests.support.http_backends import SECRET, ask
 from tests.support.loopback import listening
 
-from fallbackd.core.exchange import Exit, HttpRequest, HttpResponse, NoAnswer
-from fallbackd.transports.http import HttpTransport
+from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer
+from fallbackd.transports.http.transport import HttpTransport
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -21,11 +21,11 @@ from tests.transports.programs import (
     until,
 )
 
-from fallbackd.core.exchange import NotStarted, ProcessExit
-from fallbackd.transports import leftovers
-from fallbackd.transports.leftovers import end_leftover
-from fallbackd.transports.process import ProcessTransport
-from fallbackd.transports.running import RunnerLimits, RunningProcess
+from fallbackd.core.protocol import NotStarted, ProcessExit
+from fallbackd.transports.process import leftovers
+from fallbackd.transports.process.leftovers import end_leftover
+from fallbackd.transports.process.running import RunnerLimits, RunningProcess
+from fallbackd.transports.process.transport import ProcessTransport
 from fallbackd.transports.systemd_jobs import is_restart, is_restarted, unit_of
 
 COUNTS = """

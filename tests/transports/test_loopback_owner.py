@@ -15,10 +15,10 @@ from tests.support.http_backends import LIMIT_S
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import HttpRequest, NoAnswer, Work
-from fallbackd.transports import loopback_owner
-from fallbackd.transports.http import HttpTransport
-from fallbackd.transports.loopback_owner import ForeignListener, require_own_peer
+from fallbackd.core.protocol import HttpRequest, NoAnswer, Work
+from fallbackd.transports.http import loopback_owner
+from fallbackd.transports.http.loopback_owner import ForeignListener, require_own_peer
+from fallbackd.transports.http.transport import HttpTransport
 
 STRANGER = 65_534
 SERVER = """

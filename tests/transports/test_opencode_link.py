@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fallbackd.ports.opencode import Heard
-from fallbackd.transports.opencode_link import OpencodeLink
-from fallbackd.transports.served_client import ServerClient
+from fallbackd.transports.opencode.client import ServerClient
+from fallbackd.transports.opencode.link import OpencodeLink
 
 PLAIN = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
 MOVED = b"HTTP/1.1 302 X\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"

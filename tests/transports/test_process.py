@@ -19,8 +19,8 @@ from tests.transports.programs import (
 )
 
 import fallbackd
-from fallbackd.core.exchange import HttpRequest, NotStarted, ProcessExit, ScratchFile
-from fallbackd.transports.recording import read_exit
+from fallbackd.core.protocol import HttpRequest, NotStarted, ProcessExit, ScratchFile
+from fallbackd.transports.process.recording import read_exit
 
 
 async def test_the_exit_code_and_both_streams_arrive(tmp_path: Path) -> None:
@@ -432,7 +432,8 @@ def test_the_launcher_loads_nothing_but_the_standard_library() -> None:
     """Started as the transport starts it, but without a call of `main`."""
     root = str(Path(fallbackd.__file__).parent.parent)
     look = (
-        "import sys; sys.path.append(sys.argv[1]); import fallbackd.transports.runner.launcher;"
+        "import sys; sys.path.append(sys.argv[1]);"
+        "import fallbackd.transports.process.runner.launcher;"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     loaded = subprocess.run(

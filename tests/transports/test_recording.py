@@ -18,10 +18,10 @@ from tests.transports.programs import (
     transport,
 )
 
-from fallbackd.core.exchange import Chunk, ProcessExit
-from fallbackd.transports.recording import Follower, list_parts, read_chunks, read_log
-from fallbackd.transports.runner.recorder import Recorder, marker
-from fallbackd.transports.running import RunnerLimits
+from fallbackd.core.protocol import Chunk, ProcessExit
+from fallbackd.transports.process.recording import Follower, list_parts, read_chunks, read_log
+from fallbackd.transports.process.runner.recorder import Recorder, marker
+from fallbackd.transports.process.running import RunnerLimits
 
 CAP = 256 * 1024
 

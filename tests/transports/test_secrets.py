@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.support.clock import ManualClock
 
-from fallbackd.core.exchange import CommandLine, CredentialRef, HttpRequest, NotStarted
+from fallbackd.core.protocol import CommandLine, CredentialRef, HttpRequest, NotStarted
 from fallbackd.ports.secrets import SecretProblem
-from fallbackd.transports.http import HttpTransport
-from fallbackd.transports.process import ProcessTransport
+from fallbackd.transports.http.transport import HttpTransport
+from fallbackd.transports.process.transport import ProcessTransport
 from fallbackd.transports.secrets import MAX_SECRET_BYTES, Secrets, no_secret
 
 SECRET = "sk-test-0123456789"

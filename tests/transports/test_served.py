@@ -18,8 +18,9 @@ from tests.support.served import (
 )
 
 from fallbackd.backends import KINDS
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import classify
+from fallbackd.core.failures import NO_CONVERSATION
+from fallbackd.core.protocol import (
     CommandLine,
     Evidence,
     GivenUp,
@@ -30,10 +31,9 @@ from fallbackd.core.exchange import (
     Retrying,
     ToolStarted,
 )
-from fallbackd.core.failures import NO_CONVERSATION
-from fallbackd.transports.process import ProcessTransport
-from fallbackd.transports.served import ServedTransport
-from fallbackd.transports.served_places import Places
+from fallbackd.transports.opencode.places import Places
+from fallbackd.transports.opencode.transport import ServedTransport
+from fallbackd.transports.process.transport import ProcessTransport
 
 
 async def test_answer_is_handed_on_event_by_event_and_recorded(tmp_path: Path) -> None:

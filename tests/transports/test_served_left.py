@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.support.served import doubles_end, leave, lives, notes, serving, until
 
-from fallbackd.core.exchange import CommandLine
-from fallbackd.transports.process import ProcessTransport
+from fallbackd.core.protocol import CommandLine
+from fallbackd.transports.process.transport import ProcessTransport
 
 __all__ = ["doubles_end"]
 pytestmark = pytest.mark.usefixtures("doubles_end")

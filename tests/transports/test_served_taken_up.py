@@ -22,10 +22,10 @@ from tests.support.served import (
     until,
 )
 
-from fallbackd.core.exchange import CommandLine, Evidence, NoAnswer, NotStarted, ProcessExit
+from fallbackd.core.protocol import CommandLine, Evidence, NoAnswer, NotStarted, ProcessExit
 from fallbackd.ports.transport import Unsent
-from fallbackd.transports.recording import read_chunks
-from fallbackd.transports.served_record import PromptRecord, read_prompt, write_prompt
+from fallbackd.transports.opencode.record import PromptRecord, read_prompt, write_prompt
+from fallbackd.transports.process.recording import read_chunks
 
 __all__ = ["doubles_end"]
 pytestmark = pytest.mark.usefixtures("doubles_end")

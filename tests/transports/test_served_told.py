@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fallbackd.transports.served_told import Event, Snapshot, Told
+from fallbackd.transports.opencode.told import Event, Snapshot, Told
 
 
 def updated(name: str, **info: Any) -> Event:

@@ -8,8 +8,8 @@ import pytest
 from tests.support.playbook import T0
 
 from fallbackd.backends import KINDS
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import Evidence
+from fallbackd.classify.classifier import classify
+from fallbackd.core.protocol import Evidence
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "classify.json").read_text("utf-8")

@@ -11,7 +11,7 @@ from tests.support.playbook import T0, Playbook, delegate, fail, failed, policy_
 from fallbackd.config import profiles
 from fallbackd.config.voice import read_voice
 from fallbackd.core import meter
-from fallbackd.core.callers import ReportAnswer, Resolution
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import (
     HealthCleared,
     HealthMarked,
@@ -25,8 +25,8 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.policy import REASONS, Policy
-from fallbackd.core.state import Delegation
-from fallbackd.core.suggest import Task, suggest
+from fallbackd.core.records import Delegation
+from fallbackd.core.routing.suggest import Task, suggest
 from fallbackd.core.views import fallback_reason, health_entries, health_entry
 
 Json = dict[str, Any]

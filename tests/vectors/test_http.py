@@ -18,19 +18,19 @@ from tests.support.running_engine import ended, engine_in, until
 
 from fallbackd.backends import ENDPOINTS, KINDS
 from fallbackd.backends.spec import Options
+from fallbackd.classify.classifier import classify
 from fallbackd.config.load import load
 from fallbackd.config.show import as_toml
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import Chunk, Evidence, HttpResponse
-from fallbackd.core.health import view
+from fallbackd.core.health.machine import view
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.state import Delegation
+from fallbackd.core.protocol import Chunk, Evidence, HttpResponse
+from fallbackd.core.records import Delegation
 from fallbackd.core.views import health_entry
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
+from fallbackd.engine.environment import Settings, Transports
 from fallbackd.engine.requests import NewWork
-from fallbackd.engine.world import Settings, Transports
-from fallbackd.transports.http import HttpTransport
-from fallbackd.transports.process import ProcessTransport
+from fallbackd.transports.http.transport import HttpTransport
+from fallbackd.transports.process.transport import ProcessTransport
 from fallbackd.transports.secrets import Secrets
 
 Json = dict[str, Any]

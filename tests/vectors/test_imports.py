@@ -22,10 +22,10 @@ from fallbackd.app.importing import import_text
 from fallbackd.config.files import load_file
 from fallbackd.config.load import Loaded
 from fallbackd.core.ids import BackendId
-from fallbackd.engine.loop import Engine
-from fallbackd.engine.world import Settings, Transports
+from fallbackd.engine.api import Engine
+from fallbackd.engine.environment import Settings, Transports
 from fallbackd.fronts.rpc.host import ImportedText
-from fallbackd.transports.http import HttpTransport
+from fallbackd.transports.http.transport import HttpTransport
 from fallbackd.transports.secrets import Secrets
 
 Json = dict[str, Any]

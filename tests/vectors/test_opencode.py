@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 from tests.support.playbook import policy_of
 from tests.support.watching import Watching, watching
 
-from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Policy
+from fallbackd.core.protocol import Evidence
 from fallbackd.core.views import health_entry
 from fallbackd.fronts.opencode.telling import notice_of, show
 from fallbackd.fronts.opencode.words import status_words

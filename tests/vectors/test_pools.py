@@ -8,15 +8,15 @@ import pytest
 from tests.support.playbook import T0, Playbook, delegate, fail, failed, policy_of, succeeded
 
 from fallbackd.backends import signatures_of
-from fallbackd.core.callers import ReportAnswer, Resolution
-from fallbackd.core.classify import classify
+from fallbackd.classify.classifier import classify
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import HealthCleared, HealthMarked, Reported, ResolveRequested
-from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import from_disk
+from fallbackd.core.health.machine import from_disk
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.policy import REASONS, Backend, Entry, max_wait_s
-from fallbackd.core.state import Delegation
+from fallbackd.core.protocol import Evidence
+from fallbackd.core.records import Delegation
 from fallbackd.core.views import health_entry, scope_entry
 
 Json = dict[str, Any]

@@ -16,10 +16,10 @@ from tests.vectors.test_core import Driver
 
 from fallbackd.core.events import ClockStepped, HealthMarked, QuestionAnswered, Resumed
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import Health, Outage
+from fallbackd.core.health.machine import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend, Entry, Policy, Role
-from fallbackd.core.state import Attempt, Delegation, Session
+from fallbackd.core.records import Attempt, Delegation, Session
 from fallbackd.fronts.rpc import shapes
 
 Json = dict[str, Any]

@@ -15,9 +15,9 @@ from tests.support.playbook import Playbook, failed
 from tests.vectors.test_roles import RoleDriver
 
 from fallbackd.backends import signatures_of
+from fallbackd.classify.classifier import classify
 from fallbackd.config.load import load
-from fallbackd.core.callers import ReportAnswer
-from fallbackd.core.classify import classify
+from fallbackd.core.callers.lease import ReportAnswer
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import (
     AttemptEnded,
@@ -26,11 +26,11 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Reported,
 )
-from fallbackd.core.exchange import Evidence
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Backend, Entry, Policy
-from fallbackd.core.retry_budget import backoff_s
-from fallbackd.core.state import Attempt
+from fallbackd.core.protocol import Evidence
+from fallbackd.core.records import Attempt
+from fallbackd.core.work.retry_budget import backoff_s
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "walks.json").read_text("utf-8"))

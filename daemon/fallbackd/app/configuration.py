@@ -10,7 +10,7 @@ from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks
 from fallbackd.config.files import load_file, read_content
 from fallbackd.config.load import Loaded, load
 from fallbackd.config.show import as_dict
-from fallbackd.engine.world import Settings
+from fallbackd.engine.environment import Settings
 from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock

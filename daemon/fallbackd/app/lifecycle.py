@@ -34,9 +34,9 @@ from fallbackd.app.voice import VoiceExport, VoiceImport
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, clock_facts, open_records, say_alive
 from fallbackd.config.watch import watch
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
+from fallbackd.engine.environment import Settings
 from fallbackd.engine.ticker import run_ticker
-from fallbackd.engine.world import Settings
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
 from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText, Trouble

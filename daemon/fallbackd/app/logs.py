@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO, cast
 
 import structlog
 
-from fallbackd.core.redact import redact, strip_escapes
+from fallbackd.classify.redact import redact, strip_escapes
 
 MAX_VALUE_CHARS = 4000
 _LEVELS = {

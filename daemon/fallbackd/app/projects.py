@@ -9,13 +9,13 @@ import anyio.to_thread
 import structlog
 
 from fallbackd.app.opencode_log import OpencodeLog, log_path
+from fallbackd.classify.rules import Rule
 from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.fields import Problem
 from fallbackd.config.load import Loaded
 from fallbackd.config.project_files import OWN, Found, look, stamp_of
-from fallbackd.core.rules import Rule
-from fallbackd.engine.loop import Engine
-from fallbackd.engine.watched import Watched
+from fallbackd.engine.api import Engine
+from fallbackd.engine.opencode import Watched
 
 log = structlog.get_logger("projects")
 

@@ -1,7 +1,7 @@
 """What the daemon says in `status` of its surroundings, while it lasts."""
 
 from fallbackd.app.private import Guard
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 from fallbackd.fronts.rpc.host import Trouble
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib.descriptors import shortage

@@ -11,7 +11,7 @@ import structlog
 from fallbackd.config.load import VOICE_FILE, Loaded
 from fallbackd.config.voice import VoiceMark, read_voice, render_voice
 from fallbackd.core.views import health_entries
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 from fallbackd.lib import atomicfile
 from fallbackd.lib.failpoints import hit
 

@@ -19,10 +19,10 @@ from fallbackd.app.tmux import Windows
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.backends.hermes_http import KEYS as HERMES_KEYS
 from fallbackd.core.policy import Defaults
+from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import credential_variables
+from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.leftovers import list_directories
-from fallbackd.engine.loop import Engine
-from fallbackd.engine.world import Settings, Transports, World
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib import privatefile
 from fallbackd.lib.clock import Instant, SystemClock
@@ -33,18 +33,18 @@ from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.stores import open_store
 from fallbackd.stores.opening import note_loss
-from fallbackd.transports.environment import Inheritable
-from fallbackd.transports.http import HttpTransport
-from fallbackd.transports.leftovers import end_stray
+from fallbackd.transports.http.transport import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
-from fallbackd.transports.opencode_link import OpencodeLink
+from fallbackd.transports.opencode.link import OpencodeLink
+from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.probe import FreeProbe
-from fallbackd.transports.process import ProcessTransport
-from fallbackd.transports.recording import read_log
-from fallbackd.transports.runner.cgroup import find_home
-from fallbackd.transports.running import RunnerLimits
+from fallbackd.transports.process.environment import Inheritable
+from fallbackd.transports.process.leftovers import end_stray
+from fallbackd.transports.process.recording import read_log
+from fallbackd.transports.process.runner.cgroup import find_home
+from fallbackd.transports.process.running import RunnerLimits
+from fallbackd.transports.process.transport import ProcessTransport
 from fallbackd.transports.secrets import KEY_BYTES, Secrets
-from fallbackd.transports.served import ServedTransport
 
 log = structlog.get_logger("daemon")
 

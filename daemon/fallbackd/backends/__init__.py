@@ -16,7 +16,7 @@ from fallbackd.backends import (
 from fallbackd.backends.http_calls import Endpoint
 from fallbackd.backends.signatures import ONLY_READ
 from fallbackd.backends.spec import BackendKind
-from fallbackd.core.rules import Rule
+from fallbackd.classify.rules import Rule
 
 _ALL: tuple[BackendKind, ...] = (
     anthropic_http.KIND,

@@ -4,7 +4,7 @@ from typing import Any
 
 from fallbackd.backends.http_answers import HttpParser, first_choice, states_error
 from fallbackd.backends.lines import count, fields, tool_key, words
-from fallbackd.core.exchange import Observation, ToolEnded, ToolStarted, Usage
+from fallbackd.core.protocol import Observation, ToolEnded, ToolStarted, Usage
 
 ENDS_WITH = (b"\ndata: [DONE]", b"\ndata:[DONE]")
 

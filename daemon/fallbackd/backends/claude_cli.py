@@ -43,7 +43,8 @@ from fallbackd.backends.lines import (
     words,
 )
 from fallbackd.backends.spec import BackendKind, Login, Options
-from fallbackd.core.exchange import (
+from fallbackd.classify.reset_fields import names_spent_window
+from fallbackd.core.protocol import (
     Call,
     Conversation,
     Evidence,
@@ -58,7 +59,6 @@ from fallbackd.core.exchange import (
     Usage,
     Work,
 )
-from fallbackd.core.reset_fields import names_spent_window
 
 _PERMISSION_MODE = {"read": "plan", "workspace": "acceptEdits", "full": "bypassPermissions"}
 

@@ -4,9 +4,9 @@ What Claude Code calls its failures: typed words first, then sentences.
 Meanings of the words of `api_error` are those of the schema in the program itself (2.1.330).
 """
 
+from fallbackd.classify.rules import Rule
+from fallbackd.classify.rules import words as listed
 from fallbackd.core.failures import NO_CONVERSATION, Reason
-from fallbackd.core.rules import Rule
-from fallbackd.core.rules import words as listed
 
 NO_STATUS = "no_status"
 """Ours: it tries again without any status, as after a refused or broken connection."""

@@ -22,8 +22,9 @@ from typing import Any, Literal
 from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
 from fallbackd.backends.lines import CliParser, count, fields, status_in, tool_key, words
 from fallbackd.backends.spec import BackendKind, Login, Options
-from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import Rule
+from fallbackd.core.failures import NO_CONVERSATION, Reason
+from fallbackd.core.protocol import (
     Call,
     Conversation,
     Evidence,
@@ -38,7 +39,6 @@ from fallbackd.core.exchange import (
     Usage,
     Work,
 )
-from fallbackd.core.failures import NO_CONVERSATION, Reason
 
 CONFIG = "~/.codex/config.toml"
 

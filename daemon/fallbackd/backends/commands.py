@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fallbackd.backends.spec import Options
-from fallbackd.core.exchange import CommandLine, ScratchFile, Work
+from fallbackd.core.protocol import CommandLine, ScratchFile, Work
 
 MAX_ARGV_PROMPT_BYTES = 100 * 1024
 """Linux takes 128 KiB for one argument; the rest is for those who wrap it."""

@@ -28,8 +28,9 @@ from fallbackd.backends.commands import (
 )
 from fallbackd.backends.lines import CliParser, count, fields, read_object, tool_key, words
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import Rule
+from fallbackd.core.failures import NO_CONVERSATION, Reason
+from fallbackd.core.protocol import (
     Call,
     Conversation,
     Evidence,
@@ -45,7 +46,6 @@ from fallbackd.core.exchange import (
     Usage,
     Work,
 )
-from fallbackd.core.failures import NO_CONVERSATION, Reason
 
 _APPROVAL = {"read": "default", "workspace": "auto_edit", "full": "yolo"}
 

@@ -12,8 +12,8 @@ import msgspec
 from fallbackd.backends.commands import encode_prompt, substitute
 from fallbackd.backends.lines import CliParser, fields, status_in, words
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.error_json import read_body
-from fallbackd.core.exchange import (
+from fallbackd.classify.error_json import read_body
+from fallbackd.core.protocol import (
     Call,
     CommandLine,
     Evidence,

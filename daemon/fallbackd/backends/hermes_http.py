@@ -14,7 +14,7 @@ from fallbackd.backends import http_calls
 from fallbackd.backends.http_answers import RULES, HttpParser
 from fallbackd.backends.http_calls import Endpoint
 from fallbackd.backends.spec import BackendKind, Options, Parser
-from fallbackd.core.exchange import (
+from fallbackd.core.protocol import (
     CREDENTIAL,
     HttpRequest,
     Observation,

@@ -17,8 +17,10 @@ import msgspec
 
 from fallbackd.backends.http_endings import DONE, Shortfall, shortfall
 from fallbackd.backends.lines import fields, read_object, without_process, words
-from fallbackd.core.error_json import is_error
-from fallbackd.core.exchange import (
+from fallbackd.classify.error_json import is_error
+from fallbackd.classify.rules import Rule
+from fallbackd.core.failures import Reason
+from fallbackd.core.protocol import (
     Chunk,
     Evidence,
     Exit,
@@ -35,8 +37,6 @@ from fallbackd.core.exchange import (
     Reply,
     Usage,
 )
-from fallbackd.core.failures import Reason
-from fallbackd.core.rules import Rule
 from fallbackd.lib.sse import Event, EventReader
 
 MAX_WHOLE_BYTES = 32 * 1024 * 1024

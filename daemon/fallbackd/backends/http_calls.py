@@ -21,7 +21,7 @@ from msgspec import Struct
 from fallbackd.backends import chat_completions, generate_content, messages, responses
 from fallbackd.backends.http_answers import HttpParser
 from fallbackd.backends.spec import NotConfigured, Options
-from fallbackd.core.exchange import CREDENTIAL, CredentialRef, HttpRequest, Tls, Work
+from fallbackd.core.protocol import CREDENTIAL, CredentialRef, HttpRequest, Tls, Work
 
 ApiMode = Literal["chat_completions", "responses", "messages", "generate_content", "hermes_chat"]
 

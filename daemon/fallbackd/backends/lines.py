@@ -11,7 +11,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from fallbackd.core.exchange import (
+from fallbackd.classify.redact import strip_escapes
+from fallbackd.core.protocol import (
     Chunk,
     Evidence,
     Exit,
@@ -28,7 +29,6 @@ from fallbackd.core.exchange import (
     StreamName,
     Usage,
 )
-from fallbackd.core.redact import strip_escapes
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """Longer lines lose their end. One event with a tool's whole output may take megabytes."""

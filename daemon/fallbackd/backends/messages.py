@@ -4,7 +4,7 @@ from typing import Any
 
 from fallbackd.backends.http_answers import HttpParser, states_error
 from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.exchange import Observation, Usage
+from fallbackd.core.protocol import Observation, Usage
 
 VERSION = "2023-06-01"
 """`anthropic-version`: the only one that there is, since 2023."""

@@ -8,7 +8,7 @@ program. Where it prints no event at all, what it prints is taken as the answer.
 from fallbackd.backends import opencode_cli
 from fallbackd.backends.commands import command_line, encode_json, model_of, program
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.exchange import Call, Exit, Outcome, ProcessExit, Reply, Work
+from fallbackd.core.protocol import Call, Exit, Outcome, ProcessExit, Reply, Work
 
 _READ_ONLY = {"permission": {"edit": "deny", "bash": "deny"}}
 

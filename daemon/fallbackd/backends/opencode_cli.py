@@ -28,8 +28,9 @@ from fallbackd.backends.commands import (
 from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import EventReader
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import Rule
+from fallbackd.core.failures import NO_CONVERSATION, Reason
+from fallbackd.core.protocol import (
     Call,
     CommandLine,
     Evidence,
@@ -47,7 +48,6 @@ from fallbackd.core.exchange import (
     Usage,
     Work,
 )
-from fallbackd.core.failures import NO_CONVERSATION, Reason
 
 TITLE = "fallbackd"
 """A session with a title asks no model for one."""

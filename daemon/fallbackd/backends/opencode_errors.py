@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fallbackd.core.exchange import Evidence
+from fallbackd.core.protocol import Evidence
 
 Fields = Mapping[str, object]
 

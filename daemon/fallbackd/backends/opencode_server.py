@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct, field
 
 from fallbackd.backends.opencode_errors import error_evidence, retry_evidence, wait_of
-from fallbackd.core.exchange import (
+from fallbackd.core.protocol import (
     Conversation,
     Evidence,
     Exit,

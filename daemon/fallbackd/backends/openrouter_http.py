@@ -5,7 +5,7 @@ from fallbackd.backends.http_answers import RULES
 from fallbackd.backends.http_calls import KEYS, Endpoint
 from fallbackd.backends.signatures import OPENROUTER
 from fallbackd.backends.spec import BackendKind, Options, Parser
-from fallbackd.core.exchange import HttpRequest, Work
+from fallbackd.core.protocol import HttpRequest, Work
 
 ENDPOINT = Endpoint(base_url="https://openrouter.ai/api/v1", vendors=("openrouter",))
 

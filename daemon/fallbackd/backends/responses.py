@@ -5,7 +5,7 @@ from typing import Any
 from fallbackd.backends.http_answers import HttpParser, states_error
 from fallbackd.backends.http_endings import MISMATCH
 from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.exchange import Observation, Usage
+from fallbackd.core.protocol import Observation, Usage
 
 ENDS_WITH = (
     b"\nevent: response.completed",

@@ -9,8 +9,8 @@ named only here was run.
 from collections.abc import Mapping
 
 from fallbackd.backends import opencode_cli
+from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
-from fallbackd.core.rules import Rule
 
 _PRINTED = ("stdout", "stderr", "unknown")
 

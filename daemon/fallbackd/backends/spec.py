@@ -9,8 +9,8 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from fallbackd.core.classify import Rule
-from fallbackd.core.exchange import (
+from fallbackd.classify.classifier import Rule
+from fallbackd.core.protocol import (
     Call,
     Chunk,
     CredentialRef,

@@ -13,13 +13,13 @@ from typing import Any
 from msgspec import Struct, field, structs
 
 from fallbackd.backends import KINDS
+from fallbackd.classify.classifier import classify
+from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem, Say, guess, join, problem, show
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import Evidence
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Entry, Project, ReasonPolicy, Role, implicit_backend
-from fallbackd.core.rules import Rule
+from fallbackd.core.protocol import Evidence
 
 NEWER = "model-fallback.json"
 OLDER = "rate-limit-fallback.json"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from fallbackd.core.redact import excerpt
+from fallbackd.classify.redact import excerpt
 
 Source = Literal["hermes", "jkz", "opencode", "voice"]
 Tables = dict[str, Any]

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from fallbackd.backends.spec import Options
+from fallbackd.classify.rules import Rule
 from fallbackd.config import profiles
 from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.fields import (
@@ -40,7 +41,6 @@ from fallbackd.config.schema import File, Paths, ReasonTable
 from fallbackd.core.failures import NEVER_MARKS, Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Defaults, Policy, ReasonPolicy
-from fallbackd.core.rules import Rule
 
 VOICE_FILE = "voice-platform-health.json"
 _TOP = tuple(one.encode_name for one in msgspec.structs.fields(File))

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, field
 
+from fallbackd.classify.rules import Rule
 from fallbackd.config.agent_files import read_agent
 from fallbackd.config.fallback_file import NEWER, OLDER, Fallbacks, read_fallbacks
 from fallbackd.config.fields import Problem, Say, problem
 from fallbackd.config.files import read_content
 from fallbackd.core.policy import Project
-from fallbackd.core.rules import Rule
 
 USERS = ".config/opencode"
 OWN = ".opencode"

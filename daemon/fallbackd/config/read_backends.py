@@ -11,6 +11,7 @@ from msgspec import Struct
 from fallbackd.backends import ENDPOINTS
 from fallbackd.backends.http_calls import is_loopback
 from fallbackd.backends.spec import Options
+from fallbackd.classify.redact import redact, redact_command
 from fallbackd.config import profiles
 from fallbackd.config.fields import BY_VALUE, Say, guess, join, read, show, table
 from fallbackd.config.read_credentials import read_credentials
@@ -23,11 +24,10 @@ from fallbackd.config.read_http import (
     lack_of_secrecy,
 )
 from fallbackd.config.schema import BackendTable
-from fallbackd.core.exchange import CredentialRef
+from fallbackd.core.health.scopes import owner_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import HTTP_KINDS, Backend
-from fallbackd.core.redact import redact, redact_command
-from fallbackd.core.scopes import owner_of
+from fallbackd.core.protocol import CredentialRef
 
 _ID = re.compile(r"[A-Za-z0-9][\w./@:+-]{0,127}", re.ASCII)
 _SECRET_HEADERS = frozenset(

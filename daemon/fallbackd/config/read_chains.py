@@ -9,9 +9,9 @@ from fallbackd.config import profiles
 from fallbackd.config.fields import Say, convert, guess, join, read, show, table
 from fallbackd.config.schema import EntryTable, ReturnTable, RoleTable, ShortText
 from fallbackd.core.failures import Reason
-from fallbackd.core.families import AUTHOR, known_families
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import HOPPING, Backend, Entry, Policy, Role, implicit_backend
+from fallbackd.core.routing.families import AUTHOR, known_families
 
 
 class Known(Struct, kw_only=True):

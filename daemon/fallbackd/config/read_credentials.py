@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from fallbackd.config.fields import BY_VALUE, Say, convert, guess, join, show
 from fallbackd.config.schema import CredentialTable
-from fallbackd.core.exchange import CredentialRef
+from fallbackd.core.protocol import CredentialRef
 
 _SOURCES: tuple[Literal["env", "file", "command", "systemd"], ...] = (
     "env",

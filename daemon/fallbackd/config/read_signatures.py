@@ -2,11 +2,11 @@
 
 from msgspec import Struct
 
+from fallbackd.classify.rules import Rule, linear
 from fallbackd.config import profiles
 from fallbackd.config.fields import Say, guess, join, read, show
 from fallbackd.config.schema import SignatureTable
 from fallbackd.core.failures import Reason
-from fallbackd.core.rules import Rule, linear
 
 _ANYWHERE = ("stderr", "jsonl", "http", "unknown")
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fallbackd.classify.redact import redact_command
 from fallbackd.config import profiles
 from fallbackd.config.load import Loaded
 from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
-from fallbackd.core.exchange import CredentialRef
 from fallbackd.core.policy import Backend, Entry, Role
-from fallbackd.core.redact import redact_command
+from fallbackd.core.protocol import CredentialRef
 
 HIDDEN = "(set)"
 """Stands for values of variables and headers: they may be secrets."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from fallbackd.core.exchange import Usage
 from fallbackd.core.meter import add_cost
-from fallbackd.core.state import DayUse
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import DayUse
 
 DAY_S = 86_400.0
 KEPT_DAYS = 31

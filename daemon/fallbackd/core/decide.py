@@ -9,18 +9,7 @@ from typing import assert_never
 
 from msgspec import structs
 
-from fallbackd.core import (
-    decide_admit,
-    decide_attempts,
-    decide_callers,
-    decide_credentials,
-    decide_endings,
-    decide_health,
-    decide_questions,
-    decide_rescue,
-    decide_resume,
-    decide_turns,
-)
+from fallbackd.core.callers import report as decide_callers
 from fallbackd.core.draft import Draft
 from fallbackd.core.events import (
     AttemptAnswered,
@@ -57,11 +46,20 @@ from fallbackd.core.events import (
     Woke,
     WorkspaceMoved,
 )
-from fallbackd.core.health import shift_outage
+from fallbackd.core.health.machine import shift_outage
+from fallbackd.core.opencode import rescues as decide_rescue
+from fallbackd.core.opencode import turns as decide_turns
+from fallbackd.core.opencode.projects import in_project, project_of
 from fallbackd.core.policy import Policy
-from fallbackd.core.projects import in_project, project_of
 from fallbackd.core.questions import shifted
-from fallbackd.core.state import Decision, Delegation, Snapshot
+from fallbackd.core.records import Decision, Delegation, Snapshot
+from fallbackd.core.upkeep import credentials as decide_credentials
+from fallbackd.core.upkeep import marks as decide_health
+from fallbackd.core.work import admit as decide_admit
+from fallbackd.core.work import answer as decide_questions
+from fallbackd.core.work import ended as decide_endings
+from fallbackd.core.work import resume as decide_resume
+from fallbackd.core.work import running as decide_attempts
 
 
 def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> Decision:

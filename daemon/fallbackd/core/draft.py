@@ -10,17 +10,17 @@ from typing import Any
 from msgspec import structs
 
 from fallbackd.core import day_use, meter
-from fallbackd.core import health as machine
-from fallbackd.core.chain import Request, Resolved, resolve
+from fallbackd.core.decision_log import words_of_change, words_of_effect
 from fallbackd.core.effects import Effect, Export, WakeWaiting
-from fallbackd.core.exchange import Usage
 from fallbackd.core.failover import MadeMark
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import Health, view
+from fallbackd.core.health import machine
+from fallbackd.core.health.machine import Health, view
+from fallbackd.core.health.scopes import failed_scope, scopes_of
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import MODEL_UNKNOWN_WINDOW_S, Backend, Entry, Policy
-from fallbackd.core.scopes import failed_scope, scopes_of
-from fallbackd.core.state import (
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import (
     Attempt,
     Change,
     Decision,
@@ -39,7 +39,7 @@ from fallbackd.core.state import (
     Snapshot,
     Verdict,
 )
-from fallbackd.core.words import words_of_change, words_of_effect
+from fallbackd.core.routing.resolve import Request, Resolved, resolve
 
 
 class Draft:

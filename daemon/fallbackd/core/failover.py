@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from fallbackd.core.failures import Confidence, Failure, Reason
-from fallbackd.core.health import Outage
+from fallbackd.core.health.machine import Outage
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, OnOutage
 

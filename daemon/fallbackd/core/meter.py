@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from fallbackd.core.exchange import Usage
 from fallbackd.core.ids import BackendId
-from fallbackd.core.state import Meter
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import Meter
 
 HOUR_MIN = 60
 DEMAND_MIN = 2

@@ -4,9 +4,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from fallbackd.core.exchange import Usage
 from fallbackd.core.failover import Failover
 from fallbackd.core.ids import AttemptId, BackendId
+from fallbackd.core.protocol import Usage
 
 
 class Turn(Struct, frozen=True, kw_only=True):

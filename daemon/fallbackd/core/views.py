@@ -9,15 +9,15 @@ among the scopes and does not make the backend itself unhealthy.
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from fallbackd.core import health as machine
 from fallbackd.core import meter
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import Health, View, count_at, severity, view
+from fallbackd.core.health import machine
+from fallbackd.core.health.machine import Health, View, count_at, severity, view
+from fallbackd.core.health.scopes import credential_scope, find_backend, own_health, touched, worst
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend, Policy
-from fallbackd.core.scopes import credential_scope, find_backend, own_health, touched, worst
-from fallbackd.core.state import Delegation, Hop, Session, Snapshot
-from fallbackd.core.tiers import stand_ins
+from fallbackd.core.records import Delegation, Hop, Session, Snapshot
+from fallbackd.core.routing.tiers import stand_ins
 
 Shown = dict[str, Any]  # any JSON
 

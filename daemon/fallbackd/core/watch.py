@@ -9,7 +9,8 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from fallbackd.core.exchange import (
+from fallbackd.core.failures import Reason
+from fallbackd.core.protocol import (
     Conversation,
     GivenUp,
     Observation,
@@ -22,7 +23,6 @@ from fallbackd.core.exchange import (
     ToolStarted,
     Usage,
 )
-from fallbackd.core.failures import Reason
 
 EffectsWord = Literal["none", "possible", "seen"]
 _RANK: dict[EffectsWord, int] = {"none": 0, "possible": 1, "seen": 2}

@@ -7,12 +7,12 @@ import stat
 import msgspec
 
 from fallbackd.core.events import DelegateRequested
+from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
-from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Rejection, Snapshot
+from fallbackd.core.records import Rejection, Snapshot
+from fallbackd.engine.environment import World
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused
-from fallbackd.engine.world import World
 from fallbackd.lib.directories import identities, is_below
 
 CHARS_PER_TOKEN = 4.0

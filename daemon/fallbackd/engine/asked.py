@@ -6,7 +6,7 @@ from typing import Protocol
 from fallbackd.core.events import Event, QuestionAnswered
 from fallbackd.core.ids import SessionId
 from fallbackd.core.questions import Question, delegation_asking
-from fallbackd.core.state import Decision, Delegation
+from fallbackd.core.records import Decision, Delegation
 from fallbackd.engine.requests import Draining, Refused, Unknown
 from fallbackd.ports.store import Store, StoreUnwritable
 

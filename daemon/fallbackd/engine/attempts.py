@@ -16,16 +16,16 @@ from msgspec import structs
 from fallbackd.backends.spec import BackendKind, NotConfigured, Options
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
-from fallbackd.core.exchange import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.resumption import CONTINUE, not_resumed
-from fallbackd.core.scopes import find_backend
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.watch import Watch
+from fallbackd.core.work.resumption import CONTINUE, not_resumed
 from fallbackd.engine.credentials import carrying, credential_of
+from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import Host, LiveAttempt, Prepared
 from fallbackd.engine.reading import Reader
-from fallbackd.engine.world import Transports, World
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Transport, Unsent
 
@@ -134,8 +134,8 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     else:
         host.recall(delegation.delegation, running.pid)
     cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
+    live.opened(running)  # first: what breaks from here on ends it by its own runner
     reader = Reader(host, live, kind, options, prepared, cwd=cwd)
-    live.opened(running)
     await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid, anew=is_anew))
     hit("attempt.started")
     broken: Exception | None = None

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from fallbackd.core.families import UNKNOWN, family_of, family_of_model, known_families
+from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.policy import Policy
-from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import Delegation
+from fallbackd.core.records import Delegation
+from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model, known_families
 from fallbackd.engine.requests import Invalid
 from fallbackd.ports.store import Store
 

@@ -14,7 +14,11 @@ from msgspec import structs
 
 from fallbackd.backends.spec import Options
 from fallbackd.core.events import CredentialSeen
-from fallbackd.core.exchange import (
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.health.machine import Outage, view
+from fallbackd.core.health.scopes import credential_scope, find_backend
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.protocol import (
     Call,
     CommandLine,
     CredentialRef,
@@ -22,11 +26,7 @@ from fallbackd.core.exchange import (
     NotStarted,
     ServedPrompt,
 )
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.health import Outage, view
-from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.scopes import credential_scope, find_backend
-from fallbackd.engine.world import Settings, World
+from fallbackd.engine.environment import Settings, World
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.secrets import KEY_NAME_BYTES, SecretSeen
 from fallbackd.ports.store import Store

@@ -6,13 +6,13 @@ from typing import Any
 from msgspec import structs
 
 from fallbackd.backends.spec import BackendKind
-from fallbackd.core.classify import classify
-from fallbackd.core.exchange import Evidence
+from fallbackd.classify.classifier import classify
+from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import max_wait_s
-from fallbackd.core.rules import Rule
-from fallbackd.engine.world import Settings
+from fallbackd.core.protocol import Evidence
+from fallbackd.engine.environment import Settings
 
 
 def judge(

@@ -27,7 +27,7 @@ from fallbackd.core.events import (
     WorkspaceMoved,
 )
 from fallbackd.core.ids import DelegationId, SessionId, delegation_of
-from fallbackd.core.state import Keys, Snapshot
+from fallbackd.core.records import Keys, Snapshot
 
 
 def keys_of(event: Event, seen: Snapshot) -> Keys:

@@ -11,8 +11,8 @@ import anyio.to_thread
 import structlog
 
 from fallbackd.core.ids import DelegationId
+from fallbackd.engine.environment import EndLeftover
 from fallbackd.engine.runs import Runs
-from fallbackd.engine.world import EndLeftover
 from fallbackd.ports.store import Store
 
 log = structlog.get_logger("leftovers")

@@ -9,10 +9,10 @@ from msgspec import Struct
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import Event
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
-from fallbackd.core.state import Delegation
+from fallbackd.core.records import Delegation
 from fallbackd.core.watch import Watch, shift
+from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.runs import Runs
-from fallbackd.engine.world import Settings, World
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running
 

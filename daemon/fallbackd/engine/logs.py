@@ -10,11 +10,11 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from fallbackd.classify.redact import mask_keys
 from fallbackd.core.ids import AttemptId
-from fallbackd.core.redact import mask_keys
-from fallbackd.core.state import Attempt, Delegation
+from fallbackd.core.records import Attempt, Delegation
+from fallbackd.engine.environment import LogReader
 from fallbackd.engine.requests import LogPart, Unknown
-from fallbackd.engine.world import LogReader
 from fallbackd.lib.secretvalues import SecretValues
 
 MAX_CHARACTER_BYTES = 4

@@ -1,526 +1,432 @@
-"""What callers can ask of the engine. Each call becomes an event; none decides anything."""
+"""
+The loop: takes an event, lets the store run `decide`, then performs the effects.
 
-from collections.abc import Sequence
-from typing import Any, Literal
+It holds what cannot be stored (prompts, waiters, live attempts) and decides nothing. Whatever
+an effect starts comes back as one event.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
+import structlog
+from anyio.abc import TaskGroup
 from msgspec import structs
 
-from fallbackd.core.callers import ReportAnswer, Resolution
-from fallbackd.core.events import (
-    CancelRequested,
-    ConfigReloaded,
-    DelegateRequested,
-    HealthCleared,
-    HealthMarked,
-    HealthPaused,
-    HealthResumed,
-    Reported,
-    ResolveRequested,
-    SessionCompacted,
-    SessionEnded,
+from fallbackd.core.decide import decide
+from fallbackd.core.effects import (
+    Answer,
+    AskPerson,
+    Effect,
+    Export,
+    GoOn,
+    OpenWindow,
+    StartAttempt,
+    StopAttempt,
+    WakeAt,
+    WakeWaiting,
 )
-from fallbackd.core.exchange import Evidence, Usage
-from fallbackd.core.failover import Failover
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId, SessionId
-from fallbackd.core.policy import Entry
-from fallbackd.core.questions import Question
-from fallbackd.core.scopes import find_backend
-from fallbackd.core.state import (
-    Decision,
-    Delegation,
-    Keys,
-    Note,
-    PutDelegation,
-    PutStory,
-    Session,
-    Snapshot,
-)
-from fallbackd.core.watch import worse
-from fallbackd.engine import asked, authors, corrections
-from fallbackd.engine.admission import admit, digest
-from fallbackd.engine.judging import judge
-from fallbackd.engine.logs import find_attempt, no_log, read_part
-from fallbackd.engine.performer import Held, Performer
-from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
-from fallbackd.engine.runs import KeptAnswer
-from fallbackd.engine.world import Settings
+from fallbackd.core.events import ClockStepped, Event, Resumed, Woke
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import AttemptId, DelegationId
+from fallbackd.core.records import Decision, Delegation, Journaled, Keys, Snapshot
+from fallbackd.core.work.fairness import free_places, turns
+from fallbackd.engine.attempts import run_attempt
+from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.keys import keys_of
+from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
+from fallbackd.engine.live import LiveAttempt, Prepared, Progress
+from fallbackd.engine.probing import Ladder
+from fallbackd.engine.readiness import Readiness
+from fallbackd.engine.runs import Runs
+from fallbackd.engine.timers import Wakes
+from fallbackd.engine.workspaces import Workspaces, why_not_there
+from fallbackd.lib.directories import identities
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import StoreUnwritable
+from fallbackd.ports.clock import Clock
+from fallbackd.ports.store import Store, StoreUnwritable
 
-WITH_DAEMON = "stopped with the daemon"
+log = structlog.get_logger("engine")
+
+_UNLOGGED = frozenset(
+    {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
+)
+
+Listener = Callable[[Journaled | Progress], None]
 
 
-class Engine(Performer):
-    # --- work ------------------------------------------------------------------------------
+def _hears(delegation: Delegation) -> bool:
+    """
+    Whether a change elsewhere may put it further: of the questions only one about an outage can be
+    closed by a change, and work that waits for a place is woken when there is one.
+    """
+    is_blocked = delegation.blocked_by is not None
+    question = delegation.question
+    asks = question is not None and question.kind == "outage"
+    return delegation.state == "waiting" or is_blocked or delegation.cancelling or asks
 
-    async def delegate(self, work: NewWork) -> Delegation:
+
+class Held:
+    """What the engine holds for a delegation that is not ended."""
+
+    def __init__(
+        self, prompt: str | None, env: Mapping[str, str], *, missing: tuple[str, ...] = ()
+    ) -> None:
         """
-        Take work on. Returns at once, with the delegation as it was accepted.
-
-        Raises:
-            Refused, NotPermitted, Invalid, Draining: No delegation exists.
+        Args:
+            prompt: None: the file that held it cannot be read any more.
+            missing: Variables of the caller whose values have gone with an earlier daemon.
         """
-        if work.request_id is not None:
-            known = await self._same_request(work, work.request_id)
-            if known is not None:
-                return known
-        if self._draining:
-            raise Draining("the daemon is draining and takes no new work; ask again when it is up")
-        self.require_room()
-        await self.readiness.look_at_candidates(
-            backend=work.backend, role=work.role, chain=work.chain
-        )
-        event = admit(
-            work,
-            self.settings.policy,
-            self.world,
-            self.store.peek(),
-            differs_from=await authors.families(
-                self.store, self.settings.policy, work.differs_from
-            ),
-        )
+        self.prompt = prompt
+        self.env = dict(env)
+        self.missing = missing
+        self.settled = anyio.Event()
+        self.finished = anyio.Event()
+
+
+class Performer:
+    def __init__(self, store: Store, clock: Clock, settings: Settings, world: World) -> None:
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.world = world
+        self.runs = Runs(world.runs_root)
+        self.readiness = Readiness(self)
+        self.ladder = Ladder(self)
+        self.workspaces = Workspaces()
+        self.attaching = anyio.Lock()
+        self.started_at = clock.now()
+        self.last_tick_at: float | None = None
+        self.on_export: Callable[[], None] = lambda: None
+        self.clock_facts: Callable[[], tuple[tuple[str, str], ...]] = lambda: ()
+        """Kept with the records when they move with a clock that was set: they move once."""
+        self._held: dict[DelegationId, Held] = {}
+        self._live: dict[AttemptId, LiveAttempt] = {}
+        self._listeners: dict[int, Listener] = {}
+        self._next_listener = 0
+        self._draining = False
+        self._obstacles: dict[str, str] = {}
+        """Why no new work is taken now, by kind."""
+        self._wakes = Wakes(clock, self._woken)
+        self._tasks: TaskGroup | None = None
+        self._freed = anyio.Event()
+        self._strays_ended = anyio.Event()
+        self._shifted_s = 0.0
+        """By how much the clock was set since the start, in sum."""
+
+    # --- life ------------------------------------------------------------------------------
+
+    async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until cancelled. `ready` is called once work can be taken."""
+        before = await anyio.to_thread.run_sync(list_directories, self.runs.root)
         try:
-            self.runs.create(event.delegation, work.prompt)
-        except OSError as error:
-            raise Draining(
-                f"no new work: {self.runs.root} cannot be written "
-                f"({error.strerror or error}); make room or correct the permissions",
-                kind="store_unwritable",
-            ) from error
-        held = Held(work.prompt, work.env)
-        self._held[event.delegation] = held
-        accepted: Delegation | None = None
-        try:
-            decision = await self._admitted(event)
-            accepted = _accepted(decision, event.delegation)
-            if not accepted.is_ended:
-                self.workspaces.hold(accepted)
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._end_strays, before, tuple(self.store.peek().active))
+                await self._resume()
+                tasks.start_soon(self._wakes.run)
+                await self.readiness.look(self.settings.policy.backends)
+                ready()
+                await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
+                await anyio.sleep_forever()
         finally:
-            if accepted is None or accepted.delegation != event.delegation:
-                self._held.pop(event.delegation, None)
-                self.runs.remove(event.delegation)
-                self._tell_freed()
-        return accepted
+            self.workspaces.release_all()
 
-    def require_room(self) -> None:
-        for kind, why in self._obstacles.items():
-            raise Draining(f"no new work: {why}", kind=kind)
-        if (few := self.world.shortage()) is not None:
-            raise Draining(
-                f"no new work: {few}; wait for running work to end, or close connections",
-                kind="shortage",
+    async def _end_strays(self, before: Names, active: Names) -> None:
+        left = await end_strays(self.runs, before, active, self.world.end_leftover)
+        if left:
+            self.hold_work(
+                "stray",
+                "attempts that no record knows of could not be stopped: "
+                + ", ".join(left)
+                + "; end their processes, then start the daemon again",
             )
+        self._strays_ended.set()
 
-    async def _same_request(self, work: NewWork, request_id: str) -> Delegation | None:
-        """
-        What a repeated request began. Looked up by what was asked and before anything else: the
-        directory may be gone by now, and a daemon that drains still knows it.
-        """
-        decision, _ = await self.store.transact(
-            Keys(request_id=request_id),
-            lambda seen: Decision(answer=seen.same_request),
-            must_keep=False,
+    async def _resume(self) -> None:
+        """Go on with what an earlier run has left unfinished."""
+        left = list(self.store.peek().active.values())
+        for one in left:
+            prompt = await anyio.to_thread.run_sync(self.runs.read_prompt, one.delegation)
+            self._held[one.delegation] = Held(prompt, {}, missing=one.env_names)
+        for one in left:
+            log.info("delegation.resumed", delegation=one.delegation, session=one.session)
+            hit("delegation.resumed")
+            await self.handle(
+                Resumed(
+                    delegation=one.delegation,
+                    boot=self.world.boot_id,
+                    cwd_ids=identities(one.cwd) if one.cwd else (),
+                    luck=self.world.luck(),
+                )
+            )
+            if (found := self.store.peek().active.get(one.delegation)) is not None:
+                self.workspaces.hold(found)
+        await self.fill_places()
+
+    def drain(self) -> None:
+        """No new work from now on; what runs goes on."""
+        self._draining = True
+        self._tell_freed()
+
+    def hold_work(self, kind: str, why: str | None) -> None:
+        """Take no new work for this reason, until it is None; what runs goes on."""
+        if why is None:
+            self._obstacles.pop(kind, None)
+        else:
+            self._obstacles[kind] = why
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
+
+    # --- the loop --------------------------------------------------------------------------
+
+    def _decide(self, seen: Snapshot, event: Event, *, now: float) -> Decision:
+        if self._draining:
+            seen = structs.replace(seen, draining=True)
+        return decide(seen, event, self.settings.policy, now=now)
+
+    async def _transact(self, keys: Keys, event: Event, *, must_keep: bool = False) -> Decision:
+        # Fixed here: decisions are made in the order of their instants, also around a set clock.
+        now = self.clock.now()
+        decision, notes = await self.store.transact(
+            keys, lambda seen: self._decide(seen, event, now=now), must_keep=must_keep
         )
-        known = decision.answer
-        # Other parameters are refused where every request is.
-        is_same = isinstance(known, Delegation) and known.digest == digest(work)
-        return known if is_same else None
-
-    async def _admitted(self, event: DelegateRequested) -> Decision:
-        await self.follow_workspaces()
-        try:
-            decision = await self.handle(event, must_keep=True)
-        except StoreUnwritable as error:
-            raise Draining(f"no new work: {error}", kind="store_unwritable") from error
-        if decision.rejection is not None:
-            raise Refused(decision.rejection)
+        hit("journal.kept")
+        self._publish(notes)
         return decision
 
-    async def finish_work(self, *, limit_s: float, stop_rest: bool = True) -> None:
-        """Wait for the running work, then stop what is left, proven; or leave it as it is."""
-        with anyio.move_on_after(limit_s):
-            while self._working():
-                await self._freed.wait()
-        if stop_rest:
-            async with anyio.create_task_group() as tasks:
-                for delegation in self._working():
-                    tasks.start_soon(self.cancel, delegation, WITH_DAEMON)
-        await anyio.to_thread.run_sync(self.runs.write_held)
+    async def handle(self, event: Event, *, must_keep: bool = False) -> Decision:
+        """
+        Decide on one event, make the changes durable, then act.
 
-    def _working(self) -> list[DelegationId]:
-        """Unfinished work that no question holds: an open question outlives the daemon."""
-        active = self.store.peek().active
-        return [name for name, one in active.items() if one.question is None]
+        Raises:
+            StoreUnwritable: Only with `must_keep`: nothing was kept and nothing done.
+        """
+        # A caller that goes away must not part what is kept from what is done.
+        with anyio.CancelScope(shield=True):
+            await self._follow_clock()
+            shifted_s = self._shifted_s
+            keys = keys_of(event, self.store.peek())
+            try:
+                decision = await self._transact(keys, event, must_keep=must_keep)
+            except StoreUnwritable as error:
+                if must_keep:
+                    raise
+                # What it is about has ended, and cannot be read back from the disk: no news.
+                log.error("event.lost", event_type=type(event).__name__, problem=str(error))
+                return Decision()
+            hit("event.kept")
+            for effect in decision.effects:
+                if isinstance(effect, WakeAt):
+                    at = effect.at + self._shifted_s - shifted_s  # the clock was set meanwhile
+                    effect = structs.replace(effect, at=at)
+                self._perform(effect)
+            hit("event.done")
+        return decision
 
-    async def wait(
-        self,
-        delegation: DelegationId,
-        *,
-        until: Literal["settled", "finished"],
-        timeout_s: float | None,
-    ) -> tuple[Delegation, bool]:
-        """The delegation, and False when the time was over first."""
+    async def look_at_clock(self) -> None:
+        """After the machine was suspended, or the clock was set: do now what is due now."""
+        with anyio.CancelScope(shield=True):
+            await self._follow_clock()
+        self._wakes.look()
+
+    def _follow_sleep(self) -> None:
+        """An agent that was suspended with the machine was not silent meanwhile."""
+        by_s = self.clock.slept()
+        if by_s > 0.0:
+            log.info("machine.slept", for_s=round(by_s, 1))
+            for live in self._live.values():
+                live.shift(by_s)
+
+    async def _follow_clock(self) -> None:
+        self._follow_sleep()
+        by_s = self.clock.step()
+        if by_s == 0.0:
+            return
+        log.warning("clock.stepped", by_s=round(by_s, 1))
+        # Before anybody else runs: what comes from now on is seen by the new clock.
+        self._shifted_s += by_s
+        self._wakes.shift(by_s)
+        self.started_at += by_s
+        for live in self._live.values():
+            live.shift(by_s)
+        await self._transact(Keys(), ClockStepped(by_s=by_s, facts=self.clock_facts()))
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case StartAttempt():
+                hit("effect.start_attempt")
+                assert self._tasks is not None
+                live = LiveAttempt(effect, started_at=self._started_at(effect))
+                self._live[effect.attempt] = live
+                self._tasks.start_soon(self._attempt, live, name=effect.attempt)
+            case StopAttempt():
+                hit("effect.stop_attempt")
+                if (found := self._live.get(effect.attempt)) is not None:
+                    found.stop(effect.grace_s)
+            case Answer():
+                hit("effect.answer")
+                self._answer(effect.delegation)
+            case AskPerson():
+                self._let_go(effect.delegation)
+            case GoOn():
+                if (asked := self._held.get(effect.delegation)) is not None:
+                    asked.finished = anyio.Event()
+            case WakeAt():
+                hit("effect.wake_at")
+                if effect.delegation in self._held:
+                    self._wakes.set(effect)
+            case WakeWaiting():
+                hit("effect.wake_waiting")
+                if self._tasks is not None:  # before the start nobody waits
+                    self._tasks.start_soon(self._wake_waiting)
+            case OpenWindow():
+                self.world.open_window(effect.delegation, effect.most)
+            case Export():
+                hit("effect.export")
+                self.on_export()
+            case _:
+                assert_never(effect)
+
+    def _started_at(self, order: StartAttempt) -> float:
+        if order.taken_up and (found := self.store.peek().active.get(order.delegation)) is not None:
+            attempt = found.attempt(order.attempt)
+            if attempt is not None:
+                return attempt.started_at
+        return self.clock.now()
+
+    async def _attempt(self, live: LiveAttempt) -> None:
+        delegation = self.store.peek().active.get(live.order.delegation)
+        held = self._held.get(live.order.delegation)
+        try:
+            if delegation is not None and held is not None:
+                backend = find_backend(self.settings.policy, live.order.backend)
+                allowed = () if backend is None else backend.allow_env
+                prepared = Prepared(
+                    prompt=held.prompt,
+                    env={k: v for k, v in held.env.items() if k in allowed},
+                    missing=tuple(name for name in held.missing if name in allowed),
+                    delegation=delegation,
+                )
+                if not live.order.taken_up:
+                    await self._strays_ended.wait()
+                await run_attempt(self, live, prepared)
+        finally:
+            self._live.pop(live.order.attempt, None)
+
+    def is_following(self) -> bool:
+        return any(live.running is not None for live in self._live.values())
+
+    async def follow_workspaces(self) -> None:
+        """Directories of unfinished work may have been renamed: see where they are now."""
+        for event in self.workspaces.moved():
+            await self.handle(event)
+
+    def why_not_there(self, delegation: Delegation) -> str | None:
+        """Why nothing may be started in its directory; None: it may."""
+        return why_not_there(delegation, self.store.peek(), self.settings.policy)
+
+    def recall(self, delegation: DelegationId, pid: int | None) -> None:
+        """What the caller gave to an attempt that is taken up, the attempt still has."""
         held = self._held.get(delegation)
-        is_over = True
+        if held is None or pid is None or not held.missing:
+            return
+        held.env.update(self.world.variables_of(pid, held.missing))
+        held.missing = tuple(name for name in held.missing if name not in held.env)
+
+    async def _woken(self, wake: WakeAt) -> None:
+        self._follow_sleep()
+        live = None if wake.attempt is None else self._live.get(wake.attempt)
+        watch = None if live is None else live.watch
+        if wake.delegation in self._held:
+            await self.handle(
+                Woke(
+                    delegation=wake.delegation,
+                    attempt=wake.attempt,
+                    watch=watch,
+                    luck=self.world.luck(),
+                )
+            )
+
+    async def _wake_waiting(self) -> None:
+        for name in list(self.store.peek().active):
+            delegation = self.store.peek().active.get(name)
+            is_idle = delegation is not None and delegation.running is None
+            if delegation is not None and is_idle and _hears(delegation):
+                await self.handle(Woke(delegation=name, luck=self.world.luck()))
+        await self.fill_places()
+
+    async def fill_places(self) -> None:
+        """Wake those that wait for a place, each in its turn, while there are free ones."""
+        woken: set[DelegationId] = set()
+        while True:
+            active = self.store.peek().active
+            free = free_places(active, self.settings.policy.defaults.max_running)
+            due = [one for one in turns(active) if one not in woken]
+            is_nested = bool(due) and active[due[0]].parent is not None
+            if not due or (free <= 0 and not is_nested):
+                return
+            woken.add(due[0])
+            await self.handle(Woke(delegation=due[0], luck=self.world.luck()))
+
+    def _let_go(self, delegation: DelegationId) -> None:
+        """Whoever waits for the end gets the question instead."""
+        held = self._held.get(delegation)
         if held is not None:
-            event = held.settled if until == "settled" else held.finished
-            with anyio.move_on_after(timeout_s):
-                await event.wait()
-            is_over = event.is_set()
-        return await self.delegation(delegation), is_over
+            held.settled.set()
+            held.finished.set()
+        self._tell_freed()
 
-    async def cancel(self, delegation: DelegationId, why: str | None = None) -> Delegation:
-        """
-        Returns when the work is proven stopped.
+    def _answer(self, delegation: DelegationId) -> None:
+        held = self._held.pop(delegation, None)
+        self._wakes.forget(delegation)
+        self.workspaces.release(delegation)
+        if held is not None:
+            held.settled.set()
+            held.finished.set()
+        self._tell_freed()
 
-        Args:
-            why: What its end says; None: its caller wants it.
-        """
-        found = await self.delegation(delegation)
-        if found.is_ended:
-            return found
-        await self.handle(CancelRequested(delegation=delegation, why=why))
-        ended, _ = await self.wait(delegation, until="finished", timeout_s=None)
-        return ended
+    def _tell_freed(self) -> None:
+        """Whoever waits for a place, or for the end of all work, looks again."""
+        self._freed.set()
+        self._freed = anyio.Event()
 
-    async def delegation(self, delegation: str) -> Delegation:
-        found = await self.store.delegation(DelegationId(delegation))
-        if found is None:
-            raise Unknown(f"no delegation {delegation!r}; see `fallbackd-client status`")
-        running = found.running
-        live = None if running is None else self._live.get(running.attempt)
-        if running is None or live is None:
-            return found
-        watch = live.watch
-        seen = structs.replace(running, effects=worse(running.effects, watch.effects))
-        return structs.replace(
-            found,
-            attempts=tuple(seen if one is running else one for one in found.attempts),
-            phase=watch.phase,
-            last_activity_at=watch.last_output_at or found.last_activity_at,
-            usage=found.usage if watch.usage == Usage() else watch.usage,
-        )
+    # --- telling ---------------------------------------------------------------------------
 
-    async def delegations(
-        self, *, session: str | None = None, state: str | None = None, limit: int = 100
-    ) -> Sequence[Delegation]:
-        name = None if session is None else SessionId(session)
-        return await self.store.delegations(session=name, state=state, limit=limit)
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Hear of every commit, at once and in order. Returns how to stop hearing."""
+        number = self._next_listener
+        self._next_listener += 1
+        self._listeners[number] = listener
+        return lambda: self._listeners.pop(number, None) and None
 
-    async def text(self, delegation: Delegation) -> str | None:
-        found = await self.kept_answer(delegation)
-        return None if found is None else found.text
-
-    async def kept_answer(self, delegation: Delegation) -> KeptAnswer | None:
-        """The answer of a delegation; None: there is none, or none any more."""
-        if delegation.state != "succeeded":
-            return None
-        return await anyio.to_thread.run_sync(
-            self.runs.read_answer, delegation.delegation, limiter=self.runs.readers
-        )
-
-    async def log(
-        self, delegation: str, *, attempt: str | int | None, offset: int, max_bytes: int
-    ) -> LogPart:
-        found = await self.delegation(delegation)
-        if attempt is None and not found.attempts:
-            return no_log(found, offset=offset)
-        wanted = found.attempts[-1] if attempt is None else find_attempt(found, attempt)
-        directory = self.runs.attempt_path(wanted.attempt)
-        return await read_part(
-            self.world.read_log,
-            wanted,
-            directory,
-            offset=offset,
-            max_bytes=max_bytes,
-            values=self.world.secret_values,
-            limiter=self.runs.readers,
-        )
-
-    async def story(self, delegation: str) -> Sequence[PutStory]:
-        found = await self.delegation(delegation)
-        return await self.store.story(found.delegation)
-
-    # --- questions -------------------------------------------------------------------------
-
-    async def answer(
-        self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
-    ) -> Question:
-        """See `asked.answer`."""
-        note = self._redacted(note)
-        await self.follow_workspaces()
-        return await asked.answer(self, question, choice=choice, note=note, uid=uid, pid=pid)
-
-    async def questions(
-        self, *, session: str | None = None, only_open: bool = True, limit: int = 100
-    ) -> Sequence[Question]:
-        """Newest first."""
-        return await asked.questions(self.store, session=session, only_open=only_open, limit=limit)
-
-    # --- callers that talk to providers themselves -------------------------------------------
-
-    async def resolve(
-        self,
-        *,
-        session: str | None = None,
-        role: str | None = None,
-        backend: str | None = None,
-        chain: tuple[Entry, ...] | None = None,
-        model: str | None = None,
-        prompt_tokens: int | None = None,
-        allow_metered: bool = False,
-        differs_from: tuple[str, ...] = (),
-        lease: bool = False,
-        owner: str | None = None,
-    ) -> Resolution:
-        await self.readiness.look_at_candidates(backend=backend, role=role, chain=chain)
-        event = ResolveRequested(
-            session=None if session is None else SessionId(session),
-            role=role,
-            backend=None if backend is None else BackendId(backend),
-            chain=chain,
-            model=model,
-            prompt_tokens=prompt_tokens,
-            allow_metered=allow_metered,
-            differs_from=await authors.families(self.store, self.settings.policy, differs_from),
-            lease=self._minted_lease() if lease else None,
-            owner=owner,
-            luck=self.world.luck(),
-        )
-        decision = await self.handle(event)
-        if decision.rejection is not None:
-            raise Refused(decision.rejection)
-        assert isinstance(decision.answer, Resolution)
-        return decision.answer
-
-    def _minted_lease(self) -> AttemptId:
-        return AttemptId(f"{LEASE_PREFIX}{self.world.mint()}")
-
-    async def report(
-        self,
-        *,
-        outcome: Literal["success", "failure", "released"],
-        backend: str,
-        session: str | None = None,
-        model: str | None = None,
-        credential: str | None = None,
-        attempt: str | None = None,
-        lease: str | None = None,
-        started_at: float | None = None,
-        evidence: Evidence | None = None,
-        usage: Usage | None = None,
-        failover: Failover | None = None,
-        next_lease: bool = False,
-        owner: str | None = None,
-        role: str | None = None,
-        chain: tuple[Entry, ...] | None = None,
-        prompt_tokens: int | None = None,
-        allow_metered: bool = False,
-        differs_from: tuple[str, ...] = (),
-    ) -> ReportAnswer:
-        name = BackendId(backend)
-        failure = None
-        if outcome == "failure":
-            failure = self._reported_failure(evidence, name)
-        decision = await self.handle(
-            Reported(
-                outcome=outcome,
-                backend=name,
-                session=None if session is None else SessionId(session),
-                model=model,
-                credential=credential,
-                attempt=None if attempt is None else AttemptId(attempt),
-                lease=None if lease is None else AttemptId(lease),
-                started_at=started_at,
-                failure=failure,
-                has_route=failure is None
-                or failure.reason is not Reason.NETWORK
-                or self.world.has_route(),
-                usage=usage or Usage(),
-                failover=failover,
-                next_lease=self._minted_lease() if next_lease else None,
-                owner=owner,
-                role=role,
-                chain=chain,
-                prompt_tokens=prompt_tokens,
-                allow_metered=allow_metered,
-                differs_from=await authors.families(self.store, self.settings.policy, differs_from),
-                luck=self.world.luck(),
+    def _publish(self, notes: Sequence[Journaled]) -> None:
+        for one in notes:
+            note = one.note
+            log.info(
+                note.kind,
+                seq=one.seq,
+                delegation=note.delegation,
+                session=note.session,
+                backend=note.backend,
+                **{k: v for k, v in note.fields.items() if k not in _UNLOGGED},
             )
-        )
-        if decision.rejection is not None:
-            raise Refused(decision.rejection)
-        assert isinstance(decision.answer, ReportAnswer)
-        return decision.answer
+            self._tell(one)
 
-    def _reported_failure(self, evidence: Evidence | None, backend: BackendId) -> Failure | None:
-        if evidence is not None:
-            found = self.classify(evidence, backend=backend)
-            if found is not None:
-                return found
-        return make_failure(
-            Reason.UNKNOWN,
-            now=self.clock.now(),
-            confidence="text",
-            signature="fallbackd/reported",
-            evidence="reported by a caller without evidence that tells more",
-        )
+    def _tell(self, told: Journaled | Progress) -> None:
+        for number, listener in list(self._listeners.items()):
+            try:
+                listener(told)
+            except Exception:  # what is decided is also done when a subscriber has a bug
+                log.exception("listener.broke")
+                self._listeners.pop(number, None)
 
-    def classify(
-        self,
-        evidence: Evidence,
-        *,
-        backend: str | None = None,
-        kind: str | None = None,
-        now_at: float | None = None,
-        timezone: str | None = None,
-    ) -> Failure | None:
-        """Changes nothing."""
-        name = None if backend is None else BackendId(backend)
-        if kind is None and name is not None:
-            found = find_backend(self.settings.policy, name)
-            kind = None if found is None else found.kind
-        now = self.clock.now() if now_at is None else now_at
-        return judge(
-            evidence,
-            self.settings,
-            None if kind is None else self.world.kinds.get(kind),
-            name,
-            now=now,
-            timezone=timezone,
-            kind_name=kind,
-            signatures=self.world.signatures.get(kind or ""),
-            conceal=self.world.conceal,
-        )
-
-    def signatures(self, kind: str | None) -> tuple[corrections.Known, ...]:
-        """In the order in which they are tried; None: of every kind."""
-        return corrections.known(self.settings, self.world.signatures, kind)
-
-    def signature_kinds(self) -> tuple[str, ...]:
-        return tuple(sorted(self.world.signatures))
-
-    async def mark_wrong(
-        self, delegation: str, *, attempt: str | int | None, reason: str | None, note: str | None
-    ) -> tuple[str, corrections.Sample]:
-        """See `corrections.note_wrong`."""
-        return await corrections.note_wrong(
-            self, delegation, attempt=attempt, reason=reason, note=note
-        )
-
-    # --- health, sessions, configuration -----------------------------------------------------
-
-    def snapshot(self) -> Snapshot:
-        return self.store.peek()
-
-    async def mark(
-        self, target: str, *, reason: str | None, ttl_s: float | None, note: str | None
-    ) -> None:
-        event = HealthMarked(
-            target=target, reason=self._redacted(reason), ttl_s=ttl_s, note=self._redacted(note)
-        )
-        self._require_known(await self.handle(event), target)
-
-    async def import_mark(self, target: str, *, reason: str, since_at: float, ttl_s: float) -> None:
-        """A mark of another program's file, with its own age."""
-        await self.handle(
-            HealthMarked(
-                target=target,
-                reason=self._redacted(reason),
-                ttl_s=ttl_s,
-                since_at=since_at,
-                source="import",
-            )
-        )
-
-    async def clear(self, target: str | None) -> list[str]:
-        decision = await self.handle(HealthCleared(target=target))
-        if decision.answer is None:
-            raise Unknown(_no_target(target, self.settings))
-        await self.readiness.look(self.settings.policy.backends)  # what costs nothing to see
-        return list(decision.answer)
-
-    async def pause(self, target: str, *, note: str | None) -> None:
-        event = HealthPaused(target=target, note=self._redacted(note))
-        self._require_known(await self.handle(event), target)
-
-    async def resume(self, target: str) -> None:
-        self._require_known(await self.handle(HealthResumed(target=target)), target)
-
-    def _redacted(self, words: str | None) -> str | None:
-        return None if words is None else self.world.redact(words)
-
-    def _require_known(self, decision: Decision, target: str) -> None:
-        if decision.answer is False:
-            raise Unknown(_no_target(target, self.settings))
-
-    async def session(self, session: str) -> Session:
-        found = await self.store.session(SessionId(session))
-        if found is None:
-            raise Unknown(f"no session {session!r}; see `fallbackd-client sessions`")
-        return found
-
-    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
-        return await self.store.sessions(limit=limit)
-
-    async def end_session(self, session: str) -> None:
-        await self.session(session)
-        await self.handle(SessionEnded(session=SessionId(session)))
-
-    async def compact_session(self, session: str) -> None:
-        await self.session(session)
-        await self.handle(SessionCompacted(session=SessionId(session)))
-
-    async def set_settings(self, settings: Settings) -> None:
-        """Take a new configuration over without touching what runs."""
-        old = self.settings
-        # What was seen of opencode servers and projects is not in the file.
-        seen = old.policy
-        policy = structs.replace(
-            settings.policy,
-            served=seen.served,
-            contexts=seen.contexts,
-            projects=seen.projects,
-            windows=seen.windows,
-        )
-        self.settings = settings = structs.replace(settings, policy=policy)
-        changed = tuple(
-            name
-            for name in {**old.policy.backends, **settings.policy.backends}
-            if old.policy.backends.get(name) != settings.policy.backends.get(name)
-            or old.options.get(name) != settings.options.get(name)
-        )
-        hit("config.before")
-        await self.handle(ConfigReloaded(changed=changed))
-        hit("config.taken")
-        await self.readiness.look(settings.policy.backends)
-        await self._wake_waiting()
-
-    async def note_config(self, *, accepted: bool, fields: dict[str, Any]) -> None:
-        """Journal that a configuration was taken over, or why it was not."""
-        await self.note("config.reloaded" if accepted else "config.rejected", fields)
-
-    async def note(self, kind: str, fields: dict[str, Any]) -> None:
-        """Journal something that happened to the daemon itself, and tell subscribers."""
-        note = Note(kind=kind, at=self.clock.now(), fields=fields)
-        _, notes = await self.store.transact(
-            Keys(), lambda _: Decision(changes=(note,)), must_keep=False
-        )
-        self._publish(notes)
-
-
-def _no_target(target: str | None, settings: Settings) -> str:
-    known = ", ".join(settings.policy.backends)
-    return f"no backend or scope {target!r}; known are {known}"
-
-
-def _accepted(decision: Decision, delegation: DelegationId) -> Delegation:
-    if isinstance(decision.answer, Delegation):
-        return decision.answer
-    for change in decision.changes:
-        if isinstance(change, PutDelegation) and change.delegation.delegation == delegation:
-            return change.delegation
-    raise Invalid("the request was neither taken nor refused")
+    def progress(self, progress: Progress) -> None:
+        held = self._held.get(DelegationId(progress.delegation))
+        if held is not None:
+            held.settled.set()
+        self._tell(progress)

@@ -18,7 +18,7 @@ from fallbackd.engine.runs import Kept
 from fallbackd.lib.failpoints import hit
 
 if TYPE_CHECKING:
-    from fallbackd.engine.performer import Performer
+    from fallbackd.engine.loop import Performer
 
 log = structlog.get_logger("pruning")
 

@@ -13,7 +13,8 @@ from fallbackd.core.events import (
     ConversationSeen,
     Woke,
 )
-from fallbackd.core.exchange import (
+from fallbackd.core.failures import Failure
+from fallbackd.core.protocol import (
     DAEMON_LOST,
     FOREIGN_LISTENER,
     Chunk,
@@ -31,7 +32,6 @@ from fallbackd.core.exchange import (
     ToolEnded,
     ToolStarted,
 )
-from fallbackd.core.failures import Failure
 from fallbackd.core.watch import EffectsWord, see
 from fallbackd.engine.credentials import SECRET_ERRORS, without_secret
 from fallbackd.engine.judging import (

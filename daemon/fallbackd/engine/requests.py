@@ -5,7 +5,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from fallbackd.core.policy import Entry
-from fallbackd.core.state import Rejection
+from fallbackd.core.records import Rejection
 
 
 class Refused(Exception):

@@ -9,7 +9,7 @@ import structlog
 from fallbackd.core.events import Ticked
 from fallbackd.core.ids import SessionId
 from fallbackd.engine import pruning
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 from fallbackd.lib.failpoints import hit
 
 log = structlog.get_logger("ticker")

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from fallbackd.core.events import WorkspaceMoved
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.policy import Policy
-from fallbackd.core.state import Delegation, Snapshot
-from fallbackd.core.workspaces import writer_at
+from fallbackd.core.records import Delegation, Snapshot
+from fallbackd.core.work.workspaces import writer_at
 from fallbackd.lib.directories import identities, identity
 
 _PLENTY = 1024

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from fallbackd.core.exchange import Exit, HttpRequest
+from fallbackd.core.protocol import Exit, HttpRequest
 
 
 class Fetched(Struct, frozen=True, kw_only=True):

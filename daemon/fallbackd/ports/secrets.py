@@ -4,7 +4,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from fallbackd.core.exchange import CredentialRef
+from fallbackd.core.protocol import CredentialRef
 
 KEY_NAME_BYTES = 8
 """A digest begins with as many bytes that name its key."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Decision,
     Delegation,
     Journaled,

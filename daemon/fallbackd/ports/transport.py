@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from fallbackd.core.exchange import Call, Chunk, Exit
+from fallbackd.core.protocol import Call, Chunk, Exit
 
 
 class Running(Protocol):

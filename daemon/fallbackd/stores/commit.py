@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from fallbackd.core.state import Decision, Journaled, Keys, Snapshot
+from fallbackd.core.records import Decision, Journaled, Keys, Snapshot
 from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Draft
 from fallbackd.stores.writes import Writes, writes_of

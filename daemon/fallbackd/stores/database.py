@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fallbackd.core.health import Health
+from fallbackd.core.health.machine import Health
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.state import Delegation, Meter, Session
+from fallbackd.core.records import Delegation, Meter, Session
 from fallbackd.lib.failpoints import hit
 from fallbackd.stores.codec import RecordT, Undecodable, decode
 from fallbackd.stores.opening import (

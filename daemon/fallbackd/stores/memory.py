@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from anyio.lowlevel import checkpoint
 
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Decision,
     Delegation,
     Journaled,

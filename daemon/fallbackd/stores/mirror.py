@@ -14,9 +14,9 @@ from heapq import nlargest
 from itertools import islice
 from typing import assert_never
 
-from fallbackd.core.health import Health
+from fallbackd.core.health.machine import Health
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Change,
     Delegation,
     DropSession,

@@ -20,9 +20,9 @@ import anyio
 from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from fallbackd.core.health import from_disk
+from fallbackd.core.health.machine import from_disk
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Decision,
     Delegation,
     Journaled,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import assert_never
 
-from fallbackd.core.state import (
+from fallbackd.core.records import (
     Change,
     DropSession,
     Note,

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from fallbackd.core.exchange import Chunk, StreamName
+from fallbackd.core.protocol import Chunk, StreamName
 from fallbackd.lib import privatefile
 
 MAX_LOG_BYTES = 64 * 1024 * 1024

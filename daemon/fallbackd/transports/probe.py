@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import anyio
 import anyio.to_thread
 
-from fallbackd.core.exchange import HttpRequest, NoAnswer
+from fallbackd.core.protocol import HttpRequest, NoAnswer
 from fallbackd.ports.probe import Fetched
 from fallbackd.ports.transport import Transport
-from fallbackd.transports.environment import child_environment
+from fallbackd.transports.process.environment import child_environment
 
 LIMIT_S = 8.0
 MAX_BODY_BYTES = 1024 * 1024

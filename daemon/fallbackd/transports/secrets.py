@@ -19,10 +19,10 @@ import anyio.to_thread
 import msgspec
 from msgspec import Struct
 
-from fallbackd.core.exchange import CredentialRef, NotStarted
+from fallbackd.core.protocol import CredentialRef, NotStarted
 from fallbackd.ports.secrets import KEY_NAME_BYTES, SecretProblem, SecretSeen
-from fallbackd.transports.environment import child_environment
 from fallbackd.transports.material import Material, material_of
+from fallbackd.transports.process.environment import child_environment
 
 MAX_SECRET_BYTES = 64 * 1024
 KEY_BYTES = 32

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 
-from fallbackd.transports.environment import child_environment
+from fallbackd.transports.process.environment import child_environment
 
 ASK_LIMIT_S = 3.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fallbackd.core.exchange import Usage
+from fallbackd.core.protocol import Usage
 from fallbackd.fronts.opencode.convert import (
     Answered,
     Asked,

@@ -16,7 +16,7 @@ from tests.support.playbook import policy_of
 from tests.support.running_engine import engine_in, settings, until
 from tests.support.watching import NoFiles
 
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 from fallbackd.fronts.opencode import watch
 from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, BadServer, OpencodeFront
 from fallbackd.stores.memory import MemoryStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.engine import FakeHost, ScriptedEngine
 
-from fallbackd.core.state import Rejection
+from fallbackd.core.records import Rejection
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Later
 from fallbackd.fronts.rpc.methods import HANDLERS

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from fallbackd.backends.opencode_errors import error_evidence, retry_evidence
 from fallbackd.backends.opencode_server import message_usage, tool_effects
-from fallbackd.core.exchange import Evidence, Usage
+from fallbackd.core.protocol import Evidence, Usage
 
 Fields = Mapping[str, Any]  # any JSON
 

@@ -10,9 +10,9 @@ import structlog
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
-from fallbackd.core.decide_turns import Redirect
-from fallbackd.engine.loop import Engine
-from fallbackd.engine.watched import Watched, Where
+from fallbackd.core.opencode.turns import Redirect
+from fallbackd.engine.api import Engine
+from fallbackd.engine.opencode import Watched, Where
 from fallbackd.fronts.opencode.plugin_link import PluginLink, Tell
 from fallbackd.fronts.opencode.sessions import ProjectFiles
 from fallbackd.fronts.opencode.telling import Notice, Recoveries, notice_of, show

@@ -21,7 +21,7 @@ import structlog
 from msgspec import Struct
 
 from fallbackd.core.rescue import Rescue
-from fallbackd.engine.watched import Watched, message_id
+from fallbackd.engine.opencode import Watched, message_id
 from fallbackd.fronts.opencode.convert import (
     Fields,
     is_of_user,

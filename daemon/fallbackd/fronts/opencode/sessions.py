@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import anyio
 import structlog
 
-from fallbackd.core.exchange import Evidence, Usage
+from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.rules import Rule
-from fallbackd.core.state import Session
-from fallbackd.engine.watched import Watched, Where
+from fallbackd.core.protocol import Evidence, Usage
+from fallbackd.core.records import Session
+from fallbackd.engine.opencode import Watched, Where
 from fallbackd.fronts.opencode.convert import (
     Answered,
     Asked,

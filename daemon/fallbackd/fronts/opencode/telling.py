@@ -2,7 +2,7 @@
 
 import structlog
 
-from fallbackd.core.state import Journaled
+from fallbackd.core.records import Journaled
 from fallbackd.engine.live import Progress
 from fallbackd.ports.opencode import Link
 

@@ -13,8 +13,8 @@ import anyio
 import anyio.abc
 import structlog
 
-from fallbackd.core.state import Session
-from fallbackd.engine.watched import Watched
+from fallbackd.core.records import Session
+from fallbackd.engine.opencode import Watched
 from fallbackd.fronts.opencode.convert import Fields
 from fallbackd.fronts.opencode.sessions import ProjectFiles, Sessions
 from fallbackd.ports.opencode import Link

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from fallbackd.core.exchange import Usage
-from fallbackd.core.redact import excerpt
-from fallbackd.core.state import Session
-from fallbackd.core.suggest import duration
+from fallbackd.classify.redact import excerpt
+from fallbackd.core.decision_log import model_words
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import Session
+from fallbackd.core.routing.suggest import duration
 from fallbackd.core.views import health_entries, health_entry
-from fallbackd.core.words import model_words
-from fallbackd.engine.loop import Engine
+from fallbackd.engine.api import Engine
 
 MAX_HOPS = 20
 MAX_WARNINGS = 20

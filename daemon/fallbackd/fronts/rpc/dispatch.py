@@ -25,7 +25,7 @@ from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Id, Request, encode_error, encode_result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 MAX_BATCH = 1000
 """Requests in one batch."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fallbackd.core.state import RejectionKind
+from fallbackd.core.records import RejectionKind
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method

@@ -10,7 +10,7 @@ from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.envelope import Method
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 P = TypeVar("P", bound=Struct)
 R = TypeVar("R")

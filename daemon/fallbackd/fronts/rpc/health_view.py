@@ -5,10 +5,10 @@ from typing import Literal
 import msgspec
 
 from fallbackd.core import views
+from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Policy
-from fallbackd.core.scopes import is_scope_of
-from fallbackd.core.state import Snapshot
+from fallbackd.core.records import Snapshot
 from fallbackd_client.wire.shapes import HealthEntry
 
 Entries = dict[str, HealthEntry]

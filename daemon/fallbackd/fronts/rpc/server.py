@@ -27,7 +27,7 @@ from fallbackd.lib import peercred
 from fallbackd_client.wire import codes
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 NO_DESCRIPTOR_PAUSE_S = 0.2
 SAY_EVERY_S = 60.0

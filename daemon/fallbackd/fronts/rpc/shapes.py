@@ -6,8 +6,10 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType, structs
 
-from fallbackd.core import exchange, failures, questions, state, views
-from fallbackd.core.callers import Resolution
+from fallbackd.core import failures, questions, views
+from fallbackd.core import protocol as exchange
+from fallbackd.core import records as state
+from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.fronts.rpc.host import Problem

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from fallbackd.core.state import Journaled
+from fallbackd.core.records import Journaled
 from fallbackd.engine.live import Progress
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.errors import RpcError
@@ -25,7 +25,7 @@ from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire import codes
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 MAX_OF_CONNECTION = 16
 MAX_OF_ALL = 1024

@@ -7,7 +7,7 @@ from fallbackd_client.wire.methods.classification_wrong import METHOD as METHOD
 from fallbackd_client.wire.methods.classification_wrong import Params, Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

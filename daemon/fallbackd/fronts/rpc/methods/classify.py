@@ -11,7 +11,7 @@ from fallbackd_client.wire.methods.classify import METHOD as METHOD
 from fallbackd_client.wire.methods.classify import Params, Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 LARGE_CHARS = 16_384
 

@@ -8,7 +8,7 @@ from fallbackd_client.wire.methods.config_get import METHOD as METHOD
 from fallbackd_client.wire.methods.config_get import Params, Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 def handle(engine: "Engine", params: Params, session: Session) -> Result:

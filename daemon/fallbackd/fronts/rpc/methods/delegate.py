@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from fallbackd.core.state import Delegation
+from fallbackd.core.records import Delegation
 from fallbackd.engine.requests import Draining, NewWork
 from fallbackd.fronts.rpc import chains, shapes
 from fallbackd.fronts.rpc.errors import RpcError
@@ -15,7 +15,7 @@ from fallbackd_client.wire.methods.delegate import Params
 from fallbackd_client.wire.shapes import Delegation as Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

@@ -11,7 +11,7 @@ from fallbackd_client.wire.methods.delegation_list import Params, Result
 from fallbackd_client.wire.shapes import Delegation
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 DEFAULT_LIMIT = 100
 MAX_BYTES = 8 * 1024 * 1024

@@ -7,7 +7,7 @@ from fallbackd_client.wire.methods.delegation_log import METHOD as METHOD
 from fallbackd_client.wire.methods.delegation_log import Params, Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 DEFAULT_BYTES = 65_536
 

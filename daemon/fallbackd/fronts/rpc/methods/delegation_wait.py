@@ -10,7 +10,7 @@ from fallbackd_client.wire.methods.delegation_wait import Params
 from fallbackd_client.wire.shapes import Delegation as Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

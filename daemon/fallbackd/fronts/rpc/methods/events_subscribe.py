@@ -10,7 +10,7 @@ from fallbackd_client.wire.methods.events_subscribe import METHOD as METHOD
 from fallbackd_client.wire.methods.events_subscribe import EventKind, Params, Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 def handle(engine: "Engine", params: Params, session: Session) -> Result:

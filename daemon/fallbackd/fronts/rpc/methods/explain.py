@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fallbackd.core.state import Delegation, PutStory
+from fallbackd.core.records import Delegation, PutStory
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire.methods.explain import METHOD as METHOD
 from fallbackd_client.wire.methods.explain import Params, Result, Step
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
-from fallbackd.core.scopes import find_backend
 from fallbackd.engine.requests import Unknown
 from fallbackd.fronts.rpc.health_view import health_entries, health_entry, scope_entry
 from fallbackd.fronts.rpc.host import Session
@@ -13,7 +13,7 @@ from fallbackd_client.wire.methods.health import Params, Result
 from fallbackd_client.wire.shapes import HealthEntry
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

@@ -9,7 +9,7 @@ from fallbackd_client.wire.methods.opencode_resolve import METHOD as METHOD
 from fallbackd_client.wire.methods.opencode_resolve import Params, Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fallbackd.core import state
+from fallbackd.core import records as state
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.requests import Unknown
 from fallbackd.fronts.opencode.words import status_words
@@ -17,7 +17,7 @@ from fallbackd_client.wire.methods.opencode_status import (
 )
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

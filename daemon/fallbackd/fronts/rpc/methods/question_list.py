@@ -8,7 +8,7 @@ from fallbackd_client.wire.methods.question_list import METHOD as METHOD
 from fallbackd_client.wire.methods.question_list import Params, Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 DEFAULT_LIMIT = 100
 

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from fallbackd.core.callers import Resolution
-from fallbackd.core.exchange import Usage
+from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.protocol import Usage
 from fallbackd.fronts.rpc import chains, shapes, turns
 from fallbackd.fronts.rpc.health_view import health_entry
 from fallbackd.fronts.rpc.host import Session
@@ -12,7 +12,7 @@ from fallbackd_client.wire.methods.report import Params, Result
 from fallbackd_client.wire.shapes import CandidateVerdict
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

@@ -9,7 +9,7 @@ from fallbackd_client.wire.methods.session_get import Params
 from fallbackd_client.wire.shapes import SessionView as Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 
 async def handle(engine: "Engine", params: Params, session: Session) -> Result:

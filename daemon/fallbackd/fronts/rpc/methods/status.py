@@ -4,8 +4,8 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fallbackd.core.redact import redact
-from fallbackd.core.state import Delegation
+from fallbackd.classify.redact import redact
+from fallbackd.core.records import Delegation
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.health_view import health_entries
 from fallbackd.fronts.rpc.host import Session
@@ -23,7 +23,7 @@ from fallbackd_client.wire.methods.status import (
 )
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
     from fallbackd.ports.store import Store
 
 MAX_SESSIONS = 20

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from fallbackd.core import suggest as rules
 from fallbackd.core.ids import BackendId
+from fallbackd.core.routing import suggest as rules
 from fallbackd.engine.requests import Invalid
 from fallbackd.fronts.rpc.health_view import health_entries
 from fallbackd.fronts.rpc.host import Session
@@ -16,7 +16,7 @@ from fallbackd_client.wire.methods.suggest import METHOD as METHOD
 from fallbackd_client.wire.methods.suggest import CapUse, Params, Result
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 USABLE = frozenset({"healthy", "cooldown"})
 MISSING = frozenset({"not_installed", "not_configured"})

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fallbackd.core import day_use, meter
+from fallbackd.core.health.scopes import backend_scope, find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
-from fallbackd.core.scopes import backend_scope, find_backend
-from fallbackd.core.state import Meter
+from fallbackd.core.records import Meter
 from fallbackd.engine.requests import Unknown
 from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.host import Session
@@ -16,7 +16,7 @@ from fallbackd_client.wire.methods.usage import Params, Result
 from fallbackd_client.wire.shapes import UsageRow
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Engine
+    from fallbackd.engine.api import Engine
 
 HOUR_S = 3600.0
 MAX_DELEGATIONS = 1000

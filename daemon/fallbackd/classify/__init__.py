@@ -1,0 +1,1 @@
+"""What a backend printed or answered becomes a `Failure`. Pure."""

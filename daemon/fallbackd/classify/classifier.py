@@ -1,0 +1,331 @@
+"""
+Evidence to `Failure`: an ordered list of rules; the first that fits a statement decides.
+
+What counts, in this order of trust:
+
+    structured   a JSON value that says of itself that it is an error; HTTP status, headers, body
+    text         a line that *is* an error, in a channel where errors are printed
+    exit_code    the status of the program alone
+
+Prose that mentions an error is no error: outside of structured statements a common rule must
+begin its line, or the line must open like an error (`Error: …`, `HTTP 429`), and lines that
+belong to the output of an agent's tools are left out.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
+from fallbackd.classify.error_json import Said, is_json, read_body, read_lines
+from fallbackd.classify.lines import SIGNAL_EXITS, Hit, first_fit, text_hit
+from fallbackd.classify.other_programs import is_side_call
+from fallbackd.classify.redact import excerpt, strip_escapes
+from fallbackd.classify.reset_time import seconds_until_midnight, seconds_until_reset
+from fallbackd.classify.rules import Rule
+from fallbackd.classify.stack_frames import has_frames
+from fallbackd.classify.version_trouble import RULE as VERSION
+from fallbackd.classify.version_trouble import version_trouble
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.protocol import Evidence
+
+__all__ = ["COMMON_RULES", "Rule", "classify"]
+
+
+MaxWait = Callable[[Reason], float | None]
+
+_LIMITS = (Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.OVERLOADED, Reason.BILLING)
+_EXITS: dict[int, Reason] = {
+    75: Reason.RATE_LIMIT,
+    76: Reason.AUTH,
+    78: Reason.NOT_CONFIGURED,
+    126: Reason.PERMISSION,
+    127: Reason.NOT_INSTALLED,
+}
+
+
+def classify(
+    evidence: Evidence,
+    rules: tuple[Rule, ...] = (),
+    *,
+    now: float,
+    timezone: str | None = None,
+    max_wait_s: MaxWait | None = None,
+) -> Failure | None:
+    """
+    Judge what a backend printed, answered or raised.
+
+    Args:
+        rules: Of the user and of the vendor; the common ones follow behind them.
+        timezone: IANA name for stated clock times without a zone; None: the machine's.
+        max_wait_s: Bound on what is believed of a stated time, by reason.
+
+    Returns:
+        None where nothing failed, or nothing says so yet.
+    """
+    said = _statements(evidence)
+    hit = (
+        _structured(evidence, said, rules)
+        or _special_exit(evidence)
+        or _version(evidence)
+        or text_hit(evidence, rules)
+    )
+    if hit is not None and _is_limit_exit(evidence) and hit.rule.reason not in _LIMITS:
+        hit = None
+    hit = hit or _exit_alone(evidence, rules)
+    if hit is None:
+        return None
+    return _failure(hit, evidence, said, now=now, timezone=timezone, max_wait_s=max_wait_s)
+
+
+# --- structured statements ---------------------------------------------------------------------
+
+
+def _statements(evidence: Evidence) -> tuple[Said, ...]:
+    """Everything in the evidence that says of itself, as data, that it is an error."""
+    status, text = evidence.http_status, evidence.text
+    words = tuple(w.lower() for w in (evidence.code, evidence.exception) if w)
+    found: list[Said] = []
+    if evidence.body is not None:
+        found.extend(read_body(evidence.body, status=status))
+    if not found:
+        if re.match(r"\s{0,20}<(?:!doctype html|html)\b", text, re.I):
+            return tuple(read_body(text, status=status))
+        is_body = evidence.stream in ("http", "exception") or (status or 0) >= 400
+        said = read_lines(text, is_body=is_body)
+        found.extend(one for one in said if is_body or not is_side_call(one.text))
+        if found and not words and status is None:
+            return tuple(found)
+    # What was cut out of events comes as plain text: a vendor's statement, not its log. What
+    # was cut off in the middle is no JSON any more and counts by its words.
+    is_plain = (not found and not is_json(text)) or text[:1] not in ("{", "[")
+    is_stated = evidence.stream == "jsonl" and is_plain and text != "" and _states_error(text)
+    is_error = words or (status or 0) >= 400 or evidence.stream == "exception"
+    if not (found or is_stated or is_error):
+        return ()
+    # One evidence with fields of its own is one statement, however its parts are wrapped.
+    texts = [text, *(s.text for s in found)] if is_plain else [s.text for s in found]
+    whole = Said(
+        text="\n".join(dict.fromkeys(t for t in texts if t)),
+        words=tuple(dict.fromkeys((*words, *(w for s in found for w in s.words)))),
+        status=status or next((s.status for s in found if s.status), None),
+        value=[s.value for s in found if s.value is not None] or None,
+    )
+    return (whole,)
+
+
+_JSON_BEGIN = ('{"', "[{", "{\n", "[\n", "{ ")
+
+
+def _states_error(text: str) -> bool:
+    """Prose of a parser; or an event that was cut off, if its beginning names an error."""
+    return not text.startswith(_JSON_BEGIN) or bool(
+        re.match(r'.{0,200}"(?:error|retryMessage)"', text, re.S)
+    )
+
+
+def _structured(evidence: Evidence, said: tuple[Said, ...], rules: tuple[Rule, ...]) -> Hit | None:
+    """The last statement that a rule knows; among them one with words before one with a status."""
+    if evidence.exit_code == 0 and not _is_given_up(evidence):
+        return None
+    spent = _has_spent_window(evidence.headers)
+    best: Hit | None = None
+    by_status: Hit | None = None
+    for statement in reversed(said):
+        rule = first_fit(statement, (*rules, *COMMON_RULES))
+        if rule is None:
+            continue
+        hit = Hit(rule=rule, text=statement.text, confidence="structured", said=statement)
+        if rule.pattern or rule.codes:
+            best = hit
+            break
+        by_status = by_status or hit
+    best = best or by_status
+    if best is not None and spent and best.rule.reason is Reason.RATE_LIMIT:
+        return Hit(rule=_SPENT_WINDOW, text=best.text, confidence="structured", said=best.said)
+    if best is not None:
+        return best
+    if said and _is_failure_of_provider(evidence):
+        text = next((s.text for s in reversed(said) if s.text), "")
+        is_own = evidence.stream in ("jsonl", "exception") and has_frames(text)
+        return Hit(
+            rule=_TRACE if is_own else _UNKNOWN, text=text, confidence="structured", said=said[-1]
+        )
+    return None
+
+
+def _is_given_up(evidence: Evidence) -> bool:
+    """A program may end well and still say, in its structured output, that it failed."""
+    return evidence.body is not None or evidence.code is not None or evidence.stream == "jsonl"
+
+
+def _is_failure_of_provider(evidence: Evidence) -> bool:
+    status = evidence.http_status
+    if status is not None and status < 400 and evidence.body is None:
+        return False
+    return not (evidence.stream in ("stdout", "stderr", "unknown") and evidence.body is None)
+
+
+def _has_spent_window(headers: Mapping[str, str]) -> bool:
+    """Anthropic says on each answer whether a plan's window is used up; for plans only."""
+    return any(
+        "ratelimit-unified" in k.lower() and k.lower().endswith("status") and v == "rejected"
+        for k, v in headers.items()
+    )
+
+
+# --- the exit status alone ---------------------------------------------------------------------
+
+
+def _is_limit_exit(evidence: Evidence) -> bool:
+    return evidence.exit_code == 75 and evidence.signal is None
+
+
+def _special_exit(evidence: Evidence) -> Hit | None:
+    """Statuses with a meaning; after an answer 126 and 127 belong to a tool of the agent."""
+    code = evidence.exit_code
+    if code is None or evidence.signal is not None or code not in _EXITS:
+        return None
+    if code == 75 or (evidence.answered and code in (126, 127)):
+        return None  # 75 lets the text say which limit
+    return _exit_hit(_EXITS[code], f"exit-{code}", evidence)
+
+
+def _version(evidence: Evidence) -> Hit | None:
+    line = version_trouble(evidence)
+    return None if line is None else Hit(rule=VERSION, text=line, confidence="text")
+
+
+def _exit_alone(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
+    code = evidence.exit_code
+    if evidence.signal is not None:
+        return _exit_hit(Reason.CRASH, "signal", evidence)
+    if code is None:
+        return _exit_hit(Reason.EMPTY_RESULT, "empty", evidence) if evidence.empty else None
+    if code == 0:
+        silent = evidence.stream == "stdout" and not evidence.text.strip()
+        if evidence.empty or (silent and not evidence.answered):
+            return _exit_hit(Reason.EMPTY_RESULT, "empty", evidence)
+        return None
+    vendor = next((r for r in rules if code in r.exits), None)
+    if vendor is not None:
+        return Hit(rule=vendor, text=evidence.text, confidence="exit_code")
+    if code == 75:
+        return _exit_hit(Reason.RATE_LIMIT, "exit-75", evidence)
+    if code in SIGNAL_EXITS or code < 0:
+        return _exit_hit(Reason.CRASH, "signal", evidence)
+    if _is_asking(evidence):
+        return _exit_hit(Reason.APPROVAL_REQUIRED, "asks", evidence)
+    if evidence.stream == "stderr" and has_frames(evidence.text):
+        return _exit_hit(Reason.CRASH, "trace", evidence)
+    if evidence.answered:
+        return _exit_hit(Reason.TASK_FAILED, "exit-after-answer", evidence)
+    return _exit_hit(Reason.UNKNOWN, "exit", evidence)
+
+
+_QUESTION = re.compile(
+    r"\b(?:allow|apply|approve|confirm|continue|execute|permit|proceed|run|trust)\b.{0,200}\?\s{0,3}"
+    r"[(\[]y(?:es)?/no?(?:/[^)\]]{1,20})?[)\]]\s{0,3}[:>]?\s{0,3}$",
+    re.I,
+)
+
+
+def _is_asking(evidence: Evidence) -> bool:
+    """The last that it printed asks for leave: its input ended where the answer was read."""
+    if evidence.stream not in ("stdout", "stderr", "unknown"):
+        return False
+    last = strip_escapes(evidence.text[-1000:]).rstrip().rpartition("\n")[2]
+    return _QUESTION.search(last) is not None
+
+
+def _exit_hit(reason: Reason, name: str, evidence: Evidence) -> Hit:
+    return Hit(rule=Rule(id=name, reason=reason), text=evidence.text, confidence="exit_code")
+
+
+# --- the failure -------------------------------------------------------------------------------
+
+# A throttle on tokens per minute stays one, however long its stated time is.
+_PER_MINUTE = re.compile(r"tokens? per min|\bTPM\b|per.minute|token rate limit|\bRPM\b", re.I)
+_LONG_S = 3600.0
+
+
+def _failure(
+    hit: Hit,
+    evidence: Evidence,
+    said: tuple[Said, ...],
+    *,
+    now: float,
+    timezone: str | None,
+    max_wait_s: MaxWait | None,
+) -> Failure:
+    rule, reason = hit.rule, hit.rule.reason
+    reset_s = None
+    if reason in _LIMITS or hit.confidence != "exit_code" or evidence.exit_code == 75:
+        reset_s = _reset(hit, evidence, said, now=now, timezone=timezone)
+    if (
+        reason is Reason.RATE_LIMIT
+        and rule.id in GENERAL_THROTTLES
+        and not evidence.headers
+        and reset_s is not None
+        and reset_s >= _LONG_S
+        and not _PER_MINUTE.search(" ".join((hit.text, *(s.text for s in said))))
+    ):
+        reason = Reason.USAGE_LIMIT
+    return make_failure(
+        reason,
+        now=now,
+        max_wait_s=None if max_wait_s is None else max_wait_s(reason),
+        detail=rule.detail,
+        scope=rule.scope,
+        reset_s=reset_s,
+        at_least_s=(
+            seconds_until_midnight(rule.until_midnight_in, now=now)
+            if rule.until_midnight_in
+            else None
+        ),
+        confidence=hit.confidence,
+        signature=rule.id,
+        evidence=excerpt(hit.text or _shown(evidence)),
+        rotate=rule.rotate,
+        hop=rule.hop,
+        retry=rule.retry,
+    )
+
+
+def _shown(evidence: Evidence) -> str:
+    if isinstance(evidence.body, str):
+        return evidence.body
+    parts = [evidence.exception or evidence.code or "", evidence.text[-2000:]]
+    if evidence.http_status is not None:
+        parts.insert(0, f"HTTP {evidence.http_status}")
+    return " ".join(p for p in parts if p)
+
+
+def _reset(
+    hit: Hit, evidence: Evidence, said: tuple[Said, ...], *, now: float, timezone: str | None
+) -> float | None:
+    texts = [hit.text]
+    if hit.confidence == "text":
+        texts.append(_around(evidence.text, hit.text))
+    elif evidence.stream in ("http", "exception", "jsonl"):
+        texts.extend(s.text for s in said)
+    return seconds_until_reset(
+        texts=[t.replace("’", "'") for t in texts],
+        headers=evidence.headers,
+        bodies=[s.value for s in said if s.value is not None],
+        now=now,
+        timezone=timezone,
+    )
+
+
+def _around(text: str, line: str) -> str:
+    """The line and the few after it: terminals wrap sentences, JSON spreads over lines."""
+    plain = strip_escapes(text).replace("’", "'")
+    at = plain.rfind(line)
+    return "" if at < 0 else plain[at : at + len(line) + 400]
+
+
+# --- verdicts without a rule -----------------------------------------------------------------
+
+_SPENT_WINDOW = Rule(id="window-rejected", reason=Reason.USAGE_LIMIT)
+_UNKNOWN = Rule(id="error", reason=Reason.UNKNOWN)
+_TRACE = Rule(id="trace", reason=Reason.CRASH)

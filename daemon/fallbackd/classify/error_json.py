@@ -1,0 +1,329 @@
+"""JSON that says of itself that it is an error, in whatever wrapping, to plain statements."""
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fallbackd.classify.reset_fields import names_spent_window
+from fallbackd.classify.stack_frames import without_frames
+
+MAX_DEPTH = 8
+MAX_JSON_LINE_CHARS = 200_000
+MAX_SAID_CHARS = 4_000
+"""Patterns are searched in the beginning and in the end of a message this long."""
+
+
+class Said(Struct, frozen=True, dict=True):
+    """One statement. `words` are machine-readable and in lower case; `value` is the JSON."""
+
+    text: str
+    words: tuple[str, ...] = ()
+    status: int | None = None
+    value: Any = None
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """What patterns are searched in: the message, whole and by line, then the words."""
+        text = without_frames(self.text.replace("’", "'"))
+        if len(text) > MAX_SAID_CHARS:
+            text = f"{text[:MAX_SAID_CHARS]}\n{text[-MAX_SAID_CHARS:]}"
+        parts = [p for p in text.split("\n") if p.strip()]
+        whole = [" ".join(text.split())] if len(parts) > 1 else []
+        return (*parts, *whole, *self.words)
+
+
+_MESSAGE_KEYS = (
+    "message",
+    "detail",
+    "error_description",
+    "msg",
+    "error_message",
+    "reason",
+    "title",
+    "result",
+)
+_WORD_KEYS = (
+    "code",
+    "type",
+    "status",
+    "name",
+    "reason",
+    "error_code",
+    "__type",
+    "quotaId",
+    "error",
+    "kind",
+    "exit",
+)
+_STATUS_KEYS = (
+    "statusCode",
+    "status_code",
+    "status",
+    "code",
+    "api_error_status",
+    "error_status",
+    "http_status",
+)
+_INNER_KEYS = (
+    "error", "data", "body", "cause", "lastError", "responseBody", "response", "details", "errors",
+    "metadata", "raw", "violations", "info", "error_details",
+)  # fmt: skip
+
+
+def read_body(value: Any, *, status: int | None = None) -> list[Said]:
+    """An HTTP body, or an error value that a parser has cut out: an error as it stands."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        parsed = _parse(value)
+        if parsed is None:
+            return [Said(text=_plain(value), status=status)] if value.strip() else []
+        value = parsed
+    if isinstance(value, list):
+        return [s for item in value[:20] for s in read_body(item, status=status)]
+    if not isinstance(value, dict):
+        return []
+    found = list(_event(value))
+    if found or (status is not None and status < 400 and not is_error(value)):
+        return [Said(s.text, s.words, s.status or status, s.value) for s in found]
+    return [_say(value, status=status)]
+
+
+def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
+    """Lines of JSON, or one JSON value over several lines; prose is passed over."""
+    if "{" not in text:
+        return []
+    found: list[Said] = []
+    for line in text.split("\n"):
+        line = line.strip()
+        if line[:1] not in "{[" or len(line) > MAX_JSON_LINE_CHARS or len(line) < 2:
+            continue
+        value = _parse(line)
+        if _ends_well(value):
+            found.clear()  # what it said of its tries before is over
+        found.extend(_errors_in(value))
+    if not found:
+        whole = _parse(text.strip())
+        found.extend(_errors_in(whole))
+    if not found and is_body:
+        prefix = text.split("{", 1)[0]
+        found.extend(_say(piece, prefix=prefix) for piece in _embedded(text))
+    return found
+
+
+def _ends_well(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    match value.get("type"):
+        case "result":
+            return not value.get("is_error") and value.get("status") in (None, "success")
+        case "turn.completed" | "response.completed":
+            return True
+        case _:
+            return False
+
+
+def _errors_in(value: Any) -> Iterator[Said]:
+    if isinstance(value, list):
+        for item in value[:50]:
+            yield from _errors_in(item)
+    elif isinstance(value, dict):
+        yield from _event(value)
+
+
+def _event(value: dict[str, Any]) -> Iterator[Said]:
+    """Statements of one event or body; none for an event that only *contains* the word error."""
+    kind = value.get("type")
+    properties = value.get("properties")
+    if isinstance(properties, dict):
+        yield from _server_event(properties)
+    elif value.get("retryMessage"):
+        yield Said(text=str(value["retryMessage"]), value=value)
+    elif kind == "rate_limit_event":
+        info = value.get("rate_limit_info")
+        if isinstance(info, dict) and names_spent_window(info):
+            yield Said(text="usage limit reached", words=("rejected",), value=info)
+    elif (kind == "system" and value.get("subtype") == "api_retry") or is_error(value):
+        yield _say(value)
+
+
+def _server_event(properties: dict[str, Any]) -> Iterator[Said]:
+    error, status = properties.get("error"), properties.get("status")
+    if isinstance(error, dict):
+        yield _say(error)
+    elif isinstance(status, dict) and status.get("type") == "retry":
+        yield Said(text=str(status.get("message") or ""), value={"status": "retry"})
+
+
+_ERROR_WORD = re.compile(
+    r"error|exceeded|invalid|denied|unauthori|overloaded|quota|not_found|failed|exhausted"
+    r"|exception",
+    re.I,
+)
+
+
+def is_error(value: dict[str, Any]) -> bool:
+    """Whether an object says of itself that it is an error."""
+    kind = value.get("type")
+    if kind in (
+        "tool_use",
+        "tool_result",
+        "user",
+        "item.completed",
+        "item.started",
+        "item.updated",
+    ):
+        return False
+    if kind == "assistant":
+        return isinstance(value.get("error"), str)
+    if kind in ("error", "turn.failed", "response.failed"):
+        return True
+    if value.get("is_error") is True:
+        return True
+    error = value.get("error")
+    if isinstance(error, dict) and error:
+        return True
+    if isinstance(error, str) and error:
+        return kind is None or kind == "result"
+    return isinstance(value.get("message"), str) and (
+        _status_of(value) is not None
+        or bool(_ERROR_WORD.search(str(kind or value.get("code") or "")))
+    )
+
+
+def _say(value: Any, *, status: int | None = None, prefix: str = "") -> Said:
+    messages: list[str] = [prefix.strip()] if prefix.strip() else []
+    words: list[str] = []
+    statuses: list[int] = []
+    _gather(value, messages, words, statuses, 0)
+    unique = list(dict.fromkeys(m for m in messages if m))
+    return Said(
+        text="\n".join(unique),
+        words=tuple(dict.fromkeys(w.lower() for w in words)),
+        status=statuses[0] if statuses else status,
+        value=value,
+    )
+
+
+def _gather(
+    value: Any, messages: list[str], words: list[str], statuses: list[int], depth: int
+) -> None:
+    if depth > MAX_DEPTH:
+        return
+    if isinstance(value, list):
+        for item in value[:20]:
+            _gather(item, messages, words, statuses, depth + 1)
+        return
+    if not isinstance(value, dict):
+        if isinstance(value, str):
+            _gather_text(value, messages, words, statuses, depth)
+        return
+    status = _status_of(value)
+    if status is not None:
+        statuses.append(status)
+    for key in _WORD_KEYS:
+        word = value.get(key)
+        if isinstance(word, str) and re.fullmatch(r"[\w.:#/-]{2,120}", word):
+            words.append(word.rpartition("#")[2])
+    for key in _MESSAGE_KEYS:
+        message = value.get(key)
+        if isinstance(message, str):
+            _gather_text(message, messages, words, statuses, depth)
+        elif isinstance(message, dict) and key in ("message", "reason"):
+            _gather(message, messages, words, statuses, depth + 1)
+    content = value.get("content") if value.get("type") == "message" else None
+    if isinstance(content, list):
+        texts = (part.get("text") for part in content[:10] if isinstance(part, dict))
+        messages.extend(text for text in texts if isinstance(text, str))
+    for key in _INNER_KEYS:
+        inner = value.get(key)
+        if isinstance(inner, dict | list):
+            _gather(inner, messages, words, statuses, depth + 1)
+        elif isinstance(inner, str) and inner and key not in _MESSAGE_KEYS:
+            _gather_text(inner, messages, words, statuses, depth)
+
+
+def _gather_text(
+    text: str, messages: list[str], words: list[str], statuses: list[int], depth: int
+) -> None:
+    """A message may be JSON again, or hold some."""
+    parsed = _parse(text)
+    if isinstance(parsed, dict | list):
+        _gather(parsed, messages, words, statuses, depth + 1)
+        return
+    messages.append(_plain(text))
+    for piece in _embedded(text):
+        _gather(piece, messages, words, statuses, depth + 1)
+
+
+def _embedded(text: str) -> Iterator[dict[str, Any]]:
+    """Objects inside prose: `400 {"type":"error",…}`, `Error code: 402 - {'error': {…}}`."""
+    start = text.find("{")
+    if start < 0:
+        return
+    end = text.rfind("}")
+    if end <= start or end - start > MAX_JSON_LINE_CHARS:
+        return
+    piece = text[start : end + 1]
+    parsed = _parse(piece)
+    if parsed is None and "'" in piece:
+        parsed = _parse(_from_python(piece))
+    if parsed is None and '\\"' in piece:
+        parsed = _parse(piece.replace('\\"', '"'))
+    if isinstance(parsed, dict):
+        yield parsed
+
+
+def read_embedded(text: str) -> Said | None:
+    """What an object inside of prose states; None where there is none that can be read."""
+    for piece in _embedded(text):
+        return _say(piece)
+    return None
+
+
+def _from_python(text: str) -> str:
+    """The repr of a dict, near enough: single quotes to double ones, names of constants."""
+    text = re.sub(r"(?<=[{\[,:\s])'((?:[^'\"\\]|\\.)*)'(?=\s*[:,}\]])", r'"\1"', text)
+    return re.sub(
+        r"\b(None|True|False)\b", lambda m: {"None": "null"}.get(m[1], m[1].lower()), text
+    )
+
+
+def _status_of(value: dict[str, Any]) -> int | None:
+    for key in _STATUS_KEYS:
+        status = value.get(key)
+        if isinstance(status, str) and re.fullmatch(r"[45]\d\d", status):
+            status = int(status)
+        if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
+            return status
+    return None
+
+
+_TAGS = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^<>]{0,2000}>", re.S | re.I)
+
+
+def _plain(text: str) -> str:
+    """Error pages of gateways are HTML: their words count, their tags do not."""
+    text = text[:MAX_JSON_LINE_CHARS]
+    if re.search(r"<(?:!doctype|html|head|body|h1|center|title)\b", text[:2000], re.I):
+        text = " ".join(_TAGS.sub(" ", text).split())
+    return text.strip()
+
+
+def is_json(text: str) -> bool:
+    """The text is one JSON value, or begins with a line that is one."""
+    return _parse(text) is not None or _parse(text.strip().split("\n", 1)[0]) is not None
+
+
+def _parse(text: str) -> Any:
+    text = text.strip()
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        return msgspec.json.decode(text.encode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None

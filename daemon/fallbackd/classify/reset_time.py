@@ -1,0 +1,319 @@
+"""
+Every way in which a provider states when a limit ends, read to seconds from now.
+
+Headers and JSON fields first, then sentences. What a program says about its own back-off
+(`Retrying after 14877231ms`) is not the end of a limit.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from fallbackd.classify.reset_fields import Stated, read_headers, read_json
+from fallbackd.classify.reset_values import (
+    SPAN,
+    iso_instant,
+    moment_or_span,
+    number_in,
+    span_seconds,
+)
+from fallbackd.classify.reset_words import plain_digits, to_english
+from fallbackd.classify.reset_zones import PATTERN, zone_of
+
+MAX_BELIEVABLE_S = 400 * 86400.0
+"""A stated time further away than a year is a misread number."""
+
+
+MAX_SENTENCE_CHARS = 8_000
+
+
+def seconds_until_reset(
+    *,
+    texts: Iterable[str] = (),
+    headers: Mapping[str, str] | None = None,
+    bodies: Iterable[Any] = (),
+    now: float,
+    timezone: str | None = None,
+) -> float | None:
+    """
+    Find when the limit ends.
+
+    Args:
+        texts: Messages of the provider.
+        headers: Names in any case.
+        bodies: Parsed JSON values.
+        timezone: IANA name for clock times without a zone; None: the machine's.
+
+    Returns:
+        Seconds from `now`, negative for a time that has passed; None where nothing is stated.
+    """
+    found = list(read_headers(headers or {}, now=now))
+    for body in bodies:
+        found.extend(read_json(body, now=now, timezone=timezone))
+    if _choose(found) is None:
+        for text in texts:
+            seconds = read_sentence(text, now=now, timezone=timezone)
+            if seconds is not None:
+                found.append(Stated(seconds))
+    return _choose(found)
+
+
+def seconds_until_midnight(zone: str, *, now: float) -> float:
+    """Seconds from `now` to the end of the day in a zone (an IANA name)."""
+    here = _local(now, zone_of(zone))
+    then = (here + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return then.timestamp() - now
+
+
+def _choose(found: list[Stated]) -> float | None:
+    """Spent windows go before advice; windows that are not spent are ignored; else the longest."""
+    believable = [s for s in found if abs(s.seconds) < MAX_BELIEVABLE_S]
+    # What is over is the last resort: it may be a window that an old answer speaks of.
+    believable = [s for s in believable if s.seconds >= -60.0] or believable
+    spent = [s.seconds for s in believable if s.spent is True]
+    other = [s.seconds for s in believable if s.spent is None]
+    advice = [s.seconds for s in believable if s.spent is None and not s.window]
+    chosen = spent or advice or other
+    return max(chosen) if chosen else None
+
+
+# --- sentences ---------------------------------------------------------------------------------
+
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_CLOCK = r"(?P<h>\d{1,2})(?::(?P<m>\d\d))?(?::\d\d)?\s*(?P<ap>[ap]\.?m\.?)?"
+_ZONE = PATTERN
+# Sentences are read with every run of white space made one space.
+_BEFORE = (
+    r"(?:resets?|resetting|again|available|regain access|retry|renews?|refresh(?:es)?|ends?"
+    r"|until|expires?|return)"
+    r"(?: (?:again|after|at|on|in|about|around|approximately|by|will|be|is|time|limit|window"
+    r"|usage|quota|the)){0,6}(?: ?:)? ~?"
+)
+_OWN_BACKOFF = re.compile(
+    r"retrying (?:\d+/\d+ )?(?:again )?(?:after|in)\s+\d+(?:\.\d+)?\s*\w+(?:\s+\d+\s*s\b)?"
+    r"|\[retrying in[^\]]*\]|retry_delay_ms\W+\d+",
+    re.I,
+)
+_IN_SPAN = re.compile(
+    rf"(?:{_BEFORE}|\b(?:in|after|for|wait)\s+(?:about |approximately |~)?){SPAN.pattern}", re.I
+)
+_ISO = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s*(?:Z|UTC|GMT|[+-]\d\d:?\d\d)?(?![\d:])",
+    re.I,
+)
+_ISO_AT = re.compile(r"(?P<d>\d{4}-\d\d-\d\d) at (?P<t>\d\d:(?:\d\d)?) ?(?P<z>UTC)?", re.I)
+_NAMED_DATE = re.compile(
+    rf"\b(?P<mon>{_MONTH})\s+(?P<day>\d{{1,2}})(?!\d)(?:st|nd|rd|th)?(?:,?\s+(?P<year>\d{{4}}))?"
+    rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
+    re.I,
+)
+_DAY_FIRST = re.compile(
+    rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?P<mon>{_MONTH})(?:,?\s+(?P<year>\d{{4}}))?"
+    rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
+    re.I,
+)
+_WEEKDAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+_WEEKDAY_AT = re.compile(
+    rf"\b(?P<day>(?:{'|'.join(_WEEKDAYS)}))[a-z]{{0,6}}\.?,?\s+(?:at\s+)?{_CLOCK}{_ZONE}", re.I
+)
+_TOMORROW_AT = re.compile(rf"\btomorrow,? (?:at )?{_CLOCK}{_ZONE}", re.I)
+_MIDNIGHT = re.compile(rf"\b(?:at |until )midnight{_ZONE}", re.I)
+_DAY_ONLY = re.compile(r"\b(?:on|until|by) (?P<day>\d{4}-\d\d-\d\d)(?![T\d]| \d| at)", re.I)
+_HTTP_DATE = re.compile(
+    r"[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|[+-]\d{4})"
+)
+_EPOCH = re.compile(r"(?P<bar>\|)?(?<![\d.])(?P<s>1[6-9]\d{8})(?P<ms>\d{3})?(?![\d.])")
+_CLOCK_AT = re.compile(rf"{_BEFORE}{_CLOCK}{_ZONE}(?!\s*[\w-]*(?:%|tokens|requests))", re.I)
+_KEYED = re.compile(
+    r"[\"']?(?P<key>resets_?in_?seconds|resets_?at|retry_?delay|quota_?reset_?delay"
+    r"|retry-after(?:-ms)?)[\"']?"
+    r"\s*[:=]\s*[\"']?(?P<value>[\w.:+-]+)",
+    re.I,
+)
+
+
+_WINDOW_CLAUSE = re.compile(
+    r"(?:;|\||\n|\.\s|,\s(?=(?:and |but )?(?:the |your )?(?:\d+[- ]?(?:h|day)|daily|weekly"
+    r"|monthly|hourly|session|primary|secondary|seven|five|opus|sonnet)))",
+    re.I,
+)
+_SHARE = re.compile(
+    r"(?<![\d.])(?P<share>\d{1,3}(?:\.\d{1,3})?) ?% (?:of \w+ )?"
+    r"(?:(?P<used>used|utili[sz]ed|consumed|spent)|left|remaining|available)\b",
+    re.I,
+)
+
+
+def _without_unspent(text: str) -> str:
+    """Leave out what a message says of windows that are not used up, of several that it lists."""
+    if not _SHARE.search(text):
+        return text
+    kept = []
+    for clause in _WINDOW_CLAUSE.split(text):
+        found = _SHARE.search(clause)
+        if found is not None:
+            share = float(found["share"])
+            if (share < 100.0) if found["used"] else (share > 0.0):
+                continue
+        kept.append(clause)
+    return "\n".join(kept)
+
+
+def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
+    """Seconds from now that a message states, or None."""
+    text = _OWN_BACKOFF.sub(" ", plain_digits(text[:MAX_SENTENCE_CHARS]))
+    text = _without_unspent(text)
+    seconds = _read_flat(" ".join(text.split()), now=now, timezone=timezone)
+    if seconds is None and "\n" in text:
+        # Some terminals break lines inside words ("try a\ngain at").
+        joined = " ".join(text.replace("\n", "").split())
+        seconds = _read_flat(joined, now=now, timezone=timezone)
+    if seconds is None and (english := to_english(" ".join(text.split()))) is not None:
+        seconds = _read_flat(english, now=now, timezone=timezone)
+    return seconds
+
+
+def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
+    if (seconds := _keyed(flat, now)) is not None:
+        return seconds
+    zone = zone_of(timezone)
+    if match := _HTTP_DATE.search(flat):
+        return parsedate_to_datetime(match[0]).timestamp() - now
+    for match in _EPOCH.finditer(flat):
+        if match["bar"] or _speaks_of_reset(flat[: match.start()]):
+            return int(match["s"]) - now
+    if match := _ISO_AT.search(flat):
+        hour, minute = match["t"][:2], match["t"][3:] or "00"
+        stated = f"{match['d']}T{hour}:{minute}:00{'Z' if match['z'] else ''}"
+        if (moment := iso_instant(stated, zone)) is not None:
+            return moment - now
+    if match := _ISO.search(flat):
+        moment = iso_instant(match[0], zone)
+        if moment is not None and _speaks_of_reset(flat[: match.start()]):
+            return moment - now
+    if (match := _DAY_ONLY.search(flat)) and _speaks_of_reset(flat[: match.start()]):
+        moment = iso_instant(f"{match['day']}T00:00:00", zone)
+        if moment is not None:
+            return moment - now
+    for match in (*_NAMED_DATE.finditer(flat), *_DAY_FIRST.finditer(flat)):
+        if _speaks_of_reset(flat[: match.start()]):
+            seconds = _named_date(match, now=now, zone=zone)
+            if seconds is not None:
+                return seconds
+    spans = [m for m in _IN_SPAN.finditer(flat) if _speaks_of_reset(flat[: m.end()])]
+    if spans:
+        return max(span_seconds(m[0]) for m in spans)
+    for match in _TOMORROW_AT.finditer(flat):
+        if (found := _hour_minute(match)) is not None:
+            return _on_day(found, match, days=1, now=now, zone=zone)
+    for match in _WEEKDAY_AT.finditer(flat):
+        if _speaks_of_reset(flat[: match.start()]) and (found := _hour_minute(match)) is not None:
+            today = _local(now, zone_of(match["zone"]) or zone).weekday()
+            days = (_WEEKDAYS.index(match["day"].lower()) - today) % 7
+            seconds = _on_day(found, match, days=days, now=now, zone=zone)
+            return seconds if seconds > -60.0 else seconds + 7 * 86400.0
+    if (match := _MIDNIGHT.search(flat)) and _speaks_of_reset(flat[: match.end()]):
+        return _on_day((0, 0), match, days=1, now=now, zone=zone)
+    clocks = [
+        s for m in _CLOCK_AT.finditer(flat) if (s := _clock(m, now=now, zone=zone)) is not None
+    ]
+    return clocks[-1] if clocks else None
+
+
+def _keyed(flat: str, now: float) -> float | None:
+    """Fields of JSON that is quoted inside a message."""
+    best: float | None = None
+    for match in _KEYED.finditer(flat):
+        key = match["key"].lower()
+        value: float | None = None
+        if key.endswith("-ms"):
+            number = number_in(match["value"])
+            value = None if number is None else number / 1000.0
+        else:
+            number = number_in(match["value"])
+            if not (key.endswith("at") and number is not None and number < 1e9):
+                value = moment_or_span(match["value"], now=now)
+        if value is not None and value < MAX_BELIEVABLE_S:
+            best = value if best is None else max(best, value)
+    return best
+
+
+def _speaks_of_reset(before: str) -> bool:
+    return bool(
+        re.search(
+            r"reset|again|retry|wait|available|regain|renew|refresh|until|expire|return|重置|将在|恢复"
+            r"|reinicia|will end",
+            before[-160:],
+            re.I,
+        )
+    )
+
+
+def _local(now: float, zone: tzinfo | None) -> datetime:
+    utc = datetime.fromtimestamp(now, UTC)
+    return utc.astimezone(zone)  # astimezone(None) is the machine's zone
+
+
+def _hour_minute(match: re.Match[str]) -> tuple[int, int] | None:
+    """None for what is no clock time: a bare number without minutes and without am/pm."""
+    if match["h"] is None or (match["m"] is None and match["ap"] is None):
+        return None
+    hour, minute = int(match["h"]), int(match["m"] or 0)
+    if match["ap"]:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if match["ap"][0] in "pP" else 0)
+    return (hour, minute) if hour < 24 and minute < 60 else None
+
+
+def _clock(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | None:
+    """The next time at which a clock in that zone shows this."""
+    found = _hour_minute(match)
+    if found is None:
+        return None
+    here = _local(now, zone_of(match["zone"]) or zone)
+    then = here.replace(hour=found[0], minute=found[1], second=0, microsecond=0)
+    seconds = then.timestamp() - now
+    # A minute ago is now: messages state whole minutes.
+    return max(0.0, seconds) if seconds > -60.0 else (then + timedelta(days=1)).timestamp() - now
+
+
+def _on_day(
+    clock: tuple[int, int],
+    match: re.Match[str],
+    *,
+    days: int,
+    now: float,
+    zone: tzinfo | None,
+) -> float:
+    """Seconds until that time of day, some days from today as the zone counts them."""
+    here = _local(now, zone_of(match["zone"]) or zone) + timedelta(days=days)
+    then = here.replace(hour=clock[0], minute=clock[1], second=0, microsecond=0)
+    return then.timestamp() - now
+
+
+def _named_date(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | None:
+    month = _MONTHS.index(match["mon"][:3].lower()) + 1
+    used = zone_of(match["zone"]) or zone
+    here = _local(now, used)
+    hour, minute = _hour_minute(match) or (0, 0)
+    year = int(match["year"]) if match["year"] else here.year
+    try:
+        day = date(year, month, int(match["day"]))
+    except ValueError:
+        return None
+    then = here.replace(
+        year=day.year,
+        month=day.month,
+        day=day.day,
+        hour=hour,
+        minute=minute,
+        second=0,
+        microsecond=0,
+    )
+    if not match["year"] and then.timestamp() < now - 86400.0:
+        then = then.replace(year=year + 1)
+    return then.timestamp() - now

@@ -1,0 +1,1 @@
+"""Callers that talk to a provider themselves."""

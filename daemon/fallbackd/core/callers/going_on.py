@@ -1,0 +1,217 @@
+"""
+Where a failed call leads whose caller makes the next one itself: callers that report, and turns of
+sessions of opencode servers. A delegation walks by the same bounds (`walk`).
+"""
+
+from msgspec import Struct, structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.failover import Failover, Halt, Tried
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.policy import IN_SESSION_KIND, Entry, Role
+from fallbackd.core.records import Session
+from fallbackd.core.routing.resolve import Choice, Request, Resolved, without_choice
+from fallbackd.core.routing.role_rules import rules_for
+from fallbackd.core.work.outages import guard
+from fallbackd.core.work.resolution import (
+    FREE_TIERS,
+    entry_of,
+    forbidden_by,
+    halted,
+    is_form_error_twice,
+    is_poison,
+    request_after,
+)
+from fallbackd.core.work.rotation import rotated
+
+OF_THE_TASK = frozenset({Reason.TASK_FAILED, Reason.APPROVAL_REQUIRED, Reason.CANCELLED})
+"""Failures that no other candidate would cure."""
+
+
+RULES = frozenset({"on_outage", "must_differ", "consent"})
+"""Bounds that a person could lift."""
+_WHY_NONE = {
+    None: "no other candidate of the chain is available",
+    "must_differ": "every candidate that is available is of a family that must not serve it"
+    " (must_differ_from)",
+    "consent": "only candidates that bill by use are available (allow_metered)",
+}
+
+
+class Following(Struct, frozen=True, kw_only=True):
+    """
+    Attributes:
+        resolved: With the choice, or with the verdicts that speak against every candidate.
+        is_same: The candidate that failed, once more or with another credential.
+    """
+
+    failover: Failover
+    resolved: Resolved
+    halt: Halt | None = None
+    is_same: bool = False
+
+    @property
+    def is_handed_back(self) -> bool:
+        """The caller does the work itself: its session stays where it was."""
+        choice = self.resolved.choice
+        return choice is not None and choice.backend.kind == IN_SESSION_KIND
+
+    @property
+    def moves(self) -> bool:
+        """Whether another candidate makes the next call."""
+        return self.halt is None and not self.is_same and not self.is_handed_back
+
+
+def asked(
+    draft: Draft,
+    candidates: tuple[Entry, ...],
+    role: Role | None,
+    session: Session | None,
+    *,
+    prompt_tokens: int | None = None,
+    allow_metered: bool = False,
+    differs_from: tuple[str, ...] | None = None,
+    at_server: bool = False,
+) -> Failover:
+    """What is asked of a chain, before anything was tried."""
+    policy = draft.policy
+    rules = rules_for(
+        policy, role, session, candidates, allow_metered=allow_metered, differs_from=differs_from
+    )
+    max_hops = policy.defaults.max_fallback_depth
+    if role is not None and role.max_fallback_depth is not None:
+        max_hops = role.max_fallback_depth
+    wanted = None if role is None else role.fallback_on
+    return Failover(
+        candidates=candidates,
+        role=rules.role,
+        creative=rules.creative,
+        on_outage=rules.on_outage,
+        allow_metered=rules.allow_metered,
+        differs_from=rules.differs_from,
+        fallback_on=None if wanted is None else tuple(sorted(wanted)),
+        max_hops=max_hops,
+        budget=policy.defaults.max_attempts,
+        prompt_tokens=prompt_tokens,
+        at_server=at_server,
+        at=draft.now,
+    )
+
+
+def ended_by(draft: Draft, failover: Failover, tried: Tried) -> tuple[Failover, Halt | None]:
+    """
+    The record with a call that has failed, and whether that is the end: a failure of the task
+    itself, or work that two candidates fail at alike. The latter withdraws the marks of the way.
+    """
+    backend = find_backend(draft.policy, tried.backend)
+    if backend is not None:
+        tier = entry_of(failover.candidates, tried, backend).tier
+        tried = structs.replace(tried, tier=tier)
+    failover = structs.replace(failover, tried=(*failover.tried, tried))
+    if tried.reason in OF_THE_TASK:
+        return failover, Halt(bound="task", why=f"{tried.reason} is of the task itself")
+    if not is_poison(failover):
+        return failover, None
+    for made in failover.marks:
+        draft.withdraw(made)
+    why = f"two candidates failed with {tried.reason}: the task is the likely cause"
+    return structs.replace(failover, marks=()), Halt(bound="poison", why=why)
+
+
+def marked(
+    draft: Draft, failover: Failover, failure: Failure, *, started_at: float | None, luck: float
+) -> Failover:
+    """Mark what the last failure is about."""
+    last = failover.tried[-1]
+    backend = find_backend(draft.policy, last.backend)
+    if backend is None:
+        return failover
+    made = draft.mark(
+        failure,
+        backend,
+        model=last.model,
+        credential=last.credential,
+        started_at=started_at,
+        luck=luck,
+    )
+    return failover if made is None else structs.replace(failover, marks=(*failover.marks, made))
+
+
+def denied(draft: Draft, following: Following) -> None:
+    """Permission that every candidate was denied is about the request: its marks are withdrawn."""
+    failover, halt = following.failover, following.halt
+    if halt is None or halt.bound in RULES:
+        return
+    if all(one.reason is Reason.PERMISSION for one in failover.tried):
+        for made in failover.marks:
+            draft.withdraw(made)
+
+
+def follow(
+    draft: Draft, failover: Failover, *, once_more: bool = False, may_try: bool
+) -> Following:
+    """
+    The candidate after the last one that was tried, or why there is none.
+
+    Args:
+        once_more: The same candidate is asked alike.
+        may_try: A trial can be leased to the caller.
+    """
+    same = _same(draft, failover, once_more=once_more)
+    if same is not None and same.choice is not None:
+        return _following(draft, failover, same, same.choice, is_same=True)
+    candidates, halt = halted(draft.policy, failover)
+    if is_form_error_twice(failover):
+        why = "two providers reject the form of the request"
+        halt = Halt(bound="format_error", why=why)
+    request = request_after(draft.policy, failover)
+    if halt is not None:
+        seen = draft.resolve(failover.candidates, request)
+        return Following(
+            failover=failover, resolved=without_choice(seen, f"not used: {halt.why}"), halt=halt
+        )
+    resolved, out = guard(draft, failover, candidates, request, draft.resolve(candidates, request))
+    if out is not None:
+        why = f"{out.text}, and the role does not go elsewhere then (on_outage)"
+        halt = Halt(bound="on_outage", why=why)
+        return Following(failover=failover, resolved=resolved, halt=halt)
+    if resolved.choice is None and may_try and failover.on_outage == "fallback":
+        resolved = draft.resolve(candidates, structs.replace(request, last_resort=True))
+    if resolved.choice is None:
+        rule = forbidden_by(draft, candidates, request)
+        halt = Halt(bound=rule or "nobody", why=_WHY_NONE[rule])
+        return Following(failover=failover, resolved=resolved, halt=halt)
+    return _following(draft, failover, resolved, resolved.choice)
+
+
+def _same(draft: Draft, failover: Failover, *, once_more: bool) -> Resolved | None:
+    if not once_more:
+        return rotated(draft, failover)
+    last = failover.tried[-1]
+    backend = find_backend(draft.policy, last.backend)
+    if backend is None:
+        return None
+    entry = entry_of(failover.candidates, last, backend)
+    request = Request(prompt_tokens=failover.prompt_tokens, credential=last.credential)
+    return draft.resolve((entry,), request)
+
+
+def _following(
+    draft: Draft, failover: Failover, resolved: Resolved, choice: Choice, *, is_same: bool = False
+) -> Following:
+    counts = not is_same and choice.entry.tier not in FREE_TIERS
+    after = named(draft, failover, choice)
+    after = structs.replace(after, hops=failover.hops + int(counts))
+    return Following(failover=after, resolved=resolved, is_same=is_same)
+
+
+def named(draft: Draft, failover: Failover, choice: Choice) -> Failover:
+    """The candidate that makes the next call."""
+    return structs.replace(
+        failover,
+        backend=choice.backend.id,
+        model=choice.model,
+        credential=choice.credential,
+        at=draft.now,
+    )

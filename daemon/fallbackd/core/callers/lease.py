@@ -1,0 +1,270 @@
+"""What a caller that talks to a provider itself is told: candidate, credential, lease."""
+
+from msgspec import Struct, structs
+
+from fallbackd.core.callers.going_on import Following, asked
+from fallbackd.core.draft import Draft
+from fallbackd.core.events import Reported
+from fallbackd.core.failover import Failover, Halt, Tried
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import machine
+from fallbackd.core.ids import AttemptId
+from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.records import Hop, Session, Verdict
+from fallbackd.core.routing.resolve import Choice, Resolved, candidates_for, find_role
+from fallbackd.core.work.recovery import missed_by, role_counting
+from fallbackd.core.work.resolution import entry_of
+
+LEASE_S = 600.0
+"""A caller that never reports loses its lease after this long."""
+
+
+class Resolution(Struct, frozen=True, kw_only=True):
+    """What would be used now; `backend` null: nobody."""
+
+    backend: str | None
+    model: str | None = None
+    credential: str | None = None
+    tier: str | None = None
+    trigger: str | None = None
+    candidates: tuple[Verdict, ...] = ()
+    retry_at: float | None = None
+    position: int | None = None
+    """Place of the chosen one among the candidates, 0 for the requested one."""
+    lease_id: str | None = None
+    lease_generation: int | None = None
+    lease_expires_at: float | None = None
+    lease_owner: str | None = None
+    failover: Failover | None = None
+    """What the caller says again when the call fails."""
+
+
+class ReportAnswer(Struct, frozen=True, kw_only=True):
+    failure: Failure | None = None
+    next: Resolution | None = None
+    candidates: tuple[Verdict, ...] = ()
+    """Verdicts of the candidates after a failure."""
+    retry_at: float | None = None
+    ignored: bool = False
+    halt: Halt | None = None
+    """Why there is no next one."""
+    failover: Failover | None = None
+    """With the next one: what the caller says again when that fails too."""
+
+
+def leased(
+    draft: Draft,
+    found: Resolution,
+    choice: Choice,
+    lease: AttemptId | None,
+    *,
+    owner: str | None,
+) -> Resolution:
+    """With the lease of the one trial, where one is needed and the caller makes the call."""
+    if lease is None or not choice.trial_scopes:
+        return found
+    expires_at = draft.now + LEASE_S
+    generation = 0
+    for scope in choice.trial_scopes:
+        record = draft.health[scope]
+        held = machine.lease(record, lease, now=draft.now, expires_at=expires_at, owner=owner)
+        draft.put_health(held)
+        generation = held.generation
+    return structs.replace(
+        found,
+        lease_id=lease,
+        lease_generation=generation,
+        lease_expires_at=expires_at,
+        lease_owner=owner,
+    )
+
+
+def counted_credential(choice: Choice) -> str | None:
+    """Its credential, where the strategy has to know how often it was chosen."""
+    backend = choice.backend
+    if len(backend.credentials) < 2 or backend.credential_strategy in ("fill_first", "random"):
+        return None
+    return choice.credential
+
+
+def resolution_of(candidates: tuple[Entry, ...], resolved: Resolved) -> Resolution:
+    choice = resolved.choice
+    if choice is None:
+        return Resolution(backend=None, candidates=resolved.verdicts, retry_at=resolved.retry_at)
+    first = candidates[0]
+    redirected = (first.backend, first.model) != (choice.entry.backend, choice.entry.model)
+    return Resolution(
+        backend=choice.backend.id,
+        model=choice.model,
+        credential=choice.credential,
+        tier=choice.entry.tier,
+        trigger="preemptive" if redirected else None,
+        candidates=resolved.verdicts,
+        retry_at=resolved.retry_at,
+        position=next(
+            (at for at, one in enumerate(resolved.verdicts) if one.verdict == "chosen"), None
+        ),
+    )
+
+
+def give_back(draft: Draft, lease: AttemptId) -> bool:
+    """Give a lease back. False: it had run out or was overtaken, and proves nothing any more."""
+    was_held = False
+    for record in list(draft.health.values()):
+        if record.trial is None or record.trial.attempt != lease:
+            continue
+        was_held = was_held or machine.is_leased(record, now=draft.now)
+        draft.put_health(machine.release(record, lease))
+    if was_held:
+        draft.wake_waiting()
+    return was_held
+
+
+# --- reports -----------------------------------------------------------------------------------
+
+
+def tried_by(event: Reported, failure: Failure) -> Tried:
+    """The call that a report is about."""
+    return Tried(backend=event.backend, model=event.model, credential=event.credential).failed_with(
+        failure
+    )
+
+
+def asked_by_report(
+    draft: Draft, event: Reported, backend: Backend, session: Session | None, failure: Failure
+) -> Failover:
+    """
+    What a failed call was a part of, where neither the caller nor its session knows it: the request
+    as far as the report repeats it.
+
+    A failure that leaves no mark would be met again and again by a caller that says nothing else:
+    the candidates before the failed one count as tried.
+    """
+    role = event.role or (None if session is None else session.role)
+    candidates = _candidates(draft, event, backend, session, role)
+    found = asked(
+        draft,
+        candidates,
+        None if role is None else find_role(draft.policy, role),
+        session,
+        prompt_tokens=event.prompt_tokens,
+        allow_metered=event.allow_metered,
+        differs_from=event.differs_from,
+    )
+    if session is not None or failure.marks_health:
+        return found
+    own = Tried(backend=backend.id, model=event.model)
+    place = _place(candidates, own, backend) or 0
+    before = tuple(Tried(backend=one.backend, model=one.model) for one in candidates[:place])
+    return structs.replace(found, tried=before)
+
+
+def _candidates(
+    draft: Draft, event: Reported, backend: Backend, session: Session | None, role: str | None
+) -> tuple[Entry, ...]:
+    is_named = event.role is not None or bool(event.chain)
+    first = None if role or event.chain else backend.id
+    found = candidates_for(
+        draft.policy, backend=first, role=role, chain=event.chain, session=session
+    )
+    if is_named and all(one.backend != backend.id for one in found):
+        # It was asked for by its name, before those of the chain.
+        return candidates_for(
+            draft.policy, backend=backend.id, role=role, chain=event.chain, session=session
+        )
+    return found
+
+
+def _place(candidates: tuple[Entry, ...], tried: Tried, backend: Backend) -> int | None:
+    entry = entry_of(candidates, tried, backend)
+    return candidates.index(entry) if entry in candidates else None
+
+
+def answer_of(
+    draft: Draft,
+    event: Reported,
+    failover: Failover,
+    failure: Failure,
+    following: Following | None,
+    halt: Halt | None,
+) -> ReportAnswer:
+    """The answer to a failure: the next candidate with its lease, or why there is none."""
+    if following is None:
+        return ReportAnswer(failure=failure, halt=halt)
+    resolved, choice = following.resolved, following.resolved.choice
+    if choice is None:
+        return ReportAnswer(
+            failure=failure,
+            candidates=resolved.verdicts,
+            retry_at=resolved.retry_at,
+            halt=following.halt,
+        )
+    if following.is_same:
+        found = resolution_of((choice.entry,), resolved)
+        last = failover.tried[-1]
+        place = _place(failover.candidates, last, choice.backend)
+        found = structs.replace(found, position=place)
+    else:
+        found = resolution_of(failover.candidates, resolved)
+    found = leased(draft, found, choice, event.next_lease, owner=event.owner)
+    draft.count_credential(choice.backend.id, counted_credential(choice))
+    return ReportAnswer(
+        failure=failure,
+        next=found,
+        candidates=resolved.verdicts,
+        retry_at=resolved.retry_at,
+        failover=None if following.is_handed_back else following.failover,
+    )
+
+
+def missed(draft: Draft, failover: Failover, session: Session, event: Reported) -> Session:
+    """The session after a better candidate was tried in vain, where its role counts answers."""
+    role = role_counting(draft.policy, failover.role)
+    if role is None:
+        return session
+    return missed_by(
+        draft, role, failover.candidates, session, backend=event.backend, model=event.model
+    )
+
+
+def moved(
+    draft: Draft, session: Session, left: Backend, following: Following, failure: Failure
+) -> Session:
+    """The session on its next candidate. Announced once for each pair of original and current."""
+    choice = following.resolved.choice
+    assert choice is not None
+    taken = choice.backend
+    hop = Hop(
+        at=draft.now,
+        from_backend=left.id,
+        to_backend=taken.id,
+        trigger="reactive",
+        reason=failure.reason.value,
+        evidence=failure.evidence,
+    )
+    returned = taken.id == session.original
+    pair = f"{session.original}>{taken.id}"
+    notices = session.notices_sent
+    if not returned and pair not in notices:
+        notices = (*notices, pair)
+        draft.note(
+            "session.notice",
+            session=session.session,
+            backend=taken.id,
+            notice="fallback",
+            route=(session.original, taken.id),
+            from_model=None,
+            to_model=None,
+            reason=hop.reason,
+            text=f"switched from {left.id} to {taken.id} ({hop.reason})",
+        )
+    return structs.replace(
+        session,
+        current=taken.id,
+        current_model=choice.entry.model,
+        depth=0 if returned else session.depth + 1,
+        last_fallback_at=draft.now,
+        hops=(*session.hops, hop)[-50:],
+        notices_sent=() if returned else notices,
+        recovered_announced=False,
+    )

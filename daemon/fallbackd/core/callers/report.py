@@ -1,0 +1,334 @@
+"""Callers that talk to a provider themselves: what they would use, and what they saw."""
+
+from msgspec import structs
+
+from fallbackd.core.callers.going_on import asked, denied, ended_by, follow, marked, named
+from fallbackd.core.callers.lease import (
+    LEASE_S,
+    ReportAnswer,
+    answer_of,
+    asked_by_report,
+    counted_credential,
+    give_back,
+    leased,
+    missed,
+    moved,
+    resolution_of,
+    tried_by,
+)
+from fallbackd.core.draft import Draft
+from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
+from fallbackd.core.failover import Failover
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import is_lease
+from fallbackd.core.policy import IN_SESSION_KIND, Backend
+from fallbackd.core.records import Decision, Rejection, Session
+from fallbackd.core.routing.families import UNKNOWN, family_of
+from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
+from fallbackd.core.work.offline import own_trouble
+from fallbackd.core.work.outages import guard
+from fallbackd.core.work.recovery import answered_by, role_counting
+from fallbackd.core.work.resolution import request_after, staying
+from fallbackd.core.work.rotation import first_throttle
+from fallbackd.core.work.sessions import charged, entered, on_candidate
+
+
+def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
+    """
+    Without a lease it is a look, which leaves a known session as it is unless it names the original
+    to return to. With one the caller makes the call.
+    """
+    policy = draft.policy
+    if event.backend is not None and find_backend(policy, event.backend) is None:
+        return Decision(
+            rejection=Rejection(
+                kind="unknown_backend",
+                message=f"no backend {event.backend!r}; known are {', '.join(policy.backends)}",
+                data={"backend": event.backend},
+            )
+        )
+    session = draft.snapshot.session
+    candidates = candidates_for(
+        policy,
+        backend=event.backend,
+        role=event.role,
+        chain=event.chain,
+        model=event.model,
+        session=session,
+    )
+    role = None if event.role is None else find_role(policy, event.role)
+    differs_from = event.differs_from
+    if differs_from is None and event.session is None and event.lease is None:
+        differs_from = ()  # only a look, in no conversation: there is no author to differ from
+    failover = _open_failover(draft, session, at=draft.now)
+    if failover is None or event.backend is not None or failover.candidates != candidates:
+        failover = asked(
+            draft,
+            candidates,
+            role,
+            session,
+            prompt_tokens=event.prompt_tokens,
+            allow_metered=event.allow_metered,
+            differs_from=differs_from,
+        )
+    request = request_after(policy, failover)
+    is_taken = event.lease is not None
+    if session is not None and event.backend is None and not failover.tried:
+        request = staying(draft, request, event.role, candidates, session)
+    resolved, _ = guard(draft, failover, candidates, request, draft.resolve(candidates, request))
+    if resolved.choice is None and is_taken and failover.on_outage == "fallback":
+        resolved = draft.resolve(candidates, structs.replace(request, last_resort=True))
+    choice = resolved.choice
+    found = resolution_of(candidates, resolved)
+    if choice is not None:
+        found = leased(draft, found, choice, event.lease, owner=event.owner)
+        failover = named(draft, failover, choice)
+        found = structs.replace(found, failover=failover)
+        draft.count_credential(choice.backend.id, counted_credential(choice))
+    fits = any(one.verdict != "context" for one in resolved.verdicts)
+    is_entered = is_taken or (choice is not None and _is_return(event, session, choice))
+    if event.session is not None and fits and is_entered:
+        used_at = draft.now if is_taken or session is None else session.last_used_at
+        session = entered(
+            draft,
+            event.session,
+            session,
+            role=event.role,
+            named=event.backend,
+            first=candidates[0].backend,
+            running=draft.holder_of(event.session),
+        )
+        session = structs.replace(session, last_used_at=used_at, failover=None)
+        if is_taken and choice is not None and choice.backend.kind != IN_SESSION_KIND:
+            session = structs.replace(on_candidate(session, choice), failover=failover)
+        draft.put_session(session)
+    return draft.finish(answer=found)
+
+
+def _is_return(event: ResolveRequested, session: Session | None, choice: Choice) -> bool:
+    """Whether a look is more than that: it opens a session, or names the original to return to."""
+    if session is None:
+        return True
+    named = event.backend == session.original == choice.backend.id
+    return named and session.current != session.original
+
+
+def _open_failover(draft: Draft, session: Session | None, *, at: float) -> Failover | None:
+    """What a session is in the middle of. A caller that was silent for long has given up."""
+    found = None if session is None else session.failover
+    return found if found is not None and at - found.at <= LEASE_S else None
+
+
+def reported(draft: Draft, event: Reported) -> Decision:
+    backend = find_backend(draft.policy, event.backend)
+    if backend is None:
+        return Decision(
+            rejection=Rejection(
+                kind="unknown_backend",
+                message=f"no backend {event.backend!r} is known",
+                data={"backend": event.backend},
+            )
+        )
+    if backend.credentials and event.credential not in (None, *backend.credentials):
+        known = ", ".join(backend.credentials)
+        return Decision(
+            rejection=Rejection(
+                kind="unknown_backend",
+                message=f"{backend.id} has no credential {event.credential!r}; it has {known}",
+                data={"backend": backend.id, "credential": event.credential},
+            )
+        )
+    session = draft.snapshot.session
+    is_stale = session is not None and _is_stale(draft, event, session)
+    failover = _failover_of(draft, event, session)
+    event = _with_candidate(event, backend, session, failover)
+    lease = event.lease
+    if lease is None and event.attempt is not None and is_lease(event.attempt):
+        lease = event.attempt
+    is_late = lease is not None and not give_back(draft, lease)
+    if event.outcome == "released":
+        if session is not None and session.failover is not None:
+            draft.put_session(structs.replace(session, failover=None))
+        return draft.finish(answer=ReportAnswer())
+    if is_late:
+        session = charged(draft, session, backend.id, event.usage)
+        return _too_late(draft, event, backend, session, failover)
+    if event.outcome == "success":
+        started_at = draft.now if event.started_at is None else event.started_at
+        draft.succeed(
+            backend, model=event.model, credential=event.credential, started_at=started_at
+        )
+        session = charged(draft, session, backend.id, event.usage)
+        if session is not None:
+            draft.put_session(_served(draft, session, backend, event))
+        return draft.finish(answer=ReportAnswer())
+    return _reported_failure(
+        draft, event, backend, session, failover, was_trial=bool(lease), is_stale=is_stale
+    )
+
+
+def _failover_of(draft: Draft, event: Reported, session: Session | None) -> Failover | None:
+    """What the call was a part of: the caller says so, or its session knows."""
+    at = draft.now if event.started_at is None else min(event.started_at, draft.now)
+    found = event.failover or _open_failover(draft, session, at=at)
+    if found is None or found.backend != event.backend:
+        return None
+    role = None if event.role is None else find_role(draft.policy, event.role)
+    is_same = event.role is None or found.role == (None if role is None else role.name)
+    return found if is_same else None
+
+
+def _with_candidate(
+    event: Reported, backend: Backend, session: Session | None, failover: Failover | None
+) -> Reported:
+    """With the model and the credential that the caller was given, where it does not name them."""
+    model, credential = event.model, event.credential
+    if failover is not None:
+        model, credential = model or failover.model, credential or failover.credential
+    elif session is not None and session.current == backend.id:
+        model = model or session.current_model
+    if credential is None and len(backend.credentials) == 1:
+        credential = backend.credentials[0]
+    return structs.replace(event, model=model or backend.model, credential=credential)
+
+
+def _too_late(
+    draft: Draft,
+    event: Reported,
+    backend: Backend,
+    session: Session | None,
+    failover: Failover | None,
+) -> Decision:
+    """No health changes. After a failure the answer names the next candidate all the same."""
+    if session is not None:
+        session = structs.replace(session, ignored_reports=session.ignored_reports + 1)
+        draft.put_session(session)
+    failure = event.failure
+    if event.outcome != "failure" or failure is None:
+        return draft.finish(answer=ReportAnswer(failure=failure, ignored=True))
+    failover = failover or asked_by_report(draft, event, backend, session, failure)
+    failover, halt = ended_by(draft, failover, tried_by(event, failure))
+    following = None if halt is not None else follow(draft, failover, may_try=True)
+    answer = answer_of(draft, event, failover, failure, following, halt)
+    return draft.finish(answer=structs.replace(answer, ignored=True))
+
+
+def _served(draft: Draft, session: Session, backend: Backend, event: Reported) -> Session:
+    returned = backend.id == session.original
+    failover = session.failover
+    known = session.role if failover is None else failover.role
+    role = role_counting(draft.policy, known)
+    if role is not None:
+        chain = candidates_for(draft.policy, backend=None, role=role.name, chain=None)
+        session = answered_by(draft, role, chain, session, backend=backend.id, model=event.model)
+    if failover is not None and failover.creative:
+        family = family_of(backend, event.model) or UNKNOWN
+        session = structs.replace(session, author_family=family)
+    return structs.replace(
+        session,
+        current=backend.id,
+        answered_by=backend.id,
+        answered_model=event.model,
+        failover=None,
+        depth=0 if returned else session.depth,
+        notices_sent=() if returned else session.notices_sent,
+        last_used_at=draft.now,
+    )
+
+
+def _reported_failure(
+    draft: Draft,
+    event: Reported,
+    backend: Backend,
+    session: Session | None,
+    failover: Failover | None,
+    *,
+    was_trial: bool,
+    is_stale: bool,
+) -> Decision:
+    failure = event.failure
+    if session is None and event.session is not None:
+        session = Session(
+            session=event.session,
+            role=event.role,
+            original=backend.id,
+            current=backend.id,
+            running=draft.holder_of(event.session),
+            created_at=draft.now,
+            last_used_at=draft.now,
+        )
+    if session is not None and is_stale:
+        draft.put_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
+        return draft.finish(answer=ReportAnswer(failure=failure, ignored=True))
+    session = charged(draft, session, backend.id, event.usage)
+    if failure is None:
+        if session is not None:
+            draft.put_session(session)
+        return draft.finish(answer=ReportAnswer())
+    if session is not None and session.attempt is None and event.attempt is not None:
+        session = structs.replace(session, reported_attempt=event.attempt)
+    failover = failover or asked_by_report(draft, event, backend, session, failure)
+    failure = (
+        own_trouble(draft, backend, failure, has_route=event.has_route, marks=failover.marks)
+        or failure
+    )
+    failover, halt = ended_by(draft, failover, tried_by(event, failure))
+    following = None
+    if halt is None:
+        may_repeat = not was_trial and len(failover.tried) < failover.budget
+        once_more = may_repeat and first_throttle(
+            draft,
+            backend,
+            failure,
+            model=event.model,
+            credential=event.credential,
+            started_at=event.started_at,
+        )
+        if not once_more:
+            failover = marked(
+                draft, failover, failure, started_at=event.started_at, luck=event.luck
+            )
+        following = follow(draft, failover, once_more=once_more, may_try=bool(event.next_lease))
+        denied(draft, following)
+    answer = answer_of(draft, event, failover, failure, following, halt)
+    if session is not None:
+        session = missed(draft, failover, session, event)
+        if following is not None and following.moves:
+            session = moved(draft, session, backend, following, failure)
+        session = structs.replace(session, failover=answer.failover, last_used_at=draft.now)
+        draft.put_session(session)
+    return draft.finish(answer=answer)
+
+
+def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
+    """
+    Whether a report is about a candidate that was left before the call began. One that names no
+    attempt means the current candidate, except right after a move where that is not certain: a
+    delegation holds the session, or the move was to another model of the same backend.
+    """
+    last_at = session.last_fallback_at
+    if event.backend != session.current:
+        is_newer = event.started_at is not None and event.started_at > (last_at or 0.0)
+        return not is_newer and any(hop.from_backend == event.backend for hop in session.hops)
+    if event.model is not None and session.current_model not in (None, event.model):
+        return True
+    if event.lease is not None or (event.attempt is not None and is_lease(event.attempt)):
+        return False  # one that is held: a late one has been turned away before
+    if event.attempt is not None and session.attempt is not None:
+        return event.attempt != session.attempt
+    if event.attempt is not None and event.attempt != session.reported_attempt:
+        return False  # callers that make the calls themselves name them by themselves
+    is_near = last_at is not None and (
+        0 <= draft.now - last_at < draft.policy.defaults.dedup_window_s
+    )
+    last = session.hops[-1] if session.hops else None
+    is_swap = last is not None and last.from_backend == last.to_backend == session.current
+    is_unclear = session.running is not None or (is_swap and event.model is None)
+    return is_near and (event.attempt is not None or is_unclear)
+
+
+def session_compacted(draft: Draft, event: SessionCompacted) -> None:
+    """Models, depth and the lock stay; history and marks of notices go."""
+    session = draft.snapshot.session
+    if session is not None:
+        draft.put_session(structs.replace(session, hops=(), notices_sent=(), last_fallback_at=None))

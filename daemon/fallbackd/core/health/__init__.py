@@ -1,0 +1,1 @@
+"""How it stands with one scope: the machine, and which scopes there are."""

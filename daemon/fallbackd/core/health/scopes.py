@@ -1,0 +1,203 @@
+"""Which scopes a candidate touches, and which of them a failure is about."""
+
+from collections.abc import Iterable, Mapping
+
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health.machine import HEALTHY, Health, View, severity, view
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, implicit_backend
+
+
+def backend_scope(backend: str) -> ScopeId:
+    return ScopeId(f"backend:{backend}")
+
+
+def owner_of(backend: Backend) -> str:
+    """Credentials and hosts belong to the provider where it is known, else to the backend."""
+    return backend.provider or backend.id
+
+
+def credential_scope(backend: Backend, label: str) -> ScopeId:
+    return ScopeId(f"credential:{owner_of(backend)}/{label}")
+
+
+def model_of(entry: Entry, backend: Backend) -> str | None:
+    return entry.model or backend.model
+
+
+DEFAULT_MODEL = "default"
+"""In the scope of a model whose name only the backend knows."""
+
+
+def model_scope(backend: Backend, model: str | None) -> ScopeId | None:
+    """None: without a name it is the backend itself, unless another model stands in for it."""
+    if model is None and backend.fallback_model is None:
+        return None
+    return ScopeId(f"model:{backend.id}/{DEFAULT_MODEL if model is None else model}")
+
+
+def scopes_of(backend: Backend, model: str | None, credential: str | None) -> tuple[ScopeId, ...]:
+    """Every scope whose outage takes this candidate out, the backend's own first."""
+    found = [backend_scope(backend.id)]
+    if (on_model := model_scope(backend, model)) is not None:
+        found.append(on_model)
+    if credential is not None:
+        one = credential_scope(backend, credential)
+        found.append(one)
+        if model is not None:
+            found.append(ScopeId(f"{one}+model:{model}"))
+    if backend.quota is not None:
+        found.append(ScopeId(f"quota:{backend.quota}"))
+    if backend.provider is not None:
+        found.append(ScopeId(f"provider:{backend.provider}"))
+    return tuple(found)
+
+
+def failed_scope(
+    failure: Failure, backend: Backend, model: str | None, credential: str | None
+) -> ScopeId:
+    """The scope that a failure marks, by the table of its reason."""
+    if failure.scope is not None and ":" in failure.scope:
+        return ScopeId(failure.scope)
+    own = backend_scope(backend.id)
+    on_model = own if model is None else ScopeId(f"model:{backend.id}/{model}")
+    on_credential = own if credential is None else credential_scope(backend, credential)
+    match failure.reason:
+        case Reason.RATE_LIMIT if not failure.rotate_credential:
+            return on_model  # an aggregator's upstream is throttled: no key would do better
+        case Reason.RATE_LIMIT:
+            if credential is None:
+                return own
+            return on_credential if model is None else ScopeId(f"{on_credential}+model:{model}")
+        case Reason.USAGE_LIMIT:
+            return on_credential if backend.quota is None else ScopeId(f"quota:{backend.quota}")
+        case Reason.OVERLOADED:
+            return on_model
+        case Reason.MODEL_NOT_FOUND:
+            return model_scope(backend, model) or own
+        case Reason.NETWORK:
+            return own if backend.provider is None else ScopeId(f"provider:{backend.provider}")
+        case Reason.BILLING | Reason.AUTH:
+            return on_credential
+        case Reason.NOT_CONFIGURED if failure.rotate_credential:
+            return on_credential
+        case _:
+            return own
+
+
+def worst(
+    health: Mapping[ScopeId, Health], scopes: Iterable[ScopeId], *, now: float
+) -> tuple[View, Health | None]:
+    """The worst of several scopes; of equally bad ones the one that lasts longest."""
+    found: tuple[View, Health | None] = (HEALTHY, None)
+    for scope in scopes:
+        record = health.get(scope)
+        if record is None:
+            continue
+        seen = view(record, now=now)
+        if seen is not HEALTHY and _rank(seen) > _rank(found[0]):
+            found = (seen, record)
+    return found
+
+
+def _rank(seen: View) -> tuple[int, float]:
+    until_at = seen.until_at
+    return (
+        severity(seen),
+        float("inf") if until_at is None and seen.state == "broken" else until_at or 0.0,
+    )
+
+
+def touched(backend: Backend, health: Mapping[ScopeId, Health]) -> tuple[ScopeId, ...]:
+    """Every scope on record that belongs to a backend, of any of its models and credentials."""
+    own = [
+        backend_scope(backend.id),
+        *(ScopeId(f"quota:{backend.quota}") for _ in (1,) if backend.quota is not None),
+        *(ScopeId(f"provider:{backend.provider}") for _ in (1,) if backend.provider is not None),
+    ]
+    return tuple(dict.fromkeys([*own, *(one for one in health if _is_owned(backend, one))]))
+
+
+def _is_owned(backend: Backend, scope: ScopeId) -> bool:
+    """Whether a scope is about a model or a credential of this backend."""
+    if scope.startswith(f"model:{backend.id}/"):
+        return True
+    plain = scope.partition("+model:")[0]
+    return any(plain == credential_scope(backend, label) for label in backend.credentials)
+
+
+def is_scope_of(backend: Backend, scope: ScopeId) -> bool:
+    """Whether a backend touches a scope, on record or not."""
+    return _is_owned(backend, scope) or scope in touched(backend, {})
+
+
+def is_missing_model(record: Health | None) -> bool:
+    """Whether the outage of a scope says no more than that some model is not there."""
+    outage = None if record is None else record.outage
+    return outage is not None and outage.reason is Reason.MODEL_NOT_FOUND
+
+
+def own_health(
+    backend: Backend,
+    health: Mapping[ScopeId, Health],
+    *,
+    now: float,
+    stand_ins: tuple[str, ...] = (),
+) -> tuple[View, Health | None]:
+    """
+    The worst of what the backend's own candidate touches. Of several credentials the best one
+    counts: it is the one that is used. A mark on another model makes no difference.
+
+    Args:
+        stand_ins: Models that are used where its own one is missing.
+    """
+    own = _best_credential(backend, backend.model, health, now=now)
+    if not stand_ins or own[0].state != "broken" or not is_missing_model(own[1]):
+        return own
+    others = {scope: one for scope, one in health.items() if not is_missing_model(one)}
+    found = (
+        _best_credential(backend, model, others, now=now)
+        for model in stand_ins
+        if not is_missing_model(health.get(ScopeId(f"model:{backend.id}/{model}")))
+    )
+    return min(found, key=lambda one: severity(one[0]), default=own)
+
+
+def _best_credential(
+    backend: Backend, model: str | None, health: Mapping[ScopeId, Health], *, now: float
+) -> tuple[View, Health | None]:
+    labels: tuple[str | None, ...] = backend.credentials or (None,)
+    return min(
+        (worst(health, scopes_of(backend, model, label), now=now) for label in labels),
+        key=lambda one: severity(one[0]),
+    )
+
+
+def context_of(policy: Policy, backend: Backend, model: str | None) -> int | None:
+    """In tokens: as configured, else as an opencode server says of its models."""
+    if backend.context_tokens is not None or model is None:
+        return backend.context_tokens
+    return policy.contexts.get(model)
+
+
+def find_backend(policy: Policy, backend: BackendId) -> Backend | None:
+    """
+    A configured backend, or the one that a `provider/model` id stands for where some chain or
+    role names it, or a known opencode server offers it.
+    """
+    found = policy.backends.get(backend)
+    if found is not None or "/" not in backend:
+        return found
+    if backend not in policy.served and backend not in named_ids(policy):
+        return None
+    return implicit_backend(backend, like=policy.backends.get(OPENCODE), quotas=policy.quotas)
+
+
+def named_ids(policy: Policy) -> set[str]:
+    """What chains and roles speak of."""
+    found: set[str] = {entry.backend for chain in policy.chains.values() for entry in chain}
+    found.update(entry.backend for role in policy.roles.values() for entry in role.chain)
+    for project in policy.projects.values():
+        found.update(entry.backend for role in project.roles.values() for entry in role.chain)
+    found.update(policy.chains)
+    return found

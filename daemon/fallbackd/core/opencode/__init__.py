@@ -1,0 +1,1 @@
+"""Sessions of opencode servers that others run."""

@@ -1,0 +1,385 @@
+"""
+Failed turns of opencode sessions: whether, where to and how they go on.
+
+    TurnFailed ──▶ abort ──▶ revert ──▶ prompt ──▶ done        `Session.rescue.step` is what is
+                     │          │          │                   done next, or under way: a daemon
+                     └──────────┴──────────┴──▶ failed, gone    that comes back goes on from there
+
+The rescue on record is the lock of the session. It ends with the acceptance of the message by
+the next model, not with its answer; a failure of that one is a failure of another turn. It also
+ends, and the session is left as it is, when the user stops the turn, and when it is too old.
+
+The steps of a failed compaction are the same: what is taken back is the request for it, and what
+is sent is a request to the next model. No turn is touched.
+"""
+
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from fallbackd.core.callers.going_on import Following, asked, denied, ended_by, follow, marked
+from fallbackd.core.callers.lease import give_back
+from fallbackd.core.decision_log import model_words
+from fallbackd.core.draft import Draft
+from fallbackd.core.events import RescueAdvanced, TurnFailed
+from fallbackd.core.failover import Tried
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import LEASE_PREFIX, AttemptId
+from fallbackd.core.opencode.session import (
+    begun,
+    candidates_of,
+    chosen_by_user,
+    closed,
+    lease,
+    model_at_server,
+    moved,
+    new_session,
+    placed,
+    role_of,
+    told,
+    told_outage,
+)
+from fallbackd.core.records import Hop, Session
+from fallbackd.core.rescue import Rescue, Turn
+from fallbackd.core.routing.suggest import duration
+from fallbackd.core.work.offline import own_trouble
+
+AWAY_S = 60.0
+"""A rescue whose step is older has lost its server or its owner, and is not continued."""
+LONGEST_S = 600.0
+"""Of a whole rescue: what was asked so long ago may not be wanted any more."""
+
+BEFORE_ALL = 0.0
+"""A failure of so early an attempt is no news: it may state a time, and counts for nothing."""
+
+NOT_COVERED = frozenset({"task", "poison", "format_error", "fallback_on", "max_attempts"})
+"""Bounds that leave a turn to its user: another model would not help, or must not be tried."""
+
+Ruling = Literal[
+    "rescue",
+    "late",
+    "busy",
+    "switched_off",
+    "not_covered",
+    "no_chain",
+    "exhausted",
+    "depth",
+    "outage",
+    "partial",
+    "child",
+    "unknown_model",
+]
+
+
+class Ruled(Struct, frozen=True, kw_only=True):
+    """What a failed turn leads to."""
+
+    ruling: Ruling
+    failure: Failure
+    rescue: Rescue | None = None
+    stops: bool = False
+    """The turn waits in vain: it is to be stopped, and nothing sent in its place."""
+    text: str = ""
+    """For the log."""
+
+
+def turn_failed(draft: Draft, event: TurnFailed) -> Ruled:
+    known = draft.snapshot.session
+    session = known or new_session(
+        draft, event.session, event.backend, server=event.server, project=event.project
+    )
+    session = placed(session, server=event.server, project=event.project, role=event.role)
+    late = _late(draft, event, session)
+    if late is not None:
+        draft.put_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
+        return Ruled(ruling=late, failure=event.failure)
+    if session.rescue is not None:  # of an owner that is gone
+        session = _unlocked(draft, session)
+    if session.turn is None or session.turn.message != event.message:
+        if not event.compacts:  # its model is the server's choice
+            session = chosen_by_user(draft, session, event.backend)
+        session = begun(draft, session, event.message, event.backend)
+    assert session.turn is not None
+    ruled, session = _rule(draft, event, session, session.turn)
+    draft.put_session(structs.replace(session, last_used_at=draft.now))
+    return ruled
+
+
+def _late(draft: Draft, event: TurnFailed, session: Session) -> Literal["late", "busy"] | None:
+    """About a turn or a model that was left already, or one that is being left now."""
+    rescue, turn = session.rescue, session.turn
+    if event.is_late or event.message in session.superseded:
+        return "late"
+    if turn is not None and turn.message == event.message and turn.backend != event.backend:
+        return "late"
+    if rescue is not None and not _is_expired(rescue, now=draft.now):
+        return "busy"
+    return None
+
+
+def _is_expired(rescue: Rescue, *, now: float) -> bool:
+    since_at = rescue.since_at or rescue.began_at
+    return not (0 <= now - rescue.began_at < AWAY_S and now - since_at < LONGEST_S)
+
+
+def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tuple[Ruled, Session]:
+    backend = find_backend(draft.policy, event.backend)
+    if backend is None:
+        return Ruled(ruling="unknown_model", failure=event.failure), session
+    role = role_of(draft.policy, event.role)
+    failover = turn.failover or asked(
+        draft,
+        candidates_of(draft, event.backend, event.role, session),
+        role,
+        session,
+        at_server=True,
+    )
+    failure = own_trouble(
+        draft, backend, event.failure, has_route=event.has_route, marks=failover.marks
+    )
+    failure = failure or event.failure
+    if turn.is_marked:  # once more about the same call
+        failover = structs.replace(failover, tried=failover.tried[:-1])
+    tried = Tried(backend=event.backend, model=backend.model).failed_with(failure)
+    failover, halt = ended_by(draft, failover, tried)
+    if halt is None:
+        started_at = BEFORE_ALL if turn.is_marked else turn.began_at
+        failover = marked(draft, failover, failure, started_at=started_at, luck=event.luck)
+    turn = structs.replace(turn, is_marked=True, failover=failover)
+    if turn.lease is not None:
+        give_back(draft, turn.lease)
+        turn = structs.replace(turn, lease=None)
+    session = structs.replace(session, turn=turn)
+
+    def no(ruling: Ruling, text: str = "") -> tuple[Ruled, Session]:
+        return Ruled(ruling=ruling, failure=failure, text=text), session
+
+    if not draft.policy.rescues or (role is not None and not role.enabled):
+        return no("switched_off")
+    following = None if halt is not None else follow(draft, failover, may_try=True)
+    if following is not None:
+        halt = following.halt
+        denied(draft, following)
+    if halt is not None and halt.bound in NOT_COVERED:
+        return no("not_covered", halt.why)
+    # A subagent is moved before its first effect, where its parent waits for the other model.
+    has_next = halt is None and following is not None and following.resolved.choice is not None
+    if event.is_child and not (event.can_move and has_next and not event.wrote):
+        return _child(draft, event, failure, session)
+    if len(failover.candidates) < 2:
+        return no("no_chain", f"no chain is configured for agent {event.role or 'unknown'}")
+    if halt is not None and halt.bound in ("max_fallback_depth", "on_outage"):
+        session = told(
+            draft,
+            session,
+            f"{halt.bound}:{turn.message}",
+            "outage",
+            route=(event.backend, ""),
+            reason=failure.reason.value,
+            text=f"{model_words(event.backend)} failed ({failure.reason.value}): {halt.why}; the"
+            " message stays as it is",
+        )
+        return no("depth" if halt.bound == "max_fallback_depth" else "outage", halt.why)
+    on_partial = draft.policy.defaults.on_partial
+    if event.wrote and not event.compacts and on_partial != "continue":
+        session = told(
+            draft,
+            session,
+            f"partial:{turn.message}",
+            "failed",
+            route=(event.backend, ""),
+            reason=failure.reason.value,
+            text=f"{model_words(event.backend)} failed ({failure.reason.value}) after it may have"
+            ' changed files, and on_partial is not "continue": send "continue" to another model,'
+            " or undo the message",
+        )
+        return no("partial")
+    if following is None or following.resolved.choice is None:
+        retry_at = None if following is None else following.resolved.retry_at
+        if failure.shrink_input:
+            session = _told_too_large(draft, event, failure, session)
+        else:
+            session = told_outage(draft, session, event.backend, failure.reason.value, retry_at)
+        return no("exhausted")
+    rescue = _rescue(draft, event, failure, following, on_lease=_lease_name(event))
+    session = structs.replace(session, rescue=rescue)
+    return Ruled(ruling="rescue", failure=failure, rescue=rescue), session
+
+
+def _child(
+    draft: Draft, event: TurnFailed, failure: Failure, session: Session
+) -> tuple[Ruled, Session]:
+    """
+    The parent of a subagent gets the error and continues. It gets it only once the turn has
+    ended, which the server's own retries may put off for hours.
+    """
+    since_at, stated_at = event.retries_since_at, failure.stated_reset_at
+    stops = False
+    if since_at is not None:
+        until_at = since_at + draft.policy.patience_s("interactive")
+        if draft.now < until_at and (stated_at is None or stated_at <= until_at):
+            text = "the own retries of a subagent go on for now"
+            return Ruled(ruling="child", failure=failure, text=text), session
+        # Without a network its parent would come no further.
+        stops = failure.reason is not Reason.LOCAL_NETWORK
+    how = "is stopped" if stops else "has ended" if since_at is None else "goes on trying"
+    session = told(
+        draft,
+        session,
+        f"child:{event.message}",
+        "failed",
+        route=(event.backend, ""),
+        reason=failure.reason.value,
+        text=f"{model_words(event.backend)} failed ({failure.reason.value}) in a subagent, which"
+        f" {how}"
+        + ("" if how == "goes on trying" else "; its parent gets the error and continues"),
+    )
+    text = f"{model_words(event.backend)} failed: {failure.reason.value}"
+    if failure.evidence:
+        text += f" ({failure.evidence})"
+    return Ruled(ruling="child", failure=failure, stops=stops, text=text), session
+
+
+def _told_too_large(draft: Draft, event: TurnFailed, failure: Failure, session: Session) -> Session:
+    what = "The conversation" if event.compacts else "The message"
+    return told(
+        draft,
+        session,
+        f"context:{event.message}",
+        "failed",
+        route=(event.backend, ""),
+        reason=failure.reason.value,
+        text=f"{what} does not fit into the context of {model_words(event.backend)}"
+        f" ({failure.reason.value}), and no available model of its chain has a larger one. Compact"
+        " the session, or choose a model with a larger context",
+    )
+
+
+def _lease_name(event: TurnFailed) -> AttemptId:
+    return AttemptId(f"{LEASE_PREFIX}{event.rescue}")
+
+
+def _rescue(
+    draft: Draft, event: TurnFailed, failure: Failure, following: Following, *, on_lease: AttemptId
+) -> Rescue:
+    choice = following.resolved.choice
+    assert choice is not None
+    model = model_at_server(choice.entry, choice.backend)
+    assert model is not None, "only what a server has is a candidate"
+    return Rescue(
+        id=event.rescue,
+        message=event.message,
+        left=event.backend,
+        to=choice.backend.id,
+        model=model,
+        new_message=event.new_message,
+        reverts=event.compacts or not event.wrote,
+        role=event.role,
+        reason=failure.reason.value,
+        evidence=failure.evidence,
+        began_at=draft.now,
+        since_at=draft.now,
+        lease=lease(draft, choice, on_lease),
+        compacts=event.compacts,
+        continues=event.continues,
+        failover=following.failover,
+    )
+
+
+def _unlocked(draft: Draft, session: Session) -> Session:
+    rescue = session.rescue
+    if rescue is not None and rescue.lease is not None:
+        give_back(draft, rescue.lease)
+    return structs.replace(session, rescue=None)
+
+
+def rescue_advanced(draft: Draft, event: RescueAdvanced) -> bool:
+    """False: it is not the rescue of this session any more, and its owner has to stop."""
+    session = draft.snapshot.session
+    rescue = None if session is None else session.rescue
+    if session is None or rescue is None or rescue.id != event.rescue:
+        return False
+    match event.outcome:
+        case "resumed" | "abort" | "revert" | "prompt" if _is_expired(rescue, now=draft.now):
+            age = duration(draft.now - (rescue.since_at or rescue.began_at))
+            _failed(draft, session, rescue, f"it was interrupted, and began {age} ago")
+            return False
+        case "resumed":
+            pass
+        case "abort" | "revert" | "prompt":
+            step = structs.replace(rescue, step=event.outcome, began_at=draft.now)
+            draft.put_session(structs.replace(session, rescue=step))
+        case "gone":
+            _unlocked(draft, session)
+            draft.drop_session_id(session.session)
+        case "stopped":
+            session = _unlocked(draft, session)
+            turn = session.turn
+            if turn is not None:
+                session = structs.replace(session, turn=structs.replace(turn, running=False))
+            draft.put_session(session)
+        case "failed":
+            _failed(draft, session, rescue, event.detail)
+        case "done":
+            message = event.message or rescue.new_message
+            draft.put_session(_done(draft, session, rescue, message))
+    return True
+
+
+def _failed(draft: Draft, session: Session, rescue: Rescue, why: str) -> None:
+    text = (
+        f"the change from {model_words(rescue.left)} to {model_words(rescue.to)} failed at"
+        f" {rescue.step}: {why}. {_cure(rescue)}"
+    )
+    draft.put_session(
+        told(
+            draft,
+            _unlocked(draft, session),
+            f"failed:{rescue.id}",
+            "failed",
+            route=(rescue.left, rescue.to),
+            reason=rescue.reason,
+            text=text,
+        )
+    )
+
+
+def _cure(rescue: Rescue) -> str:
+    if rescue.compacts:
+        return f"The session is not compacted: choose {rescue.model} and use /compact"
+    match rescue.step:
+        case "abort":
+            return f"The session was not changed: stop the turn, choose {rescue.model} and send it"
+        case "revert":
+            return f"The turn was stopped: choose {rescue.model} and send the message again"
+        case "prompt" if rescue.reverts:
+            return f"The message was taken back: /redo shows it, or send it again to {rescue.model}"
+        case _:
+            return f'The turn was stopped: send "continue" to {rescue.model}'
+
+
+def _done(draft: Draft, session: Session, rescue: Rescue, message: str) -> Session:
+    """The next model has the message: a turn of its own, that continues the same work."""
+    session = closed(draft, structs.replace(session, rescue=None))
+    session = moved(
+        draft,
+        session,
+        Hop(
+            at=draft.now,
+            from_backend=rescue.left,
+            to_backend=rescue.to,
+            trigger="reactive",
+            reason=rescue.reason,
+            evidence=rescue.evidence,
+        ),
+    )
+    turn = Turn(
+        message=message,
+        backend=rescue.to,
+        began_at=draft.now,
+        lease=rescue.lease,
+        compacts=rescue.compacts,
+        failover=rescue.failover,
+    )
+    return structs.replace(session, turn=turn)

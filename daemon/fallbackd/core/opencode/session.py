@@ -1,0 +1,268 @@
+"""
+What an opencode session is on: its turns, periods and moves. Pieces of decisions.
+
+A turn is one message of the user on one model. A model that the user chose by hand becomes the
+session's original; one that a rescue or a redirect chose does not.
+"""
+
+from msgspec import structs
+
+from fallbackd.core.callers.lease import LEASE_S, give_back
+from fallbackd.core.decision_log import model_words
+from fallbackd.core.draft import Draft
+from fallbackd.core.health import machine
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import AttemptId, BackendId, SessionId
+from fallbackd.core.opencode.projects import ANY, find_any
+from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, Role
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import Hop, Session
+from fallbackd.core.rescue import Period, Turn
+from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
+from fallbackd.core.routing.suggest import duration
+
+MAX_HOPS = 50
+MAX_SUPERSEDED = 20
+MAX_PERIODS = 50
+MAX_TOLD = 20
+
+
+def backend_of(policy: Policy, model: str) -> BackendId:
+    """The backend that a `provider/model` of an opencode server is: a configured one, or itself."""
+    if model not in policy.backends:
+        for backend in policy.backends.values():
+            if backend.kind == OPENCODE and not backend.implicit and backend.model == model:
+                return backend.id
+    return BackendId(model)
+
+
+def model_at_server(entry: Entry, backend: Backend) -> str | None:
+    """What an opencode server calls a candidate; None: it is nothing that one can be asked for."""
+    model = entry.model or backend.model
+    if backend.kind != OPENCODE or model is None or "/" not in model:
+        return None
+    return model
+
+
+def role_of(policy: Policy, agent: str | None) -> Role | None:
+    found = None if agent is None else find_role(policy, agent)
+    return found or find_any(policy)
+
+
+def candidates_of(
+    draft: Draft, backend: BackendId, agent: str | None, session: Session
+) -> tuple[Entry, ...]:
+    """The model itself, then the chain of its agent, as far as opencode servers have them."""
+    known = None if agent is None else find_role(draft.policy, agent)
+    name = ANY if known is None and find_any(draft.policy) is not None else agent
+    found = candidates_for(draft.policy, backend=backend, role=name, chain=None, session=session)
+    return (found[0], *(one for one in found[1:] if _is_served(draft.policy, one)))
+
+
+def _is_served(policy: Policy, entry: Entry) -> bool:
+    backend = find_backend(policy, entry.backend)
+    return backend is not None and model_at_server(entry, backend) is not None
+
+
+def new_session(
+    draft: Draft, name: SessionId, backend: BackendId, *, server: str, project: str
+) -> Session:
+    return Session(
+        session=name,
+        original=backend,
+        current=backend,
+        server=server,
+        project=project,
+        running=draft.holder_of(name),
+        created_at=draft.now,
+        last_used_at=draft.now,
+        periods=(Period(backend=backend, from_at=draft.now),),
+    )
+
+
+def placed(session: Session, *, server: str, project: str, role: str | None) -> Session:
+    """Where the session was last seen."""
+    return structs.replace(
+        session,
+        server=server or session.server,
+        project=project or session.project,
+        role=role or session.role,
+    )
+
+
+def chosen_by_user(draft: Draft, session: Session, backend: BackendId) -> Session:
+    """The user has sent a message to this model."""
+    if backend == session.current:
+        return session
+    if backend == session.original:
+        return returned(draft, session)
+    session = on_model(draft, session, backend)
+    return structs.replace(
+        session,
+        original=backend,
+        depth=0,
+        hops=(),
+        notices_sent=(),
+        recovered_announced=False,
+    )
+
+
+def returned(draft: Draft, session: Session) -> Session:
+    """Back on its original: what was told about leaving it holds no more."""
+    session = on_model(draft, session, session.original)
+    return structs.replace(session, depth=0, notices_sent=(), recovered_announced=False)
+
+
+def on_model(draft: Draft, session: Session, backend: BackendId) -> Session:
+    if session.current == backend and session.periods:
+        return session
+    period = Period(backend=backend, from_at=draft.now)
+    return structs.replace(
+        session,
+        current=backend,
+        current_model=None,
+        answered_by=None,
+        periods=(*session.periods, period)[-MAX_PERIODS:],
+    )
+
+
+def begun(draft: Draft, session: Session, message: str, backend: BackendId) -> Session:
+    """A message of the user that was not known begins a turn."""
+    turn = session.turn
+    if turn is not None and turn.message == message:
+        return session
+    if turn is not None:
+        session = closed(draft, session)
+    failover = session.failover  # of the redirect before it
+    is_of_it = failover is not None and failover.backend == backend
+    return structs.replace(
+        session,
+        turn=Turn(
+            message=message,
+            backend=backend,
+            began_at=draft.now,
+            lease=session.pending_lease,
+            failover=failover if is_of_it else None,
+        ),
+        pending_lease=None,
+        failover=None,
+        last_used_at=draft.now,
+    )
+
+
+def closed(draft: Draft, session: Session) -> Session:
+    """The turn is over: what comes about it is late, and its trial is given back."""
+    turn = session.turn
+    if turn is None:
+        return session
+    if turn.lease is not None:
+        give_back(draft, turn.lease)
+    superseded = (*session.superseded, turn.message)[-MAX_SUPERSEDED:]
+    return structs.replace(session, turn=None, superseded=superseded)
+
+
+def lease(draft: Draft, choice: Choice, name: AttemptId | None) -> AttemptId | None:
+    """Lease the single trial of a candidate that came back by the clock alone."""
+    if not choice.trial_scopes or name is None:
+        return None
+    expires_at = draft.now + LEASE_S
+    for scope in choice.trial_scopes:
+        draft.put_health(
+            machine.lease(draft.health[scope], name, now=draft.now, expires_at=expires_at)
+        )
+    return name
+
+
+def moved(draft: Draft, session: Session, hop: Hop) -> Session:
+    """The session is on the next model. Said once for each pair of original and current."""
+    to = hop.to_backend
+    session = on_model(draft, session, to)
+    session = structs.replace(
+        session,
+        last_fallback_at=draft.now,
+        hops=(*session.hops, hop)[-MAX_HOPS:],
+        recovered_announced=False,
+        last_used_at=draft.now,
+    )
+    if to == session.original:
+        return structs.replace(session, depth=0, notices_sent=())
+    if hop.trigger == "reactive":
+        session = structs.replace(session, depth=session.depth + 1)
+    pair = f"{session.original}>{to}"
+    if pair in session.notices_sent:
+        return session
+    session = structs.replace(session, notices_sent=(*session.notices_sent, pair))
+    left = hop.from_backend if hop.trigger == "reactive" else session.original
+    text = f"switched from {model_words(left)} to {model_words(to)} ({hop.reason})"
+    if hop.trigger != "reactive":
+        text = f"using {model_words(to)} in place of {model_words(left)} ({hop.reason})"
+    mark = f"fallback:{left}>{to}"
+    return told(draft, session, mark, "fallback", route=(left, to), reason=hop.reason, text=text)
+
+
+def told(
+    draft: Draft,
+    session: Session,
+    mark: str,
+    notice: str,
+    *,
+    route: tuple[str, str],
+    reason: str,
+    text: str,
+) -> Session:
+    """Give a notice, once for each `mark`."""
+    if mark in session.told:
+        return session
+    _note(draft, session, notice, route=route, reason=reason, text=text)
+    return structs.replace(session, told=(*session.told, mark)[-MAX_TOLD:])
+
+
+def _note(
+    draft: Draft, session: Session, notice: str, *, route: tuple[str, str], reason: str, text: str
+) -> None:
+    draft.note(
+        "session.notice",
+        session=session.session,
+        backend=BackendId(route[1]) if route[1] else None,
+        notice=notice,
+        route=route,
+        from_model=None,
+        to_model=None,
+        reason=reason,
+        text=text,
+    )
+
+
+def told_outage(
+    draft: Draft, session: Session, backend: BackendId, reason: str, retry_at: float | None
+) -> Session:
+    """Nobody can take the message: said once for each message or redirect, with the time."""
+    when = "no return time is known"
+    if retry_at is not None:
+        when = f"the earliest comes back in {duration(max(0.0, retry_at - draft.now))}"
+    turn = session.turn
+    mark = f"outage:{backend}:{'' if turn is None else turn.message}"
+    return told(
+        draft,
+        session,
+        mark,
+        "outage",
+        route=(backend, ""),
+        reason=reason,
+        text=f"{model_words(backend)} is out ({reason}) and so is every other model of its chain;"
+        f" {when}",
+    )
+
+
+def with_usage(session: Session, backend: BackendId, usage: Usage, *, at: float) -> Session:
+    """
+    Count what a message has cost in the period that holds its instant: from its first instant
+    on, up to the first one of the next period.
+    """
+    spent = dict(session.usage)
+    spent[backend] = spent.get(backend, Usage()) + usage
+    periods = list(session.periods) or [Period(backend=backend, from_at=at)]
+    place = max((n for n, one in enumerate(periods) if one.from_at <= at), default=0)
+    one = periods[place]
+    periods[place] = structs.replace(one, usage=one.usage + usage)
+    return structs.replace(session, usage=tuple(spent.items()), periods=tuple(periods))

@@ -1,0 +1,482 @@
+"""
+The records, what a decision reads of them (`Snapshot`), and what it wants kept (`Change`).
+
+Prompts and replies are not here: they stay in the engine and in the private run directory.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from fallbackd.core.effects import Effect
+from fallbackd.core.failover import Failover, MadeMark
+from fallbackd.core.failures import Failure
+from fallbackd.core.health.machine import Health
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.policy import Entry, OnOutage
+from fallbackd.core.protocol import Usage
+from fallbackd.core.questions import Question, open_one
+from fallbackd.core.rescue import Period, Rescue, Turn
+
+VerdictWord = Literal[
+    "chosen",
+    "healthy",
+    "unproven",
+    "in_trial",
+    "cooldown",
+    "rate_limited",
+    "broken",
+    "paused",
+    "tried",
+    "same_as_failed",
+    "disabled",
+    "not_installed",
+    "not_configured",
+    "context",
+    "budget",
+    "must_differ",
+    "consent",
+    "local_network",
+    "affinity",
+]
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """Why a candidate was chosen, or why not, at the last resolution."""
+
+    backend: BackendId
+    model: str | None = None
+    verdict: VerdictWord
+    reason: str | None = None
+    """Reason of the outage, where there is one; else a short sentence."""
+    detail: str | None = None
+    state: str = "healthy"
+    until_at: float | None = None
+    tier: str | None = None
+    credential: str | None = None
+    """Label of the one that would make the call."""
+    scope: str | None = None
+    """What the state is kept for, where it is another one than healthy."""
+
+
+EffectsWord = Literal["none", "possible", "seen"]
+AttemptState = Literal["starting", "running", "stopping", "succeeded", "failed", "cancelled"]
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    attempt: AttemptId
+    backend: BackendId
+    model: str | None = None
+    credential: str | None = None
+    tier: str | None = None
+    effort: str | None = None
+    trial: bool = False
+    trial_scopes: tuple[ScopeId, ...] = ()
+    state: AttemptState = "starting"
+    started_at: float
+    answered_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    effects: EffectsWord = "none"
+    failure: Failure | None = None
+    ending: Failure | None = None
+    """Why the core asked for its end, while it is being stopped."""
+    pid: int | None = None
+    log_path: str | None = None
+    retry_of: AttemptId | None = None
+    conversation: str | None = None
+    """The agent's own conversation, as its program named it; None: it names none, or cannot
+    resume one."""
+    resumes: AttemptId | None = None
+    """The attempt whose conversation this one continues."""
+    patience_until_at: float | None = None
+    """The end of patience with failures: no further one is borne from then on."""
+    tries_at: float | None = None
+    """When the program tries again after its last failure, by its own word; null: it says not."""
+    waits_until_at: float | None = None
+    """The time that the provider stated, while the program itself waits for it."""
+    proven: bool = False
+    """The grace of a trial is over without a sign of failure."""
+    gone: bool | None = None
+    changed_files: tuple[str, ...] = ()
+
+
+class Hop(Struct, frozen=True, kw_only=True):
+    at: float
+    from_backend: BackendId = field(name="from")
+    to_backend: BackendId = field(name="to")
+    trigger: Literal["reactive", "preemptive", "recovery", "manual"]
+    reason: str
+    evidence: str = ""
+    tier_from: str | None = None
+    tier_to: str | None = None
+    from_model: str | None = None
+    to_model: str | None = None
+
+
+DelegationState = Literal[
+    "queued",
+    "running",
+    "waiting",
+    "succeeded",
+    "failed",
+    "refused",
+    "cancelled",
+    "awaiting_answer",
+    "handed_back",
+]
+ENDED: frozenset[str] = frozenset({"succeeded", "failed", "refused", "cancelled", "handed_back"})
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """Why a delegation has no attempt right now."""
+
+    since_at: float
+    until_at: float
+    """When the wait is over."""
+    limit_at: float
+    """When waiting is given up."""
+    retry: Entry | None = None
+    """The candidate that is tried again at `until_at`; None: whoever is free by then."""
+    retry_of: AttemptId | None = None
+    resumes: bool = False
+    """`retry` continues the conversation of `retry_of`."""
+    credential: str | None = None
+    """The one that is tried again; None: whichever is best by then."""
+    is_stated: bool = False
+
+
+class HandedBack(Struct, frozen=True, kw_only=True):
+    """The caller does the work itself, with this."""
+
+    model: str | None = None
+    effort: str | None = None
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How a delegation ends as soon as what was delegated from inside it is gone."""
+
+    state: DelegationState
+    failure: Failure | None = None
+    message: str | None = None
+    retry_at: float | None = None
+    handed_back: HandedBack | None = None
+
+
+class Delegation(Struct, frozen=True, kw_only=True):
+    delegation: DelegationId
+    session: SessionId
+    role: str | None = None
+    state: DelegationState
+    mode: Literal["interactive", "batch"] = "batch"
+    requested: BackendId
+    named: bool = False
+    """The caller named the backend: no affinity, no return policy."""
+    candidates: tuple[Entry, ...] = ()
+    """In order, the requested one first."""
+    active: BackendId
+    served_by: BackendId | None = None
+    attempts: tuple[Attempt, ...] = ()
+    hops: tuple[Hop, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    failure: Failure | None = None
+    message: str | None = None
+    """A sentence for people about how it ended."""
+    retry_at: float | None = None
+    waiting: Waiting | None = None
+    blocked_by: DelegationId | None = None
+    """It waits for this one to leave its session or its directory, and holds neither yet."""
+    phase: str | None = None
+    last_activity_at: float | None = None
+    usage: Usage = Usage()
+    tier_served: str | None = None
+    created_at: float
+    ended_at: float | None = None
+    deadline_at: float | None = None
+    max_hops: int = 3
+    budget: int = 8
+    """Attempts that it may still make is `budget - len(attempts)`."""
+    failover: bool = True
+    on_partial: Literal["continue", "ask", "fail"] = "continue"
+    permissions: Literal["read", "workspace", "full"] = "workspace"
+    fallback_on: tuple[str, ...] | None = None
+    cwd: str = ""
+    """Real path; empty: a private directory."""
+    cwd_ids: tuple[str, ...] = ()
+    """Identity of that directory, then of those above it, wherever it lies by now."""
+    prompt_tokens: int | None = None
+    request_id: str | None = None
+    digest: str = ""
+    """Of the parameters, to tell a repeated request from another one."""
+    parent: DelegationId | None = None
+    nesting: int = 0
+    inherited_tried: tuple[str, ...] = ()
+    cancelling: bool = False
+    outcome: Outcome | None = None
+    unstopped: tuple[str, ...] = ()
+    """What was delegated from inside it and could not be proven stopped, in words."""
+    marks: tuple[MadeMark, ...] = ()
+    waited: tuple[str, ...] = ()
+    """Candidates whose stated time was waited for once."""
+    warnings: tuple[str, ...] = ()
+    log_dir: str = ""
+    tmux_window: str | None = None
+    """`session:window` that follows the log."""
+    client: str | None = None
+    """Whose work counts together where places are shared out."""
+    boot: str = ""
+    """The boot of the machine under which it was last taken on."""
+    env_names: tuple[str, ...] = ()
+    """Variables that the caller set."""
+    metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
+    creative: bool = False
+    """Of a creative role: nobody else writes in its place unless a person says so."""
+    on_outage: OnOutage = "fallback"
+    allow_metered: bool = True
+    """Whether a candidate that bills by use may follow one that does not."""
+    differs_from: tuple[str, ...] = ()
+    """Families of which nobody may serve it; `?` for one that nobody knows."""
+    question_timeout_s: float | None = None
+    questions: tuple[Question, ...] = ()
+    """Those that were asked, in order. At most the last one is open."""
+    forced: BackendId | None = None
+    """A person chose it: the next attempt is made there, and no rule of the role holds for it."""
+    rests_until_at: float | None = None
+    """A person chose to wait: nothing is asked again before."""
+    handed_back: HandedBack | None = None
+
+    @property
+    def question(self) -> Question | None:
+        """The open question."""
+        return open_one(self.questions)
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def running(self) -> Attempt | None:
+        """The attempt that is under way, if any: never more than one."""
+        if self.attempts and self.attempts[-1].state in ("starting", "running", "stopping"):
+            return self.attempts[-1]
+        return None
+
+    def attempt(self, wanted: AttemptId) -> Attempt | None:
+        return next((one for one in self.attempts if one.attempt == wanted), None)
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    session: SessionId
+    role: str | None = None
+    original: BackendId
+    current: BackendId
+    current_model: str | None = None
+    answered_by: BackendId | None = None
+    """The backend that last answered here: the one whose caches are warm."""
+    attempt: AttemptId | None = None
+    """The last attempt of ours here."""
+    reported_attempt: AttemptId | None = None
+    """What the caller calls the attempt of its own whose failure it reported last."""
+    failover: Failover | None = None
+    """Of a call that the caller makes itself and that failed, until it succeeds or none is left."""
+    depth: int = 0
+    running: DelegationId | None = None
+    """The lock: a state, not a mutex. Held by the delegation until its one answer."""
+    last_fallback_at: float | None = None
+    hops: tuple[Hop, ...] = ()
+    notices_sent: tuple[str, ...] = ()
+    ignored_reports: int = 0
+    created_at: float
+    last_used_at: float
+    recovered_announced: bool = False
+    usage: tuple[tuple[BackendId, Usage], ...] = ()
+    server: str = ""
+    """Address of the opencode server on which it lives; empty: on none."""
+    project: str = ""
+    """Directory of an opencode session."""
+    turn: Turn | None = None
+    rescue: Rescue | None = None
+    told: tuple[str, ...] = ()
+    """Marks of notices other than those of pairs, the latest ones."""
+    superseded: tuple[str, ...] = ()
+    """Messages whose turn was given up or is over: what is still said about them is late."""
+    pending_lease: AttemptId | None = None
+    """Of the trial that the next turn is: a redirect comes before its message has an id."""
+    periods: tuple[Period, ...] = ()
+    counted: str = ""
+    """The latest message whose usage was counted. Ids ascend."""
+    answered_model: str | None = None
+    """The model with which `answered_by` answered."""
+    author_family: str | None = None
+    """Of whoever last answered here in a creative role; `?`: nobody knows. None: nobody did."""
+    answers: int = 0
+    """Successful ones since the session moved to where it is."""
+    needed: int = 0
+    """How many of them it takes to look for somebody better; 0: as many as the role says."""
+    rose_at: float | None = None
+    """When it last moved up to somebody better, while it is not certain that this lasts."""
+
+
+class DayUse(Struct, frozen=True, kw_only=True):
+    """What a backend was used for on one day."""
+
+    day: int
+    """Since the epoch, UTC."""
+    attempts: int = 0
+    successes: int = 0
+    failures: int = 0
+    usage: Usage = Usage()
+
+
+class Meter(Struct, frozen=True, kw_only=True):
+    """What a backend has been used for, and how long that took against its estimate."""
+
+    backend: BackendId
+    starts: tuple[tuple[int, int, int], ...] = ()
+    """(minute since the epoch, attempts started, tokens used), oldest first, one hour."""
+    ratios: tuple[float, float] = (0.0, 0.0)
+    """(sum, weight) of measured time over estimate."""
+    totals: Usage = Usage()
+    ends: tuple[tuple[int, int, int], ...] = ()
+    """(minute since the epoch, attempts succeeded, attempts failed), oldest first, one hour."""
+    attempts: int = 0
+    """Ended ones, with those that were cancelled: more than the next two together."""
+    successes: int = 0
+    failures: int = 0
+    answered_at: float | None = None
+    """When its provider last answered."""
+    credential_uses: tuple[tuple[str, int], ...] = ()
+    """How many calls each credential was chosen for, by label."""
+    last_credential: str | None = None
+    demand: tuple[tuple[int, int, int], ...] = ()
+    """(minute since the epoch, first attempts, further attempts), oldest first, few minutes."""
+    spent: tuple[tuple[int, int, int, float | None], ...] = ()
+    """(minute since the epoch, input tokens, output tokens, cost in USD), oldest first, one hour;
+    the cost is null where nobody has said it."""
+    days: tuple[DayUse, ...] = ()
+    """Oldest first, of the last 31 days (UTC) that saw any use."""
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """What one decision reads, from one instant of the store."""
+
+    health: Mapping[ScopeId, Health] = field(default_factory=dict)
+    delegation: Delegation | None = None
+    session: Session | None = None
+    same_request: Delegation | None = None
+    """The delegation that has the same `request_id`."""
+    active: Mapping[DelegationId, Delegation] = field(default_factory=dict)
+    """Every delegation without its answer."""
+    meters: Mapping[BackendId, Meter] = field(default_factory=dict)
+    draining: bool = False
+    session_count: int = 0
+
+
+class Keys(Struct, frozen=True, kw_only=True):
+    """Which records a decision wants to read besides health, meters and unfinished work."""
+
+    delegation: DelegationId | None = None
+    session: SessionId | None = None
+    request_id: str | None = None
+
+
+# --- changes -----------------------------------------------------------------------------------
+
+
+class PutHealth(Struct, frozen=True, tag="put_health"):
+    health: Health
+
+
+class PutDelegation(Struct, frozen=True, tag="put_delegation"):
+    delegation: Delegation
+
+
+class PutSession(Struct, frozen=True, tag="put_session"):
+    session: Session
+
+
+class DropSession(Struct, frozen=True, tag="drop_session"):
+    session: SessionId
+
+
+class PutMeter(Struct, frozen=True, tag="put_meter"):
+    meter: Meter
+
+
+class PutFact(Struct, frozen=True, tag="put_fact"):
+    """A word of the daemon to a later run of itself; no decision reads it."""
+
+    key: str
+    value: str
+
+
+class Note(Struct, frozen=True, kw_only=True, tag="note"):
+    """An event for the journal and for subscribers. The store gives it its `seq`."""
+
+    kind: str
+    at: float
+    delegation: DelegationId | None = None
+    session: SessionId | None = None
+    backend: BackendId | None = None
+    fields: dict[str, Any] = field(default_factory=dict)  # event fields, any JSON
+
+
+class PutStory(Struct, frozen=True, kw_only=True, tag="put_story"):
+    """One decision about a delegation, for `explain`."""
+
+    delegation: DelegationId
+    at: float
+    event: str
+    verdicts: tuple[Verdict, ...] = ()
+    outcome: str = ""
+    policy: dict[str, Any] = field(default_factory=dict)  # names and numbers that were used
+    evidence: str = ""
+    attempt: AttemptId | None = None
+    """The attempt that it is about, where it is about one."""
+    changes: tuple[str, ...] = ()
+    """What was kept with it, a few words each."""
+    effects: tuple[str, ...] = ()
+    """What it set going, a few words each."""
+
+
+Change = PutHealth | PutDelegation | PutSession | DropSession | PutMeter | PutFact | Note | PutStory
+
+RejectionKind = Literal[
+    "unknown_backend",
+    "unknown_session",
+    "busy",
+    "workspace",
+    "draining",
+    "nesting",
+    "request_id",
+    "empty_chain",
+    "prompt_too_large",
+    "limit",
+    "unknown_question",
+    "answered",
+    "choice",
+]
+
+
+class Rejection(Struct, frozen=True, kw_only=True):
+    """A caller's request that never becomes a delegation."""
+
+    kind: RejectionKind
+    message: str
+    data: dict[str, Any] = field(default_factory=dict)  # error data of the wire, any JSON
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    changes: tuple[Change, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    rejection: Rejection | None = None
+    answer: Any = None
+    """What the asker gets at once (a `resolve`, a `report`): a value of `core.views` types."""
+
+
+class Journaled(Struct, frozen=True, kw_only=True):
+    """A `Note` with its place in the journal."""
+
+    seq: int
+    note: Note

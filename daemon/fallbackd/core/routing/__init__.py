@@ -1,0 +1,1 @@
+"""Who is used now, with a verdict for each candidate. Pure functions of records and policy."""

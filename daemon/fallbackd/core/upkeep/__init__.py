@@ -1,0 +1,1 @@
+"""Health that moves without an attempt."""

@@ -1,0 +1,1 @@
+"""The life of a delegation: admitted, running, ended, answered."""

@@ -1,0 +1,292 @@
+"""From a request to a delegation: what is refused before one exists, and what it starts with."""
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.effects import OpenWindow, WakeAt
+from fallbackd.core.events import CancelRequested, DelegateRequested
+from fallbackd.core.failures import Reason
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.policy import TMUX_SESSION, Entry
+from fallbackd.core.records import Decision, Delegation, Rejection, RejectionKind, Session
+from fallbackd.core.routing.resolve import candidates_for, find_role
+from fallbackd.core.routing.role_rules import rules_for
+from fallbackd.core.work.blocking import block, take_session
+from fallbackd.core.work.ends import end
+from fallbackd.core.work.resolution import tried_key
+from fallbackd.core.work.stopping import stop_below, stopping
+from fallbackd.core.work.walk import BY_CALLER, walk
+from fallbackd.core.work.workspaces import blocker, why_blocked
+
+
+def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
+    snapshot, policy, now = draft.snapshot, draft.policy, draft.now
+    if (known := snapshot.same_request) is not None:
+        if known.digest == event.digest:
+            return draft.finish(answer=known)
+        return _reject(
+            draft,
+            "request_id",
+            f"the request_id {event.request_id!r} was used for another request "
+            f"({known.delegation}); give a new one",
+            delegation=known.delegation,
+        )
+    if snapshot.draining:
+        return _reject(
+            draft, "draining", "the daemon is draining: it takes no new work; try again later"
+        )
+    if event.backend is not None and find_backend(policy, event.backend) is None:
+        return _reject(
+            draft,
+            "unknown_backend",
+            f"no backend {event.backend!r}; known are {', '.join(policy.backends)}",
+            backend=event.backend,
+        )
+    session = snapshot.session
+    candidates = candidates_for(
+        policy,
+        backend=event.backend,
+        role=event.role,
+        chain=event.chain,
+        model=event.model,
+        session=session,
+    )
+    if not candidates:
+        return _reject(draft, "empty_chain", _no_candidates(event))
+    asked = candidates if event.failover else candidates[:1]
+    if (rejected := _too_large(draft, event, asked)) is not None:
+        return rejected
+    parent = None if event.parent is None else snapshot.active.get(event.parent)
+    if parent is not None and not _is_inside(event, parent):
+        return _reject(
+            draft,
+            "busy",
+            f"the attempt of {parent.delegation} from which this comes has ended or is being "
+            "stopped; nothing new is started for it",
+            delegation=parent.delegation,
+        )
+    nesting = 0 if parent is None else parent.nesting + 1
+    if nesting > policy.defaults.max_nesting:
+        return _reject(
+            draft,
+            "nesting",
+            f"delegations from inside a delegation go {policy.defaults.max_nesting} levels deep "
+            "at most; do this part of the work here",
+        )
+    too_much = _too_much(draft, event)
+    if too_much is not None:
+        return too_much
+    requested = candidates[0].backend
+    deadline_at = None
+    timeout_s = event.timeout_s if event.timeout_s is not None else policy.defaults.timeout_s
+    if timeout_s is not None:
+        deadline_at = now + timeout_s
+    budget = policy.defaults.max_attempts
+    inherited: tuple[str, ...] = ()
+    if parent is not None:
+        budget = max(1, min(budget, parent.budget - len(parent.attempts)))
+        inherited = (
+            tuple(
+                tried_key(parent.candidates, one)
+                for one in parent.attempts
+                if one.ended_at is not None
+            )
+            + parent.inherited_tried
+        )
+        if parent.deadline_at is not None:
+            deadline_at = min(deadline_at or parent.deadline_at, parent.deadline_at)
+    role = None if event.role is None else find_role(policy, event.role)
+    max_hops = policy.defaults.max_fallback_depth
+    if role is not None and role.max_fallback_depth is not None:
+        max_hops = role.max_fallback_depth
+    rules = rules_for(
+        policy,
+        role,
+        draft.snapshot.session,
+        candidates,
+        allow_metered=event.allow_metered,
+        differs_from=event.differs_from,
+    )
+    warnings: tuple[str, ...] = ()
+    if event.role is not None and role is None:
+        warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
+    tmux_window, why_none = _window(draft, event)
+    warnings += why_none
+    delegation = Delegation(
+        delegation=event.delegation,
+        session=event.session,
+        role=event.role,
+        state="queued",
+        mode=event.mode,
+        requested=requested,
+        named=event.backend is not None,
+        candidates=candidates,
+        active=requested,
+        created_at=now,
+        last_activity_at=now,
+        deadline_at=deadline_at,
+        max_hops=max_hops,
+        budget=budget,
+        failover=event.failover,
+        on_partial=event.on_partial or policy.defaults.on_partial,
+        permissions=event.permissions,
+        fallback_on=None
+        if role is None or role.fallback_on is None
+        else tuple(sorted(role.fallback_on)),
+        cwd=event.cwd,
+        cwd_ids=event.cwd_ids,
+        prompt_tokens=event.prompt_tokens,
+        request_id=event.request_id,
+        digest=event.digest,
+        parent=event.parent,
+        nesting=nesting,
+        inherited_tried=inherited,
+        warnings=warnings,
+        log_dir=event.log_dir,
+        client=event.client,
+        tmux_window=tmux_window,
+        boot=event.boot,
+        env_names=event.env_names,
+        metadata=event.metadata,
+        creative=rules.creative,
+        on_outage=rules.on_outage,
+        allow_metered=rules.allow_metered,
+        differs_from=rules.differs_from,
+        question_timeout_s=rules.question_timeout_s,
+    )
+    by = blocker(draft, delegation)
+    if by is not None and (not event.queue or by.delegation == event.parent):
+        kind: RejectionKind = "busy" if by.session == event.session else "workspace"
+        return _reject(draft, kind, why_blocked(delegation, by), delegation=by.delegation)
+    if tmux_window is not None:
+        most = policy.defaults.tmux_windows
+        draft.effects.append(OpenWindow(delegation=event.delegation, most=most))
+    draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
+    if by is not None:
+        block(draft, delegation, by)
+    else:
+        walk(draft, delegation, take_session(draft, delegation), event="accepted")
+    if deadline_at is not None:
+        draft.effects.append(
+            WakeAt(at=deadline_at, delegation=delegation.delegation, purpose="deadline")
+        )
+    return draft.finish()
+
+
+def _window(draft: Draft, event: DelegateRequested) -> tuple[str | None, tuple[str, ...]]:
+    """The name of the window that follows the work, or why there is none though one is wanted."""
+    defaults = draft.policy.defaults
+    if not defaults.tmux:
+        return None, ()
+    if not event.has_tmux:
+        return None, ("no window: tmux is not installed; install it, or set tmux = false",)
+    if sum(one.tmux_window is not None for one in draft.snapshot.active.values()) >= (
+        defaults.tmux_windows
+    ):
+        return None, (f"no window: {defaults.tmux_windows} are in use (tmux_windows)",)
+    return f"{TMUX_SESSION}:{event.delegation}", ()
+
+
+def _too_large(
+    draft: Draft, event: DelegateRequested, candidates: tuple[Entry, ...]
+) -> Decision | None:
+    """A prompt for which no candidate has room. One whose size is not known may have it."""
+    tokens = event.prompt_tokens
+    if tokens is None:
+        return None
+    sizes: dict[str, int] = {}
+    for entry in candidates:
+        backend = find_backend(draft.policy, entry.backend)
+        size = None if backend is None else backend.context_tokens
+        if size is None or size >= tokens:
+            return None
+        sizes[entry.backend] = size
+    listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    return _reject(
+        draft,
+        "prompt_too_large",
+        f"the prompt is too large for every backend in the chain: about {tokens} tokens, and the "
+        f"context sizes are {listed}; shorten it, or name a backend with a larger context",
+        prompt_tokens=tokens,
+        context_tokens=sizes,
+    )
+
+
+def _too_much(draft: Draft, event: DelegateRequested) -> Decision | None:
+    """Work that nobody would come to for a long time is better refused than held."""
+    defaults, active = draft.policy.defaults, draft.snapshot.active
+    unfinished = len(active)
+    what_to_do = "wait for some of it to end, or cancel some of it"
+    if unfinished >= defaults.max_unfinished:
+        return _reject(
+            draft,
+            "limit",
+            f"{unfinished} delegations have not ended yet, which is the most (max_unfinished); "
+            + what_to_do,
+            unfinished=unfinished,
+            limit=defaults.max_unfinished,
+        )
+    if unfinished < defaults.max_unfinished_of_client:
+        return None
+    of_client = sum(1 for one in active.values() if one.client == event.client)
+    if of_client < defaults.max_unfinished_of_client:
+        return None
+    return _reject(
+        draft,
+        "limit",
+        f"{of_client} delegations of this client have not ended yet, which is the most"
+        f" (max_unfinished_of_client); {what_to_do}",
+        unfinished=of_client,
+        limit=defaults.max_unfinished_of_client,
+    )
+
+
+def _is_inside(event: DelegateRequested, parent: Delegation) -> bool:
+    """Whether the attempt that asks is the one that runs. A later one is not its heir."""
+    running = parent.running
+    if running is None or running.state == "stopping" or parent.cancelling:
+        return False
+    return event.parent_attempt in (None, running.attempt)
+
+
+def _no_candidates(event: DelegateRequested) -> str:
+    if event.role is not None:
+        return f'no backend for role {event.role!r}: set [roles.{event.role}] chain or [chains] "*"'
+    return 'nobody to delegate to: name a backend, or set [chains] "*" in the configuration'
+
+
+def _reject(draft: Draft, kind: RejectionKind, message: str, **data: object) -> Decision:
+    return Decision(rejection=Rejection(kind=kind, message=message, data=dict(data)))
+
+
+def cancel_requested(draft: Draft, event: CancelRequested) -> Decision:
+    delegation = draft.snapshot.delegation
+    if delegation is None or delegation.is_ended or delegation.outcome is not None:
+        return draft.finish()
+    session = session_of(draft, delegation)
+    why = event.why or BY_CALLER
+    if not delegation.cancelling:
+        delegation = structs.replace(delegation, cancelling=True, message=event.why)
+    running = delegation.running
+    draft.tell(delegation, "cancel requested", outcome="stops the work")
+    if running is None:
+        end(draft, delegation, session, state="cancelled", message=why)
+        return draft.finish()
+    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, why))
+    stop_below(draft, delegation)
+    return draft.finish()
+
+
+def session_of(draft: Draft, delegation: Delegation) -> Session:
+    """The session of a delegation; one that was dropped meanwhile is made anew."""
+    session = draft.snapshot.session
+    if session is not None and session.session == delegation.session:
+        return session
+    return Session(
+        session=delegation.session,
+        original=delegation.requested,
+        current=delegation.active,
+        running=delegation.delegation,
+        created_at=delegation.created_at,
+        last_used_at=draft.now,
+    )

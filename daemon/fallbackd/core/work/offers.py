@@ -1,0 +1,76 @@
+"""Whom a person could choose now, and which rules of the role or the request speak against each."""
+
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import IN_SESSION_KIND, Entry
+from fallbackd.core.records import Delegation, Session
+from fallbackd.core.routing.families import UNKNOWN, differs, family_of
+from fallbackd.core.routing.resolve import Choice, Request, Resolved, find_role
+from fallbackd.core.routing.tiers import Limits
+from fallbackd.core.work.outages import service_of
+from fallbackd.core.work.resolution import request_of
+
+USABLE = frozenset({"chosen", "healthy", "unproven", "affinity", "cooldown"})
+
+
+def usable_for(
+    draft: Draft, delegation: Delegation, session: Session, candidates: tuple[Entry, ...]
+) -> dict[str, str]:
+    """
+    Backends that a person could choose now, in the order of the chain.
+
+    Returns:
+        For each what a person has to know of it before: "of the author's family gpt, metered".
+        Empty where no rule speaks against it.
+    """
+    request = request_of(draft, delegation, session)
+    limits = Limits(spent_tiers=request.limits.spent_tiers)
+    found = draft.resolve(candidates, structs.replace(request, limits=limits))
+    names: dict[str, str] = {}
+    for verdict in found.verdicts:
+        backend = find_backend(draft.policy, verdict.backend)
+        if verdict.verdict not in USABLE or backend is None or backend.kind == IN_SESSION_KIND:
+            continue
+        if backend.id not in names and not service_of(draft, verdict)[0]:
+            choice = resolved_by_person(draft, delegation, backend.id).choice
+            names[backend.id] = "" if choice is None else _against(draft, delegation, choice)
+    return names
+
+
+def resolved_by_person(draft: Draft, delegation: Delegation, name: BackendId) -> Resolved:
+    """What is started where a person says so: no rule of the role holds for it."""
+    entries = tuple(one for one in delegation.candidates if one.backend == name)
+    return draft.resolve(entries, Request(prompt_tokens=delegation.prompt_tokens))
+
+
+def _against(draft: Draft, delegation: Delegation, choice: Choice) -> str:
+    said = []
+    family = family_of(choice.backend, choice.model)
+    if not differs(family, frozenset(delegation.differs_from)):
+        said.append(_of_family(draft, delegation, family))
+    if choice.backend.cost == "metered" and not delegation.allow_metered:
+        said.append("metered")
+    return ", ".join(said)
+
+
+def _of_family(draft: Draft, delegation: Delegation, family: str | None) -> str:
+    role = None if delegation.role is None else find_role(draft.policy, delegation.role)
+    if family is None:
+        return "of a family that nobody knows, perhaps that of the author"
+    if role is not None and family in role.must_differ_from:
+        return f"of the family {family}, which this role rules out"
+    if family in delegation.differs_from:
+        return f"of the author's family {family}"
+    assert UNKNOWN in delegation.differs_from
+    return f"of the family {family}, perhaps that of the author"
+
+
+def with_rules(text: str, usable: Mapping[str, str]) -> str:
+    """The question with a word about everybody whom the rules forbid."""
+    against = [f"{name} is {why}" for name, why in usable.items() if why]
+    return f"{text} By the rules they may not: {'; '.join(against)}." if against else text

@@ -1,0 +1,197 @@
+"""
+Services that are out, and roles that must not go elsewhere in silence because of it.
+
+A throttle passes by itself and is never such an outage; a missing model has its own stand-in.
+What needs a repair is out at once, anything else after three failures without a success. Its
+one trial comes when the window is over, and five minutes after the last failure at the earliest.
+"""
+
+from typing import Protocol
+
+from msgspec import Struct, structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.failures import Reason
+from fallbackd.core.health.machine import Health, count_at
+from fallbackd.core.health.scopes import find_backend, model_of, scopes_of
+from fallbackd.core.policy import Entry
+from fallbackd.core.records import Verdict
+from fallbackd.core.routing.families import family_of
+from fallbackd.core.routing.resolve import Request, Resolved, without_choice
+
+OUT_AFTER = 3
+"""Failures in a row."""
+TRIAL_AFTER_S = 300.0
+NEVER_OUT = frozenset(
+    {Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.LOCAL_BUDGET, Reason.MODEL_NOT_FOUND}
+)
+_LABELLED = frozenset({"model", "api", "in_session"})
+"""Tiers that stand in for the others: where one of them helps, it need not be asked about."""
+_NO_MATTER = frozenset({"disabled", "paused", "context", "must_differ", "consent", "local_network"})
+"""Verdicts that say nothing about the service."""
+
+
+class Out(Struct, frozen=True, kw_only=True):
+    """Why a role does not go on by itself."""
+
+    verdict: Verdict
+    """Of the candidate that is out; of the one in whose place nobody writes."""
+    text: str
+    is_first: bool = False
+    in_trial: bool = False
+    trial_at: float | None = None
+    """When one trial is made there."""
+
+
+class Ruled(Protocol):
+    """Whose rules hold: a delegation, or a request that asks who would be used."""
+
+    @property
+    def on_outage(self) -> str: ...
+
+    @property
+    def creative(self) -> bool: ...
+
+    @property
+    def role(self) -> str | None: ...
+
+
+def guard(
+    draft: Draft,
+    ruled: Ruled,
+    candidates: tuple[Entry, ...],
+    request: Request,
+    resolved: Resolved,
+) -> tuple[Resolved, Out | None]:
+    """
+    What a resolution comes to under the rule of the role about outages.
+
+    Returns:
+        The resolution, its choice perhaps the trial of a service that was out; and with a service
+        that is out, no choice and what is out.
+    """
+    if ruled.on_outage == "fallback":
+        return resolved, None
+    has_choice = resolved.choice is not None
+    for number, verdict in enumerate(resolved.verdicts):
+        is_chosen = verdict.verdict == "chosen"
+        is_passed = has_choice and not is_chosen and verdict.tier in _LABELLED
+        if not is_passed and verdict.verdict not in _NO_MATTER:
+            is_out, trial_at = service_of(draft, verdict)
+            if is_out:
+                return _at_outage(
+                    draft, ruled, candidates, request, resolved, number=number, trial_at=trial_at
+                )
+        if is_chosen:
+            break
+    if not has_choice or not ruled.creative or _writes_alike(draft, candidates, resolved):
+        return resolved, None
+    first = resolved.verdicts[0]
+    found = Out(
+        verdict=first,
+        text=f"{first.backend} cannot be used now ({first.reason or first.verdict}), and nobody "
+        f"else writes in the place of {ruled.role or 'a creative role'}",
+    )
+    return without_choice(resolved, _why(found, ruled)), found
+
+
+def _why(out: Out, ruled: Ruled) -> str:
+    return f'not used: {out.text} (on_outage = "{ruled.on_outage}")'
+
+
+def _at_outage(
+    draft: Draft,
+    ruled: Ruled,
+    candidates: tuple[Entry, ...],
+    request: Request,
+    resolved: Resolved,
+    *,
+    number: int,
+    trial_at: float | None,
+) -> tuple[Resolved, Out | None]:
+    verdict = resolved.verdicts[number]
+    entry = _entry_of(draft, candidates, verdict)
+    is_due = trial_at is not None and draft.now >= trial_at
+    if entry is not None and is_due:
+        alone = draft.resolve((entry,), request)
+        if alone.choice is not None:
+            others = tuple(
+                structs.replace(one, verdict="healthy") if one.verdict == "chosen" else one
+                for one in resolved.verdicts
+            )
+            verdicts = (*others[:number], alone.verdicts[0], *others[number + 1 :])
+            return structs.replace(resolved, choice=alone.choice, verdicts=verdicts), None
+    out = Out(
+        verdict=verdict,
+        text=f"{verdict.backend} is out ({verdict.reason or 'it keeps failing'})",
+        is_first=number == 0,
+        in_trial=verdict.verdict == "in_trial",
+        trial_at=trial_at,
+    )
+    return without_choice(resolved, _why(out, ruled)), out
+
+
+def service_of(draft: Draft, verdict: Verdict) -> tuple[bool, float | None]:
+    """Whether the service of a candidate is out, and when one trial is made there if so."""
+    backend = find_backend(draft.policy, verdict.backend)
+    if backend is None:
+        return False, None
+    out = [
+        record
+        for scope in scopes_of(backend, verdict.model, None)
+        if (record := draft.health.get(scope)) is not None and is_out(record, now=draft.now)
+    ]
+    if out:
+        due = [_trial_at(one) for one in out]
+        known = [at for at in due if at is not None]
+        return True, max(known) if len(known) == len(due) else None
+    if verdict.state == "broken" and verdict.reason not in {one.value for one in NEVER_OUT}:
+        return True, verdict.until_at  # a credential of it
+    return False, None
+
+
+def is_out(record: Health, *, now: float) -> bool:
+    outage = record.outage
+    if outage is None or record.pause is not None or outage.reason in NEVER_OUT:
+        return False
+    return outage.state == "broken" or count_at(record, now=now) >= OUT_AFTER
+
+
+def _trial_at(record: Health) -> float | None:
+    outage = record.outage
+    if outage is None or outage.until_at is None:
+        return None
+    last_at = outage.last_failure_at or outage.since_at
+    return max(outage.until_at, last_at + TRIAL_AFTER_S)
+
+
+def _entry_of(draft: Draft, candidates: tuple[Entry, ...], verdict: Verdict) -> Entry | None:
+    backend = find_backend(draft.policy, verdict.backend)
+    if backend is None:
+        return None
+    return next(
+        (
+            one
+            for one in candidates
+            if one.backend == backend.id
+            and one.tier == verdict.tier
+            and model_of(one, backend) == verdict.model
+        ),
+        None,
+    )
+
+
+def _writes_alike(draft: Draft, candidates: tuple[Entry, ...], resolved: Resolved) -> bool:
+    """
+    Whether the chosen one may write for the first: itself, of the same family, or of a tier that
+    is there to stand in for it.
+    """
+    choice = resolved.choice
+    assert choice is not None
+    first = find_backend(draft.policy, candidates[0].backend)
+    if choice.entry.tier in _LABELLED or choice.backend.id == candidates[0].backend:
+        return True
+    if first is None:
+        return False
+    family = family_of(first, model_of(candidates[0], first))
+    return family is not None and family == family_of(choice.backend, choice.model)

@@ -1,0 +1,240 @@
+"""What a chain is asked for after some of its candidates were tried, and what ends that."""
+
+from typing import Literal
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.failover import Failover, Halt, Tried
+from fallbackd.core.failures import LOW_CONFIDENCE, Reason
+from fallbackd.core.health.scopes import context_of, find_backend, model_of
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
+from fallbackd.core.records import Attempt, Delegation, Session
+from fallbackd.core.routing.resolve import Request, candidate_key, find_role, sameness
+from fallbackd.core.routing.tiers import ONCE, Limits
+from fallbackd.core.work.recovery import prefer, role_counting
+
+FREE_TIERS = frozenset({"model", "in_session"})
+"""Moves there do not count: a stand-in for a model stays where it is, the caller starts nothing."""
+
+
+# --- a delegation ----------------------------------------------------------------------------
+
+
+def reactive_hops(delegation: Delegation) -> int:
+    """Moves that count."""
+    return sum(
+        1 for hop in delegation.hops if hop.trigger == "reactive" and hop.tier_to not in FREE_TIERS
+    )
+
+
+def failover_of(delegation: Delegation) -> Failover:
+    return Failover(
+        candidates=delegation.candidates if delegation.failover else delegation.candidates[:1],
+        role=delegation.role,
+        creative=delegation.creative,
+        on_outage=delegation.on_outage,
+        allow_metered=delegation.allow_metered,
+        differs_from=delegation.differs_from,
+        fallback_on=delegation.fallback_on,
+        max_hops=delegation.max_hops,
+        budget=delegation.budget,
+        prompt_tokens=_whole_tokens(delegation),
+        inherited_tried=delegation.inherited_tried,
+        tried=tuple(
+            Tried(
+                backend=one.backend, model=one.model, credential=one.credential, tier=one.tier
+            ).failed_with(one.failure)
+            for one in delegation.attempts
+        ),
+        hops=reactive_hops(delegation),
+        marks=delegation.marks,
+    )
+
+
+def request_of(draft: Draft, delegation: Delegation, session: Session | None) -> Request:
+    """What the next resolution of a delegation asks for."""
+    request = request_after(draft.policy, failover_of(delegation))
+    if session is None or delegation.named or delegation.attempts:
+        return request
+    return staying(draft, request, delegation.role, delegation.candidates, session)
+
+
+def _whole_tokens(delegation: Delegation) -> int | None:
+    """The prompt with the note about work that was begun, which every hop adds to it."""
+    if delegation.prompt_tokens is None:
+        return None
+    begun = [one for one in delegation.attempts if one.effects != "none"]
+    if not begun:
+        return delegation.prompt_tokens
+    names = sum(len(name) for one in begun for name in one.changed_files[:20])
+    return delegation.prompt_tokens + 80 * len(begun) + names // 4
+
+
+def entry_of(candidates: tuple[Entry, ...], tried: Tried | Attempt, backend: Backend) -> Entry:
+    """The entry of the chain that a call was made for."""
+    return next(
+        (
+            one
+            for one in candidates
+            if one.backend == tried.backend and model_of(one, backend) == tried.model
+        ),
+        Entry(backend=tried.backend, model=tried.model),
+    )
+
+
+# --- the next candidate ----------------------------------------------------------------------
+
+
+def request_after(policy: Policy, failover: Failover) -> Request:
+    """What the next resolution asks for, after what was tried."""
+    tried = set(failover.inherited_tried)
+    failed: set[str] = set()
+    larger_than: int | None = None
+    not_provider: str | None = None
+    for one in failover.tried:
+        tried.add(tried_key(failover.candidates, one))
+        backend = find_backend(policy, one.backend)
+        if backend is None or one.reason is None:
+            continue
+        if not one.shrink_input:  # the same model may have more room elsewhere
+            failed.add(sameness(backend, one.model, one.credential))
+        if one.shrink_input and (size := context_of(policy, backend, one.model)) is not None:
+            larger_than = max(larger_than or 0, size)
+        if one.reason is Reason.FORMAT_ERROR:
+            not_provider = backend.provider or backend.id
+    return Request(
+        tried=frozenset(tried),
+        same_as_failed=frozenset(failed),
+        prompt_tokens=failover.prompt_tokens,
+        larger_than=larger_than,
+        not_provider=not_provider,
+        local_only=bool(failover.tried) and failover.tried[-1].reason is Reason.LOCAL_NETWORK,
+        at_server=failover.at_server,
+        limits=limits_of(failover),
+    )
+
+
+def limits_of(failover: Failover) -> Limits:
+    """What the role and the request forbid by now."""
+    reached = {one.tier for one in failover.tried if one.tier is not None}
+    return Limits(
+        differs_from=frozenset(failover.differs_from),
+        allow_metered=failover.allow_metered,
+        spent_tiers=ONCE & reached,
+    )
+
+
+def tried_key(candidates: tuple[Entry, ...], tried: Tried | Attempt) -> str:
+    """The key of the chain entry that a call was made for."""
+    for entry in candidates:
+        if entry.backend == tried.backend and entry.model == tried.model:
+            return candidate_key(entry.backend, entry.model)
+    return candidate_key(tried.backend, None)
+
+
+def staying(
+    draft: Draft,
+    request: Request,
+    role: str | None,
+    candidates: tuple[Entry, ...],
+    session: Session,
+) -> Request:
+    """The request of a session that stays with who answered it, or moves back up."""
+    counting = role_counting(draft.policy, role)
+    if counting is not None:
+        return prefer(draft, counting, candidates, session, request)
+    known = None if role is None else find_role(draft.policy, role)
+    idle_s = draft.policy.defaults.idle_s
+    if known is not None and known.idle_s is not None:
+        idle_s = known.idle_s
+    never_returns = known is not None and known.return_policy == "new_session"
+    if never_returns or draft.now - session.last_used_at < idle_s:
+        return structs.replace(request, preferred=session.answered_by)
+    return request
+
+
+# --- what ends it ----------------------------------------------------------------------------
+
+
+def halted(policy: Policy, failover: Failover) -> tuple[tuple[Entry, ...], Halt | None]:
+    """The candidates to which a move may still be made after the last failure, or why to none."""
+    last = failover.tried[-1]
+    if not may_hop(failover, last):
+        reason = "a failure" if last.reason is None else last.reason.value
+        why = f"{reason} is not a reason to fail over here (fallback_on)"
+        return (), Halt(bound="fallback_on", why=why)
+    if len(failover.tried) >= failover.budget:
+        why = f"the budget of {failover.budget} attempts is used up (max_attempts)"
+        return (), Halt(bound="max_attempts", why=why)
+    if failover.hops < failover.max_hops:
+        return failover.candidates, None
+    left = _free_of_hops(policy, failover)
+    if left:
+        return left, None
+    why = f"the maximum of {failover.max_hops} hops is reached (max_fallback_depth)"
+    return (), Halt(bound="max_fallback_depth", why=why)
+
+
+def may_hop(failover: Failover, failed: Tried) -> bool:
+    """Whether a failure is a reason to go to another candidate, for this role."""
+    if failed.shrink_input:
+        return True  # to a larger context only: the resolution sees to it
+    if not failed.hop or failed.reason is None:
+        return False
+    return failover.fallback_on is None or failed.reason.value in failover.fallback_on
+
+
+def _free_of_hops(policy: Policy, failover: Failover) -> tuple[Entry, ...]:
+    """
+    Candidates still allowed at the maximum of hops: what starts nothing, and the stand-in for a
+    model that was just found to be missing.
+    """
+    last = failover.tried[-1]
+    is_missing = last.reason is Reason.MODEL_NOT_FOUND
+    found = []
+    for entry in failover.candidates:
+        backend = find_backend(policy, entry.backend)
+        is_swap = is_missing and entry.tier == "model" and entry.backend == last.backend
+        if is_swap or (backend is not None and backend.kind == IN_SESSION_KIND):
+            found.append(entry)
+    return tuple(found)
+
+
+def is_poison(failover: Failover) -> bool:
+    """The same low-confidence reason on two candidates: the task is the likely cause."""
+    last = failover.tried[-1]
+    if last.reason not in LOW_CONFIDENCE or last.confidence == "structured":
+        return False
+    return any(
+        one.reason is last.reason
+        and one.confidence != "structured"
+        and (one.backend, one.model) != (last.backend, last.model)
+        for one in failover.tried[:-1]
+    )
+
+
+def is_form_error_twice(failover: Failover) -> bool:
+    """What two providers could not read, a third one will not read either."""
+    return failover.tried[-1].reason is Reason.FORMAT_ERROR and any(
+        one.reason is Reason.FORMAT_ERROR for one in failover.tried[:-1]
+    )
+
+
+def forbidden_by(
+    draft: Draft, candidates: tuple[Entry, ...], request: Request
+) -> Literal["must_differ", "consent"] | None:
+    """The rule of the role or of the request but for which a candidate would be usable."""
+    limits = request.limits
+    paid = structs.replace(limits, allow_metered=True)
+    alike = structs.replace(limits, differs_from=frozenset())
+    free = structs.replace(paid, differs_from=frozenset())
+
+    def helps(other: Limits) -> bool:
+        return draft.resolve(candidates, structs.replace(request, limits=other)).choice is not None
+
+    if limits.differs_from and helps(alike):
+        return "must_differ"
+    if not limits.allow_metered and helps(paid):
+        return "consent"
+    return "must_differ" if limits.differs_from and helps(free) else None

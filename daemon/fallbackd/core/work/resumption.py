@@ -1,0 +1,93 @@
+"""
+Resume an agent's own conversation after a passing failure.
+
+An attempt that has used a tool cannot be repeated: its work would be done twice. Its agent still
+has the whole conversation on disk, so the same agent continues it, once; only then does another
+one start over with a note of what was done.
+"""
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.failures import NO_CONVERSATION, Failure, Reason, make_failure
+from fallbackd.core.policy import Backend
+from fallbackd.core.records import Attempt, Delegation
+from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
+from fallbackd.core.work.waits import stated_until
+
+PASSING = frozenset({Reason.SERVER_ERROR, Reason.OVERLOADED, Reason.NETWORK, Reason.CRASH})
+PATIENCE_TIMES = 10
+"""Work that was begun is worth a longer wait than a first answer."""
+CONTINUE = (
+    "Your last turn was cut off by a technical failure, not by the user; the work that you had "
+    "done is kept. Continue the task where it stopped: check the results of your last steps "
+    "instead of repeating them, finish the task, and give your complete final answer."
+)
+
+
+def resume_at(
+    draft: Draft,
+    delegation: Delegation,
+    attempt: Attempt,
+    failure: Failure,
+    backend: Backend | None,
+    *,
+    luck: float,
+) -> float | None:
+    """When the conversation of an attempt that has ended is resumed; None: it is given up."""
+    if attempt.effects == "none" or attempt.conversation is None or attempt.answered_at is None:
+        return None
+    if attempt.resumes is not None or backend is None:
+        return None
+    if failure.reason not in PASSING or not failure.hop:
+        return None  # without `hop` it is trouble of this machine
+    if len(delegation.attempts) >= delegation.budget:
+        return None
+    stated_at = stated_until(failure, now=draft.now) or draft.now
+    at = max(draft.now + backoff_s(draft, backend, 1, luck=luck), stated_at)
+    if at > draft.now + PATIENCE_TIMES * draft.policy.patience_s(delegation.mode):
+        return None
+    if delegation.deadline_at is not None and at >= delegation.deadline_at:
+        return None
+    if may_retry(draft):
+        return at
+    why = "not resumed: the budget of this host for further attempts is used up"
+    draft.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(draft))
+    return None
+
+
+def resumed_conversation(delegation: Delegation, attempt: Attempt) -> str | None:
+    """The conversation that an attempt continues; None: it begins one."""
+    resumed = delegation.attempt(attempt.resumes) if attempt.resumes else None
+    return None if resumed is None else resumed.conversation
+
+
+def not_resumed(why: str, *, now: float) -> Failure:
+    return make_failure(
+        Reason.FORMAT_ERROR,
+        now=now,
+        detail=NO_CONVERSATION,
+        confidence="structured",
+        signature=f"fallbackd/{NO_CONVERSATION}",
+        evidence=f"the conversation could not be resumed: {why}",
+    )
+
+
+def own_failure(
+    draft: Draft, delegation: Delegation, attempt: Attempt, failure: Failure
+) -> Failure:
+    """
+    What an attempt tells of its backend.
+
+    Where a conversation could not be resumed, the backend is left for the failure that had
+    interrupted it.
+    """
+    resumed = delegation.attempt(attempt.resumes) if attempt.resumes else None
+    if failure.detail != NO_CONVERSATION or resumed is None or resumed.failure is None:
+        return failure
+    draft.tell(
+        delegation,
+        "attempt failed",
+        outcome=f"{attempt.backend} could not resume the conversation of {resumed.attempt}",
+        evidence=failure.evidence,
+        signature=failure.signature,
+    )
+    return resumed.failure

@@ -1,0 +1,115 @@
+"""
+The budget of this host for attempts beyond the first one of each delegation.
+
+In a full outage each retry and each hop is one more call to somebody who is down. All of them
+together may make `retry_share` of the first attempts of the last minutes; a quiet host has
+`retry_floor` to spend, which fades as its demand grows. Retries leave a part of that to hops.
+
+A hop is held back and not refused: one at a time scouts a backend of which nothing has been heard
+since the trouble began, and its first sign of life lets all the others through. So a part of the
+providers that is down costs seconds, and all of them down costs next to nothing.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from fallbackd.core import meter
+from fallbackd.core.draft import Draft
+from fallbackd.core.policy import Backend
+from fallbackd.core.records import Attempt, Delegation
+from fallbackd.core.routing.resolve import Choice
+
+RETRIES_PART = 0.6
+HOPS_PART = 0.8
+"""The rest is for scouts."""
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    firsts: int
+    further: int
+    """Made, or promised as a retry after its back-off."""
+    share: float
+    floor: float
+
+    def has_room(self, part: float) -> bool:
+        demanded = self.share * self.firsts
+        return self.further + 1 <= max(part * demanded, self.floor - demanded)
+
+
+def budget_of(draft: Draft) -> Budget:
+    firsts, further = meter.demand(draft.meters.values(), now=draft.now)
+    own = draft.snapshot.delegation
+    promised = sum(
+        1
+        for one in draft.snapshot.active.values()
+        if one.waiting is not None
+        and one.waiting.retry is not None
+        and (own is None or one.delegation != own.delegation)
+    )
+    defaults = draft.policy.defaults
+    return Budget(
+        firsts=firsts,
+        further=further + promised,
+        share=defaults.retry_share,
+        floor=defaults.retry_floor,
+    )
+
+
+def shown(draft: Draft) -> dict[str, Any]:  # for the story
+    found = budget_of(draft)
+    return {
+        "first_attempts": found.firsts,
+        "further_attempts": found.further,
+        "retry_share": found.share,
+        "retry_floor": found.floor,
+        "window_s": meter.DEMAND_MIN * 60,
+    }
+
+
+def may_retry(draft: Draft) -> bool:
+    return budget_of(draft).has_room(RETRIES_PART)
+
+
+def backoff_s(draft: Draft, backend: Backend, retry: int, *, luck: float) -> float:
+    """Wait before retry `retry` (from 1): exponential, jittered upwards by half, then capped."""
+    defaults = draft.policy.defaults
+    base_s = defaults.backoff_base_s if backend.backoff_base_s is None else backend.backoff_base_s
+    max_s = defaults.backoff_max_s if backend.backoff_max_s is None else backend.backoff_max_s
+    return min(max_s, base_s * 2.0 ** min(retry - 1, 60) * (1 + luck / 2))
+
+
+def held_until(draft: Draft, delegation: Delegation, choice: Choice) -> float | None:
+    """
+    When to look again whether a move away from the last attempt may be made; None: now.
+
+    Args:
+        choice: Another backend, or another credential of the same one.
+    """
+    if budget_of(draft).has_room(HOPS_PART):
+        return None
+    last = delegation.attempts[-1]
+    trouble_at = last.started_at if last.ended_at is None else last.ended_at
+    used = draft.meters.get(choice.backend.id)
+    if used is not None and used.answered_at is not None and used.answered_at > trouble_at:
+        return None
+    grace_s = draft.policy.defaults.trial_grace_s
+    scouts = [one for one in _others(draft, delegation) if _is_there(one, choice)]
+    if not scouts or any(draft.now - one.started_at >= grace_s for one in scouts):
+        return None
+    return min(one.started_at + grace_s for one in scouts)
+
+
+def _others(draft: Draft, delegation: Delegation) -> list[Attempt]:
+    """Attempts beyond the first that run now."""
+    return [
+        running
+        for other in draft.snapshot.active.values()
+        if other.delegation != delegation.delegation
+        and len(other.attempts) > 1
+        and (running := other.running) is not None
+    ]
+
+
+def _is_there(attempt: Attempt, choice: Choice) -> bool:
+    return (attempt.backend, attempt.credential) == (choice.backend.id, choice.credential)

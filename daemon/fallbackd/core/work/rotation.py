@@ -1,0 +1,103 @@
+"""
+Another credential of the same backend takes over: an attempt, not a hop.
+
+```
+ throttle, no time stated ── once more on the same ── again ── mark ─┐
+ usage limit, billing, login, no secret ───────────────────── mark ──┴─▶ the next usable credential
+```
+"""
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.failover import Failover
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health.machine import HEALTHY, Health, view
+from fallbackd.core.health.scopes import failed_scope, find_backend
+from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.records import Verdict
+from fallbackd.core.routing.credentials import THROTTLE_MEMORY_S, usable
+from fallbackd.core.routing.resolve import Request, Resolved
+from fallbackd.core.work.resolution import entry_of, halted, request_after
+
+
+def first_throttle(
+    draft: Draft,
+    backend: Backend,
+    failure: Failure,
+    *,
+    model: str | None,
+    credential: str | None,
+    started_at: float | None,
+) -> bool:
+    """
+    Whether a throttle marks nobody yet: the first one without a stated time, of a credential that
+    another one could take over from. It is remembered, so that the second one marks, whoever saw
+    the first. What began before the first is no second: it is the same burst.
+    """
+    if failure.reason is not Reason.RATE_LIMIT or not failure.rotate_credential:
+        return False
+    if failure.wait_s is not None or credential not in backend.credentials:
+        return False
+    if not set(usable(backend, model, draft.health, now=draft.now)) - {credential}:
+        return False
+    scope = failed_scope(failure, backend, model, credential)
+    record = draft.health.get(scope) or Health(scope=scope)
+    if view(record, now=draft.now) != HEALTHY:
+        return False
+    seen_at = record.throttled_at
+    if seen_at is not None and 0 <= draft.now - seen_at <= THROTTLE_MEMORY_S:
+        return started_at is not None and started_at < seen_at
+    draft.put_health(structs.replace(record, throttled_at=draft.now))
+    return True
+
+
+def other_credential(
+    draft: Draft, backend: Backend, entry: Entry, *, without: frozenset[str], tokens: int | None
+) -> Resolved:
+    """The same candidate with another credential, if there is one to go on with."""
+    if len(backend.credentials) < 2:
+        return Resolved(choice=None, verdicts=())
+    return draft.resolve((entry,), Request(prompt_tokens=tokens, without=without))
+
+
+def rotated(draft: Draft, failover: Failover) -> Resolved | None:
+    """
+    The backend that failed last with another credential. None: there is none to go on with. One
+    that is only second choice goes after a healthy candidate.
+    """
+    last = failover.tried[-1]
+    backend = find_backend(draft.policy, last.backend)
+    if backend is None or not last.rotate_credential:
+        return None
+    if last.credential is None or len(failover.tried) >= failover.budget:
+        return None
+    failed = frozenset(
+        one.credential
+        for one in failover.tried
+        if one.credential is not None
+        and (one.backend, one.model) == (last.backend, last.model)
+        and one.rotate_credential
+    )
+    entry = entry_of(failover.candidates, last, backend)
+    found = other_credential(draft, backend, entry, without=failed, tokens=failover.prompt_tokens)
+    if found.choice is None:
+        return None
+    if found.verdicts[0].state != "healthy" and _is_better_elsewhere(draft, failover):
+        return None
+    return found
+
+
+def with_verdict(verdicts: tuple[Verdict, ...], one: Verdict) -> tuple[Verdict, ...]:
+    """The verdicts with the one on the same candidate replaced."""
+    return tuple(
+        one if (each.backend, each.model) == (one.backend, one.model) else each for each in verdicts
+    )
+
+
+def _is_better_elsewhere(draft: Draft, failover: Failover) -> bool:
+    candidates, halt = halted(draft.policy, failover)
+    if halt is not None:
+        return False
+    resolved = draft.resolve(candidates, request_after(draft.policy, failover))
+    return any(one.verdict == "chosen" and one.state == "healthy" for one in resolved.verdicts)

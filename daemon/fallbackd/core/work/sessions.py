@@ -1,0 +1,80 @@
+"""What every way to ask does alike to the record of a session."""
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.ids import BackendId, DelegationId, SessionId
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import Session
+from fallbackd.core.routing.resolve import Choice
+
+
+def entered(
+    draft: Draft,
+    name: SessionId,
+    session: Session | None,
+    *,
+    role: str | None,
+    named: BackendId | None,
+    first: BackendId,
+    running: DelegationId | None,
+) -> Session:
+    """
+    The session of a new request.
+
+    Args:
+        named: The backend that the caller asks for by name: the original from now on.
+        first: Of the candidates.
+        running: The delegation that holds it.
+    """
+    now = draft.now
+    if session is None:
+        return Session(
+            session=name,
+            role=role,
+            original=first,
+            current=first,
+            running=running,
+            created_at=now,
+            last_used_at=now,
+        )
+    if named is not None and named != session.original:
+        session = structs.replace(
+            session,
+            original=first,
+            current=first,
+            current_model=None,
+            answered_by=None,
+            depth=0,
+            notices_sent=(),
+            hops=(),
+            recovered_announced=False,
+        )
+    elif named is not None and session.current != session.original:
+        session = structs.replace(
+            session, current=first, current_model=None, answered_by=None, depth=0
+        )
+    return structs.replace(session, running=running, role=role or session.role)
+
+
+def on_candidate(session: Session, choice: Choice) -> Session:
+    """The session while a call is made without a move: its depth ends on its original."""
+    is_original = choice.backend.id == session.original
+    return structs.replace(
+        session,
+        current=choice.backend.id,
+        current_model=choice.entry.model,
+        depth=0 if is_original else session.depth,
+    )
+
+
+def charged(
+    draft: Draft, session: Session | None, backend: BackendId, usage: Usage
+) -> Session | None:
+    """Count what a call has used, for the backend that made it, whether it succeeded or not."""
+    draft.count_usage(backend, usage)
+    if session is None:
+        return None
+    found = dict(session.usage)
+    found[backend] = found.get(backend, Usage()) + usage
+    return structs.replace(session, usage=tuple(found.items()))

@@ -1,0 +1,315 @@
+"""The start of an attempt, with the hop, the notice and the lease that belong to it."""
+
+from typing import Any
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.effects import StartAttempt, WakeAt
+from fallbackd.core.failures import Reason
+from fallbackd.core.health import machine
+from fallbackd.core.health.scopes import backend_scope
+from fallbackd.core.ids import AttemptId, attempt_id
+from fallbackd.core.records import Attempt, Delegation, HandedBack, Hop, Session
+from fallbackd.core.routing.resolve import Choice
+from fallbackd.core.work.ends import end
+from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
+from fallbackd.core.work.resolution import reactive_hops
+from fallbackd.core.work.resumption import resumed_conversation
+from fallbackd.core.work.retry_budget import shown
+from fallbackd.core.work.sessions import on_candidate
+
+_REASON_WORDS = frozenset(reason.value for reason in Reason)
+
+
+def start(
+    draft: Draft,
+    delegation: Delegation,
+    session: Session,
+    choice: Choice,
+    *,
+    event: str,
+    retry_of: AttemptId | None = None,
+    resumes: AttemptId | None = None,
+    rotates: bool = False,
+) -> None:
+    """
+    Start an attempt on a choice, with the hop and the lease that belong to it.
+
+    Args:
+        retry_of: The same candidate once more, from the beginning: no hop.
+        resumes: The same candidate once more, in the conversation of that attempt: no hop.
+        rotates: Another credential of the same candidate: no hop.
+    """
+    now = draft.now
+    is_again = retry_of is not None or resumes is not None
+    number = len(delegation.attempts) + 1
+    attempt = Attempt(
+        attempt=attempt_id(delegation.delegation, number),
+        backend=choice.backend.id,
+        model=choice.model,
+        credential=choice.credential,
+        tier=choice.entry.tier,
+        effort=choice.entry.effort,
+        trial=bool(choice.trial_scopes),
+        trial_scopes=choice.trial_scopes,
+        started_at=now,
+        log_path=_log_path(delegation, number),
+        retry_of=retry_of,
+        resumes=resumes,
+        patience_until_at=_patience(draft, delegation) if retry_of is not None else None,
+    )
+    for scope in choice.trial_scopes:
+        draft.put_health(machine.lease(draft.health[scope], attempt.attempt, now=now))
+    own = machine.Health(scope=backend_scope(choice.backend.id))
+    record = draft.health.get(own.scope, own)
+    draft.put_health(structs.replace(record, last_attempt_at=now))
+    hop = None if is_again or rotates else _hop(draft, delegation, session, choice)
+    is_swap = hop is not None and hop.tier_to == "model" and hop.from_backend == hop.to_backend
+    if hop is not None and is_swap:
+        told = f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
+        delegation = structs.replace(delegation, warnings=(*delegation.warnings, told))
+    if hop is not None:
+        delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
+        session = _fallen(draft, delegation, session, hop)
+    else:
+        session = on_candidate(session, choice)
+    before = delegation.attempts
+    delegation = structs.replace(
+        delegation,
+        state="running",
+        active=choice.backend.id,
+        attempts=(*delegation.attempts, attempt),
+        waiting=None,
+        forced=None,
+        rests_until_at=None,
+        retry_at=None,
+        phase=None,
+        last_activity_at=now,
+    )
+    budget: dict[str, Any] = {"retry_budget": shown(draft)} if before else {}
+    draft.count_start(choice.backend.id, is_first=not before)
+    draft.count_credential(choice.backend.id, choice.credential)
+    draft.tell(
+        delegation,
+        event,
+        outcome=f"starts {attempt.attempt} on {choice.backend.id}"
+        + (" as a trial" if attempt.trial else "")
+        + (" once more" if retry_of is not None else "")
+        + ("" if resumes is None else f" in the conversation of {resumes}")
+        + (f" with credential {choice.credential}" if rotates else ""),
+        verdicts=delegation.verdicts,
+        attempt=before[-1].attempt if before else None,
+        max_fallback_depth=delegation.max_hops,
+        hops=reactive_hops(delegation),
+        **_stays(draft, delegation, session),
+        **budget,
+    )
+    draft.put_delegation(delegation)
+    draft.put_session(structs.replace(session, attempt=attempt.attempt))
+    draft.effects.append(
+        StartAttempt(
+            attempt=attempt.attempt,
+            delegation=delegation.delegation,
+            backend=choice.backend.id,
+            model=choice.model,
+            effort=choice.entry.effort,
+            credential=choice.credential,
+            handoff=None if resumes is not None else handoff(before),
+            resume=resumed_conversation(delegation, attempt),
+        )
+    )
+    if delegation.deadline_at is not None:
+        draft.effects.append(
+            WakeAt(at=delegation.deadline_at, delegation=delegation.delegation, purpose="deadline")
+        )
+
+
+def hand_back(
+    draft: Draft, delegation: Delegation, session: Session, choice: Choice, *, event: str
+) -> None:
+    """The caller does it: nothing is started, and the session stays where it is."""
+    hop = _hop(draft, delegation, session, choice)
+    if hop is not None:
+        delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
+        draft.note(
+            "delegation.hopped",
+            delegation,
+            backend=hop.to_backend,
+            route=(hop.from_backend, hop.to_backend),
+            trigger=hop.trigger,
+            reason=hop.reason,
+            evidence=hop.evidence,
+        )
+    hint = HandedBack(model=choice.model, effort=choice.entry.effort)
+    draft.tell(
+        delegation,
+        event,
+        outcome="hands the work back to the caller",
+        verdicts=delegation.verdicts,
+        model=hint.model,
+        effort=hint.effort,
+    )
+    end(
+        draft,
+        delegation,
+        session,
+        state="handed_back",
+        failure=delegation.attempts[-1].failure if delegation.attempts else None,
+        message="the caller does it",
+        handed_back=hint,
+    )
+
+
+def _stays(draft: Draft, delegation: Delegation, session: Session) -> dict[str, Any]:
+    """The values by which a session stays with whom it knows, or goes back up."""
+    role = role_counting(draft.policy, delegation.role)
+    if delegation.attempts[1:] or session.answered_by is None:
+        return {}
+    stays: dict[str, Any] = {"stays_with": session.answered_by}
+    if role is None:
+        return stays
+    return stays | {"answers": session.answers, "answers_needed": answers_needed(role, session)}
+
+
+def _log_path(delegation: Delegation, number: int) -> str | None:
+    folder = delegation.log_dir
+    return f"{folder}/{number}/output.log" if folder else None
+
+
+def _patience(draft: Draft, delegation: Delegation) -> float | None:
+    """
+    A retry of ours inherits the patience with the failure that it follows, so that ours and the
+    program's own retries together are not waited for twice. A wait that the provider asked for
+    starts anew.
+    """
+    if delegation.waiting is not None and delegation.waiting.is_stated:
+        return None
+    last = delegation.attempts[-1]
+    if last.patience_until_at is not None:
+        return last.patience_until_at
+    ended_at = last.ended_at or draft.now
+    return ended_at + draft.policy.patience_s(delegation.mode)
+
+
+def _hop(draft: Draft, delegation: Delegation, session: Session, choice: Choice) -> Hop | None:
+    now = draft.now
+    tier = choice.entry.tier
+    if delegation.attempts:
+        last = delegation.attempts[-1]
+        failure = last.failure
+        model_swap = last.backend == choice.backend.id
+        return Hop(
+            at=now,
+            from_backend=last.backend,
+            to_backend=choice.backend.id,
+            trigger="reactive" if delegation.forced is None else "manual",
+            reason="unknown" if failure is None else failure.reason.value,
+            evidence="" if failure is None else failure.evidence,
+            tier_from=last.tier,
+            tier_to=tier,
+            from_model=last.model if model_swap else None,
+            to_model=choice.model if model_swap else None,
+        )
+    first = delegation.candidates[0]
+    if is_rise(draft, delegation, session, backend=choice.backend.id, model=choice.model):
+        return Hop(
+            at=now,
+            from_backend=session.answered_by or session.current,
+            to_backend=choice.backend.id,
+            trigger="recovery",
+            reason="recovered",
+            evidence=f"{session.answers} answers in a row came from further down",
+            tier_to=tier,
+            from_model=session.answered_model,
+            to_model=choice.model,
+        )
+    if (first.backend, first.model) == (choice.entry.backend, choice.entry.model):
+        return None
+    why = delegation.verdicts[0] if delegation.verdicts else None
+    is_usable = why is not None and why.verdict in ("healthy", "unproven", "affinity")
+    if is_usable and delegation.forced is None:
+        return None  # the session stays with whom it knows: no move
+    reason: str | None = "unknown"
+    evidence = ""
+    if why is not None:
+        reason = why.reason if why.reason in _REASON_WORDS else why.verdict
+        evidence = why.detail or ""
+    return Hop(
+        at=now,
+        from_backend=delegation.requested,
+        to_backend=choice.backend.id,
+        trigger="preemptive" if delegation.forced is None else "manual",
+        reason=reason or "unknown",
+        evidence=evidence,
+        tier_from=first.tier,
+        tier_to=tier,
+        from_model=first.model if first.backend == choice.backend.id else None,
+        to_model=choice.model if first.backend == choice.backend.id else None,
+    )
+
+
+def _fallen(draft: Draft, delegation: Delegation, session: Session, hop: Hop) -> Session:
+    """Record a hop in its session, and say it once per pair."""
+    draft.note(
+        "delegation.hopped",
+        delegation,
+        backend=hop.to_backend,
+        route=(hop.from_backend, hop.to_backend),
+        trigger=hop.trigger,
+        reason=hop.reason,
+        evidence=hop.evidence,
+    )
+    deeper = 1 if hop.trigger == "reactive" else 0
+    # Another chain than the one of the session's first choice has a first choice of its own.
+    wanted = delegation.requested
+    returned = hop.to_backend == session.original
+    if returned and hop.to_backend == wanted:
+        return structs.replace(
+            session, current=hop.to_backend, depth=0, hops=(*session.hops, hop)[-50:]
+        )
+    pair = f"{wanted}>{hop.to_backend}"
+    notices = session.notices_sent
+    if hop.to_backend != wanted and pair not in notices:
+        notices = (*notices, pair)
+        draft.note(
+            "session.notice",
+            delegation,
+            backend=hop.to_backend,
+            notice="fallback",
+            route=(wanted, hop.to_backend),
+            from_model=hop.from_model,
+            to_model=hop.to_model,
+            reason=hop.reason,
+            text=f"switched from {wanted} to {hop.to_backend} ({hop.reason})",
+        )
+    return structs.replace(
+        session,
+        current=hop.to_backend,
+        current_model=hop.to_model,
+        depth=0 if returned else session.depth + deeper,
+        last_fallback_at=draft.now if hop.trigger == "reactive" else session.last_fallback_at,
+        hops=(*session.hops, hop)[-50:],
+        notices_sent=notices,
+        recovered_announced=False,
+    )
+
+
+def handoff(attempts: tuple[Attempt, ...]) -> str | None:
+    """What the next backend has to know of work that was begun. None: nothing was done."""
+    resumed = {one.resumes for one in attempts}
+    acted = [one for one in attempts if one.effects != "none"]
+    begun = [one for one in acted if one.attempt not in resumed]
+    if not begun:
+        return None
+    lines = ["Note: another agent has already worked on this and may have changed files."]
+    for one in begun:
+        ended = "ended" if one.failure is None else f"ended with {one.failure.reason.value}"
+        lines.append(f"It was {one.backend}, and it {ended}.")
+    changed = tuple(dict.fromkeys(name for one in acted for name in one.changed_files))
+    if changed:
+        shown = ", ".join(changed[:20])
+        more = len(changed) - 20
+        lines.append(f"Changed files: {shown}" + (f" and {more} more" if more > 0 else "") + ".")
+    lines.append("Look at what is there before you go on. The task was:")
+    return "\n".join(lines) + "\n\n"

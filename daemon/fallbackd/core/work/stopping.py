@@ -1,0 +1,73 @@
+"""
+Orders to end what runs: an attempt, and all that was delegated from inside it.
+
+A nested delegation shares the workspace of the attempt that asked for it. So it ends with that
+attempt, whatever the attempt ends with, and nothing follows before it is proven gone.
+"""
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.effects import StopAttempt
+from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.records import Delegation
+
+
+def stopping(draft: Draft, delegation: Delegation, reason: Reason, evidence: str) -> Delegation:
+    """Order the end of the running attempt. What it ends with is kept in the attempt."""
+    running = delegation.running
+    assert running is not None
+    if running.state == "stopping":
+        return delegation
+    failure = make_failure(
+        reason,
+        now=draft.now,
+        confidence="structured",
+        signature=f"fallbackd/{reason.value}",
+        evidence=evidence,
+    )
+    failure = structs.replace(failure, marks_health=False)  # it was us, or the caller
+    draft.effects.append(
+        StopAttempt(attempt=running.attempt, grace_s=draft.policy.defaults.stop_grace_s)
+    )
+    return structs.replace(
+        delegation,
+        attempts=(
+            *delegation.attempts[:-1],
+            structs.replace(running, state="stopping", ending=failure),
+        ),
+    )
+
+
+def below(draft: Draft, delegation: Delegation) -> list[Delegation]:
+    """Unfinished delegations that were asked for from inside this one, at any depth."""
+    nested = [one for one in draft.snapshot.active.values() if one.parent is not None]
+    family = {delegation.delegation}
+    found: list[Delegation] = []
+    grown = bool(nested)
+    while grown:
+        more = [one for one in nested if one.parent in family and one.delegation not in family]
+        family.update(one.delegation for one in more)
+        found += more
+        grown = bool(more)
+    return found
+
+
+def stop_below(draft: Draft, delegation: Delegation) -> None:
+    """Cancel what was delegated from inside the attempt that ends. Each ends by itself."""
+    why = f"cancelled: the attempt of {delegation.delegation} that asked for it has ended"
+    found = [one for one in below(draft, delegation) if not one.cancelling]
+    for one in found:
+        one = structs.replace(one, cancelling=True, message=why)
+        draft.tell(one, "cancelled with its parent", outcome="stops the work")
+        if one.running is not None:
+            one = stopping(draft, one, Reason.CANCELLED, why)
+        draft.put_more_delegation(one)
+    if found:
+        draft.wake_waiting()  # those that wait end at once
+        draft.tell(
+            delegation,
+            "attempt ended",
+            outcome="stops what was delegated from inside it: "
+            + ", ".join(one.delegation for one in found),
+        )

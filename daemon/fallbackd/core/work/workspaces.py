@@ -1,0 +1,150 @@
+"""
+Who writes in which directory: one at a time in each, with what is above and below it.
+
+A directory is known by its path and by its identity: another name of it, after a rename or through
+a bind mount, is the same directory.
+
+    admitted ── holds ──▶ asks, nothing done yet ── holds nothing ──▶ answered ── holds again
+       └─ in use: blocked, holds nothing ── first come, first served ─┘      └─ not while in use
+"""
+
+from msgspec import structs
+
+from fallbackd.core.draft import Draft
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.policy import HTTP_KINDS, IN_SESSION_KIND, READING_KINDS, Entry, Policy
+from fallbackd.core.records import Delegation, Snapshot
+from fallbackd.core.work.stopping import below
+
+
+def blocker(draft: Draft, delegation: Delegation) -> Delegation | None:
+    """
+    The delegation that a new one has to wait for: it has the session or the directory, or came
+    earlier and waits for either too.
+    """
+    family = _family(draft, delegation)
+    for other in draft.snapshot.active.values():
+        if other.delegation == delegation.delegation:
+            continue
+        is_behind = delegation.parent is not None or _age(other) > _age(delegation)
+        if other.blocked_by is not None and is_behind:
+            continue  # nested work is part of work that has its place
+        if _shares_session(delegation, other):
+            return other
+        if other.delegation not in family and _meet(draft.policy, delegation, other):
+            return other
+    return None
+
+
+def writer_beside(draft: Draft, delegation: Delegation) -> Delegation | None:
+    """Who writes in the directory of a delegation that has given it up while a person is asked."""
+    if _holds(draft.policy, delegation):
+        return None
+    return _holder(draft, delegation, beside=_family(draft, delegation))
+
+
+def writer_at(
+    snapshot: Snapshot, policy: Policy, delegation: Delegation, cwd_ids: tuple[str, ...]
+) -> Delegation | None:
+    """
+    Which other delegation writes where this one is about to.
+
+    Args:
+        cwd_ids: Of its directory, seen now.
+    """
+    draft = Draft(snapshot, policy, now=0.0)
+    family = _family(draft, delegation) | {one.delegation for one in below(draft, delegation)}
+    return _holder(draft, structs.replace(delegation, cwd_ids=cwd_ids), beside=family)
+
+
+def _holder(draft: Draft, delegation: Delegation, *, beside: set[str]) -> Delegation | None:
+    for other in draft.snapshot.active.values():
+        if other.blocked_by is not None or other.delegation in beside:
+            continue
+        if _meet(draft.policy, delegation, other):
+            return other
+    return None
+
+
+def _shares_session(one: Delegation, other: Delegation) -> bool:
+    return one.session == other.session
+
+
+def _age(one: Delegation) -> tuple[float, str]:
+    return one.created_at, one.delegation
+
+
+def _meet(policy: Policy, delegation: Delegation, other: Delegation) -> bool:
+    """Whether both write in one directory, now or as soon as they begin."""
+    if policy.defaults.workspace_lock == "off" or not _writes(policy, delegation):
+        return False
+    writes = _writes if other.blocked_by is not None else _holds
+    return writes(policy, other) and _overlap(delegation, other)
+
+
+def _overlap(one: Delegation, other: Delegation) -> bool:
+    """Whether one works in the directory of the other or below it, by path or by identity."""
+    if is_nested(one.cwd, other.cwd) or is_nested(other.cwd, one.cwd):
+        return True
+    ours, theirs = one.cwd_ids, other.cwd_ids
+    return bool(ours and ours[0] in theirs) or bool(theirs and theirs[0] in ours)
+
+
+def _writes(policy: Policy, one: Delegation) -> bool:
+    return bool(one.cwd) and may_write(policy, one.candidates, reads=one.permissions == "read")
+
+
+def _holds(policy: Policy, one: Delegation) -> bool:
+    """Whether nobody else may write where it works. What was begun there is not left to others."""
+    if one.is_ended or one.blocked_by is not None or not _writes(policy, one):
+        return False
+    is_begun = any(each.effects != "none" or each.gone is False for each in one.attempts)
+    return one.question is None or is_begun or one.running is not None or bool(one.unstopped)
+
+
+def may_write(policy: Policy, candidates: tuple[Entry, ...], *, reads: bool) -> bool:
+    """
+    Whether one of them starts a process that may change the directory. A call over HTTP does not.
+
+    Args:
+        reads: The work may only read. Not every program can be held to that.
+    """
+    harmless = HTTP_KINDS | {IN_SESSION_KIND} | (READING_KINDS if reads else frozenset())
+    for entry in candidates:
+        backend = find_backend(policy, entry.backend)
+        if backend is None or backend.kind not in harmless:
+            return True
+    return False
+
+
+def _family(draft: Draft, one: Delegation | None) -> set[str]:
+    """It and those above it. A delegation from inside an attempt shares the lock of that one."""
+    found: set[str] = set()
+    while one is not None and one.delegation not in found:
+        found.add(one.delegation)
+        one = None if one.parent is None else draft.snapshot.active.get(one.parent)
+    return found
+
+
+def is_nested(inner: str, outer: str) -> bool:
+    """Whether the real path `inner` is `outer` or below it."""
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
+
+
+def why_blocked(delegation: Delegation, by: Delegation) -> str:
+    """What is in use, by which delegation, and what to do about it."""
+    if delegation.session == by.session:
+        return (
+            f"session {delegation.session!r} is busy with {by.delegation}; "
+            "wait for it, cancel it, or use another session"
+        )
+    what_to_do = "wait for it"
+    if (asked := by.question) is not None:
+        what_to_do = (
+            f"it may have changed files there and asks {asked.question}: answer that "
+            f"with `fallbackd-client answer {asked.question} CHOICE`"
+        )
+    return (
+        f"{delegation.cwd} is in use by {by.delegation}; {what_to_do}, or set "
+        'workspace_lock = "off" if you isolate the work by yourself'
+    )

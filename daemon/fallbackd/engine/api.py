@@ -1,0 +1,527 @@
+"""What callers can ask of the engine. Each call becomes an event; none decides anything."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+from msgspec import structs
+
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
+from fallbackd.core.events import (
+    CancelRequested,
+    ConfigReloaded,
+    DelegateRequested,
+    HealthCleared,
+    HealthMarked,
+    HealthPaused,
+    HealthResumed,
+    Reported,
+    ResolveRequested,
+    SessionCompacted,
+    SessionEnded,
+)
+from fallbackd.core.failover import Failover
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.policy import Entry
+from fallbackd.core.protocol import Evidence, Usage
+from fallbackd.core.questions import Question
+from fallbackd.core.records import (
+    Decision,
+    Delegation,
+    Keys,
+    Note,
+    PutDelegation,
+    PutStory,
+    Session,
+    Snapshot,
+)
+from fallbackd.core.watch import worse
+from fallbackd.engine import asked, authors
+from fallbackd.engine import feedback as corrections
+from fallbackd.engine.admission import admit, digest
+from fallbackd.engine.environment import Settings
+from fallbackd.engine.judging import judge
+from fallbackd.engine.logs import find_attempt, no_log, read_part
+from fallbackd.engine.loop import Held, Performer
+from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
+from fallbackd.engine.runs import KeptAnswer
+from fallbackd.lib.failpoints import hit
+from fallbackd.ports.store import StoreUnwritable
+
+WITH_DAEMON = "stopped with the daemon"
+
+
+class Engine(Performer):
+    # --- work ------------------------------------------------------------------------------
+
+    async def delegate(self, work: NewWork) -> Delegation:
+        """
+        Take work on. Returns at once, with the delegation as it was accepted.
+
+        Raises:
+            Refused, NotPermitted, Invalid, Draining: No delegation exists.
+        """
+        if work.request_id is not None:
+            known = await self._same_request(work, work.request_id)
+            if known is not None:
+                return known
+        if self._draining:
+            raise Draining("the daemon is draining and takes no new work; ask again when it is up")
+        self.require_room()
+        await self.readiness.look_at_candidates(
+            backend=work.backend, role=work.role, chain=work.chain
+        )
+        event = admit(
+            work,
+            self.settings.policy,
+            self.world,
+            self.store.peek(),
+            differs_from=await authors.families(
+                self.store, self.settings.policy, work.differs_from
+            ),
+        )
+        try:
+            self.runs.create(event.delegation, work.prompt)
+        except OSError as error:
+            raise Draining(
+                f"no new work: {self.runs.root} cannot be written "
+                f"({error.strerror or error}); make room or correct the permissions",
+                kind="store_unwritable",
+            ) from error
+        held = Held(work.prompt, work.env)
+        self._held[event.delegation] = held
+        accepted: Delegation | None = None
+        try:
+            decision = await self._admitted(event)
+            accepted = _accepted(decision, event.delegation)
+            if not accepted.is_ended:
+                self.workspaces.hold(accepted)
+        finally:
+            if accepted is None or accepted.delegation != event.delegation:
+                self._held.pop(event.delegation, None)
+                self.runs.remove(event.delegation)
+                self._tell_freed()
+        return accepted
+
+    def require_room(self) -> None:
+        for kind, why in self._obstacles.items():
+            raise Draining(f"no new work: {why}", kind=kind)
+        if (few := self.world.shortage()) is not None:
+            raise Draining(
+                f"no new work: {few}; wait for running work to end, or close connections",
+                kind="shortage",
+            )
+
+    async def _same_request(self, work: NewWork, request_id: str) -> Delegation | None:
+        """
+        What a repeated request began. Looked up by what was asked and before anything else: the
+        directory may be gone by now, and a daemon that drains still knows it.
+        """
+        decision, _ = await self.store.transact(
+            Keys(request_id=request_id),
+            lambda seen: Decision(answer=seen.same_request),
+            must_keep=False,
+        )
+        known = decision.answer
+        # Other parameters are refused where every request is.
+        is_same = isinstance(known, Delegation) and known.digest == digest(work)
+        return known if is_same else None
+
+    async def _admitted(self, event: DelegateRequested) -> Decision:
+        await self.follow_workspaces()
+        try:
+            decision = await self.handle(event, must_keep=True)
+        except StoreUnwritable as error:
+            raise Draining(f"no new work: {error}", kind="store_unwritable") from error
+        if decision.rejection is not None:
+            raise Refused(decision.rejection)
+        return decision
+
+    async def finish_work(self, *, limit_s: float, stop_rest: bool = True) -> None:
+        """Wait for the running work, then stop what is left, proven; or leave it as it is."""
+        with anyio.move_on_after(limit_s):
+            while self._working():
+                await self._freed.wait()
+        if stop_rest:
+            async with anyio.create_task_group() as tasks:
+                for delegation in self._working():
+                    tasks.start_soon(self.cancel, delegation, WITH_DAEMON)
+        await anyio.to_thread.run_sync(self.runs.write_held)
+
+    def _working(self) -> list[DelegationId]:
+        """Unfinished work that no question holds: an open question outlives the daemon."""
+        active = self.store.peek().active
+        return [name for name, one in active.items() if one.question is None]
+
+    async def wait(
+        self,
+        delegation: DelegationId,
+        *,
+        until: Literal["settled", "finished"],
+        timeout_s: float | None,
+    ) -> tuple[Delegation, bool]:
+        """The delegation, and False when the time was over first."""
+        held = self._held.get(delegation)
+        is_over = True
+        if held is not None:
+            event = held.settled if until == "settled" else held.finished
+            with anyio.move_on_after(timeout_s):
+                await event.wait()
+            is_over = event.is_set()
+        return await self.delegation(delegation), is_over
+
+    async def cancel(self, delegation: DelegationId, why: str | None = None) -> Delegation:
+        """
+        Returns when the work is proven stopped.
+
+        Args:
+            why: What its end says; None: its caller wants it.
+        """
+        found = await self.delegation(delegation)
+        if found.is_ended:
+            return found
+        await self.handle(CancelRequested(delegation=delegation, why=why))
+        ended, _ = await self.wait(delegation, until="finished", timeout_s=None)
+        return ended
+
+    async def delegation(self, delegation: str) -> Delegation:
+        found = await self.store.delegation(DelegationId(delegation))
+        if found is None:
+            raise Unknown(f"no delegation {delegation!r}; see `fallbackd-client status`")
+        running = found.running
+        live = None if running is None else self._live.get(running.attempt)
+        if running is None or live is None:
+            return found
+        watch = live.watch
+        seen = structs.replace(running, effects=worse(running.effects, watch.effects))
+        return structs.replace(
+            found,
+            attempts=tuple(seen if one is running else one for one in found.attempts),
+            phase=watch.phase,
+            last_activity_at=watch.last_output_at or found.last_activity_at,
+            usage=found.usage if watch.usage == Usage() else watch.usage,
+        )
+
+    async def delegations(
+        self, *, session: str | None = None, state: str | None = None, limit: int = 100
+    ) -> Sequence[Delegation]:
+        name = None if session is None else SessionId(session)
+        return await self.store.delegations(session=name, state=state, limit=limit)
+
+    async def text(self, delegation: Delegation) -> str | None:
+        found = await self.kept_answer(delegation)
+        return None if found is None else found.text
+
+    async def kept_answer(self, delegation: Delegation) -> KeptAnswer | None:
+        """The answer of a delegation; None: there is none, or none any more."""
+        if delegation.state != "succeeded":
+            return None
+        return await anyio.to_thread.run_sync(
+            self.runs.read_answer, delegation.delegation, limiter=self.runs.readers
+        )
+
+    async def log(
+        self, delegation: str, *, attempt: str | int | None, offset: int, max_bytes: int
+    ) -> LogPart:
+        found = await self.delegation(delegation)
+        if attempt is None and not found.attempts:
+            return no_log(found, offset=offset)
+        wanted = found.attempts[-1] if attempt is None else find_attempt(found, attempt)
+        directory = self.runs.attempt_path(wanted.attempt)
+        return await read_part(
+            self.world.read_log,
+            wanted,
+            directory,
+            offset=offset,
+            max_bytes=max_bytes,
+            values=self.world.secret_values,
+            limiter=self.runs.readers,
+        )
+
+    async def story(self, delegation: str) -> Sequence[PutStory]:
+        found = await self.delegation(delegation)
+        return await self.store.story(found.delegation)
+
+    # --- questions -------------------------------------------------------------------------
+
+    async def answer(
+        self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
+    ) -> Question:
+        """See `asked.answer`."""
+        note = self._redacted(note)
+        await self.follow_workspaces()
+        return await asked.answer(self, question, choice=choice, note=note, uid=uid, pid=pid)
+
+    async def questions(
+        self, *, session: str | None = None, only_open: bool = True, limit: int = 100
+    ) -> Sequence[Question]:
+        """Newest first."""
+        return await asked.questions(self.store, session=session, only_open=only_open, limit=limit)
+
+    # --- callers that talk to providers themselves -------------------------------------------
+
+    async def resolve(
+        self,
+        *,
+        session: str | None = None,
+        role: str | None = None,
+        backend: str | None = None,
+        chain: tuple[Entry, ...] | None = None,
+        model: str | None = None,
+        prompt_tokens: int | None = None,
+        allow_metered: bool = False,
+        differs_from: tuple[str, ...] = (),
+        lease: bool = False,
+        owner: str | None = None,
+    ) -> Resolution:
+        await self.readiness.look_at_candidates(backend=backend, role=role, chain=chain)
+        event = ResolveRequested(
+            session=None if session is None else SessionId(session),
+            role=role,
+            backend=None if backend is None else BackendId(backend),
+            chain=chain,
+            model=model,
+            prompt_tokens=prompt_tokens,
+            allow_metered=allow_metered,
+            differs_from=await authors.families(self.store, self.settings.policy, differs_from),
+            lease=self._minted_lease() if lease else None,
+            owner=owner,
+            luck=self.world.luck(),
+        )
+        decision = await self.handle(event)
+        if decision.rejection is not None:
+            raise Refused(decision.rejection)
+        assert isinstance(decision.answer, Resolution)
+        return decision.answer
+
+    def _minted_lease(self) -> AttemptId:
+        return AttemptId(f"{LEASE_PREFIX}{self.world.mint()}")
+
+    async def report(
+        self,
+        *,
+        outcome: Literal["success", "failure", "released"],
+        backend: str,
+        session: str | None = None,
+        model: str | None = None,
+        credential: str | None = None,
+        attempt: str | None = None,
+        lease: str | None = None,
+        started_at: float | None = None,
+        evidence: Evidence | None = None,
+        usage: Usage | None = None,
+        failover: Failover | None = None,
+        next_lease: bool = False,
+        owner: str | None = None,
+        role: str | None = None,
+        chain: tuple[Entry, ...] | None = None,
+        prompt_tokens: int | None = None,
+        allow_metered: bool = False,
+        differs_from: tuple[str, ...] = (),
+    ) -> ReportAnswer:
+        name = BackendId(backend)
+        failure = None
+        if outcome == "failure":
+            failure = self._reported_failure(evidence, name)
+        decision = await self.handle(
+            Reported(
+                outcome=outcome,
+                backend=name,
+                session=None if session is None else SessionId(session),
+                model=model,
+                credential=credential,
+                attempt=None if attempt is None else AttemptId(attempt),
+                lease=None if lease is None else AttemptId(lease),
+                started_at=started_at,
+                failure=failure,
+                has_route=failure is None
+                or failure.reason is not Reason.NETWORK
+                or self.world.has_route(),
+                usage=usage or Usage(),
+                failover=failover,
+                next_lease=self._minted_lease() if next_lease else None,
+                owner=owner,
+                role=role,
+                chain=chain,
+                prompt_tokens=prompt_tokens,
+                allow_metered=allow_metered,
+                differs_from=await authors.families(self.store, self.settings.policy, differs_from),
+                luck=self.world.luck(),
+            )
+        )
+        if decision.rejection is not None:
+            raise Refused(decision.rejection)
+        assert isinstance(decision.answer, ReportAnswer)
+        return decision.answer
+
+    def _reported_failure(self, evidence: Evidence | None, backend: BackendId) -> Failure | None:
+        if evidence is not None:
+            found = self.classify(evidence, backend=backend)
+            if found is not None:
+                return found
+        return make_failure(
+            Reason.UNKNOWN,
+            now=self.clock.now(),
+            confidence="text",
+            signature="fallbackd/reported",
+            evidence="reported by a caller without evidence that tells more",
+        )
+
+    def classify(
+        self,
+        evidence: Evidence,
+        *,
+        backend: str | None = None,
+        kind: str | None = None,
+        now_at: float | None = None,
+        timezone: str | None = None,
+    ) -> Failure | None:
+        """Changes nothing."""
+        name = None if backend is None else BackendId(backend)
+        if kind is None and name is not None:
+            found = find_backend(self.settings.policy, name)
+            kind = None if found is None else found.kind
+        now = self.clock.now() if now_at is None else now_at
+        return judge(
+            evidence,
+            self.settings,
+            None if kind is None else self.world.kinds.get(kind),
+            name,
+            now=now,
+            timezone=timezone,
+            kind_name=kind,
+            signatures=self.world.signatures.get(kind or ""),
+            conceal=self.world.conceal,
+        )
+
+    def signatures(self, kind: str | None) -> tuple[corrections.Known, ...]:
+        """In the order in which they are tried; None: of every kind."""
+        return corrections.known(self.settings, self.world.signatures, kind)
+
+    def signature_kinds(self) -> tuple[str, ...]:
+        return tuple(sorted(self.world.signatures))
+
+    async def mark_wrong(
+        self, delegation: str, *, attempt: str | int | None, reason: str | None, note: str | None
+    ) -> tuple[str, corrections.Sample]:
+        """See `corrections.note_wrong`."""
+        return await corrections.note_wrong(
+            self, delegation, attempt=attempt, reason=reason, note=note
+        )
+
+    # --- health, sessions, configuration -----------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        return self.store.peek()
+
+    async def mark(
+        self, target: str, *, reason: str | None, ttl_s: float | None, note: str | None
+    ) -> None:
+        event = HealthMarked(
+            target=target, reason=self._redacted(reason), ttl_s=ttl_s, note=self._redacted(note)
+        )
+        self._require_known(await self.handle(event), target)
+
+    async def import_mark(self, target: str, *, reason: str, since_at: float, ttl_s: float) -> None:
+        """A mark of another program's file, with its own age."""
+        await self.handle(
+            HealthMarked(
+                target=target,
+                reason=self._redacted(reason),
+                ttl_s=ttl_s,
+                since_at=since_at,
+                source="import",
+            )
+        )
+
+    async def clear(self, target: str | None) -> list[str]:
+        decision = await self.handle(HealthCleared(target=target))
+        if decision.answer is None:
+            raise Unknown(_no_target(target, self.settings))
+        await self.readiness.look(self.settings.policy.backends)  # what costs nothing to see
+        return list(decision.answer)
+
+    async def pause(self, target: str, *, note: str | None) -> None:
+        event = HealthPaused(target=target, note=self._redacted(note))
+        self._require_known(await self.handle(event), target)
+
+    async def resume(self, target: str) -> None:
+        self._require_known(await self.handle(HealthResumed(target=target)), target)
+
+    def _redacted(self, words: str | None) -> str | None:
+        return None if words is None else self.world.redact(words)
+
+    def _require_known(self, decision: Decision, target: str) -> None:
+        if decision.answer is False:
+            raise Unknown(_no_target(target, self.settings))
+
+    async def session(self, session: str) -> Session:
+        found = await self.store.session(SessionId(session))
+        if found is None:
+            raise Unknown(f"no session {session!r}; see `fallbackd-client sessions`")
+        return found
+
+    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
+        return await self.store.sessions(limit=limit)
+
+    async def end_session(self, session: str) -> None:
+        await self.session(session)
+        await self.handle(SessionEnded(session=SessionId(session)))
+
+    async def compact_session(self, session: str) -> None:
+        await self.session(session)
+        await self.handle(SessionCompacted(session=SessionId(session)))
+
+    async def set_settings(self, settings: Settings) -> None:
+        """Take a new configuration over without touching what runs."""
+        old = self.settings
+        # What was seen of opencode servers and projects is not in the file.
+        seen = old.policy
+        policy = structs.replace(
+            settings.policy,
+            served=seen.served,
+            contexts=seen.contexts,
+            projects=seen.projects,
+            windows=seen.windows,
+        )
+        self.settings = settings = structs.replace(settings, policy=policy)
+        changed = tuple(
+            name
+            for name in {**old.policy.backends, **settings.policy.backends}
+            if old.policy.backends.get(name) != settings.policy.backends.get(name)
+            or old.options.get(name) != settings.options.get(name)
+        )
+        hit("config.before")
+        await self.handle(ConfigReloaded(changed=changed))
+        hit("config.taken")
+        await self.readiness.look(settings.policy.backends)
+        await self._wake_waiting()
+
+    async def note_config(self, *, accepted: bool, fields: dict[str, Any]) -> None:
+        """Journal that a configuration was taken over, or why it was not."""
+        await self.note("config.reloaded" if accepted else "config.rejected", fields)
+
+    async def note(self, kind: str, fields: dict[str, Any]) -> None:
+        """Journal something that happened to the daemon itself, and tell subscribers."""
+        note = Note(kind=kind, at=self.clock.now(), fields=fields)
+        _, notes = await self.store.transact(
+            Keys(), lambda _: Decision(changes=(note,)), must_keep=False
+        )
+        self._publish(notes)
+
+
+def _no_target(target: str | None, settings: Settings) -> str:
+    known = ", ".join(settings.policy.backends)
+    return f"no backend or scope {target!r}; known are {known}"
+
+
+def _accepted(decision: Decision, delegation: DelegationId) -> Delegation:
+    if isinstance(decision.answer, Delegation):
+        return decision.answer
+    for change in decision.changes:
+        if isinstance(change, PutDelegation) and change.delegation.delegation == delegation:
+            return change.delegation
+    raise Invalid("the request was neither taken nor refused")

@@ -1,0 +1,146 @@
+"""What the engine needs of the outside, handed in by the app: values and small callables."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.classify.classifier import Rule
+from fallbackd.classify.redact import redact
+from fallbackd.core.ids import BackendId, DelegationId
+from fallbackd.core.policy import Policy
+from fallbackd.core.protocol import CredentialRef, HttpRequest, NoAnswer
+from fallbackd.lib.secretvalues import SecretValues
+from fallbackd.ports.probe import Fetched, Probe
+from fallbackd.ports.secrets import Secrets, SecretSeen
+from fallbackd.ports.transport import Running, Transport, Unsent
+
+
+class Fingerprint(Protocol):
+    def __call__(self, directory: str) -> Mapping[str, tuple[int, int]] | None:
+        """(mtime ns, size) of each file; None where there are too many to look at."""
+        ...
+
+
+class LogReader(Protocol):
+    def __call__(self, directory: str, *, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
+        """(bytes from `offset`, the next offset, the size)."""
+        ...
+
+
+class Attach(Protocol):
+    async def __call__(self, *, attempt: str, directory: str) -> Running | Unsent | None:
+        """
+        Take up what an earlier daemon began in the directory of an attempt.
+
+        None: nothing was started there, and nothing will be.
+        """
+        ...
+
+
+class EndLeftover(Protocol):
+    async def __call__(self, directory: str, *, attempt: str) -> bool:
+        """End what runs for an attempt that nobody knows. Whether it is proven gone."""
+        ...
+
+
+async def nobody_is_left(directory: str, *, attempt: str) -> bool:
+    """Where no attempt outlives the daemon."""
+    return True
+
+
+async def nothing_is_left(*, attempt: str, directory: str) -> Running | Unsent | None:
+    """Where no attempt outlives the daemon."""
+    return None
+
+
+class NoLook:
+    """Where nobody looks at credentials before they are used."""
+
+    async def read(self, ref: CredentialRef) -> str:
+        raise NotImplementedError("secrets are read by the transports")
+
+    async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
+        return SecretSeen()
+
+
+class NoProbe:
+    """Where nobody may look at a backend without work for it."""
+
+    async def version(self, program: str) -> str | None:
+        return None
+
+    async def fetch(self, request: HttpRequest) -> Fetched:
+        return Fetched(exit=NoAnswer(exception="NoProbe", text="nobody asks here"))
+
+
+class Transports(Struct, frozen=True, kw_only=True):
+    command: Transport
+    http: Transport
+    served: Transport
+
+
+class World(Struct, frozen=True, kw_only=True):
+    transports: Transports
+    kinds: Mapping[str, BackendKind]
+    signatures: Mapping[str, tuple[Rule, ...]] = {}
+    """Built-in failure signatures, for kinds that can only be read too."""
+    find_program: Callable[[str], str | None]
+    """The path of an executable on PATH; None: there is none."""
+    is_program_of: Callable[[str, str], bool] = lambda _package, _path: False
+    """Whether a program is the vendor's own, and not a script in its place."""
+    inheritable: Mapping[str, str] = {}
+    """What of `environ` programs inherit."""
+    read_text: Callable[[str], str | None]
+    """A settings file (`~/…`) of the user, at most 256 KiB; None: not there."""
+    changed_at: Callable[[str], float | None]
+    """When a file (`~/…`) was last changed."""
+    environ: Mapping[str, str]
+    fingerprint: Fingerprint
+    read_log: LogReader
+    home: str
+    runs_root: Path
+    luck: Callable[[], float]
+    """A float in [0, 1)."""
+    mint: Callable[[], str]
+    """A new id part: unique, sortable by time, letters and digits."""
+    has_route: Callable[[], bool] = lambda: True
+    """Whether this machine has a way out: a default route."""
+    attach: Attach = nothing_is_left
+    end_leftover: EndLeftover = nobody_is_left
+    boot_id: str = ""
+    """Of this boot of the machine."""
+    variables_of: Callable[[int, tuple[str, ...]], Mapping[str, str]] = lambda _pid, _names: {}
+    """Those of the named variables that a process of ours was started with."""
+    open_window: Callable[[DelegationId, int], None] = lambda _delegation, _most: None
+    """Let people follow a log: the delegation, and how many windows there may be."""
+    shortage: Callable[[], str | None] = lambda: None
+    """What this process has too little of to begin more work; None: nothing."""
+    has_room: Callable[[], bool] = lambda: True
+    """Whether there are file descriptors to follow one more attempt."""
+    secret_values: SecretValues = field(default_factory=SecretValues)
+    """What must not be shown: the secrets of the configuration and of the daemon's environment."""
+    secrets: Secrets = field(default_factory=NoLook)
+    probe: Probe = field(default_factory=NoProbe)
+
+    def conceal(self, text: str) -> str:
+        """Without secrets that are known by value."""
+        return self.secret_values.conceal(text)
+
+    def redact(self, text: str) -> str:
+        """Without secrets, known by value or by shape: for text that is kept or given out."""
+        return redact(self.conceal(text))
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What configuration decides; replaced as a whole at a reload."""
+
+    policy: Policy
+    options: Mapping[BackendId, Options]
+    rules_for: Callable[[str], tuple[Rule, ...]] = lambda _: ()
+    """The user's signatures for a kind; they come before the built-in ones."""
+
+    def options_of(self, backend: BackendId) -> Options:
+        return self.options.get(backend, Options())

@@ -1,0 +1,202 @@
+"""
+What a user can see of failure signatures, and do about a wrong verdict.
+
+A sample is kept in `samples/` beside the runs, 0600, redacted, and never leaves the machine.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+from msgspec import Struct
+
+from fallbackd.classify.common_rules import COMMON_RULES
+from fallbackd.classify.redact import redact, strip_escapes
+from fallbackd.classify.rules import Rule, linear
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import AttemptId
+from fallbackd.engine.environment import Settings
+from fallbackd.engine.requests import Invalid, Unknown
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
+
+MAX_SAMPLE_BYTES = 16_384
+MAX_PATTERN_CHARS = 120
+
+YOURS, VENDOR, COMMON = "yours", "vendor", "common"
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """A signature and where it comes from."""
+
+    kind: str | None
+    """None: of every kind."""
+    source: str
+    rule: Rule
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    path: Path
+    signature: str
+    """TOML, ready to be pasted into the configuration."""
+
+
+def known(
+    settings: Settings, built_in: Mapping[str, tuple[Rule, ...]], kind: str | None
+) -> tuple[Known, ...]:
+    """In the order in which they are tried; for one kind, or for all."""
+    kinds = sorted(built_in) if kind is None else [kind]
+    found: dict[tuple[str | None, str], Known] = {}
+    for one in kinds:
+        for rule in settings.rules_for(one):
+            found.setdefault((None, rule.id), Known(kind=kind, source=YOURS, rule=rule))
+    for one in kinds:
+        for rule in built_in.get(one, ()):
+            found[one, rule.id] = Known(kind=one, source=VENDOR, rule=rule)
+    common = (Known(kind=None, source=COMMON, rule=rule) for rule in COMMON_RULES)
+    return (*found.values(), *common)
+
+
+def suggestion(*, kind: str | None, reason: str, evidence: str, output: str, name: str) -> str:
+    """
+    A signature for the line that the verdict was about, else for the last line of the output.
+
+    Numbers are left open, so that the same words with another time fit too.
+    """
+    line = _line_of(evidence, output)
+    pattern = re.sub(r"\d+", r"\\d+", re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", line))
+    linear(pattern)  # what is offered has to work
+    lines = [
+        "[[signatures]]",
+        f"id = {_toml(name)}",
+        f"pattern = {_toml(pattern)}",
+        f"reason = {_toml(reason)}",
+    ]
+    if kind is not None:
+        lines.insert(2, f"kind = {_toml(kind)}")
+    return "\n".join(lines) + "\n"
+
+
+def _line_of(evidence: str, output: str) -> str:
+    lines = [" ".join(redact(strip_escapes(line)).split()) for line in output.split("\n")]
+    lines = [line for line in lines if line]
+    known_by = " ".join(evidence.split())[:60]
+    fitting = [line for line in lines if known_by and known_by in line]
+    line = fitting[-1] if fitting else (known_by or (lines[-1] if lines else ""))
+    line = re.sub(r"(?:\[(?:key|token|redacted|secret|email|hex|login)\]|\*{6}).*", "", line)
+    return line[:MAX_PATTERN_CHARS].strip() or "what the program printed"
+
+
+def _toml(text: str) -> str:
+    """A literal string where that is possible: patterns are full of backslashes."""
+    return f"'{text}'" if "'" not in text and text.isprintable() else json.dumps(text)
+
+
+def keep(directory: Path, name: str, sample: Mapping[str, Any]) -> Path:  # JSON of any shape
+    """Write the sample, readable for its owner only. Raises `OSError`."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    text = json.dumps(sample, indent=2, ensure_ascii=False) + "\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+    return path
+
+
+def sample_of(
+    *,
+    at: float,
+    delegation: str,
+    attempt: str,
+    backend: str,
+    kind: str | None,
+    exit_code: int | None,
+    failure: Failure | None,
+    reason: str | None,
+    note: str | None,
+    output: str,
+) -> dict[str, Any]:
+    said = None
+    if failure is not None:
+        said = {
+            "reason": failure.reason.value,
+            "signature": failure.signature,
+            "confidence": failure.confidence,
+            "evidence": failure.evidence,
+        }
+    return {
+        "at": at,
+        "delegation": delegation,
+        "attempt": attempt,
+        "backend": backend,
+        "kind": kind,
+        "exit_code": exit_code,
+        "verdict": said,
+        "right_reason": reason,
+        "note": note,
+        "output": redact(strip_escapes(output)),
+    }
+
+
+async def note_wrong(
+    engine: "Engine",
+    delegation: str,
+    *,
+    attempt: str | int | None,
+    reason: str | None,
+    note: str | None,
+) -> tuple[str, Sample]:
+    """
+    Keep what an attempt printed as a sample of a wrong verdict, and offer a signature.
+
+    Raises:
+        Unknown: No such delegation or attempt.
+        Invalid: No such reason, or the sample cannot be written.
+    """
+    if reason is not None and reason not in set(Reason):
+        raise Invalid(f"{reason!r} is no reason of a failure")
+    last = await engine.log(delegation, attempt=attempt, offset=0, max_bytes=1)
+    found = await engine.delegation(delegation)
+    one = None if last.attempt is None else found.attempt(AttemptId(last.attempt))
+    if one is None:
+        raise Unknown(f"{delegation} has no attempt that could be judged")
+    part = await engine.log(
+        delegation,
+        attempt=one.attempt,
+        offset=max(0, last.size_bytes - MAX_SAMPLE_BYTES),
+        max_bytes=MAX_SAMPLE_BYTES,
+    )
+    backend = find_backend(engine.settings.policy, one.backend)
+    kind, verdict = None if backend is None else backend.kind, one.failure
+    sample = sample_of(
+        at=engine.clock.now(),
+        delegation=delegation,
+        attempt=one.attempt,
+        backend=one.backend,
+        kind=kind,
+        exit_code=one.exit_code,
+        failure=verdict,
+        reason=reason,
+        note=engine.world.redact(note) if note else None,
+        output=part.text,
+    )
+    try:
+        path = await anyio.to_thread.run_sync(
+            keep, engine.world.runs_root.parent / "samples", one.attempt, sample
+        )
+    except OSError as error:
+        raise Invalid(f"the sample cannot be kept: {error.strerror}") from None
+    signature = suggestion(
+        kind=kind,
+        reason=reason or (Reason.UNKNOWN if verdict is None else verdict.reason).value,
+        evidence="" if verdict is None else verdict.evidence,
+        output=part.text,
+        name=f"mine-{one.attempt}",
+    )
+    return one.attempt, Sample(path=path, signature=signature)

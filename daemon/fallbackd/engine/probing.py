@@ -1,0 +1,215 @@
+"""
+What can be known of a backend without spending anything, rung by rung.
+
+    program   it is on PATH, and says its version
+    login     a login or a key is there, and not over by its own date
+    models    the provider answers a request for its models, which is not billed
+    quota     what is left of a plan: not read, of any kind
+    request   when its provider last answered real work: the only proof; the next one after an
+              outage is a leased trial
+
+A rung that would cost something is not climbed. Where nothing can be known, `ok` is null. What is
+found is kept for 30 s and marks nobody by itself: the looks before each request do that.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import anyio
+from msgspec import Struct
+
+from fallbackd.backends.http_calls import read_models
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.health.machine import view
+from fallbackd.core.health.scopes import backend_scope
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Backend
+from fallbackd.core.protocol import (
+    FOREIGN_LISTENER,
+    CredentialRef,
+    Evidence,
+    HttpResponse,
+    NoAnswer,
+    Work,
+)
+from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.judging import judge
+from fallbackd.ports.clock import Clock
+from fallbackd.ports.store import Store
+
+FRESH_S = 30.0
+AT_ONCE = 4
+
+
+class Rung(Struct, frozen=True, kw_only=True):
+    name: str
+    """program, login, models, quota, request."""
+    ok: bool | None = None
+    """Null: nobody can tell without spending."""
+    detail: str = ""
+
+
+class Climbed(Struct, frozen=True, kw_only=True):
+    at: float
+    rungs: tuple[Rung, ...]
+
+
+class Host(Protocol):
+    store: Store
+    clock: Clock
+    settings: Settings
+    world: World
+
+
+class Ladder:
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._found: dict[BackendId, Climbed] = {}
+        self._settings: Settings | None = None
+        self._lock = anyio.Lock()
+        """Whoever asks at the same time gets the same answer: one look, not many."""
+
+    async def climb(self) -> Mapping[BackendId, Climbed]:
+        """Every configured backend; at most as old as `FRESH_S`."""
+        host = self._host
+        async with self._lock:
+            if self._settings is not host.settings:
+                self._settings = host.settings
+                self._found.clear()
+            now = host.clock.now()
+            backends = host.settings.policy.backends
+            due = [
+                name
+                for name in backends
+                if (known := self._found.get(name)) is None or not 0 <= now - known.at < FRESH_S
+            ]
+            slots = anyio.CapacityLimiter(AT_ONCE)
+
+            async def look(name: BackendId) -> None:
+                async with slots:
+                    rungs = await self._rungs(backends[name])
+                    self._found[name] = Climbed(at=now, rungs=rungs)
+
+            async with anyio.create_task_group() as tasks:
+                for name in due:
+                    tasks.start_soon(look, name)
+            return {name: self._found[name] for name in backends}
+
+    async def _rungs(self, backend: Backend) -> tuple[Rung, ...]:
+        host = self._host
+        kind = host.world.kinds.get(backend.kind)
+        if kind is None:
+            return (Rung(name="program", detail=f"{backend.kind} is nothing that can be started"),)
+        options = host.settings.options_of(backend.id)
+        found = []
+        program = kind.program(options)
+        if program is not None:
+            found.append(await self._program(program))
+            if found[0].ok is False:
+                return tuple(found)
+        login, credential = await self._login(kind, options)
+        found.append(login)
+        if kind.models is not None and login.ok is not False:
+            found.append(await self._models(backend, kind, options, credential))
+        found.append(Rung(name="quota", detail="not read"))
+        found.append(self._request(backend))
+        return tuple(found)
+
+    async def _program(self, program: str) -> Rung:
+        path = self._host.world.find_program(program)
+        if path is None:
+            return Rung(name="program", ok=False, detail=f"{program} is not on PATH")
+        version = await self._host.world.probe.version(path)
+        return Rung(name="program", ok=True, detail=f"{path} {version or ''}".strip())
+
+    async def _login(
+        self, kind: BackendKind, options: Options
+    ) -> tuple[Rung, CredentialRef | None]:
+        world = self._host.world
+        problems = []
+        for ref in options.credentials:
+            if ref.source == "command":  # to run it is no look
+                return Rung(name="login", detail=f"{ref.label} comes from a command"), ref
+            seen = await world.secrets.look(ref)
+            if seen.problem is None:
+                return Rung(name="login", ok=True, detail=f"credential {ref.label}"), ref
+            problems.append(f"{ref.label}: {seen.problem}")
+        if problems:
+            return Rung(name="login", ok=False, detail="; ".join(problems)), None
+        for path in kind.logins:
+            if world.changed_at(path) is not None:
+                return Rung(name="login", ok=True, detail=path), None
+        for variable in kind.reads_env:
+            if variable.endswith(("_KEY", "_TOKEN")) and world.environ.get(variable):
+                return Rung(name="login", ok=True, detail=f"${variable}"), None
+        if kind.logins:
+            return Rung(name="login", detail=f"no {kind.logins[0]} and no key"), None
+        return Rung(name="login", detail="none is configured"), None
+
+    async def _models(
+        self,
+        backend: Backend,
+        kind: BackendKind,
+        options: Options,
+        credential: CredentialRef | None,
+    ) -> Rung:
+        world, settings = self._host.world, self._host.settings
+        assert kind.models is not None
+        if backend.lacks is not None:
+            return Rung(name="models", ok=False, detail=backend.lacks)
+        if not backend.loopback and not world.has_route():
+            return Rung(name="models", detail="this machine has no network")
+        names = {name: world.environ[name] for name in kind.reads_env if name in world.environ}
+        work = Work(
+            prompt="", prompt_path="", cwd="/", scratch="/", inherited=names, credential=credential
+        )
+        try:
+            request = kind.models(work, options)
+        except ValueError as error:
+            return Rung(name="models", ok=False, detail=str(error))
+        fetched = await world.probe.fetch(request)
+        match fetched.exit:
+            case HttpResponse(status=200):
+                served = read_models(fetched.body)
+                if served is None:
+                    return Rung(name="models", detail="answers with something else than a list")
+                if options.model is None or options.model in served:
+                    return Rung(name="models", ok=True, detail=f"{len(served)} models")
+                return Rung(
+                    name="models", detail=f"{options.model} is not among its {len(served)} models"
+                )
+            case HttpResponse(status=404 | 405):
+                return Rung(name="models", detail="has no list of models")
+            case HttpResponse(status=status):
+                evidence = Evidence(
+                    text=fetched.body.decode("utf-8", "replace")[:4000],
+                    stream="http",
+                    http_status=status,
+                    headers=fetched.exit.headers,
+                )
+                failure = judge(evidence, settings, kind, backend.id, now=self._host.clock.now())
+                word = "unknown" if failure is None else failure.reason.value
+                return Rung(name="models", ok=False, detail=f"HTTP {status}: {word}")
+            case NoAnswer(exception=name, text=text) if name == FOREIGN_LISTENER:
+                return Rung(name="models", ok=False, detail=text)
+            case NoAnswer(exception=name):
+                return Rung(name="models", ok=False, detail=f"no answer: {name}")
+            case _:
+                return Rung(name="models", ok=False, detail="cannot be asked")
+
+    def _request(self, backend: Backend) -> Rung:
+        host = self._host
+        seen = host.store.peek()
+        now = host.clock.now()
+        meter = seen.meters.get(backend.id)
+        state = view(seen.health.get(backend_scope(backend.id)), now=now)
+        answered_at = None if meter is None else meter.answered_at
+        words = []
+        if answered_at is not None:
+            words.append(f"answered {max(0, round(now - answered_at))} s ago")
+        if state.unproven:
+            words.append("unproven: the next request is a trial")
+        elif state.state != "healthy":
+            words.append(state.state)
+        ok = None if answered_at is None else state.state == "healthy" and not state.unproven
+        return Rung(name="request", ok=ok, detail="; ".join(words) or "none yet")

@@ -1,0 +1,138 @@
+"""
+The HTTP clients behind all requests: one pool of connections for each way to judge certificates.
+
+Proxies and CA files come from the environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`); what is
+on loopback is never asked through a proxy. Redirects, retries and cookies are off: a cookie would
+carry what one credential was given into the calls of another.
+"""
+
+import os
+import re
+import ssl
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from fallbackd.core.protocol import Tls
+
+if TYPE_CHECKING:
+    import httpx2
+
+CLOSE_LIMIT_S = 5.0
+"""For the farewell of a connection (TLS close); it is dropped after that."""
+
+_LOOPBACK = re.compile(r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?:[:/?#]|$)", re.I)
+
+
+class TlsFiles(Exception):
+    """A file that `tls_*` names cannot be used. The text says which one and why."""
+
+
+class Clients:
+    """
+    Clients by where they go and their TLS settings, made with the first request.
+
+    The import of the library takes 60 ms.
+
+    A certificate that was renewed on disk makes a new client; requests under way keep theirs.
+    """
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[object, ...], httpx2.AsyncClient] = {}
+
+    def find(
+        self, url: str, tls: Tls | None, *, keeps_connections: bool = True
+    ) -> "httpx2.AsyncClient":
+        """
+        Args:
+            url: What shall be asked: on loopback even a proxy that cannot be used does not matter.
+            keeps_connections: False: each request leaves over a connection of its own.
+
+        Raises:
+            TlsFiles: A certificate or key that cannot be read.
+            ImportError, ValueError: A proxy in the environment that cannot be used.
+        """
+        import httpx2
+
+        is_direct = bool(_LOOPBACK.match(url))
+        has_tls = not url.lower().startswith("http://")
+        key = (keeps_connections, is_direct, has_tls, tls, *_stamps(tls))
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = httpx2.AsyncClient(
+                # No bound on connections: the engine bounds attempts, and a bound here would
+                # make one attempt wait for another's slow stream.
+                limits=httpx2.Limits(
+                    max_connections=None, max_keepalive_connections=8 if keeps_connections else 0
+                ),
+                follow_redirects=False,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                # Loading the certificates of the machine takes longer than a call on loopback.
+                verify=_context(tls or Tls()) if has_tls or tls is not None else _no_tls(),
+                trust_env=not is_direct,
+            )
+        return client
+
+    async def aclose(self) -> None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await client.aclose()
+
+
+def _stamps(tls: Tls | None) -> tuple[int, ...]:
+    """When the files were changed; 0 for one that is not there."""
+    if tls is None:
+        return ()
+    found = []
+    for path in (tls.ca_file, tls.client_cert, tls.client_key):
+        if path is not None:
+            try:
+                found.append(Path(path).expanduser().stat().st_mtime_ns)
+            except OSError:
+                found.append(0)
+    return tuple(found)
+
+
+def _no_tls() -> ssl.SSLContext:
+    """For what never speaks it."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    import httpx2
+
+    if tls.ca_file is None:
+        context = httpx2.create_ssl_context()
+    else:
+        path = _readable("tls_ca_file", tls.ca_file)
+        try:
+            context = ssl.create_default_context(cafile=path)
+        except (OSError, ValueError) as error:
+            raise TlsFiles(f"tls_ca_file {tls.ca_file}: no certificates in PEM form") from error
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.client_cert is not None:
+        cert = _readable("tls_client_cert", tls.client_cert)
+        key = _readable("tls_client_key", tls.client_key) if tls.client_key else None
+        try:
+            # Without a password nobody is asked for one on a terminal.
+            context.load_cert_chain(cert, key, password="")
+        except (OSError, ValueError) as error:
+            names = " and ".join(one for one in (tls.client_cert, tls.client_key) if one)
+            raise TlsFiles(
+                f"tls_client_cert {names}: no certificate with its key, without a password"
+            ) from error
+    return context
+
+
+def _readable(name: str, path: str) -> str:
+    full = os.path.expanduser(path)
+    try:
+        with open(full, "rb"):
+            return full
+    except OSError as error:
+        raise TlsFiles(f"{name} {path}: {error.strerror or error}") from error

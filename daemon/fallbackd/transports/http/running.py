@@ -1,0 +1,338 @@
+"""
+One HTTP request under way, its body handed on as it arrives.
+
+No cancel scope is held while a chunk is in the hands of the caller: an async generator may be
+left at any `yield`, and a scope must be left in the task that entered it.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct, field
+
+from fallbackd.core.protocol import (
+    Chunk,
+    Exit,
+    HttpRequest,
+    HttpResponse,
+    NoAnswer,
+    NotStarted,
+)
+from fallbackd.lib.secretvalues import SecretValues
+from fallbackd.ports.clock import Clock
+from fallbackd.transports.http import record as http_record
+from fallbackd.transports.http.clients import CLOSE_LIMIT_S, Clients, TlsFiles
+from fallbackd.transports.http.loopback_owner import ForeignListener, require_own_peer
+from fallbackd.transports.http.route import Route
+from fallbackd.transports.output_log import OutputLog
+
+if TYPE_CHECKING:
+    import httpx2
+
+WRITE_LIMIT_S = 60.0
+FAREWELL_S = 2.0
+"""Servers end a stream within a packet of its last event; some never do."""
+
+CLOSED_BEFORE_S = 5.0
+"""A request that met a closing connection fails within a packet's way; a later end is an answer."""
+
+_SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
+"""Headers of a response that are no evidence and may be a login."""
+
+
+class Carried(Struct, frozen=True, kw_only=True):
+    """What leaves with a request and must never be seen."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    values: SecretValues = field(default_factory=SecretValues)
+    """The secrets in it, which a provider may echo in any form."""
+
+    def __repr__(self) -> str:
+        return f"Carried({self.values!r})"
+
+
+class Line:
+    """What all requests share."""
+
+    def __init__(self, *, clients: Clients, clock: Clock, farewell_s: float) -> None:
+        self.clients = clients
+        self.clock = clock
+        self.farewell_s = farewell_s
+        self.is_detached = False
+
+
+class HttpRunning:
+    """
+    See `ports.transport.Running`.
+
+    Args:
+        problem: Why it cannot be sent at all.
+    """
+
+    def __init__(
+        self,
+        call: HttpRequest,
+        *,
+        carried: Carried,
+        problem: NotStarted | None,
+        line: Line,
+        directory: str,
+    ) -> None:
+        self._call = call
+        self._carried = carried
+        self._line = line
+        self._clock = line.clock
+        self._directory = directory
+        self._log = OutputLog(directory)
+        self._ends = _Ends(call.ends_with)
+        self._mask = _Mask(carried.values)
+        self._scope: anyio.CancelScope | None = None
+        self._stopped = False
+        self._exit: Exit | None = problem
+
+    def __repr__(self) -> str:
+        return f"HttpRunning({self._call!r})"
+
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    @property
+    def exit(self) -> Exit:
+        if self._exit is None:
+            raise RuntimeError(f"{self!r} has not ended: exhaust its chunks first")
+        return self._exit
+
+    @property
+    def log_bytes(self) -> int:
+        return self._log.size_bytes
+
+    @property
+    def recorded_bytes(self) -> int:
+        return 0
+
+    def stop(self, *, grace_s: float) -> None:
+        """Drop the connection. There is no polite way, so `grace_s` is not used."""
+        self._stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        """See `ports.transport.Running`. Leaving early drops the connection too."""
+        if self._exit is not None:
+            return  # it could not be sent
+        response: httpx2.Response | None = None
+        end: HttpResponse | NoAnswer | None = None
+        try:
+            answer = await self._send()
+            if isinstance(answer, NoAnswer):
+                end = answer
+            else:
+                response = answer
+                body = response.aiter_bytes()
+                size, broken, ended = 0, "", False
+                while not ended and not broken:
+                    data, broken = await self._next(body)
+                    ended = data is None
+                    room = self._call.max_bytes - size
+                    if data is not None and len(data) > room:
+                        data, broken = data[:room], "BodyTooLong"
+                    size += len(data or b"")
+                    data = self._mask.end() if data is None else self._mask.feed(data)
+                    if data:
+                        chunk = Chunk("http", data, self._clock.now())
+                        self._log.write(chunk)
+                        until = anyio.current_time() + self._line.farewell_s
+                        self._ends.see(data, until=until)
+                        yield chunk
+                end = self._responded(response, is_broken=bool(broken))
+        finally:
+            self._log.close()
+            if response is not None:
+                with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                    await response.aclose()
+            await self._end(end)
+
+    async def _end(self, end: HttpResponse | NoAnswer | None) -> None:
+        """Keep how it ended, durably, before anybody acts on it."""
+        if self._line.is_detached:
+            self._exit = http_record.lost(at=self._clock.now())
+        elif end is None:
+            self._exit = NoAnswer(
+                exception="Cancelled", text="left before its end", at=self._clock.now()
+            )
+        else:
+            record = http_record.ExitRecord(
+                exit=end, log_bytes=self._log.size_bytes, is_whole=not self._log.is_cut
+            )
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(http_record.write_exit, self._directory, record)
+            self._exit = end
+
+    def _responded(self, response: "httpx2.Response", *, is_broken: bool) -> HttpResponse:
+        return HttpResponse(
+            status=response.status_code,
+            headers={
+                name.lower(): self._carried.values.conceal(value)
+                for name, value in response.headers.items()
+                if name.lower() not in _SECRET_ANSWERS
+            },
+            at=self._clock.now(),
+            stopped=self._stopped,
+            truncated=is_broken,
+        )
+
+    async def _send(self) -> "httpx2.Response | NoAnswer":
+        with anyio.CancelScope() as self._scope:
+            if self._stopped:
+                self._scope.cancel()
+            answer = None
+            if not self._call.own_listener:  # whose it is, is seen when a connection is made
+                answer = await self._send_over(keeps_connections=True)
+            if answer is None:
+                # Other kept connections may be closing too: this one is new for certain.
+                answer = await self._send_over(keeps_connections=False)
+            assert answer is not None
+            return answer
+        return NoAnswer(exception="Cancelled", text="stopped", at=self._clock.now(), stopped=True)
+
+    async def _send_over(self, *, keeps_connections: bool) -> "httpx2.Response | NoAnswer | None":
+        """The head of the answer; None: the server had closed the kept connection that it met."""
+        import httpx2
+
+        call, route = self._call, Route()
+
+        async def hear(step: str, info: dict[str, Any]) -> None:
+            await route.hear(step, info)
+            if call.own_listener:
+                await _look_at_peer(step, info)
+
+        sent_at = anyio.current_time()
+        request: httpx2.Request | None = None
+        try:
+            client = self._line.clients.find(
+                call.url, call.tls, keeps_connections=keeps_connections
+            )
+            request = client.build_request(
+                call.method,
+                call.url,
+                headers={**call.headers, **self._carried.headers},
+                content=self._carried.body,
+                timeout=httpx2.Timeout(
+                    connect=call.connect_timeout_s,
+                    read=call.read_timeout_s,
+                    write=WRITE_LIMIT_S,
+                    pool=call.connect_timeout_s,
+                ),
+                extensions={"trace": hear},
+            )
+            return await client.send(request, stream=True)
+        # ValueError: header values that are no ASCII, proxies that are no URL.
+        # ImportError: a SOCKS proxy without the package for it.
+        except (
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
+            ValueError,
+            ImportError,
+            TlsFiles,
+            ForeignListener,
+        ) as error:
+            is_early = anyio.current_time() - sent_at < CLOSED_BEFORE_S
+            if keeps_connections and route.is_reused and is_early and _is_closed(error):
+                return None
+            proxy = None if request is None else route.proxy_problem(error, request)
+            name, text = proxy or (type(error).__name__, self._told(error))
+            return NoAnswer(exception=name, text=text, at=self._clock.now(), stopped=self._stopped)
+
+    async def _next(self, body: AsyncIterator[bytes]) -> tuple[bytes | None, str]:
+        """The next piece, or None at the end; and the name of what broke the body off, if so."""
+        import httpx2
+
+        with anyio.CancelScope(deadline=self._ends.deadline) as self._scope:
+            if self._stopped:
+                self._scope.cancel()
+            try:
+                return await anext(body), ""
+            except StopAsyncIteration:
+                return None, ""
+            except (httpx2.HTTPError, httpx2.StreamError) as error:
+                return None, "" if self._ends.is_seen else type(error).__name__
+        # The answer is complete, and the server has held the line for long enough.
+        return None, "" if self._ends.is_seen and not self._stopped else "Cancelled"
+
+    def _told(self, error: Exception) -> str:
+        """What the library says, without what must not be said."""
+        import httpx2
+
+        if isinstance(error, httpx2.LocalProtocolError | UnicodeError):
+            # Quotes the header that it refuses, which may be the key.
+            return "the request could not be written: a header has characters that HTTP forbids"
+        text = str(error) or str(error.__cause__ or "")
+        return self._carried.values.conceal(text)
+
+
+class _Mask:
+    """Hides the secrets of the request in what is answered, wherever pieces of the body break."""
+
+    def __init__(self, values: SecretValues) -> None:
+        self._values = values
+        self._held = b""
+        """What may be the beginning of a secret."""
+
+    def feed(self, data: bytes) -> bytes:
+        data = self._values.mask(self._held + data)
+        begun = self._values.begun_at_end(data)
+        self._held = data[len(data) - begun :]
+        return data[: len(data) - begun]
+
+    def end(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+
+def _is_closed(error: Exception) -> bool:
+    """Whether a connection ended before the first byte of an answer."""
+    import httpx2
+
+    if isinstance(error, httpx2.RemoteProtocolError):
+        return "without sending a response" in str(error)
+    return isinstance(error, httpx2.ReadError | httpx2.WriteError)
+
+
+async def _look_at_peer(step: str, info: Mapping[str, Any]) -> None:
+    """Called by the HTTP library at each step. Raises before anything is sent."""
+    if step != "connection.connect_tcp.complete":
+        return
+    stream = info["return_value"]
+    try:
+        await anyio.to_thread.run_sync(require_own_peer, stream.get_extra_info("socket"))
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await stream.aclose()
+        raise
+
+
+class _Ends:
+    """Looks for the marks of a complete answer, wherever pieces of the body break."""
+
+    def __init__(self, marks: tuple[bytes, ...]) -> None:
+        self._marks = marks
+        self._keep = max((len(mark) for mark in marks), default=1) - 1
+        self._tail = b"\n"
+        self.deadline = float("inf")
+
+    @property
+    def is_seen(self) -> bool:
+        return self.deadline != float("inf")
+
+    def see(self, data: bytes, *, until: float) -> None:
+        """`until`: how long to wait if a mark is in it, on the clock of the event loop."""
+        if self.is_seen or not self._marks:
+            return
+        window = self._tail + data
+        if any(mark in window for mark in self._marks):
+            self.deadline = until
+        self._tail = window[-self._keep :] if self._keep else b""

@@ -1,0 +1,1 @@
+"""Opencode servers: ours, and those that others run."""

@@ -1,0 +1,124 @@
+"""Calls to an opencode server that somebody else runs, and the stream of its events."""
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from fallbackd.ports.opencode import Called, Heard
+from fallbackd.transports.opencode.events import event_data
+
+if TYPE_CHECKING:
+    import httpx2
+
+USER = "opencode"
+SILENCE_S = 35.0
+"""Its heartbeat comes every 10 s (measured)."""
+MAX_PROBLEM_CHARS = 200
+_STREAMS = ("/global/event", "/event")
+"""The second is what servers have that do not know the first: events of one directory."""
+
+
+class OpencodeLink:
+    is_inside = False
+
+    def __init__(self, url: str, *, password: str | None) -> None:
+        import httpx2
+
+        self.url = url.rstrip("/")
+        self._client = httpx2.AsyncClient(
+            base_url=self.url,
+            auth=None if password is None else httpx2.BasicAuth(USER, password),
+            # Never through a proxy, and nowhere but to the server that was named.
+            trust_env=False,
+            follow_redirects=False,
+            limits=httpx2.Limits(max_connections=None),
+        )
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        directory: str = "",
+        limit_s: float = 15.0,
+    ) -> Called:
+        import httpx2
+
+        try:
+            with anyio.fail_after(limit_s):
+                response = await self._client.request(
+                    method,
+                    path,
+                    params={"directory": directory} if directory else {},
+                    content=b"" if body is None else msgspec.json.encode(body),
+                    headers={} if body is None else {"content-type": "application/json"},
+                    timeout=limit_s,
+                )
+        except TimeoutError:
+            return Called(status=0, problem=f"no answer within {limit_s:g} s")
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            return Called(status=0, problem=type(error).__name__)
+        try:
+            answer = msgspec.json.decode(response.content) if response.content else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            answer = None
+            if response.is_success and _is_json(response):
+                return Called(status=502, problem="an answer that cannot be read")
+        if response.is_success:
+            return Called(status=response.status_code, body=answer)
+        problem = f"HTTP {response.status_code}{_words(answer)}"
+        return Called(status=response.status_code, body=answer, problem=problem)
+
+    async def events(self) -> AsyncGenerator[Heard, None]:
+        import httpx2
+
+        timeout = httpx2.Timeout(15.0, read=SILENCE_S)
+        for path in _STREAMS:
+            try:
+                async with self._client.stream("GET", path, timeout=timeout) as answer:
+                    if answer.status_code == 404:
+                        continue
+                    if not answer.is_success:
+                        return
+                    async for data in event_data(answer):
+                        heard = _heard(data)
+                        if heard is not None:
+                            yield heard
+            except httpx2.HTTPError:
+                return
+            return
+
+
+def _is_json(response: "httpx2.Response") -> bool:
+    return "json" in response.headers.get("content-type", "")
+
+
+def _words(answer: object) -> str:
+    """What a refusal says, short."""
+    if not isinstance(answer, dict):
+        return ""
+    data = answer.get("data")
+    text = data.get("message") if isinstance(data, dict) else None
+    text = text or answer.get("message") or answer.get("name")
+    return f": {text[:MAX_PROBLEM_CHARS]}" if isinstance(text, str) and text else ""
+
+
+def _heard(data: bytes) -> Heard | None:
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    payload = found.get("payload")
+    event = payload if isinstance(payload, dict) else found
+    directory = found.get("directory")
+    if not isinstance(event.get("type"), str):
+        return None
+    return Heard(directory=directory if isinstance(directory, str) else "", event=event)

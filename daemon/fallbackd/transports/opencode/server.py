@@ -1,0 +1,385 @@
+"""
+One helper server (`opencode serve`): its life, its calls, its events.
+
+```
+ starting --ready--> serving --idle, aclose, unproven stop--> stopping --> over
+     |                  |                                                    ^
+     +---- 20 s --------+-------- ends by itself, event stream lost ---------+
+```
+
+It runs under a runner, so it outlives the daemon. A later one takes it up again: the process by
+the runner's record, the port from what it has printed, the password from its environment.
+
+A request that reaches the server in the first moment of its socket is never answered, so nothing
+is sent before its ready line or a look at its health with a short limit.
+"""
+
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup
+from msgspec import Struct
+
+from fallbackd.core.protocol import CommandLine, Exit, NoAnswer, ProcessExit
+from fallbackd.ports.transport import Running, Transport
+from fallbackd.transports.opencode.client import CALL_LIMIT_S, CallFailed, ServerClient
+from fallbackd.transports.opencode.found import Found
+from fallbackd.transports.opencode.listeners import Listener, Listeners
+from fallbackd.transports.opencode.places import Places
+from fallbackd.transports.opencode.record import ServerRecord, noted_prompts, write_server
+
+PASSWORD_VARIABLE = "OPENCODE_SERVER_PASSWORD"
+READY_LINE = re.compile(rb"opencode server listening on http://[\w.\[\]:]+:(\d+)\s")
+PORT_TAKEN_WORDS = (b"ServeError", b"EADDRINUSE", b"in use")
+
+HEALTH_LIMIT_S = 1.0
+HEALTH_EVERY_S = 0.25
+EVENT_TRIES = 5
+EVENT_AGAIN_S = 0.2
+STOP_GRACE_S = 3.0
+CLEAN_AGAIN_S = 0.05
+STARTS = 3
+TAIL_BYTES = 8192
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    start_s: float = 20.0
+    idle_s: float = 300.0
+    stray_s: float = 60.0
+    """How long a server that was taken up waits for somebody to take up the prompts on it."""
+    settle_s: float = 5.0
+    """For it to begin what it has accepted, or to write down the end of what it has done; the
+    latter takes up to 30 ms (measured)."""
+
+
+class Server:
+    """One process. `run` is its life; everything else may be called while that goes on."""
+
+    def __init__(
+        self,
+        key: str,
+        source: CommandLine | Found,
+        *,
+        processes: Transport,
+        directory: Path,
+        limits: Limits,
+        on_over: Callable[["Server"], None],
+    ) -> None:
+        """
+        Args:
+            source: How it is started, or what an earlier daemon has left of it.
+        """
+        self.key = key
+        self._source = source
+        self._processes = processes
+        self.directory = directory
+        self.limits = limits
+        self._on_over = on_over
+        if isinstance(source, Found):
+            self._password = source.environment.get(PASSWORD_VARIABLE, "")
+            self._running: Running | None = source.running
+            self.unclaimed = noted_prompts(directory)
+        else:
+            self._password = secrets.token_urlsafe(24)
+            self._running = None
+            self.unclaimed = set()
+        """Attempts of an earlier daemon on it that nobody has taken up yet."""
+        self._client: ServerClient | None = None
+        self._port: int | None = None
+        self._reading = anyio.CancelScope(shield=True)
+        self._over = anyio.Event()
+        self._is_left = False
+        self._tail = b""
+        self._saw_ready_line = anyio.Event()
+        self._settled = anyio.Event()
+        self._must_stop = anyio.Event()
+        self._ended = anyio.Event()
+        self.listeners = Listeners()
+        self.places = Places(self._dispose)
+        self._tasks: TaskGroup | None = None
+        self._leases = 0
+        self._uses = 0
+        self._start_scope = anyio.CancelScope()
+        self.is_ready = False
+        self.is_retired = False
+        """Takes no new prompts; ends when the last one has left."""
+        self.stop_reason = ""
+        """Why we ended it; empty: it ended by itself."""
+        self.exit: Exit | None = None
+
+    def __repr__(self) -> str:
+        return f"Server({self.key!r}, pid={self.pid})"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._running is None else self._running.pid
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.is_set()
+
+    @property
+    def tail(self) -> bytes:
+        """The last that it printed, both streams."""
+        return self._tail
+
+    # --- its life -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """From start to proven end. Cancelling it stops the process and waits for its end."""
+        try:
+            if isinstance(self._source, Found):
+                await self._live(self._source.running)
+            else:
+                for number in range(STARTS):
+                    await self._live(await self._start(self._source, number))
+                    if self.is_ready or self._is_left or not self._may_start_again():
+                        break
+        finally:
+            self.is_ready = False
+            self._ended.set()
+            self._settled.set()
+            self._on_over(self)
+            if not self._is_left:
+                if self.exit is None:
+                    self.exit = NoAnswer(exception="Cancelled", text="the daemon is stopping")
+                for listener in self.listeners.all():
+                    listener.server_over()
+            with anyio.move_on_after(CALL_LIMIT_S, shield=True):
+                if self._client is not None:
+                    await self._client.aclose()
+                # Whoever watched the process may still be writing down how it ended.
+                while not self._is_left and self.directory.exists():
+                    await anyio.to_thread.run_sync(
+                        lambda: shutil.rmtree(self.directory, ignore_errors=True)
+                    )
+                    await anyio.sleep(CLEAN_AGAIN_S)
+
+    async def _start(self, command: CommandLine, number: int) -> Running:
+        directory = self.directory / str(number)
+        scratch = directory / "tmp"
+        for each in (self.directory, directory, scratch):
+            each.mkdir(mode=0o700, exist_ok=True)
+        write_server(self.directory, ServerRecord(key=self.key))
+        port = _free_port()
+        command = msgspec.structs.replace(
+            command,
+            argv=(*command.argv, "--hostname", "127.0.0.1", "--port", str(port)),
+            # It leaves a library of 5.6 MB behind in there with each start.
+            env={**command.env, PASSWORD_VARIABLE: self._password, "TMPDIR": str(scratch)},
+        )
+        if self._client is not None:
+            await self._client.aclose()
+        self._client = ServerClient(port, self._password)
+        self._tail = b""
+        with anyio.CancelScope(shield=True):
+            # Half a start would leave a process that nobody knows; it is a matter of milliseconds.
+            running = self._running = await self._processes.open(
+                command, attempt=f"server:{self.key}", directory=str(directory), env={}
+            )
+        return running
+
+    async def _live(self, running: Running) -> None:
+        self._over = over = anyio.Event()
+        if self._is_left:
+            return
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._read_output, running, over)
+            tasks.start_soon(self._serve, over)
+            try:
+                await over.wait()
+            finally:
+                self._tasks = None
+                if not self._is_left:
+                    running.stop(grace_s=STOP_GRACE_S)
+                tasks.cancel_scope.cancel()
+
+    async def _read_output(self, running: Running, over: anyio.Event) -> None:
+        # Ends with the process, never before: its exit is the proof that it is gone.
+        with self._reading:
+            async for chunk in running.chunks():
+                tail = self._tail + chunk.data
+                if self._port is None and (ready := READY_LINE.search(tail)) is not None:
+                    self._port = int(ready[1])
+                    self._saw_ready_line.set()
+                self._tail = tail[-TAIL_BYTES:]
+            self.exit = running.exit
+        over.set()
+
+    async def _serve(self, over: anyio.Event) -> None:
+        with self._start_scope:
+            self._start_scope.deadline = anyio.current_time() + self.limits.start_s
+            await self._become_ready()
+        if not self.is_ready:
+            self.stop(f"did not listen within {self.limits.start_s:g} s")
+        self._expire_if_unused()
+        if self.unclaimed and self._tasks is not None:
+            self._tasks.start_soon(self._end_strays)
+        await self._must_stop.wait()
+        over.set()
+
+    async def _become_ready(self) -> None:
+        """After this, the health answers with our password: the port is ours."""
+        if self._client is None:
+            await self._saw_ready_line.wait()
+            assert self._port is not None
+            self._client = ServerClient(self._port, self._password)
+        while True:
+            with anyio.move_on_after(HEALTH_EVERY_S):
+                await self._saw_ready_line.wait()
+            try:
+                await self._client.call("GET", "/global/health", limit_s=HEALTH_LIMIT_S)
+            except CallFailed:
+                await anyio.sleep(HEALTH_EVERY_S / 5)
+                continue
+            break
+        connected = anyio.Event()
+        assert self._tasks is not None
+        self._tasks.start_soon(self._follow_events, self._client, connected)
+        await connected.wait()
+        self.is_ready = True
+        self._settled.set()
+
+    def _may_start_again(self) -> bool:
+        """Whether it only lost the race for its port."""
+        return (
+            not self.stop_reason
+            and isinstance(self.exit, ProcessExit)
+            and any(word in self._tail for word in PORT_TAKEN_WORDS)
+        )
+
+    async def settled(self) -> bool:
+        """Wait until it serves or is over. Returns whether it serves."""
+        await self._settled.wait()
+        return self.is_ready
+
+    def runs_with(self, environment: Mapping[str, str]) -> bool:
+        """Whether a server that was started now would have the same environment."""
+        source = self._source
+        return not isinstance(source, Found) or source.runs_with(environment)
+
+    def retire(self) -> None:
+        """Take no new prompts; end when the last one has left."""
+        self.is_retired = True
+        self._expire_if_unused()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    def stop(self, reason: str) -> None:
+        """End the process. Returns at once; `ended` waits for the proof in `exit`."""
+        self.is_retired = True
+        if not self.is_over:
+            self.stop_reason = self.stop_reason or reason
+        self._must_stop.set()
+        self._start_scope.cancel()
+
+    async def leave(self) -> None:
+        """Let go of it, for a later daemon to take it up."""
+        self._is_left = self.is_retired = True
+        self._reading.cancel()
+        self._over.set()
+        self._start_scope.cancel()
+        await self._ended.wait()
+
+    # --- who uses it ----------------------------------------------------------------------------
+
+    def lease(self) -> None:
+        self._leases += 1
+        self._uses += 1
+
+    def release(self) -> None:
+        self._leases -= 1
+        self._expire_if_unused()
+
+    def leave_place(self, cwd: str) -> None:
+        """A prompt has ended; with the last one of a directory the instance there ends."""
+        is_last = self.places.leave(cwd)
+        is_kept = self.is_over or self.is_retired or self.unclaimed  # it ends soon, or may be used
+        if is_last and not is_kept and self._tasks is not None:
+            self._tasks.start_soon(self.places.dispose, cwd)
+
+    async def _dispose(self, cwd: str) -> None:
+        try:
+            await self.call("POST", "/instance/dispose", cwd=cwd)
+        except CallFailed:
+            pass  # it lives until the server ends, as it did before
+
+    def join(self, listener: Listener) -> bool:
+        """
+        Say to all other prompts that this one is there too.
+
+        Returns:
+            Whether it is the only one.
+        """
+        others = self.listeners.all() - {listener}
+        for each in others:
+            each.joined()
+        return not others and not self.unclaimed
+
+    def _expire_if_unused(self) -> None:
+        if self._leases == 0 and self._tasks is not None:
+            self._tasks.start_soon(self._expire, self._uses)
+
+    async def _expire(self, uses: int) -> None:
+        if not self.is_retired or self.unclaimed:
+            await anyio.sleep(self.limits.idle_s)
+        if self._uses == uses:
+            self.stop("nobody used it")
+
+    async def _end_strays(self) -> None:
+        """Prompts that nobody asks for any more end with the server, as soon as others allow."""
+        await anyio.sleep(self.limits.stray_s)
+        if self.unclaimed:
+            self.unclaimed.clear()
+            self.retire()
+
+    # --- its calls and events -------------------------------------------------------------------
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        cwd: str | None = None,
+        limit_s: float = CALL_LIMIT_S,
+    ) -> Any:
+        """See `ServerClient.call`."""
+        if self._client is None:
+            raise CallFailed(0, None, f"{method} {path}: the server does not listen yet")
+        return await self._client.call(method, path, body=body, cwd=cwd, limit_s=limit_s)
+
+    async def _follow_events(self, client: ServerClient, connected: anyio.Event) -> None:
+        """Until the server ends. Without events nobody would see a prompt end, so it is stopped."""
+        tries = 0
+        while tries < EVENT_TRIES:
+            tries += 1
+            async with aclosing(client.events()) as events:
+                async for event in events:
+                    tries = 0
+                    if event.get("type") == "server.connected" and connected.is_set():
+                        for each in self.listeners.all():
+                            each.reconnected()
+                    connected.set()
+                    self.listeners.dispatch(event)
+            await anyio.sleep(EVENT_AGAIN_S)
+        self.stop("its event stream was lost")
+
+
+def _free_port() -> int:
+    """Free a moment ago. Who loses the race for it starts again with another."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

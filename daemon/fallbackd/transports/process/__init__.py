@@ -1,0 +1,1 @@
+"""Agent CLIs, each watched by a runner of its own."""

@@ -1,0 +1,278 @@
+"""
+What an earlier daemon has left in the directory of an attempt: it runs still, has ended, or was
+never started.
+
+    claim   attempt.json   runner   exit.json
+     no                                        never started: fenced with a claim of our own
+     yes         no        alive        no     about to start: looked at again in a moment
+     yes         yes       alive        no     runs: met at its line
+     yes                                yes    ended: judged by its record
+     yes                   gone         no     unknown: its processes are ended, which only its
+                                                control group proves
+
+What cannot be read (a link in its place, a damaged record, no free descriptor) is none of these.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
+
+from fallbackd.core.protocol import Exit, ProcessExit
+from fallbackd.lib import privatefile
+from fallbackd.lib.failpoints import hit
+from fallbackd.transports.process.orphans import (
+    Family,
+    end_below,
+    end_family,
+    end_group,
+    find_members,
+    find_runner,
+)
+from fallbackd.transports.process.recording import clear_drafts, read_exit, read_record
+from fallbackd.transports.process.runner import tree
+from fallbackd.transports.process.runner.attempt import ATTEMPT_FILE
+from fallbackd.transports.process.runner.meeting import CLAIM_FILE, LINE_FILE, claim, line_path
+from fallbackd.transports.process.running import RunnerLimits, RunningProcess
+
+MEETING_S = 5.0
+"""How long a runner that lives may take to be met: it is there within milliseconds."""
+_LOOK_S = 0.02
+REBOOTED = "the machine was started anew; how it ended is unknown"
+UNRECORDED = "its runner is gone; how it ended is unknown"
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """Who claimed a directory, and what was started there."""
+
+    by: str = "runner"
+    runner: int = 0
+    runner_start: int = 0
+    boot_id: str = ""
+    pid: int = 0
+    start: int = 0
+    token: str = ""
+    cgroup: str = ""
+
+
+def fence(directory: str) -> bool:
+    """
+    See to it that nothing is ever started there. False: a runner was first.
+
+    The directory is put aside, so that the attempt can be made after all.
+    """
+    try:
+        handle = privatefile.open_directory(directory)
+    except FileNotFoundError:
+        return True
+    try:
+        claim(handle, by="daemon")
+    except FileExistsError:
+        found = read_identity(directory)
+        if found is None or found.by != "daemon":  # or of one that did not come further
+            return False
+    finally:
+        os.close(handle)
+    hit("fence.claimed")
+    os.rename(directory, f"{directory}.void-{secrets.token_hex(4)}")
+    return True
+
+
+async def take_up(
+    directory: str, *, attempt: str, limits: RunnerLimits, now: Callable[[], float]
+) -> RunningProcess | None:
+    """
+    Find what was started there.
+
+    Returns:
+        None: nothing was, and nothing will be.
+
+    Raises:
+        OSError: What was started there cannot be told.
+    """
+    if (
+        read_exit(directory) is None
+        and await anyio.to_thread.run_sync(fence, directory)
+        # Else the directory of something that runs was taken away.
+        and not find_members(Family(directory=directory, pid=0, start=0))
+    ):
+        return None
+    left = RunningProcess.left(
+        directory,
+        lambda: end_leftover(
+            directory,
+            grace_s=limits.stop_grace_s,
+            bound_s=limits.kill_bound_s,
+        ),
+        limits,
+        now,
+    )
+    until = time.monotonic() + MEETING_S
+    while read_exit(directory) is None and time.monotonic() < until:
+        found = read_identity(directory)
+        if found is not None:
+            runner = _runner(found) if found.boot_id == tree.boot_id() else None
+            if runner is None:
+                break
+            if runner.state in "Tt":
+                tree.send_signal(runner, signal.SIGCONT)
+        line = _connect(directory)
+        if line is not None:
+            token = "" if found is None else found.token
+            running = RunningProcess(line, directory, token, limits, now, attempt=attempt)
+            try:
+                is_met = await running.meet()
+            except BaseException:
+                running.release()
+                raise
+            if is_met:
+                left.release()
+                return running
+            running.release()
+        await anyio.sleep(_LOOK_S)
+    return left
+
+
+def read_identity(directory: str) -> Identity | None:
+    """
+    Of the attempt, else of the runner that is about to start it. None: neither is written yet, or
+    neither can be made sense of.
+
+    Raises:
+        OSError: They cannot be looked at.
+    """
+    for name in (ATTEMPT_FILE, CLAIM_FILE):
+        if (found := _identity(read_record(directory, name))) is not None:
+            return found
+    return None
+
+
+def _identity(record: dict[str, Any] | None) -> Identity | None:
+    try:
+        found = None if record is None else msgspec.convert(record, Identity)
+    except msgspec.ValidationError:
+        return None
+    return found if found is not None and found.runner > 0 and found.boot_id else None
+
+
+def _runner(of: Identity) -> tree.Process | None:
+    """The runner that wrote the record, if it lives."""
+    found = tree.process(of.runner)
+    is_same = found is not None and found.start == of.runner_start and not found.is_dead
+    return found if is_same else None
+
+
+def _connect(directory: str) -> socket.socket | None:
+    """None: no runner waits there, not yet or no longer."""
+    try:
+        handle = privatefile.open_directory(directory)
+    except FileNotFoundError:
+        return None
+    line = None
+    try:
+        seen = os.stat(LINE_FILE, dir_fd=handle, follow_symlinks=False)
+        if not stat.S_ISSOCK(seen.st_mode):
+            return None
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        line.connect(line_path(handle))
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+        if line is not None:
+            line.close()
+        return None
+    finally:
+        os.close(handle)
+    return line
+
+
+async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
+    """
+    End an attempt that an earlier daemon left running, by what its directory says of it.
+
+    Returns:
+        How it ended; None when nothing was ever started there.
+    """
+    exit, _ = await _end(directory, grace_s=grace_s, bound_s=bound_s)
+    return exit
+
+
+async def end_stray(directory: str, *, grace_s: float, bound_s: float) -> bool:
+    """
+    End what is left of an attempt that no unfinished work waits for.
+
+    Returns:
+        Whether nothing of it is known to run. That is no proof: without one its own work has
+        failed for that reason, and other work is not held up by what was never found.
+    """
+    _, left = await _end(directory, grace_s=grace_s, bound_s=bound_s)
+    return not left
+
+
+async def _end(
+    directory: str, *, grace_s: float, bound_s: float
+) -> tuple[Exit | None, Sequence[int]]:
+    """How it ended, and its processes that survived."""
+    is_readable = True
+    found = None
+    try:
+        if (known := read_exit(directory)) is not None:
+            return known, ()
+        found = read_identity(directory)
+        is_claimed = privatefile.exists(os.path.join(directory, CLAIM_FILE))
+    except OSError:
+        is_readable, is_claimed = False, True
+    family = Family(directory=directory, pid=0, start=0)
+    if found is not None:
+        if found.by == "daemon":
+            return None, ()
+        if found.boot_id != tree.boot_id():
+            return ProcessExit(note=REBOOTED, rebooted=True), ()
+        family = Family(
+            directory=directory,
+            token=found.token,
+            pid=found.pid,
+            start=found.start or found.runner_start,
+        )
+    if not is_claimed and not find_members(family):
+        return None, ()
+    runner = (None if found is None else _runner(found)) or find_runner(family)
+    if runner is not None:
+        if (
+            is_readable
+            and is_claimed
+            and (told := await _ask(runner, directory, limit_s=grace_s + bound_s))
+        ):
+            return told, ()
+        if await end_below(runner, grace_s=grace_s, bound_s=bound_s):
+            return ProcessExit(note="its runner was held; how it ended is unknown"), ()
+    left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
+    group = "" if found is None else found.cgroup
+    is_proven = await end_group(group, family.token, bound_s=bound_s)
+    is_known = is_proven or not left
+    clear_drafts(directory)
+    note = UNRECORDED + ("" if is_known else f"; not killed: {', '.join(map(str, left))}")
+    return ProcessExit(gone=is_proven, note=note), () if is_known else left
+
+
+async def _ask(runner: tree.Process, directory: str, *, limit_s: float) -> Exit | None:
+    """Let a runner end its program. None: it did not, or left no record of that."""
+    try:
+        handle = os.pidfd_open(runner.pid)
+    except ProcessLookupError:
+        return read_exit(directory)
+    with anyio.move_on_after(limit_s):
+        try:
+            tree.send_signal(runner, signal.SIGTERM)
+            tree.send_signal(runner, signal.SIGCONT)
+            await anyio.wait_readable(handle)
+        finally:
+            os.close(handle)
+    return read_exit(directory)

@@ -1,0 +1,440 @@
+"""
+One attempt, from the order to the record of its end.
+
+```
+            program ends           0.5 s
+ RUNNING ------------------> LINGERING ----> ENDING ----> KILLING ----> (gives up after 10 s)
+    |  stop: TERM to everybody                 ^    1 s      ^
+    +-- program ends after a stop -------------+             |
+    +-- grace is over ---------------------------------------+
+ from everywhere: nobody is left (ECHILD) -> the end is recorded
+```
+
+It needs no daemon: one that is gone is waited for at a socket in the attempt's directory, where the
+next one takes the line up again.
+"""
+
+import enum
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from typing import Any
+
+from fallbackd.lib.failpoints import hit
+from fallbackd.transports.process.runner import cgroup, frames, tree
+from fallbackd.transports.process.runner.meeting import LINE_FILE, Meeting, claim
+from fallbackd.transports.process.runner.peer import Gone, Peer
+from fallbackd.transports.process.runner.reaper import Reaper
+from fallbackd.transports.process.runner.recorder import STDERR, STDOUT, Recorder
+from fallbackd.transports.process.runner.start import Refused, Started, refusal, start
+
+EXIT_FILE = "exit.json"
+ATTEMPT_FILE = "attempt.json"
+
+_LINGER_S = 0.5
+_ENDING_S = 1.0
+_KILL_AGAIN_S = 0.05
+_STDIN_BYTES = 65_536
+_FOLLOWER_S = 2.0
+"""How long the newest output waits for a daemon that lags a whole tail behind."""
+_HURRIED_FOLLOWER_S = 0.2
+_DRAIN_BYTES = 64 * 1024 * 1024
+_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+
+
+class _Phase(enum.Enum):
+    RUNNING = enum.auto()
+    LINGERING = enum.auto()
+    ENDING = enum.auto()
+    KILLING = enum.auto()
+
+
+def run_attempt(line: socket.socket, *, umask: int) -> None:
+    """The life of a runner. Returns when everything is over and recorded."""
+    peer = Peer(line)
+    try:
+        peer.greet()
+        spec, stdin = peer.receive_spec()
+    except Gone:
+        return
+    if spec["umask"] is None:
+        spec["umask"] = umask
+    directory = -1
+    try:
+        directory = os.open(
+            spec["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
+    except OSError as error:
+        outcome: Started | Refused = refusal(error, spec["directory"])
+    else:
+        try:
+            claim(directory)
+        except FileExistsError:
+            return  # a later daemon was first: it believes that nothing is started here
+        except OSError as error:
+            outcome = refusal(error, spec["directory"])
+        else:
+            hit("runner.claimed")
+            group = spec.get("cgroup", "")
+            is_inside = bool(group) and cgroup.enter(group)
+            outcome = start(spec, has_input=bool(spec["stdin_bytes"]))
+            # Where the runner cannot leave it, the group says nothing about the program.
+            spec["cgroup"] = group if is_inside and cgroup.leave(group) else ""
+            hit("runner.started")
+    if isinstance(outcome, Refused):
+        record: dict[str, Any] = {"refused": outcome._asdict() | {"at": _now(spec)}}
+        peer.send(frames.pack_json(frames.REFUSED, record["refused"]))
+    else:
+        attempt = _Attempt(peer, spec, outcome, stdin, directory)
+        record = attempt.run()
+        if spec["cgroup"] and record["gone"]:
+            record["gone"] = cgroup.end(spec["cgroup"], bound_s=spec["kill_bound_s"])
+        hit("runner.ended")
+        attempt.tell_end(record)
+    # The daemon goes on at once; what is on disk is for one that comes later.
+    hit("runner.exit.before")
+    if directory >= 0:
+        _write_record(directory, EXIT_FILE, record, durable=True)
+        _remove(directory, LINE_FILE)
+    hit("runner.exit.after")
+    if spec.get("cgroup"):
+        cgroup.remove(spec["cgroup"])
+    if spec["tmp"]:
+        import shutil  # for few programs only
+
+        shutil.rmtree(spec["tmp"], ignore_errors=True)
+
+
+def _now(spec: dict[str, Any]) -> float:
+    # The daemon's clock, not ours: they must not disagree when the wall clock is set.
+    # Microseconds, as in the index: a time must not differ by where it was read.
+    return round(float(spec["epoch"]) + time.clock_gettime(time.CLOCK_BOOTTIME), 6)
+
+
+class _Attempt:
+    def __init__(
+        self, peer: Peer, spec: dict[str, Any], program: Started, stdin: bytes, directory: int
+    ) -> None:
+        # First of all: the daemon counts the time until here.
+        self._start = getattr(tree.process(program.pid), "start", 0)
+        words = {"pid": program.pid, "start": self._start, "cgroup": spec["cgroup"]}
+        started = frames.pack_json(frames.STARTED, words)
+        peer.send(started)
+        self._program = program
+        self._peer = peer
+        self._spec = spec
+        self._directory = directory
+        self._reaper = Reaper(program.pid)
+        self._recorder = Recorder(directory, max_log_bytes=spec["max_log_bytes"])
+        self._letters = {program.stdout: STDOUT, program.stderr: STDERR}
+        self._stdin = program.stdin
+        self._input = memoryview(stdin)
+        self._phase = _Phase.RUNNING
+        self._deadline = 0.0
+        self._stop_at: float | None = None
+        """Monotonic time at which politeness ends."""
+        self._was_asked = False
+        self._is_stopped = False
+        self._ended_at: float | None = None
+        self._last_at = 0.0
+        """Of the last chunk: what the dead left behind is read after their end."""
+        self._patience_s = _FOLLOWER_S
+        self._seen = -1
+        self._undelivered = 0
+        self._gone = True
+        self._notes: list[str] = []
+        self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._ask(spec["stop_grace_s"]))
+        self._poll = select.poll()
+        self._poll.register(self._wake, _READABLE)
+        self._meeting = Meeting(directory, started)
+        self._have(peer)
+        for handle in (*self._letters, self._stdin):
+            if handle >= 0:
+                os.set_blocking(handle, False)
+                self._poll.register(handle, select.POLLOUT if handle == self._stdin else _READABLE)
+
+    def _have(self, peer: Peer) -> None:
+        self._peer = peer
+        self._seen = -1  # a daemon that comes later reads from the beginning
+        if peer.fileno() < 0:
+            self._wait_for_peer()
+            return
+        self._poll.register(peer.fileno(), _READABLE)
+        peer.on_close = self._lose
+
+    def _lose(self, handle: int) -> None:
+        self._poll.unregister(handle)
+        self._wait_for_peer()
+
+    def _wait_for_peer(self) -> None:
+        if (handle := self._meeting.open()) >= 0:
+            self._poll.register(handle, _READABLE)
+
+    def _meet(self) -> None:
+        """A later daemon takes the line up."""
+        if (peer := self._meeting.take()) is not None:
+            self._poll.unregister(self._meeting.fileno())
+            self._meeting.close()
+            self._patience_s = _FOLLOWER_S if self._stop_at is None else _HURRIED_FOLLOWER_S
+            self._have(peer)
+
+    def tell_end(self, record: dict[str, Any]) -> None:
+        self._peer.send(frames.pack_json(frames.EXIT, record))
+
+    def run(self) -> dict[str, Any]:
+        me = tree.process(os.getpid())
+        identity = {
+            "runner": os.getpid(),
+            "runner_start": me.start if me is not None else 0,
+            "pid": self._reaper.pid,
+            "start": self._start,
+            "boot_id": tree.boot_id(),
+            "token": self._spec["token"],
+            "cgroup": self._spec["cgroup"],
+        }
+        _write_record(self._directory, ATTEMPT_FILE, identity, durable=False)
+        hit("runner.known")
+        try:
+            self._watch()
+            self._drain()
+        except Exception:
+            # A mistake of ours must not leave the family behind.
+            self._notes.append(f"the runner failed: {traceback.format_exc(limit=3)}")
+            self._end_by_force()
+        return self._record() | identity
+
+    def _watch(self) -> None:
+        self._reaper.reap()  # it may have ended before anybody listened for SIGCHLD
+        while not self._is_over():
+            timeout_s = self._timeout_s()
+            for handle, _ in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
+                if handle in self._letters:
+                    self._pump(handle)
+                elif handle == self._stdin:
+                    self._feed()
+                elif handle == self._wake:
+                    self._empty_wake()
+                elif handle == self._meeting.fileno():
+                    self._meet()
+                else:
+                    self._listen()
+            self._reaper.reap()
+
+    # --- the end ---------------------------------------------------------------------------
+
+    def _timeout_s(self) -> float | None:
+        if self._phase is _Phase.KILLING:
+            return _KILL_AGAIN_S
+        deadline = self._deadline if self._phase is not _Phase.RUNNING else self._stop_at
+        return None if deadline is None else max(0.0, deadline - time.monotonic()) + 0.001
+
+    def _is_over(self) -> bool:
+        """Move through the phases. True when nobody is left, or we have to give up."""
+        reaper = self._reaper
+        now = time.monotonic()
+        if reaper.status is not None and self._ended_at is None:
+            self._ended_at = _now(self._spec)
+        if reaper.is_childless:
+            return True
+        if self._phase is _Phase.RUNNING:
+            if reaper.status is not None:
+                if self._stop_at is None:
+                    self._enter(_Phase.LINGERING, now + _LINGER_S)
+                else:
+                    self._enter(_Phase.ENDING, now + _ENDING_S)
+            elif self._stop_at is not None:
+                if not self._was_asked:
+                    self._was_asked = True
+                    reaper.ask()
+                if now >= self._stop_at:
+                    self._enter(_Phase.KILLING, now + self._spec["kill_bound_s"])
+        if self._phase is _Phase.LINGERING and (now >= self._deadline or self._stop_at is not None):
+            self._enter(_Phase.ENDING, now + _ENDING_S)
+        if self._phase is _Phase.ENDING and now >= self._deadline:
+            self._enter(_Phase.KILLING, now + self._spec["kill_bound_s"])
+        if self._phase is _Phase.KILLING:
+            if now >= self._deadline:
+                self._give_up()
+                return True
+            reaper.kill()
+            reaper.reap()
+        return False
+
+    def _enter(self, phase: _Phase, deadline: float) -> None:
+        self._phase, self._deadline = phase, deadline
+        if phase is _Phase.ENDING:
+            self._reaper.ask()
+
+    def _ask(self, grace_s: float) -> None:
+        """Stop politely. A later, shorter grace counts, a longer one does not."""
+        stop_at = time.monotonic() + max(0.0, grace_s)
+        self._stop_at = stop_at if self._stop_at is None else min(self._stop_at, stop_at)
+        self._is_stopped = self._is_stopped or self._reaper.status is None
+        self._patience_s = _HURRIED_FOLLOWER_S
+
+    def _give_up(self) -> None:
+        left = self._reaper.remaining()
+        self._gone = False
+        pids = ", ".join(str(each.pid) for each in left) or "unknown"
+        self._notes.append(f"not killed within {self._spec['kill_bound_s']:g} s: {pids}")
+
+    def _end_by_force(self) -> None:
+        until = time.monotonic() + self._spec["kill_bound_s"]
+        while not self._reaper.is_childless:
+            if time.monotonic() >= until:
+                self._give_up()
+                return
+            self._reaper.kill()
+            time.sleep(_KILL_AGAIN_S)
+            self._reaper.reap()
+
+    def _record(self) -> dict[str, Any]:
+        code = signal_number = None
+        if (status := self._reaper.status) is not None:
+            if os.WIFSIGNALED(status):
+                signal_number = os.WTERMSIG(status)
+            else:
+                code = os.waitstatus_to_exitcode(status)
+        recorder = self._recorder
+        if recorder.error:
+            self._notes.append(
+                f"the log is incomplete ({recorder.error}): {recorder.lost_bytes} bytes not on "
+                f"disk, {self._undelivered} of them not delivered either"
+            )
+        return {
+            "code": code,
+            "signal": signal_number,
+            "gone": self._gone,
+            "stopped": self._is_stopped,
+            "at": max(self._ended_at or _now(self._spec), self._last_at),
+            "gone_at": _now(self._spec),
+            "output_bytes": recorder.position,
+            "dropped_bytes": recorder.dropped_bytes,
+            "note": "; ".join(self._notes),
+        }
+
+    # --- the streams -----------------------------------------------------------------------
+
+    def _pump(self, handle: int) -> int:
+        """Returns how much there was; 0 at the end and when there is nothing now."""
+        try:
+            data = os.read(handle, self._recorder.read_bytes)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            data = b""
+        if not data:
+            del self._letters[handle]
+            self._poll.unregister(handle)
+            os.close(handle)
+            return 0
+        self._wait_for_follower(len(data))
+        letter, at = self._letters[handle], _now(self._spec)
+        self._last_at = at
+        if self._recorder.write(letter, data, at=at):
+            self._peer.ring()
+        elif not self._peer.send(frames.pack_chunk(letter, data, at=at)):
+            self._undelivered += len(data)
+        return len(data)
+
+    def _wait_for_follower(self, size: int) -> None:
+        """
+        Hold back what would push out a part that the daemon has not opened yet.
+
+        Bounded: a daemon that hangs costs its own completeness, not the program's progress.
+        """
+        drops = self._recorder.drops_next(size)
+        if drops is None or self._seen >= drops:
+            return
+        until = time.monotonic() + self._patience_s
+        waits = select.poll()
+        was_stopping = self._stop_at is not None
+        while self._seen < drops and self._peer.fileno() >= 0:
+            left = until - time.monotonic()
+            if left <= 0:
+                self._patience_s = 0.0  # until it is heard of again
+                return
+            if not was_stopping and self._stop_at is not None:
+                return
+            self._peer.ring()
+            waits.register(self._peer.fileno(), _READABLE)
+            waits.poll(min(left, 0.05) * 1000)
+            self._listen()
+
+    def _feed(self) -> None:
+        try:
+            count = os.write(self._stdin, self._input[:_STDIN_BYTES])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                self._notes.append(f"stdin: {os.strerror(error.errno or 0)}")
+            count = len(self._input)  # the program does not want it
+        self._input = self._input[count:]
+        if not self._input:
+            self._poll.unregister(self._stdin)
+            os.close(self._stdin)
+            self._stdin = -1
+
+    def _drain(self) -> None:
+        """What the dead left in the pipes. Whoever else holds them is not of this family."""
+        left = _DRAIN_BYTES
+        while left > 0:
+            count = sum(self._pump(handle) for handle in tuple(self._letters))
+            if not count:
+                return
+            left -= count
+
+    def _empty_wake(self) -> None:
+        try:
+            os.read(self._wake, 4096)
+        except BlockingIOError:
+            pass
+
+    def _listen(self) -> None:
+        for kind, payload in self._peer.receive():
+            if kind == frames.STOP:
+                self._ask(float(frames.read_json(payload)["grace_s"]))
+            elif kind == frames.SEEN:
+                self._seen = int(frames.read_json(payload)["offset"])
+                self._patience_s = _FOLLOWER_S if self._stop_at is None else _HURRIED_FOLLOWER_S
+
+
+def _write_record(directory: int, name: str, record: dict[str, Any], *, durable: bool) -> None:
+    """All or nothing. Where the disk takes no more, the record went to the daemon alone."""
+    draft = f".{name}.new"
+    try:
+        handle = os.open(
+            draft,
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=directory,
+        )
+        try:
+            with os.fdopen(handle, "wb", closefd=False) as file:
+                file.write(json.dumps(record).encode())
+            if durable:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+        hit("runner.record.within")
+        os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
+        if durable:
+            os.fsync(directory)
+    except OSError:
+        pass
+
+
+def _remove(directory: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except OSError:
+        pass

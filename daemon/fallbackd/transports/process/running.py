@@ -1,0 +1,450 @@
+"""One program under way: what its runner says and records, as chunks and one exit."""
+
+import errno
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import anyio
+from msgspec import Struct
+
+from fallbackd.core.protocol import Chunk, Exit, NotStarted, ProcessExit
+from fallbackd.lib import privatefile
+from fallbackd.lib.failpoints import hit
+from fallbackd.transports.process.orphans import Family, end_below, end_family, end_group
+from fallbackd.transports.process.recording import (
+    Follower,
+    clear_drafts,
+    exit_of,
+    read_exit,
+    read_record,
+    recorded_bytes,
+)
+from fallbackd.transports.process.runner import frames, tree
+from fallbackd.transports.process.runner.attempt import ATTEMPT_FILE
+from fallbackd.transports.process.runner.meeting import CLAIM_FILE
+
+_RECEIVE_BYTES = 65_536
+_MEETING_S = 2.0
+"""For the greeting of a runner that has taken the line."""
+_ENDING_S = 5.0
+"""What a runner needs beside the limits of a stop, on a busy machine."""
+_LAST_WORD_S = 2.0
+"""For the record of a runner below which nothing lives any more."""
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_DESCRIPTOR_S = 0.2
+
+
+class RunnerLimits(Struct, frozen=True, kw_only=True):
+    max_log_bytes: int = 64 * 1024 * 1024
+    """On disk, per attempt, index included."""
+    stop_grace_s: float = 5.0
+    """For a runner that is stopped by a signal, with no word about the time."""
+    kill_bound_s: float = 10.0
+    """How long KILL may take before the family counts as not gone."""
+    answer_s: float = 20.0
+    """How long a runner may take to say that it has started its program."""
+    core_bytes: int | None = None
+    """Soft limit of core files, -1: none. None: that of the daemon."""
+
+
+class RunningProcess:
+    """One program under way, as the daemon sees it."""
+
+    def __init__(
+        self,
+        line: socket.socket | None,
+        directory: str,
+        token: str,
+        limits: RunnerLimits,
+        now: Callable[[], float],
+        *,
+        attempt: str = "",
+    ) -> None:
+        self.attempt = attempt
+        self._line = line
+        self._directory = directory
+        self._token = token
+        self._limits = limits
+        self._now = now
+        self._frames = frames.Frames()
+        self._follower = Follower(directory)
+        self._runner = -1
+        """A pidfd."""
+        self._runner_process: tree.Process | None = None
+        self._give_up_at = float("inf")
+        """On the loop's clock: until then the runner may take to end what it was told to end."""
+        self._waiting: anyio.CancelScope | None = None
+        self.was_unheard = False
+        """No runner answered in time."""
+        self._pid: int | None = None
+        self._start = 0
+        self._cgroup = ""
+        self._seen = -1
+        self._direct: list[Chunk] = []
+        self._log_bytes = 0
+        self._exit: Exit | None = None
+        self._line_ended = False
+        self._was_stopped = False
+        self._is_ordered = False
+        self._is_followed = False
+        """Somebody else waits for the line."""
+        self._recorded_bytes = 0
+        self._find_end: Callable[[], Awaitable[Exit | None]] | None = None
+
+    @classmethod
+    def left(
+        cls,
+        directory: str,
+        find_end: Callable[[], Awaitable[Exit | None]],
+        limits: RunnerLimits,
+        now: Callable[[], float],
+    ) -> "RunningProcess":
+        """What was started by an earlier daemon and has no runner any more that can be met."""
+        running = cls(None, directory, "", limits, now)
+        running._find_end = find_end
+        running._recorded_bytes = recorded_bytes(directory)
+        pid = (read_record(directory, ATTEMPT_FILE) or {}).get("pid")
+        running._pid = pid if isinstance(pid, int) else None
+        return running
+
+    async def meet(self) -> bool:
+        """Take up the line to a runner that an earlier daemon has left. False: it is gone."""
+        self._is_ordered = True
+        self._is_followed = True
+        self._recorded_bytes = recorded_bytes(self._directory)
+        self._follower.begin()
+        try:
+            with anyio.move_on_after(_MEETING_S):
+                while not self._is_answered() and not self._line_ended:
+                    if not self._receive() and not self._line_ended:
+                        assert self._line is not None
+                        await anyio.wait_readable(self._line)
+            if not self._is_answered():
+                self._send_to_runner(signal.SIGCONT)
+        finally:
+            self._is_followed = False
+        return self._is_answered()
+
+    @classmethod
+    def refused(
+        cls, exit: NotStarted, limits: RunnerLimits, now: Callable[[], float]
+    ) -> "RunningProcess":
+        running = cls(None, "", "", limits, now)
+        running._exit = exit
+        return running
+
+    @property
+    def pid(self) -> int | None:
+        """The program's own; None when it was not started."""
+        return self._pid
+
+    @property
+    def exit(self) -> Exit:
+        if self._exit is None:
+            raise RuntimeError("the program has not ended yet")
+        return self._exit
+
+    @property
+    def log_bytes(self) -> int:
+        return self._log_bytes
+
+    @property
+    def recorded_bytes(self) -> int:
+        return self._recorded_bytes
+
+    @property
+    def is_over(self) -> bool:
+        """Its output is read to the end, and its runner has written the record and left."""
+        is_read = self._line is None and self._exit is not None
+        return is_read and (self._runner < 0 or _has_ended(self._runner))
+
+    async def begin(self, order: bytes) -> bool:
+        """Send the order. False: no runner took it, and nothing was started."""
+        assert self._line is not None
+        self._is_followed = True
+        try:
+            view = memoryview(order)
+            while view:
+                try:
+                    view = view[self._line.send(view) :]
+                except BlockingIOError:
+                    with anyio.move_on_after(self._limits.answer_s) as patience:
+                        await anyio.wait_writable(self._line)
+                    if patience.cancelled_caught:
+                        break
+                except OSError:
+                    break  # what it said before it left is still to be read
+            self._is_ordered = not view
+            hit("order.sent")
+            return await self._answer()
+        finally:
+            self._is_followed = False
+
+    async def _answer(self) -> bool:
+        assert self._line is not None
+        while not self._is_answered():
+            if self._line_ended:
+                if self._runner_process is None and not self._was_stopped:
+                    return False
+                await self._conclude()  # it left between its first word and the start
+            elif not self._receive() and not self._line_ended:
+                with anyio.move_on_after(self._limits.answer_s) as patience:
+                    await anyio.wait_readable(self._line)
+                if not patience.cancelled_caught or self._receive():
+                    continue
+                if self._runner_process is None:
+                    self._line_ended = self.was_unheard = True
+                else:
+                    await self._conclude()
+        return True
+
+    def _is_answered(self) -> bool:
+        return self._pid is not None or self._exit is not None
+
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        self._is_followed = True
+        try:
+            if self._find_end is not None:
+                await self._conclude()
+            while self._line is not None or self._find_end is not None:
+                if self._line is not None:
+                    self._receive()
+                is_last = self._exit is not None or self._line_ended
+                while batch := await self._read():
+                    self._tell_seen()
+                    left = sum(len(chunk.data) for chunk in batch)
+                    for chunk in batch:
+                        left -= len(chunk.data)
+                        self._log_bytes = self._follower.offset - left
+                        yield chunk
+                    await anyio.lowlevel.checkpoint()
+                self._tell_seen()
+                direct, self._direct = self._direct, []
+                for chunk in direct:
+                    self._log_bytes += len(chunk.data)
+                    yield chunk
+                if is_last:
+                    break
+                if not direct:
+                    await self._wait_for_line()
+            await self._conclude()
+        finally:
+            self._is_followed = False
+            if self._exit is not None:
+                self._close_line()
+
+    async def _read(self) -> list[Chunk]:
+        """What is new in the recording. Without a free descriptor: as soon as there is one."""
+        while True:
+            try:
+                return self._follower.read()
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR:
+                    raise
+            await anyio.sleep(_DESCRIPTOR_S)
+
+    async def _wait_for_line(self) -> None:
+        """Until the runner says something, or has been silent too long about a stop."""
+        assert self._line is not None
+        with anyio.CancelScope(deadline=self._give_up_at) as self._waiting:
+            await anyio.wait_readable(self._line)
+        self._waiting = None
+        if anyio.current_time() >= self._give_up_at and not self._receive():
+            await self._conclude()
+
+    def stop(self, *, grace_s: float) -> None:
+        self._was_stopped = True
+        if self._line is None or self._exit is not None:
+            return
+        bound_s = max(0.0, grace_s) + self._limits.kill_bound_s + _ENDING_S
+        self._give_up_at = min(self._give_up_at, anyio.current_time() + bound_s)
+        if self._waiting is not None:
+            self._waiting.deadline = self._give_up_at
+        self._send_to_runner(signal.SIGCONT)
+        try:
+            if not self._is_ordered:
+                # Half an order: the runner must not take what follows for the rest of it.
+                self._line.shutdown(socket.SHUT_WR)
+            else:
+                self._line.send(frames.pack_json(frames.STOP, {"grace_s": grace_s}))
+        except OSError:
+            self._send_to_runner(signal.SIGTERM)
+
+    async def wait_gone(self) -> None:
+        """Wait for the runner's own end; whatever it left behind is ended here."""
+        limit_s = self._limits.stop_grace_s + self._limits.kill_bound_s + 5
+        with anyio.move_on_after(limit_s):
+            if not self._is_followed:
+                while self._line is not None and not self._line_ended:
+                    if not self._receive() and not self._line_ended:
+                        await anyio.wait_readable(self._line)
+            if self._runner >= 0:
+                await anyio.wait_readable(self._runner)
+        if (self._line or self._find_end) and not self._is_followed:
+            await self._conclude()
+
+    @property
+    def runner_pid(self) -> int | None:
+        """Above every process of the program; None: there is no runner any more."""
+        found = self._runner_process
+        return None if found is None or not tree.is_same(found) else found.pid
+
+    def release(self) -> None:
+        self._follower.close()
+        if self._line is not None and self._is_followed:
+            anyio.notify_closing(self._line)
+        self._close_line()
+        if self._runner >= 0:
+            if self._was_stopped:  # it may be held with nothing left to do but to leave
+                self._send_to_runner(signal.SIGCONT)
+            os.close(self._runner)
+            self._runner = -1
+
+    def _close_line(self) -> None:
+        self._follower.close()
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _send_to_runner(self, number: signal.Signals) -> None:
+        if self._runner >= 0:
+            try:
+                signal.pidfd_send_signal(self._runner, number)
+            except OSError:
+                pass
+
+    def _receive(self) -> bool:
+        """Take what the runner says. False when there is nothing now."""
+        assert self._line is not None
+        handles: list[int] = []
+        try:
+            if self._runner < 0:
+                data, handles, _, _ = socket.recv_fds(
+                    self._line, _RECEIVE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+                )
+            else:
+                data = self._line.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if handles:
+            self._runner = handles[0]
+        if not data:
+            self._line_ended = True
+            return False
+        for kind, payload in self._frames.feed(data):
+            self._take(kind, payload)
+        return True
+
+    def _take(self, kind: bytes, payload: bytes) -> None:
+        if kind == frames.HELLO:
+            self._runner_process = tree.process(frames.read_json(payload)["pid"])
+        elif kind == frames.STARTED:
+            started = frames.read_json(payload)
+            self._pid, self._start = started["pid"], started["start"]
+            self._cgroup = started.get("cgroup", "")  # an older runner has none
+        elif kind == frames.REFUSED:
+            record = frames.read_json(payload)
+            self._exit = exit_of({"refused": record | {"at": record["at"] or self._now()}})
+        elif kind == frames.CHUNK:
+            letter, at, data = frames.unpack_chunk(payload)
+            self._direct.append(Chunk("stderr" if letter == "e" else "stdout", data, at))
+        elif kind == frames.EXIT:
+            self._exit = exit_of(frames.read_json(payload))
+
+    def _tell_seen(self) -> None:
+        start = self._follower.part_start
+        if start > self._seen and self._line is not None:
+            self._seen = start
+            try:
+                self._line.send(frames.pack_json(frames.SEEN, {"offset": start}))
+            except OSError:
+                pass  # it has left, or has enough to read
+
+    async def _conclude(self) -> None:
+        """Where the runner left no word: end its family, and say what is not known."""
+        if self._exit is not None:
+            return
+        runner = self._runner_process
+        if runner is not None and tree.is_same(runner):
+            with anyio.CancelScope(shield=True):  # bounded by both limits
+                self._exit = await self._end_below(runner)
+        self._exit = self._exit or self._recorded_exit()
+        if self._exit is not None:
+            return
+        if self._find_end is not None:
+            with anyio.CancelScope(shield=True):  # bounded by both limits
+                found = await self._find_end()
+            note = "nobody recorded how it ended"
+            self._exit = ProcessExit(at=self._now(), note=note) if found is None else found
+            return
+        if self._pid is None and self._is_unclaimed():
+            note = "its runner ended before it started anything"
+            self._exit = ProcessExit(at=self._now(), stopped=self._was_stopped, note=note)
+            return
+        family = Family(
+            token=self._token, directory=self._directory, pid=self._pid or 0, start=self._start
+        )
+        with anyio.CancelScope(shield=True):  # bounded by both limits
+            left = await end_family(
+                family,
+                grace_s=min(1.0, self._limits.stop_grace_s),
+                bound_s=self._limits.kill_bound_s,
+            )
+            is_proven = await end_group(self._cgroup, self._token, bound_s=_ENDING_S)
+        clear_drafts(self._directory)
+        note = "its runner was killed; how it ended is unknown"
+        if left and not is_proven:
+            note += f"; not killed: {', '.join(map(str, left))}"
+        self._exit = ProcessExit(
+            gone=is_proven, at=self._now(), stopped=self._was_stopped, note=note
+        )
+
+    async def _end_below(self, runner: tree.Process) -> Exit | None:
+        """
+        The runner lives and does not answer: end what is below it, then the runner itself.
+
+        Returns:
+            None: it has ended meanwhile, and nothing is proven.
+        """
+        is_proven = await end_below(
+            runner,
+            grace_s=min(1.0, self._limits.stop_grace_s),
+            bound_s=self._limits.kill_bound_s,
+        )
+        with anyio.move_on_after(_LAST_WORD_S):
+            while self._line is not None and self._exit is None and not self._line_ended:
+                if not self._receive() and not self._line_ended:
+                    await anyio.wait_readable(self._line)
+        self._line_ended = True
+        if self._is_answered() and self._exit is not None:
+            return self._exit
+        if not is_proven and not tree.is_same(runner):
+            return None
+        tree.send_signal(runner, signal.SIGKILL)
+        note = "its runner did not answer; how it ended is unknown"
+        return ProcessExit(gone=is_proven, at=self._now(), stopped=self._was_stopped, note=note)
+
+    def _recorded_exit(self) -> Exit | None:
+        try:
+            return read_exit(self._directory)
+        except OSError:
+            return None  # a link in its place is no record
+
+    def _is_unclaimed(self) -> bool:
+        """Whether no runner has come so far as to start something."""
+        try:
+            return not privatefile.exists(os.path.join(self._directory, CLAIM_FILE))
+        except OSError:
+            return False
+
+
+def _has_ended(handle: int) -> bool:
+    try:
+        signal.pidfd_send_signal(handle, 0)
+    except OSError:
+        return True
+    return False

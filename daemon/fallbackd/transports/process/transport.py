@@ -1,0 +1,297 @@
+"""
+Starts agent CLIs, each watched by a runner of its own outside the daemon.
+
+```
+ daemon --- order ---> launcher --- fork ---> runner --- fork, exec ---> agent CLI
+    ^                                           | |                        |
+    +------- rings, exit record ----------------+ +--- output.log <--------+ stdout, stderr
+```
+
+The runner writes the output to the attempt's directory and rings; the daemon reads it from there.
+So a runner needs no daemon to go on, and what is on disk is what was read.
+"""
+
+import errno
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import anyio
+
+import fallbackd
+from fallbackd.core.protocol import Call, CommandLine, NotStarted, ScratchFile
+from fallbackd.lib.failpoints import handed_on, hit
+from fallbackd.lib.procenv import ancestors
+from fallbackd.ports.secrets import SecretProblem, Secrets
+from fallbackd.transports.process.environment import child_environment
+from fallbackd.transports.process.leftovers import take_up
+from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
+from fallbackd.transports.process.runner import cgroup, frames
+from fallbackd.transports.process.running import RunnerLimits, RunningProcess
+from fallbackd.transports.secrets import Secrets as RealSecrets
+from fallbackd.transports.secrets import no_secret
+
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from fallbackd.transports.process.runner.launcher import main; main(int(sys.argv[2]))"
+)
+_LAUNCHES = 3
+
+
+class ProcessTransport:
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str] | None = None,
+        now: Callable[[], float] = time.time,
+        umask: int | None = None,
+        limits: RunnerLimits | None = None,
+        secrets: Secrets | None = None,
+        cgroup_home: str = "",
+    ) -> None:
+        """
+        Args:
+            environ: What children inherit, before it is scrubbed; None: the daemon's own.
+            now: The daemon's clock; the times of chunks and exits are on it.
+            umask: Of the children; None: the daemon's when the first one is started.
+            cgroup_home: Below which each program has a control group; empty: it has none.
+            secrets: Where the credentials of calls are found; None: by `environ`.
+        """
+        self._environ = os.environ if environ is None else environ
+        self._now = now
+        self._cgroup_home = cgroup_home
+        self._umask = umask
+        self._secrets = RealSecrets(environ=self._environ, now=now) if secrets is None else secrets
+        self._limits = RunnerLimits() if limits is None else limits
+        self._launcher: _Launcher | None = None
+        self._running: set[RunningProcess] = set()
+
+    async def open(
+        self, call: Call, *, attempt: str, directory: str, env: dict[str, str]
+    ) -> "RunningProcess":
+        if not isinstance(call, CommandLine):
+            raise TypeError(f"{type(call).__name__} is not for this transport")
+        self._forget_ended()
+        credential: dict[str, str] = {}
+        if call.credential is not None and call.credential.into is not None:
+            try:
+                credential[call.credential.into] = await self._secrets.read(call.credential)
+            except SecretProblem as problem:
+                ended = no_secret(problem, at=self._now())
+                return RunningProcess.refused(ended, self._limits, self._now)
+        try:
+            for file in call.scratch_files:
+                _write_scratch(directory, file)
+            tmp = os.path.join(directory, "tmp") if call.own_tmp else ""
+            if tmp:
+                os.mkdir(tmp, 0o700)
+        except OSError as error:
+            return self._not_started(error, directory)
+        token = secrets.token_hex(16)
+        marks = {
+            "FALLBACKD_ATTEMPT": attempt,
+            "PWD": call.cwd,
+            **env,
+            TOKEN_VARIABLE: token,
+            DIRECTORY_VARIABLE: directory,
+        }
+        stdin = call.stdin or b""
+        added = {**({"TMPDIR": tmp} if tmp else {}), **call.env}
+        spec = {
+            "argv": call.argv,
+            "cwd": call.cwd,
+            "env": child_environment(
+                self._environ, added=added, unset=call.unset, marks={**credential, **marks}
+            ),
+            "stdin_bytes": len(stdin),
+            "directory": directory,
+            "tmp": tmp,
+            "token": token,
+            "cgroup": cgroup.path_for(self._cgroup_home, attempt, token),
+            "umask": self._umask,
+            "core_bytes": self._limits.core_bytes,
+            "epoch": self._now() - time.clock_gettime(time.CLOCK_BOOTTIME),
+            "max_log_bytes": self._limits.max_log_bytes,
+            "stop_grace_s": self._limits.stop_grace_s,
+            "kill_bound_s": self._limits.kill_bound_s,
+        }
+        order = frames.pack_json(frames.SPEC, spec) + stdin
+        for _ in range(_LAUNCHES):
+            try:
+                line, launcher = await self._launch()
+            except OSError as error:
+                return self._not_started(error, sys.executable)
+            hit("order.before")
+            running = RunningProcess(
+                line, directory, token, self._limits, self._now, attempt=attempt
+            )
+            self._running.add(running)
+            try:
+                is_under_way = await running.begin(order)
+            except BaseException:
+                running.stop(grace_s=0.0)
+                raise
+            if is_under_way:
+                return running
+            running.release()
+            self._running.discard(running)
+            # It died before there was a runner, or is held: nothing was started.
+            if running.was_unheard or not launcher.is_alive():
+                launcher.kill()
+                await self._end_launcher(launcher)
+        return self._not_started(OSError(errno.EAGAIN, ""), sys.executable)
+
+    async def attach(self, *, attempt: str, directory: str) -> "RunningProcess | None":
+        self._forget_ended()
+        running = await take_up(directory, attempt=attempt, limits=self._limits, now=self._now)
+        if running is not None:
+            self._running.add(running)
+        return running
+
+    def attempt_of(self, pid: int) -> str | None:
+        """
+        Below whose runner a process is: as a sub-reaper it stays above all that its program starts.
+        """
+        runners = {each.runner_pid: each.attempt for each in self._running}
+        return next((runners[one] for one in ancestors(pid) if one in runners), None)
+
+    def _forget_ended(self) -> None:
+        for each in [each for each in self._running if each.is_over]:
+            each.release()
+            self._running.discard(each)
+
+    async def detach(self) -> None:
+        for each in self._running:
+            each.release()
+        self._running.clear()
+        if self._launcher is not None:
+            await self._end_launcher(self._launcher)
+
+    async def aclose(self) -> None:
+        """Stop everything that runs, wait until it is gone, and end the launcher."""
+        for each in self._running:
+            each.stop(grace_s=self._limits.stop_grace_s)
+        for each in tuple(self._running):
+            await each.wait_gone()
+            each.release()
+        self._running.clear()
+        if self._launcher is not None:
+            await self._end_launcher(self._launcher)
+
+    @property
+    def launcher_pid(self) -> int | None:
+        return None if self._launcher is None else self._launcher.pid
+
+    async def _launch(self) -> "tuple[socket.socket, _Launcher]":
+        """The daemon's end of a line whose other end waits for a runner to take it."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            while True:
+                launcher = self._launcher = self._launcher or _Launcher()
+                try:
+                    with anyio.fail_after(self._limits.answer_s):
+                        await launcher.hand_over(theirs)
+                except (BrokenPipeError, ConnectionResetError):
+                    await self._end_launcher(launcher)
+                except TimeoutError:  # it is held, and has as many lines as it can
+                    launcher.kill()
+                    await self._end_launcher(launcher)
+                else:
+                    return ours, launcher
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+    async def _end_launcher(self, launcher: "_Launcher") -> None:
+        if self._launcher is launcher:  # or another attempt has replaced it already
+            self._launcher = None
+            await launcher.aclose()
+
+    def _not_started(self, error: OSError, path: str) -> "RunningProcess":
+        number = error.errno or errno.EIO
+        return RunningProcess.refused(
+            NotStarted(
+                error=errno.errorcode.get(number, str(number)),
+                text=os.strerror(number),
+                path=error.filename if isinstance(error.filename, str) else path,
+                at=self._now(),
+            ),
+            self._limits,
+            self._now,
+        )
+
+
+class _Launcher:
+    """The daemon's side of `runner/launcher.py`."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(fallbackd.__file__).parent.parent)
+        options, points = handed_on
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", *options, "-c", _BOOT, root, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={"LC_ALL": "C.UTF-8", **points},
+                cwd="/",
+                start_new_session=True,  # a ^C at the daemon's terminal is not for it
+            )
+        except OSError:
+            self._control.close()
+            raise
+        finally:
+            theirs.close()
+        self._control.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """What it has forked lives on."""
+        self._process.kill()
+
+    async def hand_over(self, line: socket.socket) -> None:
+        while True:
+            try:
+                socket.send_fds(self._control, [b"."], [line.fileno()])
+            except BlockingIOError:
+                await anyio.wait_writable(self._control)
+            else:
+                return
+
+    async def aclose(self) -> None:
+        self._control.close()
+        if self.is_alive():
+            with anyio.move_on_after(5, shield=True):
+                handle = os.pidfd_open(self._process.pid)
+                try:
+                    await anyio.wait_readable(handle)
+                finally:
+                    os.close(handle)
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def _write_scratch(directory: str, file: ScratchFile) -> None:
+    """Only ever a new file of its own: never through a link, never over what is there."""
+    if "/" in file.name or file.name in ("", ".", ".."):
+        raise ValueError(f"scratch file {file.name!r}: a plain name is needed")
+    path = os.path.join(directory, file.name)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as opened:
+        opened.write(file.text)

@@ -1,0 +1,68 @@
+"""What is shown holds nothing secret."""
+
+import pytest
+
+from fallbackd.classify.redact import excerpt, redact
+
+SECRETS = [
+    "sk-ant-api03-AbCdEfGhIjKlMnOpQrSt",
+    "sk-fake*************************0000",
+    "AIzaSyA1234567890abcdefghijklmnopqrstu",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+    "0123456789abcdef0123456789abcdef",
+    "AKIAIOSFODNN7EXAMPLE",
+    "xoxb-123456789012-abcdefABCDEF",
+    "somebody@example.org",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_what_looks_like_a_secret_is_replaced(secret: str) -> None:
+    assert secret not in redact(f"the provider refused {secret} just now")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer abc123def456ghi",
+        'api_key="s3cr3tvalue"',
+        "GET https://api.test/v1?key=abc123secret&x=1",
+        "https://user:hunter22@host.test/path",
+        "ACCESS_TOKEN=abc123secret",
+    ],
+)
+def test_a_named_secret_is_replaced(text: str) -> None:
+    shown = redact(text)
+    for part in ("abc123", "s3cr3t", "hunter22"):
+        assert part not in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HTTP 429 Too Many Requests",
+        "The model `gpt-5-codex` does not exist or you do not have access to it.",
+        "resets at 2026-07-30T16:11:46Z, key limit exceeded",
+        "Limit 30000, Used 29000, tokens per min (TPM)",
+        "src/fallbackd/core/classify.py:120",
+    ],
+)
+def test_plain_words_are_left_alone(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_redacting_twice_changes_nothing_more() -> None:
+    once = redact(" ".join(SECRETS))
+    assert redact(once) == once
+
+
+def test_an_excerpt_is_one_line_without_control_characters() -> None:
+    shown = excerpt("\x1b[91mError:\x1b[0m a\nb\tc\x07\u202e d" + "z" * 1000)
+    assert shown.startswith("Error: a b c d")
+    assert len(shown) == 400
+
+
+def test_a_secret_at_the_cut_does_not_leave_its_half() -> None:
+    shown = excerpt("x" * 390 + " sk-abcdefghijklmnop0123456789")
+    assert "sk-abc" not in shown
