@@ -63,6 +63,7 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
         with _core_files(spec["core_bytes"]):
             child = subprocess.Popen(
                 argv,
+                executable=_find(argv[0], cwd, spec["env"]),
                 cwd=cwd,
                 env=spec["env"],
                 stdin=theirs[0],
@@ -79,12 +80,8 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
             return refusal(OSError(errno.EINVAL, ""), program)
         if error.filename == cwd and not _may_enter(cwd):  # else the program has the same path
             return refusal(error, cwd)
-        there = _is_there(program, cwd, spec["env"])
-        if error.errno == errno.EACCES and not there and "/" not in program:
-            # Only a directory of PATH was closed to this user: the program is missing.
-            error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         refused = refusal(error, program)
-        if error.errno == errno.ENOENT and there:
+        if error.errno == errno.ENOENT and _is_there(program, cwd, spec["env"]):
             return refused._replace(text=f"{refused.text} (the interpreter that it names)")
         return refused
     finally:
@@ -119,6 +116,26 @@ def _core_files(soft: int | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
+def _find(program: str, cwd: str, env: dict[str, str]) -> str:
+    """
+    The file that is started. Left to the system, a directory of PATH that is closed to this user
+    would hide behind EACCES whatever else is wrong.
+
+    Raises:
+        OSError: ENOENT, there is none; EACCES, none that may be executed.
+    """
+    paths = _paths(program, cwd, env)
+    for path in paths:
+        if "/" in program or (os.path.isfile(path) and os.access(path, os.X_OK)):
+            return path
+    number = errno.EACCES if any(map(os.path.exists, paths)) else errno.ENOENT
+    raise OSError(number, os.strerror(number), program)
+
+
 def _is_there(program: str, cwd: str, env: dict[str, str]) -> bool:
+    return any(map(os.path.exists, _paths(program, cwd, env)))
+
+
+def _paths(program: str, cwd: str, env: dict[str, str]) -> list[str]:
     folders = [""] if "/" in program else env.get("PATH", os.defpath).split(":")
-    return any(os.path.exists(os.path.join(cwd, folder, program)) for folder in folders)
+    return [os.path.join(cwd, folder, program) for folder in folders]
