@@ -1,6 +1,7 @@
 """The daemon as a service of a real user manager, at its worst moments."""
 
 import json
+import os
 import signal
 import stat
 import sys
@@ -70,6 +71,9 @@ def test_the_first_caller_starts_it_and_the_socket_stays_the_managers() -> None:
         assert asked(manager, "daemon.ping")["pid"] not in (0, pong["pid"])
         assert place.lstat().st_ino == found.st_ino
         assert manager.show(SERVICE, "NRestarts") == "0"
+
+        manager.systemctl("stop", SOCKET, SERVICE)
+        assert not os.path.lexists(place), "nobody is there to take a caller"
 
 
 def test_whatever_was_acknowledged_is_answered_though_it_is_killed_five_times() -> None:

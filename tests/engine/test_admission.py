@@ -8,7 +8,7 @@ from tests.support.running_engine import agent, engine_in, settings, state_of, t
 from tests.support.scripts import script
 
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Entry
+from fallbackd.core.policy import Entry, Role
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
@@ -202,3 +202,15 @@ async def test_an_unknown_backend_is_refused_with_the_known_ones(tmp_path: Path)
                 await engine.delegate(asked)
             assert refused.value.rejection.kind == "unknown_backend"
         assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_a_role_that_nearly_is_a_configured_one_is_refused_and_named(tmp_path: Path) -> None:
+    reviewer = Role(name="reviewer", chain=(Entry(backend=BackendId("a")),))
+    config = settings(agent("a", script(tmp_path, "a", ANSWERS)), roles={"reviewer": reviewer})
+    async with engine_in(tmp_path, config) as engine:
+        with pytest.raises(Invalid, match="did you mean 'reviewer'"):
+            await engine.delegate(NewWork(prompt="x", role="revewer"))
+        assert (await work(engine, role="Reviewer-Agent")).state == "succeeded"
+        done = await work(engine, role="nobody", backend="a")
+        assert done.state == "succeeded"
+        assert any("'nobody'" in warning for warning in done.warnings)

@@ -11,6 +11,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Rejection, Snapshot
+from fallbackd.core.routing.resolve import find_role
 from fallbackd.engine.environment import World
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused
 from fallbackd.lib.directories import identities, is_below
@@ -49,6 +50,7 @@ def admit(
         raise Invalid(f"metadata: more than {MAX_METADATA_BYTES // 1024} KiB; give an id instead")
     _require_printable("session", work.session, MAX_SESSION_CHARS)
     _require_printable("role", work.role, MAX_ROLE_CHARS)
+    _refuse_misspelt_role(work.role, policy)
     delegation = DelegationId(f"d{world.mint()}")
     session = SessionId(work.session or f"s{world.mint()}")
     chain, chain_name = _chain(work, policy)
@@ -187,6 +189,16 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
             "or set allow_broad_cwd = true in [defaults]"
         )
     return real
+
+
+def _refuse_misspelt_role(role: str | None, policy: Policy) -> None:
+    """An unknown role is served with a warning; one that nearly is a configured one was meant."""
+    if role is None or find_role(policy, role) is not None:
+        return
+    from difflib import get_close_matches  # rarely needed, slow to load
+
+    if near := get_close_matches(role, list(policy.roles), n=1, cutoff=0.8):
+        raise Invalid(f"no role {role!r} is configured: did you mean {near[0]!r}?")
 
 
 def _require_allowed_env(work: NewWork, policy: Policy) -> None:
