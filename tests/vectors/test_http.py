@@ -36,7 +36,7 @@ from fallbackd.transports.secrets import Secrets
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "http.json").read_text("utf-8"))
 JUDGED: list[Json] = json.loads(
-    (Path(__file__).parents[1] / "core" / "data" / "classify_cases.json").read_text("utf-8")
+    (Path(__file__).parents[1] / "classify" / "data" / "classify_cases.json").read_text("utf-8")
 )
 ANSWERED = [
     one
