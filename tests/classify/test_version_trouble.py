@@ -6,7 +6,7 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
-from fallbackd.core.failures import FLAGS, Failure, Reason
+from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.protocol import Evidence
 
 NOW = 1785578400.0
@@ -51,7 +51,7 @@ def test_it_is_not_configured_and_the_next_one_is_tried(name: str, kind: str) ->
     assert failure is not None
     assert (failure.reason, failure.detail) == (Reason.NOT_CONFIGURED, "version")
     assert failure.marks_health
-    assert FLAGS[failure.reason].hop
+    assert failure.reason.row.flags.hop
 
 
 @pytest.mark.parametrize("fields", [{"answered": True}, {"exit_code": 0}, {"signal": 9}])

@@ -33,7 +33,6 @@ __all__ = ["COMMON_RULES", "Rule", "classify"]
 
 MaxWait = Callable[[Reason], float | None]
 
-_LIMITS = (Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.OVERLOADED, Reason.BILLING)
 _EXITS: dict[int, Reason] = {
     75: Reason.RATE_LIMIT,
     76: Reason.AUTH,
@@ -69,7 +68,7 @@ def classify(
         or _version(evidence)
         or text_hit(evidence, rules)
     )
-    if hit is not None and _is_limit_exit(evidence) and hit.rule.reason not in _LIMITS:
+    if hit is not None and _is_limit_exit(evidence) and not hit.rule.reason.row.is_limit:
         hit = None
     hit = hit or _exit_alone(evidence, rules)
     if hit is None:
@@ -259,7 +258,7 @@ def _failure(
 ) -> Failure:
     rule, reason = hit.rule, hit.rule.reason
     reset_s = None
-    if reason in _LIMITS or hit.confidence != "exit_code" or evidence.exit_code == 75:
+    if reason.row.is_limit or hit.confidence != "exit_code" or evidence.exit_code == 75:
         reset_s = _reset(hit, evidence, said, now=now, timezone=timezone)
     if (
         reason is Reason.RATE_LIMIT

@@ -43,7 +43,6 @@ class Hit(Struct, frozen=True, kw_only=True):
     said: Said | None = None
 
 
-_NOTICES = (Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.BILLING, Reason.AUTH)
 MAX_NOTICE_CHARS = 500
 """An answer that is a limit notice is short; whatever is longer is an answer."""
 
@@ -288,7 +287,7 @@ def _notice(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
         return None
     first = text.splitlines()[0]
     for rule in (*rules, *COMMON_RULES):
-        if rule.reason not in _NOTICES or not rule.pattern or rule.opens or rule.statuses:
+        if not rule.reason.row.may_be_notice or not rule.pattern or rule.opens or rule.statuses:
             continue
         if rule.streams and evidence.stream not in rule.streams:
             continue

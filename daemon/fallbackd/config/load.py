@@ -38,7 +38,7 @@ from fallbackd.config.read_chains import Known, read_chains, read_roles
 from fallbackd.config.read_opencode import Opencode, read_opencode
 from fallbackd.config.read_signatures import Signature, read_signatures
 from fallbackd.config.schema import File, Paths, ReasonTable
-from fallbackd.core.failures import NEVER_MARKS, Reason
+from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Defaults, Policy, ReasonPolicy
 
@@ -205,7 +205,7 @@ def _reasons(raw: object, say: Say) -> dict[Reason, ReasonPolicy]:
         if not fits:
             near = guess(key, (known.value for known in REASONS))
             say(here, f"is no reason of a failure; it has no effect.{near}")
-        elif reason in NEVER_MARKS:
+        elif reason.row.window is None:
             say(here, "never takes a backend out of use; it has no effect.")
         else:
             reasons[reason] = _reason(reasons[reason], value, here, say)

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from fallbackd.core.failures import FLAGS, Reason
 from fallbackd.core.ids import BackendId
+from fallbackd.core.reasons import DAY_S, Reason
+from fallbackd.core.reasons import ReasonPolicy as ReasonPolicy
 
-DAY_S = 86_400.0
 TMUX_SESSION = "fallbackd"
 """The session that holds the windows."""
 
@@ -22,62 +22,8 @@ Window = Annotated[float, Meta(ge=10, le=604_800)]
 ShortWindow = Annotated[float, Meta(ge=0.05, le=604_800)]
 
 
-class ReasonPolicy(Struct, frozen=True, kw_only=True):
-    """How long a backend is out for one reason. Source: the table of the health rules."""
-
-    window_s: float = 60.0
-    growth: Annotated[float, Meta(ge=1, le=10)] = 2.0
-    max_window_s: float = 600.0
-    cooldown_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
-    max_wait_s: float | None = None
-    """Upper bound on what is believed of a time that the provider states; null: unbounded."""
-    state: Literal["rate_limited", "broken"] = "rate_limited"
-    retries: Annotated[int, Meta(ge=0, le=10)] = 0
-
-
-def _out(
-    window_s: float, max_window_s: float, cooldown_s: float = 0, **more: object
-) -> ReasonPolicy:
-    return ReasonPolicy(
-        window_s=window_s,
-        max_window_s=max_window_s,
-        cooldown_s=cooldown_s,
-        **more,  # type: ignore[arg-type]
-    )
-
-
-def _repair(window_s: float, cooldown_s: float = 0) -> ReasonPolicy:
-    return ReasonPolicy(
-        window_s=window_s,
-        growth=1,
-        max_window_s=window_s,
-        cooldown_s=cooldown_s,
-        state="broken",
-    )
-
-
-_SIX_HOURS = 6 * 3600.0
-
 REASONS: dict[Reason, ReasonPolicy] = {
-    Reason.RATE_LIMIT: _out(300, 3600, 600, max_wait_s=_SIX_HOURS),
-    Reason.USAGE_LIMIT: _out(3600, _SIX_HOURS, 600, max_wait_s=8 * DAY_S),
-    Reason.LOCAL_BUDGET: _out(3600, 3600, 0, growth=1),
-    Reason.OVERLOADED: _out(30, 600, retries=1, max_wait_s=_SIX_HOURS),
-    Reason.SERVER_ERROR: _out(30, 600, retries=1, max_wait_s=_SIX_HOURS),
-    Reason.NETWORK: _out(30, 600, retries=1, max_wait_s=_SIX_HOURS),
-    Reason.TIMEOUT: _out(60, 600, max_wait_s=_SIX_HOURS),
-    Reason.STALLED: _out(60, 600, max_wait_s=_SIX_HOURS),
-    Reason.CRASH: _out(60, 600, max_wait_s=_SIX_HOURS),
-    Reason.UNKNOWN: _out(60, 600, max_wait_s=_SIX_HOURS),
-    Reason.EMPTY_RESULT: _out(300, 3600, retries=1, max_wait_s=_SIX_HOURS),
-    Reason.BILLING: _repair(3600, 600),
-    Reason.AUTH: _repair(600),
-    Reason.NOT_INSTALLED: _repair(600),
-    Reason.NOT_CONFIGURED: _repair(600),
-    Reason.PERMISSION: _repair(600),
-    Reason.TLS: _repair(600),
-    Reason.MODEL_NOT_FOUND: _repair(DAY_S),
-    Reason.MANUAL: _repair(600),
+    reason: reason.row.window for reason in Reason if reason.row.window is not None
 }
 """Reasons that are absent never mark."""
 
@@ -315,7 +261,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         return self.reasons.get(reason)
 
 
-HOPPING = frozenset(reason for reason, flags in FLAGS.items() if flags.hop)
+HOPPING = frozenset(reason for reason in Reason if reason.row.flags.hop)
 
 IN_SESSION_KIND = "in-session"
 """The kind of backend that does nothing: the work is handed back to the caller."""

@@ -25,10 +25,6 @@ from fallbackd.core.work.resolution import (
 )
 from fallbackd.core.work.rotation import rotated
 
-OF_THE_TASK = frozenset({Reason.TASK_FAILED, Reason.APPROVAL_REQUIRED, Reason.CANCELLED})
-"""Failures that no other candidate would cure."""
-
-
 RULES = frozenset({"on_outage", "must_differ", "consent"})
 """Bounds that a person could lift."""
 _WHY_NONE = {
@@ -109,7 +105,7 @@ def ended_by(draft: Draft, failover: Failover, tried: Tried) -> tuple[Failover, 
         tier = entry_of(failover.candidates, tried, backend).tier
         tried = structs.replace(tried, tier=tier)
     failover = structs.replace(failover, tried=(*failover.tried, tried))
-    if tried.reason in OF_THE_TASK:
+    if tried.reason is not None and tried.reason.row.about == "task":
         return failover, Halt(bound="task", why=f"{tried.reason} is of the task itself")
     if not is_poison(failover):
         return failover, None

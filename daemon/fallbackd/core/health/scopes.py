@@ -56,33 +56,31 @@ def scopes_of(backend: Backend, model: str | None, credential: str | None) -> tu
 def failed_scope(
     failure: Failure, backend: Backend, model: str | None, credential: str | None
 ) -> ScopeId:
-    """The scope that a failure marks, by the table of its reason."""
+    """The scope that a failure marks, by the row of its reason."""
     if failure.scope is not None and ":" in failure.scope:
         return ScopeId(failure.scope)
     own = backend_scope(backend.id)
     on_model = own if model is None else ScopeId(f"model:{backend.id}/{model}")
     on_credential = own if credential is None else credential_scope(backend, credential)
-    match failure.reason:
-        case Reason.RATE_LIMIT if not failure.rotate_credential:
+    match failure.reason.row.marked:
+        case "credential_of_model" if not failure.rotate_credential:
             return on_model  # an aggregator's upstream is throttled: no key would do better
-        case Reason.RATE_LIMIT:
-            if credential is None:
-                return own
-            return on_credential if model is None else ScopeId(f"{on_credential}+model:{model}")
-        case Reason.USAGE_LIMIT:
-            return on_credential if backend.quota is None else ScopeId(f"quota:{backend.quota}")
-        case Reason.OVERLOADED:
-            return on_model
-        case Reason.MODEL_NOT_FOUND:
-            return model_scope(backend, model) or own
-        case Reason.NETWORK:
-            return own if backend.provider is None else ScopeId(f"provider:{backend.provider}")
-        case Reason.BILLING | Reason.AUTH:
-            return on_credential
-        case Reason.NOT_CONFIGURED if failure.rotate_credential:
-            return on_credential
-        case _:
+        case "credential_of_model" if credential is None:
             return own
+        case "credential_of_model":
+            return on_credential if model is None else ScopeId(f"{on_credential}+model:{model}")
+        case "plan":
+            return on_credential if backend.quota is None else ScopeId(f"quota:{backend.quota}")
+        case "model":
+            return on_model
+        case "named_model":
+            return model_scope(backend, model) or own
+        case "provider":
+            return own if backend.provider is None else ScopeId(f"provider:{backend.provider}")
+        case "credential":
+            return on_credential
+        case "backend":  # the failure itself may say that a key is to blame
+            return on_credential if failure.rotate_credential else own
 
 
 def worst(

@@ -278,11 +278,7 @@ def _look(
         pause = None if record is None else record.pause
         return refuse("paused", (pause.note if pause else None) or "paused by a person")
     if state.state == "broken":
-        if outage is not None and outage.reason is Reason.NOT_INSTALLED:
-            return refuse("not_installed")
-        if outage is not None and outage.reason is Reason.NOT_CONFIGURED:
-            return refuse("not_configured")
-        return refuse("broken")
+        return refuse("broken" if outage is None else outage.reason.row.verdict)
     if state.state == "rate_limited":
         return refuse("rate_limited")
     if budget_until_at is not None:

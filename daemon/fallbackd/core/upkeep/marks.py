@@ -14,7 +14,7 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Ticked,
 )
-from fallbackd.core.failures import NEVER_MARKS, Reason
+from fallbackd.core.failures import Reason
 from fallbackd.core.health import machine
 from fallbackd.core.health.machine import Health, view
 from fallbackd.core.health.scopes import (
@@ -29,22 +29,10 @@ from fallbackd.core.policy import REASONS
 from fallbackd.core.records import Session
 from fallbackd.core.work.recovery import role_counting
 
-REPAIRABLE = frozenset(
-    {
-        Reason.AUTH,
-        Reason.BILLING,
-        Reason.NOT_INSTALLED,
-        Reason.NOT_CONFIGURED,
-        Reason.PERMISSION,
-        Reason.TLS,
-    }
-)
-"""What a changed login or program may have cured."""
-UNMARKED = frozenset(one.value for one in NEVER_MARKS)
+UNMARKED = frozenset(one.value for one in Reason if one.row.window is None)
 MODEL_PREFIX = "model:"
 MAX_MARKED_MODELS = 256
 """Any name may be that of a model, and each record comes with every look at health."""
-PROGRAM_REASONS = frozenset({Reason.NOT_INSTALLED, Reason.PERMISSION, Reason.NOT_CONFIGURED})
 
 
 def scopes_of_target(draft: Draft, target: str) -> tuple[ScopeId, ...] | None:
@@ -109,7 +97,7 @@ def reason_of(words: str | None) -> tuple[Reason, str | None]:
     """An exact word of the taxonomy is taken as such; any other words are a manual mark's."""
     if words is None or words == "":
         return Reason.MANUAL, None
-    if words in Reason.__members__.values() and Reason(words) not in NEVER_MARKS:
+    if words in Reason.__members__.values() and words not in UNMARKED:
         return Reason(words), None
     return Reason.MANUAL, words
 
@@ -214,7 +202,8 @@ def readiness_seen(draft: Draft, event: ReadinessSeen) -> None:
         known = draft.health.get(one)
         if known is None or known.outage is None or known.outage.source == "person":
             continue
-        if known.outage.state == "broken" and known.outage.reason in REPAIRABLE:
+        row = known.outage.reason.row
+        if known.outage.state == "broken" and row.ended_by in ("login", "program"):
             _repaired(draft, known, proven=False)
 
 
@@ -240,7 +229,7 @@ def config_reloaded(draft: Draft, event: ConfigReloaded) -> None:
             record = draft.health.get(scope)
             if record is None or record.outage is None:
                 continue
-            if record.outage.reason in (Reason.MODEL_NOT_FOUND, *PROGRAM_REASONS):
+            if record.outage.reason.row.ended_by in ("settings", "program"):
                 draft.put_health(machine.clear(record))
                 draft.wake_waiting()
 

@@ -5,7 +5,7 @@ from msgspec import structs
 from fallbackd.core.draft import Draft
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.events import AttemptEnded
-from fallbackd.core.failures import DAEMON_LOST_DETAIL, LOW_CONFIDENCE, Failure, Reason
+from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Attempt, Delegation, Session, Waiting
@@ -183,7 +183,7 @@ def _failed(
     *,
     luck: float,
 ) -> None:
-    if failure.reason in (Reason.TASK_FAILED, Reason.APPROVAL_REQUIRED, Reason.CANCELLED):
+    if failure.reason.row.about == "task":
         draft.release(attempt)
         why = "the agent ended with an error of the task itself"
         if failure.reason is Reason.CANCELLED:
@@ -220,7 +220,7 @@ def _failed(
         return
     delegation = give_up(draft, delegation, attempt, failure, backend, luck=luck)
     failure = delegation.attempts[-1].failure or failure  # with the scope that was marked
-    if failure.reason in LOW_CONFIDENCE and not failure.hop:
+    if failure.reason.row.about == "unclear" and not failure.hop:
         # Trouble of this machine: no place for the attempt, or none for its answer.
         end(draft, delegation, session, state="failed", failure=failure, message=failure.evidence)
         return

@@ -14,17 +14,6 @@ from fallbackd.core.views import fallback_from
 from fallbackd.core.work.resolution import request_of
 from fallbackd.core.work.stopping import below
 
-ABOUT_THE_TASK = frozenset(
-    {
-        Reason.CONTEXT_OVERFLOW,
-        Reason.PAYLOAD_TOO_LARGE,
-        Reason.FORMAT_ERROR,
-        Reason.CONTENT_POLICY,
-        Reason.PROVIDER_POLICY,
-    }
-)
-"""The same such failure on every candidate is the task's own."""
-
 
 def end(
     draft: Draft,
@@ -169,7 +158,7 @@ def end_exhausted(
     delegation = structs.replace(delegation, verdicts=final.verdicts)
     last = delegation.attempts[-1].failure if delegation.attempts else None
     draft.tell(delegation, event, outcome=why, verdicts=final.verdicts)
-    if failures and all(one.reason in ABOUT_THE_TASK for one in failures):
+    if failures and all(one.reason.row.about == "request" for one in failures):
         end(
             draft,
             delegation,

@@ -22,9 +22,7 @@ from fallbackd.core.routing.resolve import Request, Resolved, without_choice
 OUT_AFTER = 3
 """Failures in a row."""
 TRIAL_AFTER_S = 300.0
-NEVER_OUT = frozenset(
-    {Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.LOCAL_BUDGET, Reason.MODEL_NOT_FOUND}
-)
+_PASS_BY_THEMSELVES = frozenset(one.value for one in Reason if not one.row.is_outage)
 _LABELLED = frozenset({"model", "api", "in_session"})
 """Tiers that stand in for the others: where one of them helps, it need not be asked about."""
 _NO_MATTER = frozenset({"disabled", "paused", "context", "must_differ", "consent", "local_network"})
@@ -145,14 +143,14 @@ def service_of(draft: Draft, verdict: Verdict) -> tuple[bool, float | None]:
         due = [_trial_at(one) for one in out]
         known = [at for at in due if at is not None]
         return True, max(known) if len(known) == len(due) else None
-    if verdict.state == "broken" and verdict.reason not in {one.value for one in NEVER_OUT}:
+    if verdict.state == "broken" and verdict.reason not in _PASS_BY_THEMSELVES:
         return True, verdict.until_at  # a credential of it
     return False, None
 
 
 def is_out(record: Health, *, now: float) -> bool:
     outage = record.outage
-    if outage is None or record.pause is not None or outage.reason in NEVER_OUT:
+    if outage is None or record.pause is not None or not outage.reason.row.is_outage:
         return False
     return outage.state == "broken" or count_at(record, now=now) >= OUT_AFTER
 

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from fallbackd.core.draft import Draft
 from fallbackd.core.failover import Failover, Halt, Tried
-from fallbackd.core.failures import LOW_CONFIDENCE, Reason
+from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import context_of, find_backend, model_of
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
 from fallbackd.core.records import Attempt, Delegation, Session
@@ -204,7 +204,8 @@ def _free_of_hops(policy: Policy, failover: Failover) -> tuple[Entry, ...]:
 def is_poison(failover: Failover) -> bool:
     """The same low-confidence reason on two candidates: the task is the likely cause."""
     last = failover.tried[-1]
-    if last.reason not in LOW_CONFIDENCE or last.confidence == "structured":
+    is_unclear = last.reason is not None and last.reason.row.about == "unclear"
+    if not is_unclear or last.confidence == "structured":
         return False
     return any(
         one.reason is last.reason

@@ -13,7 +13,6 @@ from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
 from fallbackd.core.work.waits import stated_until
 
-PASSING = frozenset({Reason.SERVER_ERROR, Reason.OVERLOADED, Reason.NETWORK, Reason.CRASH})
 PATIENCE_TIMES = 10
 """Work that was begun is worth a longer wait than a first answer."""
 CONTINUE = (
@@ -37,7 +36,7 @@ def resume_at(
         return None
     if attempt.resumes is not None or backend is None:
         return None
-    if failure.reason not in PASSING or not failure.hop:
+    if not failure.reason.row.is_passing or not failure.hop:
         return None  # without `hop` it is trouble of this machine
     if len(delegation.attempts) >= delegation.budget:
         return None

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from fallbackd.classify.redact import excerpt
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.protocol import Usage
+from fallbackd.core.reasons import NOT_SET_UP
 from fallbackd.core.records import Session
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.views import health_entries, health_entry
@@ -73,7 +74,7 @@ def _health(engine: Engine, session: Session | None, *, now: float) -> list[str]
             entries[str(known)] = health_entry(known, snapshot, policy, now=now)
     found = []
     for name, entry in entries.items():
-        if "/" not in name and (entry["reason"] in ("not_installed", "not_configured")):
+        if "/" not in name and entry["reason"] in NOT_SET_UP:
             continue  # a program that nobody has asked for
         if entry["state"] == "healthy" and not entry["count"]:
             continue

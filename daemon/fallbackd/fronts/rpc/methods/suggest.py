@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from fallbackd.core.ids import BackendId
+from fallbackd.core.reasons import NOT_SET_UP
 from fallbackd.core.routing import suggest as rules
 from fallbackd.engine.requests import Invalid
 from fallbackd.fronts.rpc.health_view import health_entries
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
 
 USABLE = frozenset({"healthy", "cooldown"})
-MISSING = frozenset({"not_installed", "not_configured"})
 
 
 async def _project_tokens(engine: "Engine", root: str | None) -> int:
@@ -60,7 +60,7 @@ async def handle(engine: "Engine", params: Params, session: Session) -> Result:
         states,
         snapshot.meters,
         now=now,
-        missing={BackendId(name) for name, entry in entries.items() if entry.reason in MISSING},
+        missing={BackendId(name) for name, entry in entries.items() if entry.reason in NOT_SET_UP},
     )
     return Result(
         suggestion=found.backend,
