@@ -1,10 +1,11 @@
-"""Waiting for the end of a delegation, and telling how it ended."""
+"""Wait for the end of a delegation, and print it."""
 
 from __future__ import annotations
 
 import sys
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.hops import hop_sentence
 from fallbackd_client.cli.output import emit_json, note, style_of, warnings_of
 from fallbackd_client.cli.progress import Progress
 from fallbackd_client.cli.refusals import exit_code
@@ -19,23 +20,39 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
 
 
-def wait_for(
-    client: Client, accepted: dict[str, Json], wait_s: float | None
-) -> tuple[dict[str, Json], bool]:
+class Waited:
     """
-    The delegation at its end or at a question, and whether the wait was over before.
+    Args:
+        found: The delegation at its end, at a question, or where the wait was over.
+        is_over: The wait was over first.
+        shown_hops: So many of its hops were printed meanwhile.
+    """
+
+    __slots__ = ("found", "is_over", "shown_hops")
+
+    def __init__(self, found: dict[str, Json], *, is_over: bool, shown_hops: int) -> None:
+        self.found = found
+        self.is_over = is_over
+        self.shown_hops = shown_hops
+
+
+def wait_for(client: Client, accepted: dict[str, Json], wait_s: float | None) -> Waited:
+    """
+    Wait for the end of a delegation.
 
     Shows progress on standard error where that is a terminal.
     """
     params: dict[str, Json] = {"delegation": accepted["delegation"]}
     if wait_s is not None:
         params["timeout_s"] = wait_s
-    with Progress(client.path, dict(accepted), sys.stderr):
+    with Progress(client.path, dict(accepted), sys.stderr) as progress:
         found: dict[str, Json] = client.call("delegation.wait", params)
-    return found, bool(found.get("wait_over"))
+    return Waited(found, is_over=bool(found.get("wait_over")), shown_hops=progress.shown_hops)
 
 
-def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) -> int:
+def finish(
+    args: argparse.Namespace, found: dict[str, Json], *, waited: bool, shown_hops: int = 0
+) -> int:
     """
     Print the answer to standard output, all else to standard error; the exit code.
 
@@ -51,10 +68,8 @@ def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) ->
     shown = clean(found)
     for warning in warnings_of(found):
         note(f"warning: {warning}")
-    if shown.get("fallback_from"):
-        target = shown.get("served_by") or shown.get("active") or "nobody"
-        reason = one_line(shown.get("fallback_reason") or "")
-        note(f"fallback: {shown['fallback_from']} → {target}: {reason}")
+    for hop in (shown.get("hops") or [])[shown_hops:]:
+        note(hop_sentence(hop, shown))
     delegation = shown.get("delegation", "?")
     failure = shown.get("failure")
     why = failure_line(failure) if isinstance(failure, dict) else ""
@@ -63,7 +78,7 @@ def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) ->
             print(shown.get("text") or "", flush=True)
         case "failed" | "cancelled":
             note(f"{delegation} {state}" + (f": {why}" if why else ""))
-            note(f"more: `fallbackd-client explain {delegation}`")
+            note(f"Details: fallbackd-client explain {delegation}")
         case "refused":
             note(
                 f"{delegation} refused"
@@ -75,7 +90,7 @@ def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) ->
         case "handed_back":
             hint = shown.get("handed_back") or {}
             words = [f"{name} {hint[name]}" for name in ("model", "effort") if hint.get(name)]
-            note(f"{delegation} is handed back: do it yourself" + _with(words))
+            note(f"{delegation} was handed back to the caller" + _with(words))
         case "awaiting_answer":
             question = shown.get("question")
             note(question_view(question) if isinstance(question, dict) else "a question is open")
@@ -84,7 +99,7 @@ def finish(args: argparse.Namespace, found: dict[str, Json], *, waited: bool) ->
             style = style_of(sys.stderr)
             print(
                 f"{style.paint(one_line(state), 'blue')} on {one_line(shown.get('active') or '?')};"
-                f" its answer: `fallbackd-client wait {one_line(delegation)}`",
+                f" get the answer: fallbackd-client wait {one_line(delegation)}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -117,14 +117,26 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, Command | None]:
         before.print_help()
         raise SystemExit(exits.USAGE)
     args = before.parse_args(argv[:place])
+    if argv[place] == "help":
+        argv = [*argv[:place], *argv[place + 1 :], "--help"]
+        if argv[place] == "--help":
+            before.parse_args(["--help"])
     by_name = {command.name: command for command in COMMANDS}
     command = by_name.get(argv[place])
     if command is None:
-        before.error(f"there is no command {argv[place]!r}; `{PROG} --help` lists them")
+        before.error(_unknown(argv[place], list(by_name)))
     args = command_parser(command).parse_args(argv[place + 1 :], args)
     args.socket = getattr(args, "socket", None)
     args.json = getattr(args, "json", False)
     return args, command
+
+
+def _unknown(word: str, known: list[str]) -> str:
+    from difflib import get_close_matches  # rarely needed, slow to load
+
+    near = get_close_matches(word, known, n=1)
+    hint = f"did you mean `{near[0]}`?" if near else f"`{PROG} --help` lists the commands"
+    return f"unknown command {word!r}; {hint}"
 
 
 def _command_place(argv: list[str]) -> int | None:

@@ -11,11 +11,11 @@ from fallbackd_client.cli.commands import COMMANDS, Command, load
 PROG = "fallbackd-client"
 _EXIT_CODES = """\
 exit codes:
-  0  done, or accepted and still running where asked so
+  0  done, or accepted with --wait accepted
   1  the work failed or was cancelled
   2  usage
-  69 no daemon there
-  75 temporarily unavailable, handed back, a question is open, or the wait is over
+  69 the daemon is not running
+  75 temporarily unavailable, handed back, waiting for an answer, or still running
   77 not permitted, or a login or payment is needed
   78 configuration, a missing program or an unsupported version
   130 interrupted"""
@@ -57,6 +57,7 @@ def command_parser(command: Command) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"{PROG} {command.name}",
         description=command.help_line[0].upper() + command.help_line[1:] + ".",
+        epilog=f"example:\n  {PROG} {command.example}",
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
@@ -71,7 +72,10 @@ def _global_flags(parser: argparse.ArgumentParser) -> None:
         "--socket", metavar="P", default=argparse.SUPPRESS, help="path of the daemon's socket"
     )
     parser.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document"
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="print one JSON document",
     )
 
 
@@ -83,12 +87,12 @@ def _commands_help() -> str:
             "commands:",
             *lines,
             "",
-            f"`{PROG} COMMAND --help` says more about each.",
+            f"Run `{PROG} help COMMAND` for its options and an example.",
             "",
             "environment:",
             "  FALLBACKD_SOCKET      path of the socket",
-            "  FALLBACKD_DELEGATION  set inside attempts: what is delegated from there is nested",
-            "  NO_COLOR              no colours on a terminal either",
+            "  FALLBACKD_DELEGATION  set inside attempts; makes work delegated from there nested",
+            "  NO_COLOR              disables colours",
             "",
             _EXIT_CODES,
         ]

@@ -12,9 +12,9 @@ import threading
 import time
 
 from fallbackd_client.calls import Lost, delay_s, encode_call
+from fallbackd_client.cli.hops import hop_sentence
 from fallbackd_client.cli.output import is_terminal, style_of
 from fallbackd_client.cli.render import clean, duration, one_line
-from fallbackd_client.cli.views import hop_line
 from fallbackd_client.connection import Connection
 from fallbackd_client.errors import ClientError, NoDaemon
 
@@ -44,7 +44,7 @@ class Progress:
         self._known = delegation
         self._stream = stream
         self._output_bytes = 0
-        self._shown_hops = len(delegation.get("hops") or [])
+        self.shown_hops = len(delegation.get("hops") or [])
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -109,10 +109,10 @@ class Progress:
                     self._show_hops([*(self._known.get("hops") or []), event])
 
     def _show_hops(self, hops: list[Json]) -> None:
-        for hop in hops[self._shown_hops :]:
-            line = style_of(self._stream).paint(hop_line(hop), "yellow")
+        for hop in hops[self.shown_hops :]:
+            line = style_of(self._stream).paint(hop_sentence(hop, self._known), "yellow")
             self._write(f"\r\x1b[K{line}\n")
-        self._shown_hops = max(self._shown_hops, len(hops))
+        self.shown_hops = max(self.shown_hops, len(hops))
 
     def _draw(self) -> None:
         known = self._known
@@ -121,7 +121,7 @@ class Progress:
             str(known.get("phase") or known.get("state") or "?"),
         ]
         if known.get("blocked_by"):
-            words[1] = f"waiting for {known['blocked_by']}, which uses the session or directory"
+            words[1] = f"waiting for {known['blocked_by']}, which is using the session or directory"
         if known.get("created_at") is not None:
             words.append(duration(time.time() - known["created_at"]))
         if self._output_bytes:

@@ -91,7 +91,7 @@ def unexplained(*, now: float) -> Failure:
         now=now,
         confidence="exit_code",
         signature="fallbackd/unexplained",
-        evidence="it ended without an answer and without a word about why",
+        evidence="exited without an answer or an error message",
     )
 
 

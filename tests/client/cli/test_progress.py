@@ -46,7 +46,7 @@ def test_hops_are_shown_as_they_happen(tmp_path: Path) -> None:
                     trigger="reactive",
                 )
 
-    stream = Terminal("codex → opencode: rate_limit (reactive)")
+    stream = Terminal("codex is rate-limited; continuing with opencode.")
     path = tmp_path / "control.sock"
     accepted = {"delegation": "d1", "session": "s1"}
     with serving(path, script) as server, Progress(server.path, accepted, stream):

@@ -19,43 +19,66 @@ if TYPE_CHECKING:
 class Command:
     """
     Args:
-        help_line: One line for `--help`.
+        help_line: One line for `--help`; a verb first.
+        example: What a person would type after the program's name.
         waits: It may last: a daemon that restarts meanwhile gets more time to come back.
     """
 
-    __slots__ = ("help_line", "name", "waits")
+    __slots__ = ("example", "help_line", "name", "waits")
 
-    def __init__(self, name: str, help_line: str, *, waits: bool = False) -> None:
+    def __init__(self, name: str, help_line: str, example: str, *, waits: bool = False) -> None:
         self.name = name
         self.help_line = help_line
+        self.example = example
         self.waits = waits
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("answer", "answer a question that waits for a person"),
-    Command("call", "call any method with JSON"),
-    Command("cancel", "stop a delegation and wait until it is proven stopped", waits=True),
-    Command("classify", "say what an output of a backend means"),
-    Command("completions", "print the completions for a shell"),
-    Command("config", "check, reload or show the configuration"),
-    Command("delegate", "have a prompt answered by the best healthy backend", waits=True),
-    Command("doctor", "find what is wrong around the daemon, and say what mends it"),
-    Command("drain", "take no new work, let running work end"),
-    Command("events", "print what happens, one line each", waits=True),
-    Command("explain", "tell why a delegation went as it did"),
-    Command("health", "list, mark, clear, pause or resume backends"),
-    Command("log", "print the output of a delegation's attempt", waits=True),
-    Command("ping", "see whether the daemon answers"),
-    Command("questions", "list the choices that wait for a person"),
-    Command("report", "tell what became of a call made without the daemon"),
-    Command("resolve", "show who would be used now"),
-    Command("sessions", "list sessions, or show one"),
-    Command("show", "show a delegation as it is now"),
-    Command("shutdown", "drain, then stop the daemon"),
-    Command("status", "show the daemon, its backends and its work"),
-    Command("suggest", "suggest a backend for a task"),
-    Command("usage", "show what was used, by backend and period"),
-    Command("wait", "wait for the end of a delegation", waits=True),
+    Command("answer", "answer a question that needs a human", "answer q1a206cc use:claude"),
+    Command("call", "call any method of the daemon with JSON", "call daemon.ping"),
+    Command(
+        "cancel", "stop a delegation and wait for its processes to exit", "cancel ID", waits=True
+    ),
+    Command(
+        "classify", "show which failure a backend's output means", "classify --kind codex out.log"
+    ),
+    Command("completions", "print the completions for a shell", "completions bash"),
+    Command("config", "check, reload, show or import the configuration", "config check"),
+    Command(
+        "delegate",
+        "run a prompt on the best available backend",
+        'delegate --backend codex "Explain this repository"',
+        waits=True,
+    ),
+    Command("doctor", "diagnose problems and suggest fixes", "doctor"),
+    Command("drain", "stop accepting work and let running work finish", "drain"),
+    Command("events", "print events as they happen, one per line", "events --count 10", waits=True),
+    Command("explain", "explain how a delegation was routed", "explain ID"),
+    Command(
+        "health",
+        "show which backends are unavailable, and override it",
+        "health pause codex --ttl 1h",
+    ),
+    Command("log", "print the output of a delegation's attempt", "log -f ID", waits=True),
+    Command("ping", "check that the daemon answers", "ping"),
+    Command("questions", "list the decisions that need a human", "questions"),
+    Command(
+        "report",
+        "report the outcome of a call you made yourself",
+        "report --backend codex --file out.log",
+    ),
+    Command("resolve", "show which backend would be used now", "resolve --backend codex"),
+    Command("sessions", "list sessions, or show one", "sessions"),
+    Command("show", "show a delegation and its answer", "show ID"),
+    Command("shutdown", "drain, then stop the daemon", "shutdown"),
+    Command("status", "show the daemon, its backends and its work", "status --watch"),
+    Command(
+        "suggest", "suggest a backend for a task", 'suggest --complexity high "port it to Rust"'
+    ),
+    Command("usage", "show usage by backend and period", "usage --backend codex"),
+    Command(
+        "wait", "wait for a delegation and print its answer", "wait --wait-for 5m ID", waits=True
+    ),
 )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("question", metavar="QUESTION", help="its id, as `questions` shows it")
+    parser.add_argument("question", metavar="QUESTION", help="its id, from `questions`")
     parser.add_argument("choice", metavar="CHOICE", help="one of its choices")
     parser.add_argument("--note", metavar="TEXT", help="kept with the answer")
 

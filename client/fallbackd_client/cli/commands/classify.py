@@ -26,7 +26,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--signatures",
         action="store_true",
-        help="list by what failures are known (of one --kind, or of all), and read nothing",
+        help="list the known signatures (of one --kind, or of all) and read no output",
     )
     parser.add_argument("--now", type=float, metavar="T", help="read times from here (Unix)")
 

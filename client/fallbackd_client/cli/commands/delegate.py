@@ -1,4 +1,4 @@
-"""`delegate`: have a prompt answered, wait for the answer, print it."""
+"""`delegate`: run a prompt, wait for the answer, print it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 def register(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("prompt", metavar="PROMPT", help="the prompt; `-` reads standard input")
-    add("--backend", metavar="B", help="who is asked first")
+    add("--backend", metavar="B", help="backend to try first")
     add("--role", metavar="R", help="a configured role: its chain and its rules")
     add("--chain", metavar="C", help="name of a chain, or backends separated by commas")
-    add("--session", metavar="S", help="id of your conversation")
+    add("--session", metavar="S", help="session id: keeps related work on the same backend")
     add("--cwd", metavar="D", help="working directory (default: the current one)")
-    add("--model", metavar="M", help="model, where the backend has several")
-    add("--mode", choices=["interactive", "batch"], help="how much patience is shown")
+    add("--model", metavar="M", help="model to use, if the backend offers several")
+    add(
+        "--mode",
+        choices=["interactive", "batch"],
+        help="interactive: fail over quickly; batch: wait longer",
+    )
     add(
         "--wait",
         choices=["accepted", "settled", "finished"],
@@ -45,7 +49,12 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="wait this long at most (90s, 5m, 1h30m); the work continues",
     )
     add("--wait-s", dest="wait_s", type=duration_s, help=argparse.SUPPRESS)
-    add("--settle", type=duration_s, metavar="DURATION", help="with --wait settled: how long")
+    add(
+        "--settle",
+        type=duration_s,
+        metavar="DURATION",
+        help="with --wait settled: time to wait for an early failure",
+    )
     add("--deadline", type=duration_s, metavar="DURATION", help="stop the work after this time")
     add("--timeout", dest="deadline", type=duration_s, help=argparse.SUPPRESS)
     add(
@@ -53,13 +62,27 @@ def register(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="fail at once if the session or directory is in use (default: wait for it)",
     )
-    add("--no-failover", action="store_true", help="only the first candidate")
-    add("--request-id", metavar="I", help="the same id again is the same delegation")
-    add("--on-partial", choices=["continue", "ask", "fail"], help="after a partial effect")
+    add("--no-failover", action="store_true", help="use the first candidate only")
+    add("--request-id", metavar="I", help="idempotency key")
+    add(
+        "--on-partial",
+        choices=["continue", "ask", "fail"],
+        help="what to do if a failed attempt may have changed files",
+    )
     add("--permissions", choices=["read", "workspace", "full"], help="what the agent may do")
-    add("--differs-from", action="append", metavar="F", help="family or delegation to differ from")
-    add("--env", action="append", metavar="K=V", help="variable for the backend, if it allows it")
-    add("--allow-metered", action="store_true", help="backends that bill by use may be used")
+    add(
+        "--differs-from",
+        action="append",
+        metavar="F",
+        help="require a different model family than this family or delegation",
+    )
+    add(
+        "--env",
+        action="append",
+        metavar="K=V",
+        help="pass a variable to the backend, if its allow_env names it",
+    )
+    add("--allow-metered", action="store_true", help="allow backends that are billed by use")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
@@ -69,21 +92,23 @@ def run(args: argparse.Namespace, client: Client) -> int:
         params["wait"] = "accepted"
         params.pop("wait_s", None)
     accepted = ""
+    shown_hops = 0
     try:
         found = client.call("delegate", params)
         accepted = str(found.get("delegation", ""))
         if finished and found.get("state") not in END_STATES:
-            found, over = wait_for(client, found, args.wait_s)
-            if over:
+            waited = wait_for(client, found, args.wait_s)
+            found, shown_hops = waited.found, waited.shown_hops
+            if waited.is_over:
                 return _wait_is_over(args, found)
     except KeyboardInterrupt:
         _interrupted(accepted)
         return exits.INTERRUPTED
     except NoDaemon:
         if accepted:
-            note(f"{accepted} was accepted: `fallbackd-client show {accepted}` tells its end later")
+            note(f"{accepted} was accepted; see its result later: fallbackd-client show {accepted}")
         raise
-    return finish(args, found, waited=finished)
+    return finish(args, found, waited=finished, shown_hops=shown_hops)
 
 
 def _params(args: argparse.Namespace) -> dict[str, Json]:
@@ -166,8 +191,8 @@ def _wait_is_over(args: argparse.Namespace, found: dict[str, Json]) -> int:
     delegation = clean(found).get("delegation", "?")
     note(
         f"{delegation} is still {clean(found).get('state', '?')}."
-        f" Wait again: `fallbackd-client wait {delegation}`;"
-        f" cancel: `fallbackd-client cancel {delegation}`"
+        f" Wait again: fallbackd-client wait {delegation};"
+        f" cancel: fallbackd-client cancel {delegation}"
     )
     return exits.TRY_LATER
 
@@ -176,8 +201,8 @@ def _interrupted(delegation: str) -> None:
     if delegation:
         note(
             f"interrupted; {delegation} is still running."
-            f" Wait again: `fallbackd-client wait {delegation}`;"
-            f" cancel: `fallbackd-client cancel {delegation}`"
+            f" Wait again: fallbackd-client wait {delegation};"
+            f" cancel: fallbackd-client cancel {delegation}"
         )
     else:
         note("interrupted; if it was accepted, `fallbackd-client status` shows it")

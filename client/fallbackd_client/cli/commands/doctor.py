@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong around the daemon, and the command that mends it."""
+"""`doctor`: diagnose problems around the daemon, with the command that fixes each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RANKS = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="leave out what is only good to know")
+    parser.add_argument("--quiet", action="store_true", help="show problems only")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
@@ -95,7 +95,7 @@ def view(document: dict[str, Json], style: Style) -> str:
     if lines:
         lines.append("")
     if well:
-        lines.append(style.paint(f"well: {', '.join(well)}", "green"))
+        lines.append(style.paint(f"OK: {', '.join(well)}", "green"))
     if counts:
         lines.append(", ".join(counts))
     return "\n".join(lines)

@@ -20,7 +20,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wrong",
         action="store_true",
-        help="the failure was misunderstood: keep a private sample, print a signature to paste",
+        help="the failure was misclassified: keep a private sample, print a signature to paste",
     )
     parser.add_argument("--attempt", metavar="A", help="with --wrong: which one (the last)")
     parser.add_argument("--reason", metavar="R", help="with --wrong: the right reason")

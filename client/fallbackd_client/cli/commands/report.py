@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("outcome", choices=["success", "failure", "released"])
-    parser.add_argument("--backend", metavar="B", required=True, help="who was called")
+    parser.add_argument("--backend", metavar="B", required=True, help="backend that was called")
     parser.add_argument("--session", metavar="S")
     parser.add_argument("--model", metavar="M")
     parser.add_argument("--credential", metavar="C", help="label of the credential")

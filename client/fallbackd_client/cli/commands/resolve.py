@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("backend", metavar="BACKEND", nargs="?", help="who would be asked first")
+    parser.add_argument("backend", metavar="BACKEND", nargs="?", help="backend to try first")
     parser.add_argument("--backend", metavar="B", dest="named", help="the same")
     parser.add_argument("--session", metavar="S")
     parser.add_argument("--role", metavar="R")

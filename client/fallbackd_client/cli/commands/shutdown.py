@@ -18,7 +18,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-work",
         action="store_true",
-        help="cancel what runs, instead of waiting for it and leaving the rest to the next daemon",
+        help="cancel running work instead of waiting for it",
     )
 
 

@@ -31,9 +31,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="show scopes, usage, and what is known of each backend for free",
+        help="also show scopes, usage and the readiness of each backend",
     )
-    parser.add_argument("--watch", action="store_true", help="show it again each second")
+    parser.add_argument("--watch", action="store_true", help="refresh every second")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:

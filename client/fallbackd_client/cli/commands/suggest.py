@@ -20,7 +20,7 @@ COMPLEXITIES = ("low", "medium", "high", "extreme")
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("goal", metavar="GOAL", nargs="?", default="", help="what is to be done")
+    parser.add_argument("goal", metavar="GOAL", nargs="?", default="", help="the task")
     parser.add_argument("--size", choices=SIZES, help="size of the project")
     parser.add_argument(
         "--scope", metavar="W", help="code, refactor, security, research, analysis, build, test"
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def _view(found: dict[str, Json], style: Style) -> str:
     name = found.get("suggestion")
-    lines = [style.paint(one_line(name), "bold") if name else "nobody is available"]
+    lines = [style.paint(one_line(name), "bold") if name else "no backend is available"]
     if found.get("reason"):
         lines[0] += f": {one_line(found['reason'])}"
     if found.get("eta_s") is not None:

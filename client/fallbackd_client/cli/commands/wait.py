@@ -29,11 +29,13 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, client: Client) -> int:
     found = client.call("delegation.get", {"delegation": args.delegation})
+    shown_hops = 0
     if found.get("state") not in END_STATES:
-        found, over = wait_for(client, found, args.wait_s)
-        if over:
+        waited = wait_for(client, found, args.wait_s)
+        found, shown_hops = waited.found, waited.shown_hops
+        if waited.is_over:
             if args.json:
                 emit_json(found)
             note(f"{args.delegation} is still {found.get('state')}")
             return exits.TRY_LATER
-    return finish(args, found, waited=True)
+    return finish(args, found, waited=True, shown_hops=shown_hops)

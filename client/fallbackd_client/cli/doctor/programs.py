@@ -114,12 +114,14 @@ def look_at_programs(
         else:
             missing.append(program)
     if lost:
-        what = f"the daemon's PATH is not yours, and does not find {', '.join(lost)}"
+        what = (
+            f"the {'service' if is_service else 'daemon'}'s PATH does not include {', '.join(lost)}"
+        )
         mend = give_path(machine.env_file) if is_service else RESTART
         found.append(Finding("programs", ERROR, what, mend))
     for program in there:
         if program.files and not _is_logged_in(machine, program, daemon_environ):
-            what = f"no login of {program.name} is to be seen"
+            what = f"{program.name}: not logged in"
             found.append(Finding("programs", WARNING, what, program.login))
     for program in there:
         if program.personal and _has_personal_login(machine, program, daemon_environ):

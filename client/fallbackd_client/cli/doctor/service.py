@@ -115,9 +115,9 @@ def _no_manager(machine: Machine) -> list[Finding]:
     if not os.path.isdir(f"{machine.root}/run/systemd/system"):
         return []  # this machine has none, and needs none
     if "XDG_RUNTIME_DIR" not in machine.environ and os.path.isdir(f"{machine.root}{runtime}"):
-        what = "XDG_RUNTIME_DIR is not set in this shell: neither service nor socket are found"
+        what = "XDG_RUNTIME_DIR is not set in this shell, so the service cannot be found"
         return [Finding("service", ERROR, what, f"export XDG_RUNTIME_DIR={runtime}")]
-    what = f"no user manager runs for {machine.user}, so nothing starts the daemon"
+    what = f"no user manager runs for {machine.user}, so the daemon cannot be started"
     return [Finding("service", WARNING, what, f"sudo systemctl start user@{machine.uid}.service")]
 
 
@@ -127,7 +127,7 @@ def look_at_service(machine: Machine, service: Service) -> list[Finding]:
     for unit in (SOCKET, SERVICE):
         state = service.value(unit, "LoadState")
         if state == "masked":
-            what = f"{unit} is masked, so nothing may start it"
+            what = f"{unit} is masked and cannot be started"
             mend = f"systemctl --user unmask {SERVICE} {SOCKET}"
             return [Finding("service", ERROR, what, mend)]
         if state in ("error", "bad-setting"):
@@ -136,11 +136,11 @@ def look_at_service(machine: Machine, service: Service) -> list[Finding]:
             mend = command("systemd-analyze", "verify", "--user", fragment)
             return [Finding("service", ERROR, what, mend)]
     if not service.is_installed:
-        what = "fallbackd is no service of yours, so you have to start it yourself"
+        what = "fallbackd is not installed as a user service, so it has to be started manually"
         return [Finding("service", NOTE, what, INSTALL)]
     found = []
     if "yes" in (service.value(unit, "NeedDaemonReload") for unit in (SERVICE, SOCKET)):
-        what = "a unit has changed on disk since systemd has read it"
+        what = "a unit file has changed on disk; systemd still uses the old one"
         found.append(Finding("service", WARNING, what, RELOAD))
     return [*found, *_program(machine, service), *_states(machine, service), *_linger(machine)]
 
@@ -149,7 +149,7 @@ def _program(machine: Machine, service: Service) -> list[Finding]:
     path = service.program
     if not path or os.access(path, os.X_OK):
         return []
-    what = f"the service starts {path}, which is not there or cannot be run"
+    what = f"the service starts {path}, which does not exist or cannot be run"
     own = machine.which("fallbackd")
     if own is None:
         return [Finding("service", ERROR, what, "pipx install .")]
@@ -167,7 +167,7 @@ def _program(machine: Machine, service: Service) -> list[Finding]:
 
 def _states(machine: Machine, service: Service) -> list[Finding]:
     if service.value(SOCKET, "LoadState") != "loaded":
-        what = f"{SERVICE} is installed without {SOCKET}, so no caller can start it"
+        what = f"{SERVICE} is installed without {SOCKET}, so a client cannot start it"
         return [Finding("service", ERROR, what, INSTALL)]
     found = []
     failed = [u for u in (SERVICE, SOCKET) if service.value(u, "ActiveState") == "failed"]
@@ -179,7 +179,7 @@ def _states(machine: Machine, service: Service) -> list[Finding]:
         what += f" `journalctl --user -u {SERVICE} -n 30` says why"
         found.append(Finding("service", ERROR, what, START))
     if service.value(SOCKET, "UnitFileState") == "disabled":
-        what = f"{SOCKET} is not enabled, so it is gone after the next login or boot"
+        what = f"{SOCKET} is not enabled, so the daemon will not start after the next login or boot"
         mend = f"systemctl --user enable --now {SOCKET}"
         found.append(Finding("service", WARNING, what, mend))
     elif service.value(SOCKET, "ActiveState") == "inactive":
@@ -208,7 +208,7 @@ def _idle_socket(machine: Machine, service: Service) -> Finding:
 def _linger(machine: Machine) -> list[Finding]:
     if os.path.exists(f"{machine.root}/var/lib/systemd/linger/{machine.user}"):
         return []
-    what = f"the service ends with the last login of {machine.user}, and with it what runs then"
+    what = f"the service and running agents stop when {machine.user} logs out; enable lingering"
     return [Finding("service", WARNING, what, command("loginctl", "enable-linger", machine.user))]
 
 

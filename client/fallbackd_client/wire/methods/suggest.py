@@ -27,7 +27,7 @@ class CapUse(Struct, frozen=True, kw_only=True):
 
 class Result(Struct, frozen=True, kw_only=True):
     suggestion: str | None = None
-    """Null: nobody is available."""
+    """Null: no backend is available."""
     reason: str = ""
     eta_s: float | None = None
     eta_display: str | None = None

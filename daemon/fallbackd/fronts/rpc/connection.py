@@ -36,6 +36,7 @@ SLICE_BYTES = 65_536
 """The deadline of the writer is for each of these, so a slow peer of a long answer is no victim."""
 HALF_CLOSED_POLL_S = 0.5
 TURN_AWAY_S = 2.0
+_NO_WEB_SERVER = "This is not a web server; send JSON-RPC 2.0, one message per line."
 _HTTP = re.compile(rb"[A-Z]{3,10} \S{1,8000} HTTP/\d")
 
 _log = structlog.get_logger()
@@ -212,7 +213,9 @@ class Connection:
                 return False
             for line in lines:
                 if served == 0 and _HTTP.match(line):
-                    self._turn_down("This is no web server. Send JSON-RPC 2.0, one message a line.")
+                    self._turn_down(
+                        "This is not a web server; send JSON-RPC 2.0, one message per line."
+                    )
                     return False
                 answer = self._dispatcher.take(line, self)
                 self.has_asked = self.has_asked or not isinstance(answer, Garbage)

@@ -1,5 +1,6 @@
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ HOPPED = {
     "served_by": "opencode",
     "fallback_from": "codex",
     "fallback_reason": "rate_limit: try again in 5 minutes",
-    "hops": [{"at": 1, "from": "codex", "to": "opencode", "trigger": "reactive", "reason": "x"}],
+    "hops": [
+        {"at": 1, "from": "codex", "to": "opencode", "trigger": "reactive", "reason": "rate_limit"}
+    ],
 }
 
 
@@ -82,7 +85,17 @@ def test_every_flag_reaches_its_field(run_cli: RunCli, monkeypatch: pytest.Monke
 def test_a_fallback_is_one_line_on_standard_error(run_cli: RunCli) -> None:
     ran = run_cli(["delegate", "x"], answers(HOPPED))
     assert ran.out == "the answer\n"
-    assert ran.err == "fallback: codex → opencode: rate_limit: try again in 5 minutes\n"
+    assert ran.err == "codex is rate-limited; continuing with opencode.\n"
+
+
+def test_a_fallback_says_when_the_limit_resets_where_that_was_stated(run_cli: RunCli) -> None:
+    at = time.time() + 3 * 86_400
+    failure = {"reason": "usage_limit", "stated_reset_at": at}
+    hop = {"from": "codex", "to": "opencode", "trigger": "reactive", "reason": "usage_limit"}
+    hopped = {**HOPPED, "hops": [hop], "attempts": [{"backend": "codex", "failure": failure}]}
+    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    ran = run_cli(["delegate", "x"], answers(hopped))
+    assert ran.err == (f"codex hit its usage limit (resets {day}); continuing with opencode.\n")
 
 
 def test_with_json_the_delegation_is_the_one_document(run_cli: RunCli) -> None:
@@ -166,7 +179,7 @@ def test_a_wait_that_is_over_ends_in_75_and_the_work_goes_on(run_cli: RunCli) ->
     ran = run_cli(["--json", "delegate", "x", "--wait-for", "2s"], answers(unfinished))
     assert ran.code == 75
     assert json.loads(ran.out) == unfinished
-    assert "d1 is still running. Wait again: `fallbackd-client wait d1`" in ran.err
+    assert "d1 is still running. Wait again: fallbackd-client wait d1;" in ran.err
     assert ran.params("delegation.wait")["timeout_s"] == 2
     assert "delegation.cancel" not in ran.server.methods()
 
