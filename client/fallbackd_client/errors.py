@@ -6,7 +6,7 @@ _START = "start it with `systemctl --user start fallbackd.socket`, or run `fallb
 
 _NO_DAEMON = {
     "missing": "no fallbackd at {path}: " + _START,
-    "refused": "nobody answers at {path} (a daemon that died left its socket): " + _START,
+    "refused": "nothing answers at {path} (the socket was left by a daemon that died): " + _START,
     "not_permitted": "not allowed to use {path}: the daemon serves only the user it runs as",
     "busy": "the daemon at {path} does not accept connections in time: try again later",
     "timeout": "the daemon at {path} did not answer in {timeout_s:g} s: try again, or look at"

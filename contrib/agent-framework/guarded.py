@@ -65,7 +65,7 @@ class NobodyLeft(Exception):
 
     def __init__(self, retry_at: float | None, verdicts: list[dict[str, Any]]) -> None:
         reasons = ", ".join(f"{one['backend']}: {one['verdict']}" for one in verdicts)
-        super().__init__(f"nobody is usable now ({reasons})")
+        super().__init__(f"no backend is available now ({reasons})")
         self.retry_at = retry_at
 
 

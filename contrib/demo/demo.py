@@ -25,7 +25,7 @@ command = ["{agents}/throttled-agent"]
 
 [backends.beta]
 kind = "generic-cli"
-command = ["{agents}/agent-that-nobody-installed"]
+command = ["{agents}/agent-that-is-not-installed"]
 
 [backends.gamma]
 kind = "generic-cli"
@@ -99,10 +99,10 @@ def wait_until_up(
 
 def tell(root: Path, environment: dict[str, str]) -> int:
     say("Three agents are configured: alpha is throttled by its provider, beta is not")
-    say("installed, gamma works. We ask for alpha; its chain goes on with beta and gamma.")
+    say("installed, gamma works. We ask for alpha; its chain continues with beta and gamma.")
     first = client(root, environment, "delegate", "--backend", "alpha", "Count the files here")
     say("alpha was tried and failed, beta was skipped, gamma did the work. So alpha is")
-    say("out of use for a while, for everybody on this machine:")
+    say("unavailable for a while, for every client on this machine:")
     client(root, environment, "status")
     say("Why gamma? Every decision has been written down:")
     listed = client(root, environment, "call", "delegation.list", '{"limit": 1}', quiet=True).stdout

@@ -123,7 +123,7 @@ CASES: list[tuple[str, list[str]]] = [
     (
         "[backends.api]\nkind = 'openai-http'",
         [
-            "backends.api.model: is missing, and api.openai.com answers nobody who names none: "
+            "backends.api.model: is missing, and api.openai.com needs one: "
             "only entries of chains that name a model can be answered."
         ],
     ),
@@ -159,7 +159,7 @@ CASES: list[tuple[str, list[str]]] = [
             "backends.api.max_output_tokens: 0: must be a whole number from 1 to 10000000; "
             "it is left out.",
             "backends.api.tls_client_key: has no effect without tls_client_cert.",
-            "backends.api.tls_verify: is off: whoever stands between may read the key; better "
+            "backends.api.tls_verify: is off, so the key can be read in transit; better "
             "name the certificate of the server in tls_ca_file.",
         ],
     ),
@@ -181,7 +181,7 @@ CASES: list[tuple[str, list[str]]] = [
     ),
     (
         '[backends.codex]\nmodel = "m"\nfallback_model = "m"',
-        ["backends.codex.fallback_model: is the model of the backend itself: it helps nobody."],
+        ["backends.codex.fallback_model: is the model of the backend itself and has no effect."],
     ),
     (
         '[backends.x]\nkind = "generic-cli"\ncommand = ["x"]\nstdin = "none"',

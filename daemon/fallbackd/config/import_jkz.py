@@ -161,7 +161,7 @@ class _Reader:
         if not chain:
             if any(name.startswith(f"{here}_") for name in self._all):
                 self._report.leave(
-                    f"role {role}", f"nobody to do it: set {here}_ENDPOINT or JKZ_API_ENDPOINT"
+                    f"role {role}", f"has no backend: set {here}_ENDPOINT or JKZ_API_ENDPOINT"
                 )
             return
         if kind in ALWAYS:

@@ -122,7 +122,7 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     if kind is None:
         return None
     if given.get("fallback_model", "") == given.get("model", own.model):
-        say(join(path, "fallback_model"), "is the model of the backend itself: it helps nobody.")
+        say(join(path, "fallback_model"), "is the model of the backend itself and has no effect.")
     _drop_secrets(given, path, say)
     _drop_bad_url(given, path, say)
     check_http(kind, given, path, say)

@@ -56,7 +56,7 @@ def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  
         del given["tls_client_key"]
     if given.get("tls_verify") is False:
         cure = "better name the certificate of the server in tls_ca_file."
-        say(join(path, "tls_verify"), f"is off: whoever stands between may read the key; {cure}")
+        say(join(path, "tls_verify"), f"is off, so the key can be read in transit; {cure}")
 
 
 def lack_of_address(
@@ -121,7 +121,7 @@ def check_model(kind: str, options: Options, path: str, say: Say) -> None:
     host = urlsplit(options.base_url or endpoint.base_url).hostname
     if host in KEYS_BY_HOST:
         cure = "only entries of chains that name a model can be answered."
-        say(join(path, "model"), f"is missing, and {host} answers nobody who names none: {cure}")
+        say(join(path, "model"), f"is missing, and {host} needs one: {cure}")
 
 
 def is_plain_http(kind: str, options: Options) -> bool:

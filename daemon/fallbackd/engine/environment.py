@@ -73,7 +73,7 @@ class NoProbe:
         return None
 
     async def fetch(self, request: HttpRequest) -> Fetched:
-        return Fetched(exit=NoAnswer(exception="NoProbe", text="nobody asks here"))
+        return Fetched(exit=NoAnswer(exception="NoProbe", text="probes are off"))
 
 
 class Transports(Struct, frozen=True, kw_only=True):

@@ -103,7 +103,7 @@ def no_ones_fault(detail: str, what: str, why: str | None, *, now: float) -> Fai
         detail=detail,
         confidence="structured",
         signature=f"fallbackd/{detail}",
-        evidence=f"{what}: {why or 'nobody knows why'}",
+        evidence=f"{what}: {why or 'unknown error'}",
     )
     return structs.replace(failure, marks_health=False, hop=False)
 

@@ -66,7 +66,7 @@ def look_at_silence(machine: Machine, service: Service, error: ClientError) -> l
         return [Finding("daemon", ERROR, what, in_turn([f"kill {holder}", start]))]
     if cause == "refused":
         left = _left_behind(machine.socket)
-        what = f"nobody answers at {machine.socket}: a daemon that died has left it behind"
+        what = f"nothing answers at {machine.socket}; it was left by a daemon that died"
         mend = start if service.is_installed else in_turn([command("rm", *left), start])
         return [Finding("daemon", ERROR, what, mend)]
     if cause == "missing":

@@ -33,7 +33,7 @@ def look_at_socket(machine: Machine) -> list[Finding]:
         return [*found, Finding("socket", ERROR, what, command("mv", path, f"{path}.away"))]
     mode = stat.S_IMODE(seen.st_mode)
     if seen.st_uid != machine.uid:
-        what = f"{path} belongs to {user_name(seen.st_uid)}, whose daemon serves nobody else"
+        what = f"{path} belongs to {user_name(seen.st_uid)}, whose daemon serves that user only"
         mend = command("sudo", "rm", path)
         found.append(Finding("socket", ERROR, what, mend))
     elif mode & 0o600 != 0o600:

@@ -220,7 +220,7 @@ def _remove_stale(path: str) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             pass  # nobody listens: left over
         except OSError as error:
-            raise EndpointTaken(f"somebody listens at {path} ({error.strerror}).") from error
+            raise EndpointTaken(f"another process listens at {path} ({error.strerror}).") from error
         else:
             pid = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[
                 0

@@ -40,7 +40,7 @@ DROPPED_KIND = "subscription.dropped"
 
 BEGAN_ANEW = (
     "There is no event {since} yet, the last one is {last}: the journal began anew, or that number"
-    " is of another daemon. What is told begins now; `since`: 0 tells all that is there."
+    " is from another daemon. Events begin now; `since`: 0 replays all that are kept."
 )
 
 _log = structlog.get_logger()

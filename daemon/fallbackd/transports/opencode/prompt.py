@@ -266,7 +266,7 @@ class RunningPrompt:
         elif was_idle:
             self._is_idle = True
         else:
-            note = "it ended while nobody listened, and its server does not know how"
+            note = "it ended while the daemon was away, and its server does not know how"
             gone = (await self._stopped()).gone
             self._end(ProcessExit(at=self._clock.now(), gone=gone, note=note))
 

@@ -335,7 +335,7 @@ class Server:
         if not self.is_retired or self.unclaimed:
             await anyio.sleep(self.limits.idle_s)
         if self._uses == uses:
-            self.stop("nobody used it")
+            self.stop("it was idle")
 
     async def _end_strays(self) -> None:
         """Prompts that nobody asks for any more end with the server, as soon as others allow."""

@@ -378,7 +378,7 @@ class RunningProcess:
         if self._find_end is not None:
             with anyio.CancelScope(shield=True):  # bounded by both limits
                 found = await self._find_end()
-            note = "nobody recorded how it ended"
+            note = "its exit was not recorded"
             self._exit = ProcessExit(at=self._now(), note=note) if found is None else found
             return
         if self._pid is None and self._is_unclaimed():
