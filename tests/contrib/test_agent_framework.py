@@ -171,7 +171,7 @@ async def test_the_example_asks_blocking_and_async_and_its_first_key_is_used_up(
 async def test_a_provider_that_is_not_there_and_a_bug_of_the_framework(scene: Scene) -> None:
     config = scene.backend("acme", "http://127.0.0.1:9/v1", a="sk-1")
     async with in_process(scene.tmp_path, config) as daemon:
-        with pytest.raises(scene.guarded.NobodyLeft, match="nobody is usable now"):
+        with pytest.raises(scene.guarded.NobodyLeft, match="no backend is available now"):
             await scene.ask(daemon, "http://127.0.0.1:9/v1")
         await daemon.engine.clear("acme")
 

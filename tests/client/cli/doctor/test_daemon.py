@@ -157,7 +157,7 @@ def test_what_a_dead_daemon_left_is_named_in_the_command(tmp_path: Path) -> None
     lock = home.write(Path(f"{home.socket}.lock"), "1\n")
     ((level, what, mend),) = silence(home, HAND, "refused")
     assert level == "error"
-    assert "left it behind" in what
+    assert "left by a daemon that died" in what
     assert mend == f"rm {home.socket} {lock} && fallbackd"
 
 
