@@ -114,7 +114,7 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "status")
-            flags="-h --help --socket --json --session --verbose --watch"
+            flags="-h --help --socket --json --session --verbose --watch --wide"
             valued="--socket --session"
             children="" ;;
         "suggest")

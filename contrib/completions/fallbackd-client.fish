@@ -329,6 +329,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l json -d 'p
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l session -x -a '(__fallbackd_client_ask sessions)' -d 'show this session instead of all'
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l verbose -d 'also show scopes, usage and the readiness of each backend'
 complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l watch -d 'refresh every second'
+complete -c fallbackd-client -n '__fallbackd_client_at \'status\'' -l wide -d 'do not cut lines at the terminal'
 complete -c fallbackd-client -n '__fallbackd_client_at \'suggest\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'suggest\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'suggest\'' -l json -d 'print one JSON document'

@@ -21,7 +21,7 @@ printf '\033]0;owned\007\033[31mred\033[0m\033[2J \302\2331m \342\200\256 end\n'
 printf 'error \033[5mline\033[0m\n' >&2
 while [ ! -e "$HOME/go" ]; do sleep 0.05; done
 printf 'last\r\n'"""
-OURS = re.compile(rb"\r|\n|\x1b\[\d*(?:;\d+)*[mAHJK]|\x1b\[\?(?:25|1049)[hl]")
+OURS = re.compile(rb"\r|\n|\x1b\[\d*(?:;\d+)*[mAHJK]|\x1b\[\?(?:7|25)[hl]")
 """What the command line itself sends to a terminal."""
 
 

@@ -26,9 +26,27 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def style_of(stream: TextIO) -> Style:
-    """Colours only on a terminal, and not with `NO_COLOR` (any value but the empty one)."""
-    return Style(enabled=is_terminal(stream) and not os.environ.get("NO_COLOR"))
+def style_of(stream: TextIO, *, wide: bool = False) -> Style:
+    """
+    Colours only on a terminal, and not with `NO_COLOR` (any value but the empty one).
+
+    Args:
+        wide: Lines may be longer than the terminal.
+    """
+    is_shown = is_terminal(stream)
+    return Style(
+        enabled=is_shown and not os.environ.get("NO_COLOR"),
+        width=size_of(stream)[0] if is_shown and not wide else None,
+    )
+
+
+def size_of(stream: TextIO) -> tuple[int, int]:
+    """Columns and lines of a terminal; 80 and 24 where it does not say."""
+    try:
+        found = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return found.columns or 80, found.lines or 24
 
 
 def emit_json(document: Json) -> None:
@@ -43,7 +61,7 @@ def show(args: argparse.Namespace, document: Json, view: Callable[[Json, Style],
     if args.json:
         emit_json(document)
         return
-    text = view(clean(document), style_of(sys.stdout))
+    text = view(clean(document), style_of(sys.stdout, wide=getattr(args, "wide", False)))
     if text:
         print(text, flush=True)
     if isinstance(document, dict):

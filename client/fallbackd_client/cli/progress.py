@@ -7,14 +7,14 @@ courtesy: whatever goes wrong with it ends the line and nothing else.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
 from fallbackd_client.calls import Lost, delay_s, encode_call
 from fallbackd_client.cli.hops import hop_sentence
-from fallbackd_client.cli.output import is_terminal, style_of
+from fallbackd_client.cli.output import is_terminal, size_of, style_of
 from fallbackd_client.cli.render import clean, duration, one_line
+from fallbackd_client.cli.tables import shorten
 from fallbackd_client.connection import Connection
 from fallbackd_client.errors import ClientError, NoDaemon
 
@@ -126,11 +126,8 @@ class Progress:
             words.append(duration(time.time() - known["created_at"]))
         if self._output_bytes:
             words.append(f"{self._output_bytes / 1024:.1f} KiB of output")
-        try:
-            width = os.get_terminal_size(self._stream.fileno()).columns or 80  # 0: not said
-        except (OSError, ValueError):
-            width = 80
-        line = one_line(" · ".join(words))[: max(10, width - 1)]
+        width, _ = size_of(self._stream)
+        line = shorten(one_line(" · ".join(words)), max(10, width - 1))
         self._write(f"\r\x1b[K{style_of(self._stream).paint(line, 'dim')}")
 
     def _write(self, text: str) -> None:

@@ -11,8 +11,6 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fallbackd_client.calls import Json
 
 # Kept as texts: compiling them takes 2 ms, and most output never needs them.
@@ -106,62 +104,17 @@ _COLOURS = {
 
 
 class Style:
-    """Colours, or none at all."""
+    """
+    Args:
+        enabled: Colours, or none at all.
+        width: Columns of the terminal, which a table is made to fit; None: as wide as it is.
+    """
 
-    def __init__(self, *, enabled: bool) -> None:
+    def __init__(self, *, enabled: bool, width: int | None = None) -> None:
         self.enabled = enabled
+        self.width = width
 
     def paint(self, text: str, colour: str | None) -> str:
         if not self.enabled or colour is None or not text:
             return text
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
-
-
-STATE_COLOURS = {
-    "healthy": "green",
-    "rate_limited": "yellow",
-    "cooldown": "cyan",
-    "broken": "red",
-    "paused": "magenta",
-    "succeeded": "green",
-    "failed": "red",
-    "refused": "yellow",
-    "cancelled": "magenta",
-    "running": "blue",
-    "chosen": "green",
-}
-
-
-def table(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    style: Style,
-    *,
-    indent: str = "",
-    coloured: int = 1,
-) -> str:
-    """
-    Columns of text, the last one as long as it is.
-
-    Args:
-        coloured: Index of the column whose first word picks its colour.
-    """
-    cells = [[one_line("" if cell is None else cell) for cell in row] for row in rows]
-    widths = [
-        max([len(header), *(len(row[column]) for row in cells)])
-        for column, header in enumerate(headers)
-    ]
-    widths[-1] = 0
-    heading = "  ".join(h.ljust(w) for h, w in zip(headers, widths, strict=True)).rstrip()
-    lines = [indent + style.paint(heading, "bold")]
-    for row in cells:
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        padded[-1] = padded[-1].rstrip()
-        last = max((place for place, cell in enumerate(row) if cell), default=0)
-        padded = padded[: last + 1]
-        padded[last] = padded[last].rstrip()
-        if coloured < len(padded):
-            word = row[coloured].partition(" ")[0]
-            padded[coloured] = style.paint(padded[coloured], STATE_COLOURS.get(word))
-        lines.append(indent + "  ".join(padded))
-    return "\n".join(lines)

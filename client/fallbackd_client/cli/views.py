@@ -10,7 +10,8 @@ import time
 
 from fallbackd_client.cli.output import style_of
 from fallbackd_client.cli.refusals import advice
-from fallbackd_client.cli.render import Style, clean, duration, one_line, table, when
+from fallbackd_client.cli.render import Style, clean, duration, one_line, when
+from fallbackd_client.cli.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def _is_said(scope: str, backend: str, labels: tuple[str, ...]) -> bool:
 
 def _health_cells(entry: dict[str, Json], at: float) -> list[object]:
     state = str(entry.get("state", "?"))
+    if state == "cooldown":  # elsewhere that word means out of use
+        state = "recovering"
     if entry.get("unproven"):
         state += " (unproven)"
     until = ""

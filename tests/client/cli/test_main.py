@@ -156,7 +156,7 @@ def child(path: Path | str, *argv: str, code: str = "") -> subprocess.CompletedP
 def test_status_loads_nothing_heavy(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     answer = {"daemon": {"version": "1", "pid": 1, "uptime_s": 1}, "health": {}}
-    with serving(path, answering({"status": answer})):
+    with serving(path, answering({"status": answer, "delegation.list": {}})):
         ran = child(path, "status", code="print(*sorted(sys.modules), sep='\\n', file=sys.stderr)")
     assert ran.returncode == 0
     loaded = set(ran.stderr.split())

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd_client.cli.render import Style, clean, clock, duration, one_line, safe, table, when
+from fallbackd_client.cli.render import Style, clean, clock, duration, one_line, safe, when
+from fallbackd_client.cli.tables import table
 
 PLAIN = Style(enabled=False)
 

@@ -7,7 +7,8 @@ import argparse
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.evidence import add_evidence_arguments, evidence, failure_view
 from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style, one_line, table
+from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ import sys
 import time
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import emit_json, is_terminal, show
-from fallbackd_client.cli.render import Style, duration, one_line, table
+from fallbackd_client.cli.output import emit_json, is_terminal, show, size_of, style_of
+from fallbackd_client.cli.render import Style, clean, duration, one_line
+from fallbackd_client.cli.tables import table
 from fallbackd_client.cli.views import (
     health_table,
     question_view,
@@ -19,11 +20,15 @@ from fallbackd_client.cli.views import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
 _REDRAW_S = 1.0
 _SESSIONS_SHOWN = 20
+_RECENT_LOOKED_AT = 20
+_RECENT_SHOWN = 5
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +39,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="also show scopes, usage and the readiness of each backend",
     )
     parser.add_argument("--watch", action="store_true", help="refresh every second")
+    parser.add_argument("--wide", action="store_true", help="do not cut lines at the terminal")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
@@ -44,8 +50,8 @@ def run(args: argparse.Namespace, client: Client) -> int:
         params["verbose"] = True
     if args.watch:
         return _watch(args, client, params)
-    answer = client.call("status", params)
-    show(args, answer, lambda found, style: status_view(found, style, verbose=args.verbose))
+    found = client.call("status", params) if args.json else _ask(client, params)
+    show(args, found, _view(args))
     return exits.OK
 
 
@@ -55,22 +61,25 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
         style.paint(f"fallbackd {daemon.get('version', '?')}", "bold"),
         f"pid {daemon.get('pid', '?')}",
         f"up {duration(daemon.get('uptime_s') or 0)}",
-        str(daemon.get("socket") or ""),
     ]
     if daemon.get("state") not in (None, "running"):
         words.insert(1, style.paint(str(daemon["state"]), "yellow"))
+    socket = str(daemon.get("socket") or "")
+    if style.width is None or verbose or len(" · ".join([*words, socket])) <= style.width:
+        words.append(socket)
     lines = [" · ".join(word for word in words if word)]
     lines += _trouble_lines(daemon, style, verbose=verbose)
     lines += _config_lines(daemon, style, verbose=verbose)
-    lines += ["", health_table(found.get("health") or {}, style, verbose=verbose)]
+    lines += ["", *_health_lines(found.get("health") or {}, style, verbose=verbose)]
     if isinstance(found.get("readiness"), dict):
         lines += ["", readiness_view(found["readiness"], style)]
     lines += _delegation_lines(found.get("delegations") or {}, style)
+    lines += _recent_lines(found.get("recent") or [], style)
     for question in found.get("questions") or []:
         lines += ["", question_view(question)]
     if isinstance(found.get("session"), dict):
         lines += ["", session_view(found["session"], style)]
-    elif found.get("sessions"):
+    elif found.get("sessions") and verbose:
         sessions = found["sessions"]
         lines += ["", sessions_table(sessions[:_SESSIONS_SHOWN], style)]
         if len(sessions) > _SESSIONS_SHOWN:
@@ -94,6 +103,26 @@ def _trouble_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> l
         lines.append(style.paint(words, "red" if trouble.get("stops_work") else "yellow"))
         if trouble.get("mend"):
             lines.append(f"  $ {one_line(trouble['mend'])}")
+    return lines
+
+
+_ABSENT = {"not_installed": "not installed", "not_configured": "not set up"}
+
+
+def _health_lines(health: dict[str, Json], style: Style, *, verbose: bool) -> list[str]:
+    """Backends that are not there need no line each: nothing is wrong with them."""
+    if verbose:
+        return [health_table(health, style, verbose=True)]
+    absent: dict[str, list[str]] = {}
+    shown = {}
+    for backend, entry in health.items():
+        words = _ABSENT.get(str(entry.get("reason")))
+        if words is not None and entry.get("state") == "broken":
+            absent.setdefault(words, []).append(one_line(backend))
+        else:
+            shown[backend] = entry
+    lines = [health_table(shown, style)] if shown or not absent else []
+    lines += [style.paint(f"{words}: {', '.join(names)}", "dim") for words, names in absent.items()]
     return lines
 
 
@@ -162,35 +191,68 @@ def _delegation_lines(counts: dict[str, Json], style: Style) -> list[str]:
     return lines
 
 
+def _recent_lines(delegations: list[Json], style: Style) -> list[str]:
+    at = time.time()
+    rows = [
+        [
+            one.get("delegation", "?"),
+            one.get("state", "?"),
+            one.get("served_by") or one.get("active") or "",
+            f"{duration(at - one['ended_at'])} ago",
+            one_line(one.get("fallback_reason") or one.get("message") or ""),
+        ]
+        for one in delegations
+        if one.get("ended_at") is not None
+    ][:_RECENT_SHOWN]
+    if not rows:
+        return []
+    return ["", table(["LAST", "STATE", "BACKEND", "ENDED", "WHY"], rows, style)]
+
+
 def _watch(args: argparse.Namespace, client: Client, params: dict[str, Json]) -> int:
     """Until interrupted. In place on a terminal, else one rendering after the other."""
-    if is_terminal(sys.stdout) and not args.json:
-        try:
-            return _watch_live(args, client, params)
-        except ImportError:  # rich is an extra: without it the text scrolls
-            pass
-    while True:
-        answer = client.call("status", params)
-        if args.json:
-            emit_json(answer)
-        else:
-            show(args, answer, lambda found, style: status_view(found, style, verbose=args.verbose))
-            print(flush=True)
-        time.sleep(_REDRAW_S)
-
-
-def _watch_live(args: argparse.Namespace, client: Client, params: dict[str, Json]) -> int:
-    from rich.live import Live  # 40 ms to load: only here
-    from rich.text import Text
-
-    from fallbackd_client.cli.output import style_of
-    from fallbackd_client.cli.render import clean
-
-    style = style_of(sys.stdout)
-    with Live(auto_refresh=False) as live:
+    in_place = is_terminal(sys.stdout) and not args.json
+    if in_place:
+        sys.stdout.write("\x1b[?25l\x1b[2J")  # no cursor, an empty screen
+    try:
         while True:
-            answer = clean(client.call("status", params))
-            shown = status_view(answer, style, verbose=args.verbose)
-            text = Text.from_ansi(shown, no_wrap=True, overflow="ellipsis")
-            live.update(text, refresh=True)
+            found = _ask(client, params)
+            if in_place:
+                _redraw(args, found)
+            elif args.json:
+                emit_json(found)
+            else:
+                show(args, found, _view(args))
+                print(flush=True)
             time.sleep(_REDRAW_S)
+    finally:
+        if in_place:
+            sys.stdout.write("\x1b[?25h")
+            sys.stdout.flush()
+
+
+def _redraw(args: argparse.Namespace, found: dict[str, Json]) -> None:
+    """Over what is on the screen, and no more than fits on it: nothing scrolls."""
+    _, height = size_of(sys.stdout)
+    text = _view(args)(clean(found), style_of(sys.stdout, wide=args.wide))
+    lines = text.split("\n")
+    if len(lines) >= height:
+        lines = [*lines[: max(1, height - 2)], f"… {len(lines) - height + 2} more lines"]
+    # Without wrapping (?7l) a line that is too long is cut by the terminal itself.
+    # A line is erased before it is written: behind its last column that would erase a character.
+    body = "".join(f"\x1b[2K{line}\n" for line in lines)
+    sys.stdout.write(f"\x1b[?7l\x1b[H{body}\x1b[J\x1b[?7h")
+    sys.stdout.flush()
+
+
+def _view(args: argparse.Namespace) -> Callable[[Json, Style], str]:
+    return lambda found, style: status_view(found, style, verbose=args.verbose)
+
+
+def _ask(client: Client, params: dict[str, Json]) -> dict[str, Json]:
+    """The status, and beside it what ended last."""
+    found: dict[str, Json] = client.call("status", params)
+    wanted: dict[str, Json] = {"limit": _RECENT_LOOKED_AT}
+    if params.get("session"):
+        wanted["session"] = params["session"]
+    return {**found, "recent": client.call("delegation.list", wanted).get("delegations") or []}

@@ -7,7 +7,8 @@ import os
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style, duration, one_line, table
+from fallbackd_client.cli.render import Style, duration, one_line
+from fallbackd_client.cli.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

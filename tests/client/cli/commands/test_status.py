@@ -5,6 +5,7 @@ from tests.client.conftest import RunCli
 from tests.client.scripted import Failing
 
 AT = 1_700_049_600.0
+IDLE = {"delegation.list": {"delegations": []}}
 STATUS = {
     "daemon": {
         "version": "0.1.0",
@@ -42,31 +43,31 @@ STATUS = {
 
 
 def test_daemon_health_work_and_sessions_at_a_glance(run_cli: RunCli) -> None:
-    ran = run_cli(["status"], {"status": STATUS})
+    ran = run_cli(["status"], {**IDLE, "status": STATUS})
     assert ran.code == 0
     assert ran.out.startswith("fallbackd 0.1.0 · pid 42 · up 2h 3m · /run/user/1/")
     assert "configuration error: defaults.settle_s: has to be at most 60" in ran.out
     assert re.search(r"^codex +rate_limited +2 +\S.* usage_limit: 5 h window$", ran.out, re.M)
     assert re.search(r"^opencode +healthy \(unproven\)$", ran.out, re.M)
-    assert re.search(r"^gemini +broken +not_installed$", ran.out, re.M)
+    assert re.search(r"^not installed: gemini$", ran.out, re.M)
     assert "delegations: 1 running, 0 waiting, 12 finished" in ran.out
     assert re.search(r"^d7 +running +opencode +s1$", ran.out, re.M)
-    assert re.search(r"^s1 +opencode +codex +1$", ran.out, re.M)
+    assert "SESSION" not in ran.out.splitlines()[-1]
 
 
 def test_no_colours_where_there_is_no_terminal(run_cli: RunCli) -> None:
-    assert "\x1b" not in run_cli(["status"], {"status": STATUS}).out
+    assert "\x1b" not in run_cli(["status"], {**IDLE, "status": STATUS}).out
 
 
 def test_what_others_wrote_is_cleaned(run_cli: RunCli) -> None:
     hostile = {"co\x1b[2Jdex": {"state": "broken", "reason": "a\nb\u202e", "count": 1}}
-    ran = run_cli(["status"], {"status": {**STATUS, "health": hostile}})
+    ran = run_cli(["status"], {**IDLE, "status": {**STATUS, "health": hostile}})
     assert re.search(r"^codex +broken +1 +a b$", ran.out, re.M)
     assert "\u202e" not in ran.out
 
 
 def test_verbose_shows_scopes_and_is_asked_for(run_cli: RunCli) -> None:
-    ran = run_cli(["status", "--verbose", "--session", "s1"], {"status": STATUS})
+    ran = run_cli(["status", "--verbose", "--session", "s1"], {**IDLE, "status": STATUS})
     assert ran.params("status") == {"verbose": True, "session": "s1"}
     assert re.search(r"^· quota:chatgpt +rate_limited +usage_limit$", ran.out, re.M)
     assert "state dir /home/a/state" in ran.out
@@ -77,24 +78,26 @@ def test_one_session_with_its_hops_and_usage(run_cli: RunCli) -> None:
     session = {"session": "s1", "current": "opencode", "hops": [hop], "notices": ["codex→opencode"]}
     usage = [{"backend": "codex", "period": "day", "attempts": 3, "input_tokens": 10}]
     answer = {**STATUS, "session": session, "usage": usage}
-    ran = run_cli(["status", "--session", "s1"], {"status": answer})
+    ran = run_cli(["status", "--session", "s1"], {**IDLE, "status": answer})
     assert "codex → opencode: rate_limit (reactive)" in ran.out
     assert "announced: codex→opencode" in ran.out
     assert re.search(r"^codex +day +3 +0 +10", ran.out, re.M)
 
 
 def test_an_empty_daemon_has_a_status_too(run_cli: RunCli) -> None:
-    ran = run_cli(["status"], {"status": {"daemon": {}, "health": {}}})
+    ran = run_cli(["status"], {**IDLE, "status": {"daemon": {}, "health": {}}})
     assert ran.code == 0
     assert "no backends" in ran.out
 
 
 def test_with_json_it_is_the_document_as_it_came(run_cli: RunCli) -> None:
-    assert json.loads(run_cli(["status", "--json"], {"status": STATUS}).out) == STATUS
+    assert json.loads(run_cli(["status", "--json"], {**IDLE, "status": STATUS}).out) == STATUS
 
 
 def test_watching_shows_it_again_and_again(run_cli: RunCli) -> None:
-    ran = run_cli(["status", "--watch"], {"status": [STATUS, STATUS, Failing(-32603, "over")]})
+    ran = run_cli(
+        ["status", "--watch"], {**IDLE, "status": [STATUS, STATUS, Failing(-32603, "over")]}
+    )
     assert ran.code == 1
     assert ran.out.count("fallbackd 0.1.0") == 2
 
@@ -103,12 +106,12 @@ def test_what_is_wrong_with_the_records_is_shown_without_being_asked_for(run_cli
     aside = "sqlite; damaged file set aside as /s/fallbackd.db.corrupt-1. Remove it when"
     for store in (aside, "sqlite: the disk is full"):
         daemon = {**STATUS["daemon"], "store": store}
-        ran = run_cli(["status"], {"status": {**STATUS, "daemon": daemon}})
+        ran = run_cli(["status"], {**IDLE, "status": {**STATUS, "daemon": daemon}})
         assert f"\nstore {store}\n" in ran.out
-        ran = run_cli(["status", "--verbose"], {"status": {**STATUS, "daemon": daemon}})
+        ran = run_cli(["status", "--verbose"], {**IDLE, "status": {**STATUS, "daemon": daemon}})
         assert ran.out.count(f"store {store}\n") == 1
     daemon = {**STATUS["daemon"], "store": "sqlite"}
-    assert "store" not in run_cli(["status"], {"status": {**STATUS, "daemon": daemon}}).out
+    assert "store" not in run_cli(["status"], {**IDLE, "status": {**STATUS, "daemon": daemon}}).out
 
 
 def test_what_troubles_the_daemon_is_shown_with_what_mends_it(run_cli: RunCli) -> None:
@@ -119,5 +122,23 @@ def test_what_troubles_the_daemon_is_shown_with_what_mends_it(run_cli: RunCli) -
         "stops_work": True,
     }
     daemon = {**STATUS["daemon"], "troubles": [trouble]}
-    ran = run_cli(["status"], {"status": {**STATUS, "daemon": daemon}})
+    ran = run_cli(["status"], {**IDLE, "status": {**STATUS, "daemon": daemon}})
     assert "the disk is full; no new work is taken\n  $ df -h /s\n" in ran.out
+
+
+def test_what_ended_last_is_shown_with_why_it_went_elsewhere(run_cli: RunCli) -> None:
+    ended = {"state": "succeeded", "served_by": "opencode", "ended_at": AT, "created_at": AT}
+    work = [
+        {"delegation": "d9", "state": "running", "created_at": AT},
+        *({"delegation": f"d{n}", **ended} for n in range(8, 0, -1)),
+    ]
+    work[1]["fallback_reason"] = "usage_limit: codex"
+    ran = run_cli(["status"], {"status": STATUS, "delegation.list": {"delegations": work}})
+    assert re.search(r"^d8 +succeeded +opencode +\d.* ago +usage_limit: codex$", ran.out, re.M)
+    assert re.findall(r"^d(\d) +succeeded", ran.out, re.M) == ["8", "7", "6", "5", "4"]
+
+
+def test_verbose_shows_absent_backends_and_sessions_too(run_cli: RunCli) -> None:
+    ran = run_cli(["status", "--verbose"], {**IDLE, "status": STATUS})
+    assert re.search(r"^gemini +broken +not_installed$", ran.out, re.M)
+    assert re.search(r"^s1 +opencode +codex +1$", ran.out, re.M)
