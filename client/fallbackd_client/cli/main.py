@@ -44,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Client(
             args.socket, connect_s=_CONNECT_S, reconnect_s=reconnect_s, on_loss=_tell_loss
         ) as client:
+            if getattr(args, "delegation", None):
+                from fallbackd_client.cli.ids import whole_id
+
+                args.delegation = whole_id(client, args.delegation)
             return load(command.name).run(args, client)
     except SystemExit as leaving:  # argparse: help, or usage already printed
         return leaving.code if isinstance(leaving.code, int) else exits.USAGE

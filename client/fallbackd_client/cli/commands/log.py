@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from fallbackd_client.cli import exits
+from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.output import emit_json
 from fallbackd_client.cli.render import safe
 from fallbackd_client.wire.states import END_STATES
@@ -22,7 +22,7 @@ _PIECE_BYTES = 65536
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("delegation", metavar="DELEGATION")
+    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
     parser.add_argument("-f", "--follow", action="store_true", help="until the delegation ends")
     parser.add_argument("--attempt", metavar="A", help="which attempt (default: the last one)")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fallbackd_client.cli import exits
+from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.views import delegation_view
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("delegation", metavar="DELEGATION")
+    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
 
 
 def run(args: argparse.Namespace, client: Client) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fallbackd_client.cli import exits
+from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import emit_json, note
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("delegation", metavar="DELEGATION")
+    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
     parser.add_argument(
         "--wait-for",
         dest="wait_s",
