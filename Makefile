@@ -51,6 +51,9 @@ e2e-agents:
 e2e-daemon:
 	$(E2E) tests/e2e $(AGENTS:%=--ignore=tests/e2e/test_%.py)
 
+soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800)
+	$(BIN)/python -m tests.soak
+
 bench: $(READY) ## speed, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks
 

@@ -1,6 +1,7 @@
 """The house keeps its own rules: pure parts stay pure, registries are complete."""
 
 import ast
+import itertools
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,16 @@ def test_the_runner_stands_alone() -> None:
     for package in packages:
         assert not imports_of(package / "__init__.py")
     assert "fallbackd" not in imports_of(DAEMON / "lib" / "failpoints.py")
+
+
+def test_every_target_that_make_is_asked_for_does_something() -> None:
+    """`make` takes a name from `.PHONY` without a recipe for done."""
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    named = next(line for line in lines if line.startswith(".PHONY:")).split()[1:]
+    with_recipe = {
+        line.partition(":")[0]
+        for line, following in itertools.pairwise(lines)
+        if following.startswith("\t")
+    }
+    # `setup` is there for what it depends on.
+    assert set(named) - with_recipe == {"setup"}
