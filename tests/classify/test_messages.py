@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd.backends import signatures_of
+from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.common_rules import COMMON_RULES
 from fallbackd.core.failures import Failure
@@ -41,7 +41,7 @@ OWN_WORDS = {
 
 def judge(text: str, kind: str = "generic", **fields: Any) -> Failure | None:
     evidence = Evidence(text=text, stream=fields.pop("stream", "unknown"), **fields)
-    return classify(evidence, signatures_of(kind), now=NOW, timezone="UTC")
+    return classify(evidence, SIGNATURES[kind], now=NOW, timezone="UTC")
 
 
 def reason_of(failure: Failure | None) -> str | None:
@@ -148,7 +148,7 @@ def test_no_signature_spells_out_a_single_message() -> None:
     texts = [one["text"].lower() for table in TABLES.values() for one in table]
     literals = {
         (rule.id, literal)
-        for rule in (*COMMON_RULES, *(rule for kind in TABLES for rule in signatures_of(kind)))
+        for rule in (*COMMON_RULES, *(rule for kind in TABLES for rule in SIGNATURES[kind]))
         for literal in literals_of(rule.pattern.lower())
         if len(literal) > 40
     }
@@ -157,7 +157,7 @@ def test_no_signature_spells_out_a_single_message() -> None:
 
 def test_every_signature_has_a_name_of_its_own() -> None:
     for kind in TABLES:
-        names = [rule.id for rule in (*signatures_of(kind), *COMMON_RULES)]
+        names = [rule.id for rule in (*SIGNATURES[kind], *COMMON_RULES)]
         assert len(names) == len(set(names))
 
 

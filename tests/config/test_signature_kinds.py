@@ -2,15 +2,15 @@
 
 import pytest
 
-from fallbackd.backends import SIGNATURES
-from fallbackd.config import profiles
+from fallbackd.backends import ALIASES, JUDGED, KIND_NAMES, SIGNATURES
+from fallbackd.backends.signatures import LATER
 from fallbackd.config.load import load
 
-NAMED = {*profiles.KIND_NAMES, *profiles.KIND_ALIASES, *profiles.LATER_KINDS}
+NAMED = {*KIND_NAMES, *ALIASES, *LATER}
 
 
 def test_every_kind_that_can_be_judged_may_be_named() -> None:
-    assert set(SIGNATURES) <= NAMED | profiles.JUDGED_KINDS
+    assert set(SIGNATURES) <= NAMED | JUDGED
 
 
 @pytest.mark.parametrize("kind", sorted(SIGNATURES))

@@ -309,7 +309,7 @@ def test_who_asks_after_files_were_changed_keeps_the_directory_and_says_how_to_g
 
 
 def test_a_call_over_http_holds_no_directory_and_waits_for_none() -> None:
-    http = Backend(id=BackendId("h"), kind="openai-http")
+    http = Backend(id=BackendId("h"), kind="openai-http", is_http=True)
     play = Playbook(policy_of(http, "c", chains={"both": ["h", "c"]}))
     play.when(delegate("d1", backend="h", cwd="/w"), delegate("d2", backend="c", cwd="/w"))
     play.when(delegate("d3", backend="h", cwd="/w"))

@@ -126,7 +126,9 @@ def limits(backend: Backend, mode: str, **defaults: object) -> Limits:
 def test_default_limits_by_kind_and_mode(
     kind: str, loopback: bool, mode: str, first: float, stall: float
 ) -> None:
-    found = limits(Backend(id=BackendId("a"), kind=kind, loopback=loopback), mode)
+    is_http = kind != "codex"
+    own = Backend(id=BackendId("a"), kind=kind, is_http=is_http, loopback=loopback)
+    found = limits(own, mode)
     assert (found.first_answer_s, found.first_output_s) == (first, first)
     assert (found.stall_s, found.busy_stall_s, found.loop_steps) == (stall, 1200, 20)
 
@@ -162,5 +164,8 @@ def test_an_answer_that_never_ends_is_over_after_the_limit_for_the_whole() -> No
 def test_the_limit_for_the_whole_is_the_backend_s_own_or_that_of_remote_apis(
     kind: str, loopback: bool, own: float | None, total: float | None
 ) -> None:
-    backend = Backend(id=BackendId("a"), kind=kind, loopback=loopback, timeout_s=own)
+    is_http = kind != "codex"
+    backend = Backend(
+        id=BackendId("a"), kind=kind, is_http=is_http, loopback=loopback, timeout_s=own
+    )
     assert limits(backend, "batch").total_s == total

@@ -362,7 +362,9 @@ def policy_of(
 ) -> Policy:
     """A policy with the given backends, CLIs of no kind in particular."""
     made = [
-        one if isinstance(one, Backend) else Backend(id=BackendId(one), kind="codex")
+        one
+        if isinstance(one, Backend)
+        else Backend(id=BackendId(one), kind="codex", keeps_to_reading=True)
         for one in backends
     ]
     return Policy(

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, structs
 from tests.support.clock import ManualClock
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.config.profiles import of_kind
 from fallbackd.core.health.machine import view
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy
@@ -51,11 +52,9 @@ def agent(
     **more: Any,
 ) -> Agent:
     """A backend whose program is `command`. `more` are fields of its policy."""
-    plain = kind == "generic-cli" and options.get("output", "text") == "text"
-    return Agent(
-        backend=Backend(id=BackendId(name), kind=kind, **{"plain_output": plain, **more}),
-        options=Options(command=command, **options),
-    )
+    own = Options(command=command, **options)
+    backend = of_kind(Backend(id=BackendId(name), kind=kind), own)
+    return Agent(backend=structs.replace(backend, **more), options=own)
 
 
 def settings(

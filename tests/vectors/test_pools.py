@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.playbook import T0, Playbook, delegate, fail, failed, policy_of, succeeded
 
-from fallbackd.backends import signatures_of
+from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import HealthCleared, HealthMarked, Reported, ResolveRequested
@@ -30,7 +30,7 @@ NEVER_ENDS = 40
 def judged(evidence: Json, *, kind: str, now: float) -> Failure | None:
     return classify(
         Evidence(**evidence),
-        signatures_of(kind),
+        SIGNATURES[kind],
         now=now,
         max_wait_s=lambda reason: max_wait_s(REASONS, reason),
     )

@@ -14,7 +14,7 @@ import pytest
 from tests.support.playbook import Playbook, failed
 from tests.vectors.test_roles import RoleDriver
 
-from fallbackd.backends import signatures_of
+from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.config.load import load
 from fallbackd.core.callers.lease import ReportAnswer
@@ -62,7 +62,7 @@ class WalkDriver(RoleDriver):
             super().end(running, behaves)
             return
         evidence = msgspec.convert(how["evidence"], Evidence)
-        failure = classify(evidence, signatures_of(how["kind"]), now=self.play.wall)
+        failure = classify(evidence, SIGNATURES[how["kind"]], now=self.play.wall)
         assert failure is not None
         self.play.when(failed(running.attempt, failure))
 

@@ -16,8 +16,7 @@ from fallbackd.app.places import Places
 from fallbackd.app.projects import Projects
 from fallbackd.app.state import digest_key
 from fallbackd.app.tmux import Windows
-from fallbackd.backends import KINDS, SIGNATURES
-from fallbackd.backends.hermes_http import KEYS as HERMES_KEYS
+from fallbackd.backends import ENDPOINTS, KINDS, SIGNATURES
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import credential_variables
@@ -52,7 +51,7 @@ STRAY_BOUND_S = 10.0
 """How long KILL may take at an attempt that nobody knows of."""
 INSTANT_KEY = "instant"
 """Fact: the last moment of which it is known that a daemon ran."""
-DEFAULT_KEYS = frozenset(HERMES_KEYS)
+DEFAULT_KEYS = frozenset(key for endpoint in ENDPOINTS.values() for key in endpoint.keys)
 """Used where no credential is configured, and by no agent CLI."""
 
 

@@ -42,7 +42,7 @@ from fallbackd.backends.lines import (
     tool_key,
     words,
 )
-from fallbackd.backends.spec import BackendKind, Login, Options
+from fallbackd.backends.spec import BackendKind, Login, Options, Setup
 from fallbackd.classify.reset_fields import names_spent_window
 from fallbackd.core.protocol import (
     Call,
@@ -294,6 +294,20 @@ KIND = BackendKind(
     parser=Parser,
     rules=RULES,
     program=lambda options: program("claude", options),
+    setup=Setup(
+        install="npm install -g @anthropic-ai/claude-code",
+        login="claude auth login",
+        files=(".claude/.credentials.json",),
+        variables=(
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_AUTH_TOKEN",
+            "CLAUDE_CODE_OAUTH_TOKEN",
+            "CLAUDE_CODE_USE_BEDROCK",
+            "CLAUDE_CODE_USE_VERTEX",
+        ),
+        settings=(".claude/settings.json",),
+    ),
+    keeps_to_reading=True,
     resumes=resumes,
     login=Login(
         package="@anthropic-ai/claude-code",

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
 from fallbackd.backends.lines import CliParser, count, fields, status_in, tool_key, words
-from fallbackd.backends.spec import BackendKind, Login, Options
+from fallbackd.backends.spec import BackendKind, Login, Options, Setup
 from fallbackd.classify.classifier import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -319,6 +319,14 @@ KIND = BackendKind(
     parser=Parser,
     rules=RULES,
     program=lambda options: program("codex", options),
+    setup=Setup(
+        install="npm install -g @openai/codex",
+        login="codex login",
+        files=(".codex/auth.json",),
+        variables=("OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_HOME"),
+        settings=(".codex/config.toml",),
+    ),
+    keeps_to_reading=True,
     login=Login(
         package="@openai/codex",
         files=("~/.codex/auth.json", "~/.codex/.env"),

@@ -27,7 +27,7 @@ from fallbackd.backends.commands import (
     resumes,
 )
 from fallbackd.backends.lines import CliParser, count, fields, read_object, tool_key, words
-from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.backends.spec import BackendKind, Options, Setup
 from fallbackd.classify.classifier import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -370,6 +370,16 @@ KIND = BackendKind(
     parser=Parser,
     rules=RULES,
     program=lambda options: program("gemini", options),
+    setup=Setup(
+        install="npm install -g @google/gemini-cli",
+        login="gemini",
+        files=(".gemini/oauth_creds.json",),
+        variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"),
+        settings=(".gemini/settings.json", ".gemini/.env"),
+        personal="Gemini CLI has not served personal accounts since June 2026, only API keys and"
+        " organisations: set GEMINI_API_KEY, or install its successor agy",
+    ),
+    keeps_to_reading=True,
     resumes=resumes,
     structured=True,
 )

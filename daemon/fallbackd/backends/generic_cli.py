@@ -96,4 +96,5 @@ KIND = BackendKind(
     start=start,
     parser=Parser,
     program=lambda options: options.command[0] if options.command else None,
+    is_plain=lambda options: options.output == "text",
 )

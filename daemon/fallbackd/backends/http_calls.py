@@ -12,18 +12,22 @@ Which dialect an HTTP API speaks, and the request that asks it.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from fallbackd.backends import chat_completions, generate_content, messages, responses
+from fallbackd.backends import (
+    chat_completions,
+    generate_content,
+    hermes_chat,
+    messages,
+    responses,
+)
 from fallbackd.backends.http_answers import HttpParser
-from fallbackd.backends.spec import NotConfigured, Options
+from fallbackd.backends.spec import ApiMode, Endpoint, NotConfigured, Options
 from fallbackd.core.protocol import CREDENTIAL, CredentialRef, HttpRequest, Tls, Work
-
-ApiMode = Literal["chat_completions", "responses", "messages", "generate_content", "hermes_chat"]
 
 MODES: Mapping[str, ApiMode] = {
     "chat_completions": "chat_completions",
@@ -66,20 +70,6 @@ _ENDS_WITH: Mapping[ApiMode, tuple[bytes, ...]] = {
     "generate_content": (),
     "hermes_chat": (),
 }
-
-
-class Endpoint(Struct, frozen=True, kw_only=True):
-    """What a kind knows of its API."""
-
-    base_url: str
-    """Where nothing is configured."""
-    mode: ApiMode | None = None
-    """Where the URL states none; None: chosen by its host and the model."""
-    model: str | None = None
-    keys: tuple[str, ...] = ()
-    """Variables that hold a key for this kind on any host; sent if one is set."""
-    vendors: tuple[str, ...] = ()
-    """Words for whoever is at `base_url`, in lower case, besides its host."""
 
 
 def mode_of(endpoint: Endpoint, options: Options) -> ApiMode:
@@ -137,6 +127,14 @@ def ask(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
     mode = mode_of(endpoint, options)
     parts = urlsplit(options.base_url or endpoint.base_url)
     request = request_to(endpoint, work.credential, work.inherited, options, mode=mode)
+    if mode == "hermes_chat" and endpoint.is_hermes:
+        has_key = request.credential is not None
+        body = hermes_chat.body(prompt=work.prompt)
+        request = msgspec.structs.replace(
+            request, secret_fields={"key": CREDENTIAL} if has_key else {}, secret_headers={}
+        )
+    else:
+        body = _body(mode, parts, work, options)
     return msgspec.structs.replace(
         request,
         method="POST",
@@ -146,7 +144,7 @@ def ask(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
             "accept": "text/event-stream, application/json",
             **request.headers,
         },
-        body=msgspec.json.encode(_body(mode, parts, work, options)),
+        body=msgspec.json.encode(body),
         ends_with=_ENDS_WITH[mode],
     )
 
@@ -242,6 +240,7 @@ def request_to(
         connect_timeout_s=options.connect_timeout_s or 10.0,
         read_timeout_s=options.read_timeout_s or READ_TIMEOUT_S,
         tls=_tls(options),
+        own_listener=endpoint.is_hermes,
     )
 
 

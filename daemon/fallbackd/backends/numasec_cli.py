@@ -47,5 +47,7 @@ KIND = BackendKind(
     parser=Parser,
     rules=opencode_cli.RULES,
     program=lambda options: program("numasec", options),
+    keeps_to_reading=True,
+    is_plain=lambda _: True,
     structured=True,
 )

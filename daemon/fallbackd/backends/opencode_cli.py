@@ -27,7 +27,7 @@ from fallbackd.backends.commands import (
 )
 from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import EventReader
-from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.backends.spec import BackendKind, Options, Setup
 from fallbackd.classify.classifier import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -281,6 +281,9 @@ KIND = BackendKind(
     parser=Parser,
     rules=RULES,
     program=lambda options: program("opencode", options),
+    # It serves models without a login too: that it has none is no finding.
+    setup=Setup(install="npm install -g opencode-ai", login="opencode auth login"),
+    keeps_to_reading=True,
     reads_env=(_INLINE_CONFIG,),
     resumes=resumes,
     structured=True,

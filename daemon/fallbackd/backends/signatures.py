@@ -303,16 +303,18 @@ _OLLAMA = (
 ONLY_READ: Mapping[str, tuple[Rule, ...]] = {
     "aider": _AIDER,
     "azure-http": _AZURE,
-    "bedrock-http": _BEDROCK,
     "copilot": _COPILOT,
     "crush": _CRUSH,
-    "generic": (),
     "goose": _GOOSE,
     "hermes": _HERMES,
-    "in-session": (),
     "kimi": _KIMI,
     "ollama-http": _OLLAMA,
-    "opencode-server": opencode_cli.RULES,
     "qwen": _QWEN,
 }
-"""Kinds whose output can be judged, and that this version does not start."""
+"""Kinds that only signatures may name: their output can be judged."""
+
+LATER: Mapping[str, tuple[Rule, ...]] = {
+    "bedrock-http": _BEDROCK,
+    "opencode-server": opencode_cli.RULES,
+}
+"""Known words of the contract that this version cannot start yet, and can judge."""

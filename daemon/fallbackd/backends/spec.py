@@ -5,7 +5,7 @@ The law of backends: as pure as core, one file per kind, a file knows its vendor
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct, field
 
@@ -99,7 +99,46 @@ class Login(Struct, frozen=True, kw_only=True):
     """What logs in."""
 
 
+class Setup(Struct, frozen=True, kw_only=True):
+    """What `doctor` says of the program of a kind, and how far it looks for a login."""
+
+    install: str = ""
+    """Command that installs it; empty where its makers give none."""
+    login: str = ""
+    """Command that logs in."""
+    files: tuple[str, ...] = ()
+    """Where a login is kept, below the home directory; empty: that it has none is no finding."""
+    variables: tuple[str, ...] = ()
+    """Any of these is a login too."""
+    settings: tuple[str, ...] = ()
+    """Files whose presence means that the user has made own arrangements."""
+    personal: str = ""
+    """What became of logins with a personal account, which `files` hold, and what to use instead;
+    empty: they work."""
+
+
+ApiMode = Literal["chat_completions", "responses", "messages", "generate_content", "hermes_chat"]
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """What a kind knows of its API."""
+
+    base_url: str
+    """Where nothing is configured."""
+    mode: ApiMode | None = None
+    """Where the URL states none; None: chosen by its host and the model."""
+    model: str | None = None
+    keys: tuple[str, ...] = ()
+    """Variables that hold a key for this kind on any host; sent if one is set."""
+    vendors: tuple[str, ...] = ()
+    """Words for whoever is at `base_url`, in lower case, besides its host."""
+    is_hermes: bool = False
+    """A Hermes agent: it may speak `hermes_chat`, at a port that any user may have taken first."""
+
+
 class BackendKind(Struct, frozen=True, kw_only=True):
+    """Everything that the daemon and `doctor` know of a kind; nothing else lists kinds."""
+
     name: str
     start: Callable[[Work, Options], Call]
     """May raise `NotConfigured`, or another `ValueError` with a sentence for the caller (a NUL in
@@ -111,6 +150,13 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """Asks for the list of models, unbilled; `http_calls.read_models` reads it."""
     program: Callable[[Options], str | None] = lambda _: None
     """The executable that must be on PATH; None for what is not a program."""
+    setup: Setup = Setup()
+    endpoint: Endpoint | None = None
+    """Of an API over HTTP; None: it is a program."""
+    keeps_to_reading: bool = False
+    """Its program can be told to change nothing, and keeps to it."""
+    is_plain: Callable[[Options], bool] = lambda _: False
+    """Whether its output shows no sign of life before the end."""
     reads: tuple[str, ...] = ()
     """The user's own settings files (`~/…`) whose text `start` wants in `Work.files`."""
     logins: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from fallbackd.backends import ALIASES
 from fallbackd.backends.spec import Options
 from fallbackd.classify.rules import Rule
 from fallbackd.config import profiles
@@ -66,7 +67,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
     def rules_for(self, kind: str) -> tuple[Rule, ...]:
         """The user's signatures that hold for a kind, in the order of the file."""
-        kind = profiles.KIND_ALIASES.get(kind, kind)
+        kind = ALIASES.get(kind, kind)
         return tuple(one.rule for one in self.signatures if one.kind in (None, kind))
 
 

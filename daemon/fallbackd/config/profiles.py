@@ -8,38 +8,10 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
+from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
-
-KIND_NAMES = (
-    "anthropic-http",
-    "claude",
-    "codex",
-    "gemini",
-    "generic-cli",
-    "google-http",
-    "hermes-api",
-    "in-session",
-    "numasec",
-    "openai-http",
-    "opencode",
-    "openrouter-http",
-)
-"""Kinds that `kind = "…"` may name."""
-
-KIND_ALIASES: Mapping[str, str] = {"generic": "generic-cli"}
-
-LATER_KINDS = frozenset({"bedrock-http", "opencode-server"})
-"""Known words of the contract that this version cannot start yet."""
-
-JUDGED_KINDS = frozenset(
-    {"aider", "azure-http", "copilot", "crush", "goose", "hermes", "kimi", "ollama-http", "qwen"}
-)
-"""Kinds that only signatures may name: their output can be judged."""
-
-PLAIN_KINDS = frozenset({"numasec"})
-"""Their output shows no sign of life before the end; `generic-cli` too, unless it is `jsonl`."""
 
 IN_SESSION = BackendId("in-session")
 ANY = "*"
@@ -110,7 +82,6 @@ _BACKENDS = (
         name="Numasec",
         context_tokens=128_000,
         shown_cap=60,
-        plain_output=True,
         scores={"scope:security": 35, "scope:audit": 35},
     ),
     Backend(
@@ -140,14 +111,30 @@ _BACKENDS = (
         family="gemini",
         cost="subscription",
         context_tokens=1_000_000,
-        plain_output=True,
         suggestible=False,
     ),
     # Nothing is started: the caller does the work. Only where a chain or a caller names it.
     Backend(id=IN_SESSION, kind=IN_SESSION_KIND, name="In the session", suggestible=False),
 )
 
-BACKENDS: Mapping[BackendId, Backend] = {backend.id: backend for backend in _BACKENDS}
+
+def of_kind(backend: Backend, options: Options) -> Backend:
+    """The backend with what its kind and options make of it."""
+    kind = KINDS.get(backend.kind)
+    if kind is None:  # in the session
+        return backend
+    return structs.replace(
+        backend,
+        is_http=kind.endpoint is not None,
+        keeps_to_reading=kind.keeps_to_reading,
+        plain_output=kind.is_plain(options),
+    )
+
+
+def _is_agent(backend: Backend) -> bool:
+    starts_something = backend.kind in KINDS and not backend.is_http
+    return starts_something and not backend.implicit
+
 
 OPTIONS: Mapping[BackendId, Options] = {
     **{backend.id: Options(lacks=backend.lacks) for backend in _BACKENDS},
@@ -155,6 +142,10 @@ OPTIONS: Mapping[BackendId, Options] = {
     AGY: Options(command=("agy", "--print={prompt}"), prompt_in_argv=True, stdin="none"),
 }
 """Else nothing is set: command line, address and key of a profile are its kind's own defaults."""
+
+BACKENDS: Mapping[BackendId, Backend] = {
+    backend.id: of_kind(backend, OPTIONS[backend.id]) for backend in _BACKENDS
+}
 
 
 def built_in(
@@ -184,13 +175,12 @@ _CHAINS: Mapping[str, tuple[Entry, ...]] = {
 _WITH_HERMES = frozenset({CODEX, OPENCODE, GEMINI, NUMASEC})
 """Chains in which a Hermes server is second, where there is one."""
 _FIRST = (CLAUDE, CODEX, OPENCODE, GEMINI)
-_AGENT_KINDS = frozenset({"claude", "codex", "gemini", "generic-cli", "numasec", "opencode"})
 
 
 def chains(backends: Mapping[BackendId, Backend]) -> dict[str, tuple[Entry, ...]]:
     """The built-in chains over these backends: `*` has every agent among them."""
     found = dict(_CHAINS)
-    others = [id for id, one in backends.items() if one.kind in _AGENT_KINDS and not one.implicit]
+    others = [id for id, one in backends.items() if _is_agent(one)]
     if backends[HERMES].lacks is None:
         others.append(HERMES)
         for name in _WITH_HERMES:

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from fallbackd.backends import ENDPOINTS
+from fallbackd.backends import ALIASES, ENDPOINTS, KIND_NAMES
 from fallbackd.backends.http_calls import is_loopback
+from fallbackd.backends.signatures import LATER
 from fallbackd.backends.spec import Options
 from fallbackd.classify.redact import redact, redact_command
 from fallbackd.config import profiles
@@ -19,14 +20,13 @@ from fallbackd.config.read_http import (
     FILE_HINT,
     check_http,
     check_model,
-    is_plain_http,
     lack_of_address,
     lack_of_secrecy,
 )
 from fallbackd.config.schema import BackendTable
 from fallbackd.core.health.scopes import owner_of
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import HTTP_KINDS, Backend
+from fallbackd.core.policy import Backend
 from fallbackd.core.protocol import CredentialRef
 
 _ID = re.compile(r"[A-Za-z0-9][\w./@:+-]{0,127}", re.ASCII)
@@ -130,7 +130,7 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     lacks = lack_of_address(kind, raw, given, path, say)
 
     credentials = read_credentials(
-        given.pop("credentials", None), path, say, is_http=kind in HTTP_KINDS
+        given.pop("credentials", None), path, say, is_http=kind in ENDPOINTS
     )
     options = msgspec.structs.replace(
         options, **{name: given[name] for name in _OF_OPTIONS & given.keys()}
@@ -152,10 +152,9 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
         kind=kind,
         lacks=lacks,
         credentials=tuple(one.label for one in credentials),
-        plain_output=_is_plain(kind, options),
         **of_backend,
     )
-    return _startable(backend, options, path, say), options
+    return _startable(profiles.of_kind(backend, options), options, path, say), options
 
 
 def _kind(id: BackendId, given: dict[str, Any], path: str, say: Say) -> str | None:
@@ -163,34 +162,28 @@ def _kind(id: BackendId, given: dict[str, Any], path: str, say: Say) -> str | No
     profile = profiles.BACKENDS.get(id)
     here = join(path, "kind")
     raw = given.pop("kind", None)
-    known = (*profiles.KIND_NAMES, *profiles.KIND_ALIASES, *profiles.LATER_KINDS)
+    known = (*KIND_NAMES, *ALIASES, *LATER)
     if raw is None and profile is not None:
         return profile.kind
-    name = profiles.KIND_ALIASES.get(raw, raw) if isinstance(raw, str) else None
-    if name in profiles.KIND_NAMES:
+    name = ALIASES.get(raw, raw) if isinstance(raw, str) else None
+    if name in KIND_NAMES:
         return name
     if raw is None and "command" in given:
         say(here, 'is missing; "generic-cli" is used.')
         return "generic-cli"
-    if name in profiles.LATER_KINDS:
+    if name in LATER:
         message = f"{show(raw)} has no effect yet"
     elif raw is None:
         near = guess(id, profiles.BACKENDS)
         message = f'is missing: write kind = "generic-cli" and a command.{near} As it is'
     else:
-        names = ", ".join(show(one) for one in profiles.KIND_NAMES)
+        names = ", ".join(show(one) for one in KIND_NAMES)
         message = f"{show(raw)} is not one of {names}.{guess(str(raw), known)} As it is"
     if profile is not None:
         say(here, f"{message}, the default {show(profile.kind)} is used.")
         return profile.kind
     say(here, f"{message}, the backend is left out.")
     return None
-
-
-def _is_plain(kind: str, options: Options) -> bool:
-    if kind == "generic-cli":
-        return options.output == "text"
-    return kind in profiles.PLAIN_KINDS or is_plain_http(kind, options)
 
 
 def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backend:

@@ -11,7 +11,6 @@ from fallbackd.backends.http_calls import (
     MODES,
     MODES_BY_PROVIDER,
     is_open,
-    mode_of,
     why_open,
 )
 from fallbackd.backends.spec import Options
@@ -35,7 +34,8 @@ FILE_HINT = "must be the path of a file, absolute or from ~/"
 
 def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  # by field
     """Say what cannot be, take it out of `given`, and put in the mode that a provider means."""
-    if kind not in ENDPOINTS:
+    endpoint = ENDPOINTS.get(kind)
+    if endpoint is None:
         for name in _ONLY_HTTP:
             if name in given:
                 say(join(path, name), f"has no effect: {kind} is no HTTP API.")
@@ -45,8 +45,8 @@ def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  
         meant = MODES_BY_PROVIDER.get(str(given.get("provider", "")).lower())
         if meant is not None:
             given["api_mode"] = meant
-    elif mode not in MODES or (MODES[mode] == "hermes_chat" and kind != "hermes-api"):
-        modes = [one for one in MODES if one != "hermes_chat" or kind == "hermes-api"]
+    elif mode not in MODES or (MODES[mode] == "hermes_chat" and not endpoint.is_hermes):
+        modes = [one for one in MODES if one != "hermes_chat" or endpoint.is_hermes]
         names = ", ".join(map(show, modes))
         known = f"is not one of {names}.{guess(str(mode), modes)}"
         say(join(path, "api_mode"), f"{show(mode)} {known} It is chosen by the URL.")
@@ -122,9 +122,3 @@ def check_model(kind: str, options: Options, path: str, say: Say) -> None:
     if host in KEYS_BY_HOST:
         cure = "only entries of chains that name a model can be answered."
         say(join(path, "model"), f"is missing, and {host} needs one: {cure}")
-
-
-def is_plain_http(kind: str, options: Options) -> bool:
-    """An API that shows nothing before its whole answer."""
-    endpoint = ENDPOINTS.get(kind)
-    return endpoint is not None and mode_of(endpoint, options) == "hermes_chat"

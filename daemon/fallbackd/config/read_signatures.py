@@ -2,8 +2,9 @@
 
 from msgspec import Struct
 
+from fallbackd.backends import ALIASES, JUDGED, KIND_NAMES
+from fallbackd.backends.signatures import LATER
 from fallbackd.classify.rules import Rule, linear
-from fallbackd.config import profiles
 from fallbackd.config.fields import Say, guess, join, read, show
 from fallbackd.config.schema import SignatureTable
 from fallbackd.core.failures import Reason
@@ -50,9 +51,9 @@ def _signature(raw: object, number: int, path: str, say: Say) -> Signature | Non
         return None
     kind = given.get("kind")
     if kind is not None:
-        kind = profiles.KIND_ALIASES.get(kind, kind)
-        if kind not in (*profiles.KIND_NAMES, *profiles.LATER_KINDS, *profiles.JUDGED_KINDS):
-            near = guess(kind, (*profiles.KIND_NAMES, *profiles.JUDGED_KINDS))
+        kind = ALIASES.get(kind, kind)
+        if kind not in (*KIND_NAMES, *LATER, *JUDGED):
+            near = guess(kind, (*KIND_NAMES, *JUDGED))
             say(join(path, "kind"), f"{show(kind)} is no kind; the signature is left out.{near}")
             return None
     stream = given.get("stream")

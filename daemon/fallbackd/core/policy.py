@@ -151,6 +151,10 @@ class Backend(Struct, frozen=True, kw_only=True):
     """Built in: shown by `suggest`, not enforced."""
     cap_unit: str = "requests"
     loopback: bool = False
+    is_http: bool = False
+    """Its calls start no process on this machine. Of its kind, as the next two are."""
+    keeps_to_reading: bool = False
+    """Its program can be told to change nothing, and keeps to it."""
     plain_output: bool = False
     """Its output does not show `provider_answered`: a trial passes after `trial_grace_s`."""
     scores: Mapping[str, int] = field(default_factory=dict)
@@ -266,13 +270,6 @@ HOPPING = frozenset(reason for reason in Reason if reason.row.flags.hop)
 IN_SESSION_KIND = "in-session"
 """The kind of backend that does nothing: the work is handed back to the caller."""
 
-READING_KINDS = frozenset({"claude", "codex", "gemini", "numasec", "opencode"})
-"""Kinds whose program can be told to change nothing, and keeps to it."""
-HTTP_KINDS = frozenset(
-    {"anthropic-http", "google-http", "hermes-api", "openai-http", "openrouter-http"}
-)
-"""Kinds whose calls start no process on this machine."""
-
 OPENCODE = BackendId("opencode")
 """Whose limits a `provider/model` id shares."""
 _IMPLICIT = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(?:/[\w.:@+-]{1,200})+", re.ASCII)
@@ -293,6 +290,7 @@ def implicit_backend(
     return Backend(
         id=BackendId(id),
         kind="opencode",
+        keeps_to_reading=True,
         implicit=True,
         enabled=like is None or like.enabled,
         model=id,

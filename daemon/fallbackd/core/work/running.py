@@ -38,14 +38,13 @@ def limits_of(draft: Draft, delegation: Delegation, backend: Backend) -> Limits:
     first_answer_s = backend.first_answer_s or defaults.first_answer_s
     if first_answer_s is None:
         first_answer_s = 120.0 if delegation.mode == "interactive" else 300.0
-    is_http = backend.kind.endswith("-http") or backend.kind == "hermes-api"
     stall_s = backend.stall_s or defaults.stall_s
     if stall_s is None:
         stall_s = AGENT_STALL_S
-        if is_http:
+        if backend.is_http:
             stall_s = LOOPBACK_STALL_S if backend.loopback else HTTP_STALL_S
     total_s = backend.timeout_s
-    if total_s is None and is_http and not backend.loopback:
+    if total_s is None and backend.is_http and not backend.loopback:
         total_s = HTTP_TOTAL_S
     return Limits(
         first_output_s=defaults.first_output_s or first_answer_s,

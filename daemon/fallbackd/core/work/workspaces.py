@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fallbackd.core.draft import Draft
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.policy import HTTP_KINDS, IN_SESSION_KIND, READING_KINDS, Entry, Policy
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
 from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.work.stopping import below
 
@@ -109,12 +109,13 @@ def may_write(policy: Policy, candidates: tuple[Entry, ...], *, reads: bool) -> 
     Args:
         reads: The work may only read. Not every program can be held to that.
     """
-    harmless = HTTP_KINDS | {IN_SESSION_KIND} | (READING_KINDS if reads else frozenset())
-    for entry in candidates:
-        backend = find_backend(policy, entry.backend)
-        if backend is None or backend.kind not in harmless:
-            return True
-    return False
+    found = (find_backend(policy, entry.backend) for entry in candidates)
+    return not all(one is not None and _is_harmless(one, reads=reads) for one in found)
+
+
+def _is_harmless(backend: Backend, *, reads: bool) -> bool:
+    starts_nothing = backend.is_http or backend.kind == IN_SESSION_KIND
+    return starts_nothing or (reads and backend.keeps_to_reading)
 
 
 def _family(draft: Draft, one: Delegation | None) -> set[str]:
