@@ -84,24 +84,30 @@ def names_of(node: ast.Assign | ast.AnnAssign) -> set[str]:
 
 
 def test_every_method_of_the_wire_has_a_handler() -> None:
-    from fallbackd.fronts.rpc.methods import HANDLERS
+    from fallbackd.fronts.rpc.discover import HANDLERS
     from fallbackd_client.wire.methods import METHODS
 
     assert {one.name for one in METHODS} == {one.method.name for one in HANDLERS}
 
 
-def test_every_wire_module_and_every_handler_module_is_listed() -> None:
-    from fallbackd.fronts.rpc import methods as handlers
-    from fallbackd_client.wire import methods as wire
+def test_a_method_is_served_by_its_noun_of_the_api() -> None:
+    """So it costs two files: its noun in `wire/methods`, and the one of the same name in `api`."""
+    from fallbackd.fronts.rpc.discover import HANDLERS
+    from fallbackd_client.wire.methods import NOUNS
 
-    for package, folder in (
-        (handlers, DAEMON / "fronts" / "rpc" / "methods"),
-        (wire, CLIENT / "wire" / "methods"),
-    ):
-        source = Path(package.__file__ or "").read_text()
-        for path in modules_under(folder):
-            if path.stem != "__init__":
-                assert path.stem in source, f"add {path.name} to {folder.name}/__init__.py"
+    noun_of = {one.name: noun.__name__.rpartition(".")[2] for noun in NOUNS for one in noun.METHODS}
+    for handler in HANDLERS:
+        noun = noun_of[handler.method.name]
+        where = "fronts.rpc.discover" if noun == "rpc" else f"api.{noun}"
+        assert handler.handle.__module__ == f"fallbackd.{where}", handler.method.name
+
+
+def test_every_noun_of_the_wire_is_listed() -> None:
+    from fallbackd_client.wire.methods import NOUNS
+
+    listed = {noun.__name__.rpartition(".")[2] for noun in NOUNS}
+    there = {path.stem for path in modules_under(CLIENT / "wire" / "methods")}
+    assert there == {"__init__", *listed}
 
 
 def test_no_module_is_called_by_a_word_that_says_nothing() -> None:

@@ -12,7 +12,7 @@ from tests.client.scripted import Failing, Peer, answering, serving
 
 from fallbackd_client.aio import AsyncClient
 from fallbackd_client.errors import NoDaemon, ProtocolError, RequestTooLarge, RpcError
-from fallbackd_client.wire.methods import daemon_ping
+from fallbackd_client.wire.methods.daemon import DAEMON_PING, DaemonPingParams
 
 PONG = {"version": "1", "pid": 7, "at": 1.0}
 
@@ -182,9 +182,9 @@ async def test_a_request_beyond_the_limit_is_not_sent(path: Path) -> None:
 async def test_a_typed_request_comes_back_typed(path: Path) -> None:
     with serving(path, answering({"daemon.ping": [PONG, {"pid": "seven"}]})):
         async with AsyncClient(str(path)) as client:
-            assert (await client.request(daemon_ping.METHOD, daemon_ping.Params())).pid == 7
+            assert (await client.request(DAEMON_PING, DaemonPingParams())).pid == 7
             with pytest.raises(ProtocolError):
-                await client.request(daemon_ping.METHOD, daemon_ping.Params())
+                await client.request(DAEMON_PING, DaemonPingParams())
 
 
 async def test_a_client_that_was_not_entered_says_so(path: Path) -> None:

@@ -9,7 +9,8 @@ from tests.client.scripted import Failing, Peer, answering, serving
 
 from fallbackd_client.client import Client
 from fallbackd_client.errors import NoDaemon, ProtocolError, RequestTooLarge, RpcError
-from fallbackd_client.wire.methods import daemon_ping, delegation_get
+from fallbackd_client.wire.methods.daemon import DAEMON_PING, DaemonPingParams
+from fallbackd_client.wire.methods.delegations import DELEGATION_GET, DelegationGetParams
 
 PONG = {"version": "1", "pid": 7, "at": 1.0}
 
@@ -390,15 +391,15 @@ def test_a_typed_request_comes_back_typed(path: Path) -> None:
         "delegation.get": {"delegation": "d1", "state": "succeeded", "created_at": 1, "text": "ok"},
     }
     with serving(path, answering(answers)), Client(str(path)) as client:
-        pong = client.request(daemon_ping.METHOD, daemon_ping.Params())
-        found = client.request(delegation_get.METHOD, delegation_get.Params(delegation="d1"))
+        pong = client.request(DAEMON_PING, DaemonPingParams())
+        found = client.request(DELEGATION_GET, DelegationGetParams(delegation="d1"))
     assert (pong.pid, found.text, found.hops) == (7, "ok", ())
 
 
 def test_an_answer_that_does_not_fit_its_type_is_a_protocol_error(path: Path) -> None:
     script = answering({"daemon.ping": {"pid": "seven"}})
     with serving(path, script), Client(str(path)) as client, pytest.raises(ProtocolError):
-        client.request(daemon_ping.METHOD, daemon_ping.Params())
+        client.request(DAEMON_PING, DaemonPingParams())
 
 
 # --- events ------------------------------------------------------------------------------------

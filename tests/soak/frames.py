@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from fallbackd.fronts.rpc.methods import HANDLERS
+from fallbackd.fronts.rpc.discover import HANDLERS
 
 ENDING = frozenset({"daemon.shutdown", "daemon.drain"})
 """These do what they say."""

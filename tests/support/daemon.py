@@ -227,8 +227,8 @@ async def in_process(
     from fallbackd.app.wiring import build, open_records
     from fallbackd.config.load import load
     from fallbackd.engine.ticker import run_ticker
+    from fallbackd.fronts.rpc.discover import HANDLERS
     from fallbackd.fronts.rpc.endpoint import Endpoint
-    from fallbackd.fronts.rpc.methods import HANDLERS
     from fallbackd.fronts.rpc.server import Server
 
     home = tmp_path / "home"

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from fallbackd.api.host import Checked, ConfigState, Problem, Trouble
 from fallbackd.classify.rules import Rule
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.failures import Failure, Reason, make_failure
@@ -29,7 +30,6 @@ from fallbackd.engine.feedback import Known, Sample
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 from fallbackd.engine.runs import KeptAnswer
-from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem, Trouble
 from fallbackd.stores.memory import MemoryStore
 
 NOW = 1_800_000_000.0

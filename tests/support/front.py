@@ -12,8 +12,8 @@ import anyio
 import anyio.abc
 from tests.support.engine import FakeHost, ScriptedEngine
 
+from fallbackd.fronts.rpc.discover import HANDLERS
 from fallbackd.fronts.rpc.endpoint import Endpoint
-from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.fronts.rpc.shares import Limits
 

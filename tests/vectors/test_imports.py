@@ -18,13 +18,13 @@ from tests.support.clock import ManualClock
 from tests.support.provider import Provider, provider
 from tests.support.running_engine import engine_in, tried, work
 
+from fallbackd.api.host import ImportedText
 from fallbackd.app.importing import import_text
 from fallbackd.config.files import load_file
 from fallbackd.config.load import Loaded
 from fallbackd.core.ids import BackendId
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings, Transports
-from fallbackd.fronts.rpc.host import ImportedText
 from fallbackd.transports.http.transport import HttpTransport
 from fallbackd.transports.secrets import Secrets
 

@@ -11,15 +11,15 @@ from structlog.testing import capture_logs
 from tests.support.playbook import policy_of
 from tests.support.watching import Watching, watching
 
+from fallbackd.api.opencode import periods
+from fallbackd.api.opencode_words import status_words
+from fallbackd.api.shapes import session_usage
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Policy
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.views import health_entry
 from fallbackd.fronts.opencode.telling import notice_of, show
-from fallbackd.fronts.opencode.words import status_words
-from fallbackd.fronts.rpc.methods.opencode_status import periods
-from fallbackd.fronts.rpc.shapes import session_usage
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "opencode.json").read_text("utf-8"))

@@ -14,13 +14,13 @@ import pytest
 from tests.support.playbook import T0, Playbook, delegate, fail, failed, policy_of, succeeded
 from tests.vectors.test_core import Driver
 
+from fallbackd.api import shapes
 from fallbackd.core.events import ClockStepped, HealthMarked, QuestionAnswered, Resumed
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.machine import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend, Entry, Policy, Role
 from fallbackd.core.records import Attempt, Delegation, Session
-from fallbackd.fronts.rpc import shapes
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "roles.json").read_text("utf-8"))

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 import anyio.to_thread
 import structlog
 
+from fallbackd.api.host import Checked, ConfigState, Problem
 from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks
 from fallbackd.config.files import load_file, read_content
 from fallbackd.config.load import Loaded, load
 from fallbackd.config.show import as_dict
 from fallbackd.engine.environment import Settings
-from fallbackd.fronts.rpc.host import Checked, ConfigState, Problem
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 

@@ -5,6 +5,7 @@ import stat
 import time
 from collections.abc import Mapping
 
+from fallbackd.api.host import ImportedText
 from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.files import import_from, read_content
 from fallbackd.config.import_hermes import FILE_NAME
@@ -14,7 +15,6 @@ from fallbackd.config.importing import Imported, Report
 from fallbackd.config.load import VOICE_FILE, load
 from fallbackd.config.voice import read_voice
 from fallbackd.engine.requests import Invalid
-from fallbackd.fronts.rpc.host import ImportedText
 from fallbackd.lib import atomicfile
 
 

@@ -22,6 +22,7 @@ import structlog
 from msgspec import structs
 
 from fallbackd import __version__
+from fallbackd.api.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.app import private
 from fallbackd.app.configuration import Configuration, problems_of
 from fallbackd.app.importing import import_text
@@ -38,9 +39,8 @@ from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.fronts.opencode.front import OpencodeFront
+from fallbackd.fronts.rpc.discover import HANDLERS
 from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
-from fallbackd.fronts.rpc.host import Checked, ConfigState, ImportedText, Trouble
-from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib import coredump, heap
 from fallbackd.lib.clock import SystemClock

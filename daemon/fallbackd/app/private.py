@@ -11,8 +11,8 @@ import stat
 import structlog
 from msgspec import Struct
 
+from fallbackd.api.host import Trouble
 from fallbackd.app.places import Places
-from fallbackd.fronts.rpc.host import Trouble
 from fallbackd.lib.privacy import ROOT, Fault, command, fault_of, user_name
 
 EXPOSED = "exposed"

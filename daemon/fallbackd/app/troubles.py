@@ -1,8 +1,8 @@
 """What the daemon says in `status` of its surroundings, while it lasts."""
 
+from fallbackd.api.host import Trouble
 from fallbackd.app.private import Guard
 from fallbackd.engine.api import Engine
-from fallbackd.fronts.rpc.host import Trouble
 from fallbackd.fronts.rpc.server import Server
 from fallbackd.lib.descriptors import shortage
 

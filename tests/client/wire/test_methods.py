@@ -9,14 +9,11 @@ from msgspec import Raw
 import fallbackd_client
 from fallbackd_client.calls import READ_ONLY
 from fallbackd_client.wire import methods
-from fallbackd_client.wire.methods import (
-    METHODS,
-    delegate,
-    events_subscribe,
-    health,
-    report,
-    resolve,
-)
+from fallbackd_client.wire.methods import METHODS, NOUNS
+from fallbackd_client.wire.methods.callers import ReportParams, ResolveParams
+from fallbackd_client.wire.methods.delegations import DELEGATE, ChainEntry, DelegateParams
+from fallbackd_client.wire.methods.events import Event
+from fallbackd_client.wire.methods.health import HEALTH, Action, HealthParams, HealthResult
 
 
 def test_every_module_of_methods_is_listed_once_and_sorted() -> None:
@@ -24,7 +21,7 @@ def test_every_module_of_methods_is_listed_once_and_sorted() -> None:
     assert names == sorted(set(names))
     folder = Path(methods.__file__).parent
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert {name.replace(".", "_") for name in names} == modules, "add it to METHODS"
+    assert {noun.__name__.rpartition(".")[2] for noun in NOUNS} == modules, "add it to NOUNS"
 
 
 def test_the_client_repeats_exactly_the_methods_that_change_nothing() -> None:
@@ -66,7 +63,7 @@ def test_decoding_all_types_leaves_the_interpreter_sound() -> None:
 
 
 def test_delegate_takes_the_names_of_older_callers() -> None:
-    params = delegate.METHOD.decode_params(
+    params = DELEGATE.decode_params(
         Raw(b'{"prompt":"x","platform":"codex","session_id":"s1"}')
     ).normalised()
     assert (params.backend, params.session) == ("codex", "s1")
@@ -74,21 +71,21 @@ def test_delegate_takes_the_names_of_older_callers() -> None:
 
 
 def test_two_names_that_agree_are_one() -> None:
-    params = delegate.Params(prompt="x", backend="codex", platform="codex").normalised()
+    params = DelegateParams(prompt="x", backend="codex", platform="codex").normalised()
     assert params.backend == "codex"
 
 
 @pytest.mark.parametrize(
     "params",
     [
-        delegate.Params(prompt="x", backend="codex", platform="gemini"),
-        resolve.Params(session="a", session_id="b"),
-        health.Params(action="mark", target="codex", ttl_s=1, ttl_seconds=2),
-        report.Params(outcome="success", backend="a", platform="b"),
+        DelegateParams(prompt="x", backend="codex", platform="gemini"),
+        ResolveParams(session="a", session_id="b"),
+        HealthParams(action="mark", target="codex", ttl_s=1, ttl_seconds=2),
+        ReportParams(outcome="success", backend="a", platform="b"),
     ],
 )
 def test_two_names_that_disagree_are_refused(
-    params: delegate.Params | resolve.Params | health.Params | report.Params,
+    params: DelegateParams | ResolveParams | HealthParams | ReportParams,
 ) -> None:
     with pytest.raises(msgspec.ValidationError, match="mean the same"):
         params.normalised()
@@ -97,33 +94,33 @@ def test_two_names_that_disagree_are_refused(
 @pytest.mark.parametrize("name", ["ttl", "ttl_seconds", "ttl_s"])
 def test_a_mark_takes_its_seconds_under_three_names(name: str) -> None:
     raw = Raw(b'{"action":"mark","platform":"codex","%s":0}' % name.encode())
-    params = health.METHOD.decode_params(raw).normalised()
+    params = HEALTH.decode_params(raw).normalised()
     assert (params.target, params.ttl_s) == ("codex", 0)
     assert (params.ttl, params.ttl_seconds, params.platform) == (None, None, None)
 
 
 @pytest.mark.parametrize("action", ["get", "mark", "pause", "resume"])
-def test_an_action_on_one_backend_needs_its_target(action: health.Action) -> None:
+def test_an_action_on_one_backend_needs_its_target(action: Action) -> None:
     with pytest.raises(msgspec.ValidationError, match="target"):
-        health.Params(action=action).normalised()
+        HealthParams(action=action).normalised()
 
 
 def test_clear_needs_no_target() -> None:
-    assert health.Params(action="clear").normalised().target is None
+    assert HealthParams(action="clear").normalised().target is None
 
 
 def test_a_report_needs_a_backend() -> None:
     with pytest.raises(msgspec.ValidationError, match="backend"):
-        report.Params(outcome="success").normalised()
+        ReportParams(outcome="success").normalised()
 
 
 def test_a_chain_is_a_name_or_a_list_of_names_and_entries() -> None:
-    named = delegate.METHOD.decode_params(Raw(b'{"prompt":"x","chain":"fast"}'))
-    listed = delegate.METHOD.decode_params(
+    named = DELEGATE.decode_params(Raw(b'{"prompt":"x","chain":"fast"}'))
+    listed = DELEGATE.decode_params(
         Raw(b'{"prompt":"x","chain":["codex",{"backend":"gemini","tier":"api"}]}')
     )
     assert named.chain == "fast"
-    assert listed.chain == ("codex", delegate.ChainEntry(backend="gemini", tier="api"))
+    assert listed.chain == ("codex", ChainEntry(backend="gemini", tier="api"))
 
 
 @pytest.mark.parametrize(
@@ -140,11 +137,11 @@ def test_a_chain_is_a_name_or_a_list_of_names_and_entries() -> None:
 def test_a_delegate_out_of_bounds_is_refused(field: bytes) -> None:
     text = b"{%s}" % field if b"prompt" in field else b'{"prompt":"x",%s}' % field
     with pytest.raises(msgspec.ValidationError):
-        delegate.METHOD.decode_params(Raw(text))
+        DELEGATE.decode_params(Raw(text))
 
 
 def test_an_event_carries_only_what_its_kind_has() -> None:
-    event = events_subscribe.Event(at=1.0, kind="attempt.output", attempt="d1.1", offset=4)
+    event = Event(at=1.0, kind="attempt.output", attempt="d1.1", offset=4)
     assert msgspec.to_builtins(event) == {
         "at": 1.0,
         "kind": "attempt.output",
@@ -154,5 +151,5 @@ def test_an_event_carries_only_what_its_kind_has() -> None:
 
 
 def test_health_answers_with_what_was_asked_for() -> None:
-    assert msgspec.to_builtins(health.Result(cleared=())) == {"cleared": ()}
-    assert msgspec.to_builtins(health.Result(health={})) == {"health": {}}
+    assert msgspec.to_builtins(HealthResult(cleared=())) == {"cleared": ()}
+    assert msgspec.to_builtins(HealthResult(health={})) == {"health": {}}

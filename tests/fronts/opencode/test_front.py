@@ -16,9 +16,10 @@ from tests.support.playbook import policy_of
 from tests.support.running_engine import engine_in, settings, until
 from tests.support.watching import NoFiles
 
+from fallbackd.api.opencode_servers import BadServer
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.opencode import watch
-from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, BadServer, OpencodeFront
+from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, OpencodeFront
 from fallbackd.stores.memory import MemoryStore
 
 URL = "http://127.0.0.1:4096"

@@ -9,8 +9,8 @@ from tests.support.engine import FakeHost, ScriptedEngine
 
 from fallbackd.core.records import Rejection
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
+from fallbackd.fronts.rpc.discover import HANDLERS
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Later
-from fallbackd.fronts.rpc.methods import HANDLERS
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd_client.wire.methods import METHODS
 

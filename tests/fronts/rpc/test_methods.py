@@ -7,6 +7,7 @@ import pytest
 from tests.support.engine import NOW, delegation
 from tests.support.front import Front, front
 
+from fallbackd.api.host import Problem
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health.machine import Health, Outage
@@ -14,7 +15,6 @@ from fallbackd.core.ids import AttemptId, BackendId, ScopeId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Attempt, Decision, Hop, Keys, PutHealth, Verdict
-from fallbackd.fronts.rpc.host import Problem
 from fallbackd_client.wire.methods import METHODS
 
 

@@ -1,4 +1,4 @@
-"""`health`: read and set the health of backends and scopes."""
+"""Health of backends and scopes."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ from fallbackd_client.wire.shapes import HealthEntry
 Action = Literal["list", "get", "mark", "clear", "pause", "resume"]
 
 
-class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HealthParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     action: Action = "list"
     target: Name | None = None
     """A backend or a scope."""
@@ -27,7 +27,7 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: Note | None = None
     only: Literal["unhealthy"] | None = None
 
-    def normalised(self) -> "Params":
+    def normalised(self) -> "HealthParams":
         """
         The same under today's names.
 
@@ -49,17 +49,20 @@ class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class HealthResult(Struct, frozen=True, kw_only=True):
     """`cleared` after `clear`, `health` after everything else; both after a mark with TTL 0."""
 
     health: dict[str, HealthEntry] | UnsetType = UNSET
     cleared: tuple[str, ...] | UnsetType = UNSET
 
 
-METHOD: Method[Params, Result] = Method(
+HEALTH: Method[HealthParams, HealthResult] = Method(
     "health",
-    params=Params,
-    result=Result,
+    params=HealthParams,
+    result=HealthResult,
     read_only=False,  # list and get change nothing, the others do
     summary="Read and set the health of backends and scopes.",
 )
+
+
+METHODS = (HEALTH,)

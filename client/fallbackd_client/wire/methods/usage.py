@@ -1,4 +1,4 @@
-"""`usage`: what was used, by backend and period."""
+"""What was used, by backend and period."""
 
 from msgspec import Struct
 
@@ -7,22 +7,25 @@ from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import UsageRow
 
 
-class Params(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UsageParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionName | None = None
     backend: Name | None = None
     since_at: Instant | None = None
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class UsageResult(Struct, frozen=True, kw_only=True):
     usage: tuple[UsageRow, ...] = ()
     warnings: tuple[str, ...] = ()
     """What was asked for and has no effect."""
 
 
-METHOD: Method[Params, Result] = Method(
+USAGE: Method[UsageParams, UsageResult] = Method(
     "usage",
-    params=Params,
-    result=Result,
+    params=UsageParams,
+    result=UsageResult,
     read_only=True,
     summary="What was used, by backend and period.",
 )
+
+
+METHODS = (USAGE,)

@@ -1,15 +1,13 @@
 """All opencode servers that are known: by configuration, or because they announced themselves."""
 
-import ipaddress
 import json
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from msgspec import Struct
 
+from fallbackd.api.opencode_servers import BadServer, ServerState, is_usable
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched, Where
@@ -27,18 +25,6 @@ FORGET_S = 24 * 3600.0
 """A server that announced itself and was not seen for so long is forgotten."""
 EXPIRE_EVERY_S = 60.0
 EXPIRES_PER_FORGET = 10
-
-
-class BadServer(Exception):
-    """An address that cannot be taken. Says what to give instead."""
-
-
-class ServerState(Struct, frozen=True, kw_only=True):
-    url: str
-    is_up: bool
-    is_announced: bool
-    version: str | None = None
-    problem: str = ""
 
 
 class OpencodeFront:
@@ -325,19 +311,3 @@ def checked_url(url: str) -> str:
             " http://127.0.0.1:4096, or put that of another machine into [opencode] servers"
         )
     return url.rstrip("/")
-
-
-def is_usable(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return False
-    if parts.scheme != "http" or port is None or parts.username or parts.query or parts.fragment:
-        return False
-    if parts.path not in ("", "/"):
-        return False
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

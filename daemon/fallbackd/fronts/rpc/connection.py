@@ -10,7 +10,7 @@ import re
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic
 from typing import Any
 
@@ -21,14 +21,14 @@ import structlog
 from anyio.abc import SocketAttribute
 from msgspec import UnsetType
 
+from fallbackd.api.host import Host
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Garbage, Later, refusal
-from fallbackd.fronts.rpc.host import Host
 from fallbackd.fronts.rpc.shares import Shares
 from fallbackd.fronts.rpc.sockets import receive, send
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib.failpoints import hit
 from fallbackd_client.wire import codes
-from fallbackd_client.wire.envelope import Id
+from fallbackd_client.wire.envelope import Id, encode_notification
 from fallbackd_client.wire.framing import LineSplitter, LineTooLong
 
 RECEIVE_BYTES = 65_536
@@ -138,6 +138,9 @@ class Connection:
     @property
     def is_open(self) -> bool:
         return self._is_open
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        self.write(encode_notification(method, params))
 
     def on_close(self, work: Callable[[], None]) -> None:
         self._on_close.append(work)

@@ -5,13 +5,21 @@ Source: https://spec.open-rpc.org (1.3.2), objects Method, Content Descriptor, E
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fallbackd.api.handler import Handler
+from fallbackd.api.handlers import HANDLERS as OF_THE_API
+from fallbackd.api.host import Caller
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.methods import METHODS, events_subscribe
+from fallbackd_client.wire.methods import METHODS
+from fallbackd_client.wire.methods.events import Event
+from fallbackd_client.wire.methods.rpc import RPC_DISCOVER, RpcDiscoverParams, RpcDiscoverResult
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
 
 OPENRPC_VERSION = "1.3.2"
 _REF = "#/components/schemas/{name}"
@@ -23,9 +31,7 @@ Document = dict[str, Any]
 @lru_cache(maxsize=2)
 def document(version: str) -> Document:
     types = [each for one in METHODS for each in (one.params, one.result)]
-    found, schemas = msgspec.json.schema_components(
-        (*types, events_subscribe.Event), ref_template=_REF
-    )
+    found, schemas = msgspec.json.schema_components((*types, Event), ref_template=_REF)
     pairs = [(found[at * 2], found[at * 2 + 1]) for at in range(len(METHODS))]
     return {
         "openrpc": OPENRPC_VERSION,
@@ -81,3 +87,17 @@ def _error_name(code: int) -> str:
 def _error(code: int) -> Document:
     words = codes.KINDS[code].replace("_", " ")
     return {"code": code, "message": words, "data": {"kind": codes.KINDS[code]}}
+
+
+def rpc_discover(engine: "Engine", params: RpcDiscoverParams, caller: Caller) -> RpcDiscoverResult:
+    # Encoded once: it is large, and must not cost those beside the caller anything.
+    return encoded(caller.host.version)  # type: ignore[return-value]
+
+
+HANDLERS: tuple[Handler[Any, Any], ...] = tuple(
+    sorted(
+        (*OF_THE_API, Handler(RPC_DISCOVER, rpc_discover)),
+        key=lambda one: one.method.name,
+    )
+)
+"""Every method of this front, sorted by name."""

@@ -18,9 +18,9 @@ import msgspec
 import structlog
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from fallbackd.fronts.rpc.errors import RpcError, from_engine, invalid_params, refuse_misspelt
-from fallbackd.fronts.rpc.handler import Handler
-from fallbackd.fronts.rpc.host import Session
+from fallbackd.api.handler import Handler
+from fallbackd.api.host import Caller
+from fallbackd.fronts.rpc.errors import RpcError, error_of, invalid_params, refuse_misspelt
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Id, Request, encode_error, encode_result
 
@@ -81,21 +81,21 @@ class Dispatcher:
         self._engine = engine
         self._handlers = {one.method.name: one for one in handlers}
 
-    def take(self, line: bytes, session: Session) -> Answer:
+    def take(self, line: bytes, caller: Caller) -> Answer:
         """Serve one line. Never raises for what it holds."""
         try:
             request = _request_decoder.decode(line)
         except msgspec.ValidationError as error:
             if line.lstrip()[:1] == b"[":
-                return self._batch(line, session)
+                return self._batch(line, caller)
             return _not_a_request(line, error)
         except NOT_JSON as error:
             return _not_json(line, error)
         except RecursionError:
             return _too_deep()
-        return self._request(request, session)
+        return self._request(request, caller)
 
-    def _request(self, request: Request, session: Session) -> Answer:
+    def _request(self, request: Request, caller: Caller) -> Answer:
         request_id = request.id
         handler = self._handlers.get(request.method)
         try:
@@ -109,12 +109,12 @@ class Dispatcher:
                 raise invalid_params(error, request.method) from None
             if handler.is_async:
                 return Later(
-                    lambda: self._finish(handler, params, unknown, request_id, session),
+                    lambda: self._finish(handler, params, unknown, request_id, caller),
                     is_quick=handler.is_quick,
                     outlives=handler.outlives,
                     request_id=request_id,
                 )
-            result = handler.handle(self._engine, params, session)
+            result = handler.handle(self._engine, params, caller)
             return None if request_id is UNSET else _result(request_id, result, unknown)
         except Exception as error:
             return _failed(request_id, error, request.method)
@@ -125,15 +125,15 @@ class Dispatcher:
         params: Any,
         unknown: tuple[str, ...],
         request_id: Id | UnsetType,
-        session: Session,
+        caller: Caller,
     ) -> bytes | None:
         try:
-            result = await handler.handle(self._engine, params, session)
+            result = await handler.handle(self._engine, params, caller)
             return None if request_id is UNSET else _result(request_id, result, unknown)
         except Exception as error:
             return _failed(request_id, error, handler.method.name)
 
-    def _batch(self, line: bytes, session: Session) -> Answer:
+    def _batch(self, line: bytes, caller: Caller) -> Answer:
         try:
             entries = _batch_decoder.decode(line)
         except NOT_JSON as error:
@@ -148,21 +148,21 @@ class Dispatcher:
                 codes.INVALID_REQUEST,
                 f"A batch holds {len(entries)} requests, at most {MAX_BATCH}. Split it.",
             )
-        answers = [self._entry(bytes(entry), session) for entry in entries]
+        answers = [self._entry(bytes(entry), caller) for entry in entries]
         waiting = [one for one in answers if isinstance(one, Later)]
         if waiting:
             outlives = any(one.outlives for one in waiting)
             return Later(lambda: _gather(answers), outlives=outlives)
         return _array([one for one in answers if isinstance(one, bytes)])
 
-    def _entry(self, entry: bytes, session: Session) -> Answer:
+    def _entry(self, entry: bytes, caller: Caller) -> Answer:
         try:
             request = _request_decoder.decode(entry)
         except NOT_JSON as error:
             return _not_a_request(entry, error)
         except RecursionError:
             return _too_deep()
-        return self._request(request, session)
+        return self._request(request, caller)
 
 
 async def _gather(answers: list[Answer]) -> bytes | None:
@@ -204,7 +204,7 @@ def _result(request_id: Id | UnsetType, result: object, unknown: tuple[str, ...]
 
 
 def _failed(request_id: Id | UnsetType, error: Exception, method: str) -> bytes | None:
-    known = from_engine(error)
+    known = error_of(error)
     if known is None:
         bug_id = secrets.token_hex(4)
         _log.error("rpc.failed", method=method, bug=bug_id, exc_info=error)

@@ -1,11 +1,12 @@
-"""`RpcError`, the one exception that a handler raises on purpose, and what others become."""
+"""`RpcError`: what goes wrong, as the errors of JSON-RPC. Only this front knows their codes."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from fallbackd.api.errors import ApiError
 from fallbackd.core.records import RejectionKind
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd_client.wire import codes
@@ -26,6 +27,8 @@ _CODES: dict[RejectionKind, int] = {
     "answered": codes.BUSY,
     "choice": codes.INVALID_PARAMS,
 }
+
+_CODE_OF = {kind: code for code, kind in codes.KINDS.items()}
 
 _PATH = re.compile(r"^(?P<what>.*?) - at `\$(?P<path>[^`]*)`$", re.S)
 
@@ -93,28 +96,13 @@ def refuse_misspelt(unknown: Sequence[str], method: Method[Any, Any]) -> None:
             )
 
 
-def refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """
-    Refuse a word that is none of a fixed set.
-
-    Raises:
-        RpcError: Names the nearest known word, or all of them.
-    """
-    from difflib import get_close_matches
-
-    for word in given:
-        if word in known:
-            continue
-        near = get_close_matches(word[:100], known, n=1, cutoff=0.6)
-        help_ = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
-        raise RpcError(codes.INVALID_PARAMS, f"unknown {what} {word[:100]!r}: {help_}")
-
-
-def from_engine(error: Exception) -> RpcError | None:
-    """What the engine refuses, as an error answer; None where the exception is a bug."""
+def error_of(error: Exception) -> RpcError | None:
+    """What a handler or the engine refuses, as an error answer; None where it is a bug."""
     match error:
         case RpcError():
             return error
+        case ApiError(kind=kind):
+            return RpcError(_CODE_OF[kind], error.message, data=error.data)
         case Refused(rejection=rejection):
             return RpcError(
                 _CODES[rejection.kind],

@@ -17,10 +17,10 @@ import anyio.abc
 import anyio.lowlevel
 import structlog
 
+from fallbackd.api.handler import Handler
+from fallbackd.api.host import Host
 from fallbackd.fronts.rpc.connection import Connection
 from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
-from fallbackd.fronts.rpc.handler import Handler
-from fallbackd.fronts.rpc.host import Host
 from fallbackd.fronts.rpc.shares import Limits, Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib import peercred

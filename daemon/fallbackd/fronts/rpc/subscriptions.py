@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from fallbackd.api import shapes
+from fallbackd.api.host import Caller
 from fallbackd.core.records import Journaled
 from fallbackd.engine.live import Progress
-from fallbackd.fronts.rpc import shapes
 from fallbackd.fronts.rpc.errors import RpcError
-from fallbackd.fronts.rpc.host import Session
 from fallbackd_client.wire import codes
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Subscription:
     def __init__(
         self,
         name: str,
-        owner: Session,
+        owner: Caller,
         *,
         kinds: frozenset[str] | None,
         session: str | None,
@@ -88,7 +88,7 @@ class Subscriptions:
     def __init__(self, engine: "Engine", *, max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> None:
         self._engine = engine
         self._max_backlog_bytes = max_backlog_bytes
-        self._by_owner: dict[Session, dict[str, Subscription]] = {}
+        self._by_owner: dict[Caller, dict[str, Subscription]] = {}
         self._live: dict[str, Subscription] = {}
         self._next = 1
         self._stop: Callable[[], None] = engine.subscribe(self._happened)
@@ -98,7 +98,7 @@ class Subscriptions:
 
     def open(
         self,
-        owner: Session,
+        owner: Caller,
         *,
         kinds: frozenset[str] | None,
         session: str | None,
@@ -142,12 +142,12 @@ class Subscriptions:
             warning = BEGAN_ANEW.format(since=since, last=last_seq)
         return one.id, last_seq, warning
 
-    def end(self, owner: Session, name: str) -> bool:
+    def end(self, owner: Caller, name: str) -> bool:
         found = self._by_owner.get(owner, {}).pop(name, None)
         self._live.pop(name, None)
         return found is not None
 
-    def _forget(self, owner: Session) -> None:
+    def _forget(self, owner: Caller) -> None:
         for name in self._by_owner.pop(owner, {}):
             self._live.pop(name, None)
 

@@ -1,0 +1,26 @@
+"""The contract about itself."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from fallbackd_client.wire.envelope import Method
+
+RpcDiscoverResult = dict[str, Any]
+"""OpenRPC 1.3; `Any` because its schema is that specification's, not ours."""
+
+
+class RpcDiscoverParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+RPC_DISCOVER: Method[RpcDiscoverParams, RpcDiscoverResult] = Method(
+    "rpc.discover",
+    params=RpcDiscoverParams,
+    result=RpcDiscoverResult,
+    read_only=True,
+    summary="All methods as an OpenRPC document.",
+)
+
+
+METHODS = (RPC_DISCOVER,)

@@ -1,0 +1,211 @@
+"""Callers that talk to a provider themselves: whom to ask, what became of it, what is advised."""
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import msgspec
+
+from fallbackd.api import chains, shapes, turns
+from fallbackd.api.errors import ApiError
+from fallbackd.api.handler import Handler
+from fallbackd.api.health_view import health_entries, health_entry
+from fallbackd.api.host import Caller
+from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import Usage
+from fallbackd.core.reasons import NOT_SET_UP
+from fallbackd.core.routing import suggest as rules
+from fallbackd.engine.requests import Invalid
+from fallbackd.transports.project_size import project_tokens
+from fallbackd_client.wire.methods.callers import (
+    REPORT,
+    RESOLVE,
+    SUGGEST,
+    CapUse,
+    ReportParams,
+    ReportResult,
+    ResolveParams,
+    ResolveResult,
+    SuggestParams,
+    SuggestResult,
+)
+from fallbackd_client.wire.shapes import CandidateVerdict
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
+
+
+async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> ResolveResult:
+    found = await engine.resolve(
+        session=params.session,
+        role=params.role,
+        backend=params.backend,
+        chain=chains.entries(params.chain, engine.settings.policy),
+        model=params.model,
+        prompt_tokens=params.prompt_tokens,
+        allow_metered=params.allow_metered,
+        differs_from=params.differs_from,
+        lease=params.lease,
+        owner=shapes.owner(params.owner, caller.peer_pid),
+    )
+    candidates = tuple(shapes.verdict(one) for one in found.candidates)
+    if found.backend is None:
+        raise ApiError(
+            "refused",
+            _why(found.retry_at, is_empty=not candidates),
+            data={
+                "retry_at": found.retry_at,
+                "candidates": msgspec.to_builtins(candidates),
+            },
+        )
+    return ResolveResult(
+        backend=found.backend,
+        model=found.model,
+        credential=found.credential,
+        tier=found.tier,
+        trigger=found.trigger,  # type: ignore[arg-type] # the same words, typed on the wire only
+        candidates=candidates,
+        position=found.position,
+        lease=shapes.lease(found, asked=params.lease),
+        turn=turns.word_of(found.failover),
+    )
+
+
+def _why(retry_at: float | None, *, is_empty: bool) -> str:
+    if is_empty:
+        return (
+            "There is nobody to choose from: name a backend, a role or a chain, or configure the"
+            ' chain that is meant otherwise: [chains] "*" = ["BACKEND", …].'
+        )
+    if retry_at is None:
+        return (
+            "Nobody is available, and time alone changes nothing: `candidates` says what to"
+            " configure, or ask `health` for the reasons."
+        )
+    return "Nobody is available now. Try again at `retry_at`, or ask `health` for the reasons."
+
+
+async def report(engine: "Engine", params: ReportParams, caller: Caller) -> ReportResult:
+    backend = params.backend or ""  # `normalised` has seen that there is one
+    used = params.usage
+    answer = await engine.report(
+        session=params.session,
+        backend=backend,
+        model=params.model,
+        credential=params.credential,
+        attempt=params.attempt,
+        lease=params.lease,
+        outcome=params.outcome,
+        started_at=params.started_at,
+        evidence=None if params.evidence is None else shapes.evidence(params.evidence),
+        usage=None
+        if used is None
+        else Usage(
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cost_usd=used.cost_usd,
+        ),
+        failover=turns.failover_of(params.turn),
+        next_lease=params.next_lease,
+        owner=shapes.owner(params.owner, caller.peer_pid),
+        role=params.role,
+        chain=chains.entries(params.chain, engine.settings.policy),
+        prompt_tokens=params.prompt_tokens,
+        allow_metered=params.allow_metered,
+        differs_from=params.differs_from,
+    )
+    following = answer.next
+    return ReportResult(
+        failure=shapes.failure(answer.failure),
+        health={
+            backend: health_entry(
+                engine.snapshot(), engine.settings.policy, backend, now=engine.clock.now()
+            )
+        },
+        next=_next(following),
+        position=None if following is None else following.position,
+        candidates=tuple(shapes.verdict(one) for one in answer.candidates),
+        retry_at=answer.retry_at if following is None else None,
+        lease=shapes.lease(following, asked=params.next_lease),
+        ignored=answer.ignored,
+        turn=turns.word_of(answer.failover),
+        bound=None if answer.halt is None else answer.halt.bound,
+        why=None if answer.halt is None else answer.halt.why,
+    )
+
+
+def _next(one: Resolution | None) -> CandidateVerdict | None:
+    if one is None or one.backend is None:
+        return None
+    chosen = [each for each in one.candidates if each.verdict == "chosen"]
+    if chosen:
+        return shapes.verdict(chosen[0])
+    return CandidateVerdict(backend=one.backend, verdict="chosen", model=one.model, tier=one.tier)
+
+
+USABLE = frozenset({"healthy", "cooldown"})
+
+
+async def _project_tokens(engine: "Engine", root: str | None) -> int:
+    """
+    Tokens of the project, no more than the largest context that is compared with it.
+
+    Raises:
+        Invalid: It is no directory.
+    """
+    if root is None:
+        return 0
+    contexts = (one.context_tokens or 0 for one in engine.settings.policy.backends.values())
+    enough = max(contexts, default=0) + 1
+    try:
+        if not os.path.isabs(root):
+            raise Invalid(f"project_root: {root!r} is relative; give the absolute path")
+        return await anyio.to_thread.run_sync(partial(project_tokens, root, enough=enough))
+    except (OSError, ValueError) as error:
+        raise Invalid(f"project_root: {root!r} is not a directory that can be read") from error
+
+
+async def suggest(engine: "Engine", params: SuggestParams, caller: Caller) -> SuggestResult:
+    await engine.readiness.look(engine.settings.policy.backends)
+    now = engine.clock.now()
+    snapshot = engine.snapshot()
+    entries = health_entries(snapshot, engine.settings.policy, now=now)
+    task = rules.Task(
+        goal=params.goal,
+        size=params.project_size,
+        complexity=params.complexity,
+        scope=params.scope,
+        project_tokens=await _project_tokens(engine, params.project_root),
+    )
+    states = {BackendId(name): entry.state for name, entry in entries.items()}
+    found = rules.suggest(
+        engine.settings.policy,
+        task,
+        states,
+        snapshot.meters,
+        now=now,
+        missing={BackendId(name) for name, entry in entries.items() if entry.reason in NOT_SET_UP},
+    )
+    return SuggestResult(
+        suggestion=found.backend,
+        reason=found.reason,
+        eta_s=found.eta_s,
+        eta_display=None if found.eta_s is None else rules.duration(found.eta_s),
+        scores={name: float(points) for name, points in found.scores.items()},
+        rate_limits={
+            name: CapUse(used=cap.used, cap=cap.cap, unit=cap.unit, window_s=cap.window_s)
+            for name, cap in found.caps.items()
+        },
+        available=found.available,
+        unhealthy={name: entry for name, entry in entries.items() if entry.state not in USABLE},
+        was_fallback=found.was_fallback,
+    )
+
+
+HANDLERS: tuple[Handler[Any, Any], ...] = (
+    Handler(RESOLVE, resolve),
+    Handler(REPORT, report),
+    Handler(SUGGEST, suggest),
+)

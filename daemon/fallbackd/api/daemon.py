@@ -1,0 +1,180 @@
+"""The daemon: whether it is there, at a glance, drained, ended."""
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from fallbackd.api import shapes
+from fallbackd.api.handler import Handler
+from fallbackd.api.health_view import health_entries
+from fallbackd.api.host import Caller
+from fallbackd.api.usage import MAX_DELEGATIONS
+from fallbackd.classify.redact import redact
+from fallbackd.core.records import Delegation
+from fallbackd_client.wire.methods.daemon import (
+    DAEMON_DRAIN,
+    DAEMON_PING,
+    DAEMON_SHUTDOWN,
+    STATUS,
+    DaemonDrainParams,
+    DaemonDrainResult,
+    DaemonPingParams,
+    DaemonPingResult,
+    DaemonShutdownParams,
+    DaemonShutdownResult,
+    DaemonStatus,
+    DelegationCounts,
+    DelegationLine,
+    Readiness,
+    Rung,
+    StatusParams,
+    StatusResult,
+    Trouble,
+)
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
+    from fallbackd.ports.store import Store
+
+
+def daemon_ping(engine: "Engine", params: DaemonPingParams, caller: Caller) -> DaemonPingResult:
+    host = caller.host
+    return DaemonPingResult(
+        version=host.version,
+        pid=host.pid,
+        at=engine.clock.now(),
+        state="draining" if host.is_draining else "running",
+    )
+
+
+async def daemon_drain(
+    engine: "Engine", params: DaemonDrainParams, caller: Caller
+) -> DaemonDrainResult:
+    await caller.host.drain()
+    return DaemonDrainResult(running=len(engine.snapshot().active))
+
+
+async def daemon_shutdown(
+    engine: "Engine", params: DaemonShutdownParams, caller: Caller
+) -> DaemonShutdownResult:
+    running = len(engine.snapshot().active)
+    caller.host.shut_down(stop_work=params.stop_work)
+    return DaemonShutdownResult(running=running)
+
+
+MAX_SESSIONS = 20
+"""The most recently used ones; `session.list` has all."""
+MAX_ACTIVE = 100
+
+
+async def status(engine: "Engine", params: StatusParams, caller: Caller) -> StatusResult:
+    one = None if params.session is None else await engine.session(params.session)
+    recent = await engine.sessions(limit=MAX_SESSIONS) if one is None else (one,)
+    ended = await engine.store.finished_counts()
+    snapshot = engine.snapshot()
+    return StatusResult(
+        daemon=_daemon(engine, caller),
+        health=health_entries(snapshot, engine.settings.policy, now=engine.clock.now()),
+        sessions=tuple(shapes.session(each) for each in recent),
+        delegations=_counts(tuple(snapshot.active.values()), ended, of_session=params.session),
+        questions=tuple(
+            shapes.question(each) for each in await engine.questions(session=params.session)
+        ),
+        session=None if one is None else shapes.session(one),
+        usage=None
+        if one is None or not params.verbose
+        else shapes.session_usage(
+            one, await engine.delegations(session=one.session, limit=MAX_DELEGATIONS)
+        ),
+        readiness=await _readiness(engine) if params.verbose and one is None else None,
+    )
+
+
+async def _readiness(engine: "Engine") -> dict[str, Readiness]:
+    return {
+        name: Readiness(
+            at=found.at,
+            rungs=tuple(
+                Rung(name=each.name, ok=each.ok, detail=redact(each.detail)) for each in found.rungs
+            ),
+        )
+        for name, found in (await engine.ladder.climb()).items()
+    }
+
+
+def _daemon(engine: "Engine", caller: Caller) -> DaemonStatus:
+    host = caller.host
+    config = host.config()
+    return DaemonStatus(
+        version=host.version,
+        pid=host.pid,
+        started_at=engine.started_at,
+        uptime_s=max(0.0, engine.clock.now() - engine.started_at),
+        socket=host.socket,
+        state="draining" if host.is_draining else "running",
+        config_path=config.path,
+        config_errors=shapes.problems(config.errors),
+        config_warnings=shapes.problems(config.warnings),
+        state_dir=host.state_dir,
+        store=_store(engine.store),
+        connections=host.connections,
+        last_tick_at=engine.last_tick_at,
+        troubles=tuple(
+            Trouble(kind=one.kind, message=one.message, mend=one.mend, stops_work=one.stops_work)
+            for one in host.troubles()
+        ),
+        path=host.path,
+    )
+
+
+def _store(store: "Store") -> str:
+    """Its kind; behind it what is wrong with it, in sentences."""
+    trouble = "" if store.problem is None else f": {store.problem}"
+    text = f"{store.kind}{trouble}"
+    is_file = False
+    for one in store.set_aside:
+        is_file = is_file or ".corrupt-" in os.path.basename(one)
+        what = "file" if ".corrupt-" in os.path.basename(one) else "record"
+        text += f"; damaged {what} set aside as {one}"
+    if is_file:
+        text += (
+            ". While such a file lies there, answers without a record are kept: remove it when"
+            " nothing of it is needed any more"
+        )
+    return text
+
+
+def _counts(
+    active: tuple[Delegation, ...], ended: dict[str, int], *, of_session: str | None
+) -> DelegationCounts:
+    states = Counter(one.state for one in active)
+    shown = [one for one in active if of_session in (None, one.session)]
+    return DelegationCounts(
+        running=states["running"],
+        waiting=states["waiting"],
+        queued=states["queued"],
+        awaiting_answer=states["awaiting_answer"],
+        finished_total=sum(ended.values()),
+        by_state=ended,
+        active=tuple(
+            DelegationLine(
+                delegation=one.delegation,
+                state=one.state,
+                created_at=one.created_at,
+                session=one.session,
+                requested=one.requested,
+                active=one.active,
+                phase=one.phase,
+                hops=len(one.hops),
+            )
+            for one in shown[:MAX_ACTIVE]
+        ),
+    )
+
+
+HANDLERS: tuple[Handler[Any, Any], ...] = (
+    Handler(DAEMON_PING, daemon_ping),
+    Handler(DAEMON_DRAIN, daemon_drain),
+    Handler(DAEMON_SHUTDOWN, daemon_shutdown),
+    Handler(STATUS, status),
+)

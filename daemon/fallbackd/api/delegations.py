@@ -1,0 +1,256 @@
+"""Delegations: begin one, look at it, wait, stop it, read its log, explain it."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import structs
+
+from fallbackd.api import chains, shapes
+from fallbackd.api.errors import ApiError
+from fallbackd.api.handler import Handler
+from fallbackd.api.host import Caller
+from fallbackd.core import records
+from fallbackd.core.ids import DelegationId
+from fallbackd.engine.requests import Draining, NewWork
+from fallbackd_client.wire.methods.delegations import (
+    DELEGATE,
+    DELEGATION_CANCEL,
+    DELEGATION_GET,
+    DELEGATION_LIST,
+    DELEGATION_LOG,
+    DELEGATION_WAIT,
+    EXPLAIN,
+    DelegateParams,
+    DelegationCancelParams,
+    DelegationGetParams,
+    DelegationListParams,
+    DelegationListResult,
+    DelegationLogParams,
+    DelegationLogResult,
+    DelegationWaitParams,
+    ExplainParams,
+    ExplainResult,
+    Step,
+)
+from fallbackd_client.wire.shapes import Delegation
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
+
+
+async def delegate(engine: "Engine", params: DelegateParams, caller: Caller) -> Delegation:
+    work = NewWork(
+        prompt=params.prompt,
+        backend=params.backend,
+        role=params.role,
+        chain=chains.chain(params.chain),
+        session=params.session,
+        cwd=params.cwd,
+        model=params.model,
+        mode=params.mode,
+        wait=params.wait,
+        queue=params.queue,
+        timeout_s=params.timeout_s,
+        request_id=params.request_id,
+        failover=params.failover,
+        on_partial=params.on_partial,
+        permissions=params.permissions or "workspace",
+        allow_metered=params.allow_metered,
+        differs_from=params.differs_from,
+        env=params.env or {},
+        parent=_parent(engine, caller),
+        client=caller.client,
+        metadata=params.metadata or {},
+    )
+    begun = await engine.delegate(work)
+    found, is_over = await _waited(engine, begun, params)
+    return await answer(engine, found, is_over=is_over, strict=params.strict_wait)
+
+
+def _parent(engine: "Engine", caller: Caller) -> str | None:
+    """
+    From inside which attempt the caller runs, by the processes above it. What it says itself
+    (`parent`) is no evidence: variables are inherited, copied, and outlive their attempt.
+
+    Raises:
+        Draining: The processes cannot be looked at, for want of file descriptors.
+    """
+    if caller.peer_pid is None:
+        return None
+    try:
+        return caller.host.attempt_of(caller.peer_pid)
+    except OSError as error:
+        engine.require_room()
+        why = error.strerror or str(error)
+        raise Draining(
+            f"no new work: the calling process cannot be looked at ({why}); ask again",
+            kind="shortage",
+        ) from error
+
+
+async def _waited(
+    engine: "Engine", begun: records.Delegation, params: DelegateParams
+) -> tuple[records.Delegation, bool]:
+    """The delegation, and False where `wait_s` was over before what was waited for came."""
+    if params.wait == "accepted":
+        return begun, True
+    if params.wait == "finished":
+        return await engine.wait(begun.delegation, until="finished", timeout_s=params.wait_s)
+    settle_s = params.settle_s
+    if settle_s is None:
+        settle_s = engine.settings.policy.defaults.settle_s
+    if params.wait_s is not None and params.wait_s < settle_s:
+        return await engine.wait(begun.delegation, until="settled", timeout_s=params.wait_s)
+    found, _ = await engine.wait(begun.delegation, until="settled", timeout_s=settle_s)
+    return found, True  # without an end after `settle_s` the work is as settled as it gets
+
+
+async def answer(
+    engine: "Engine", found: records.Delegation, *, is_over: bool, strict: bool = False
+) -> Delegation:
+    """
+    What the caller gets: the delegation as it is, also where its own wait is over.
+
+    Raises:
+        ApiError: The wait is over and the caller wants an error then.
+    """
+    if not is_over and strict:
+        raise ApiError(
+            "wait_over",
+            f"The wait is over; {found.delegation} is still {found.state}. Wait again with"
+            " `delegation.wait`, or stop it with `delegation.cancel`.",
+            data={"delegation": found.delegation, "state": found.state},
+        )
+    result = shapes.answered(found, await engine.kept_answer(found))
+    return result if is_over else structs.replace(result, wait_over=True)
+
+
+async def delegation_get(
+    engine: "Engine", params: DelegationGetParams, caller: Caller
+) -> Delegation:
+    found = await engine.delegation(params.delegation)
+    return shapes.answered(found, await engine.kept_answer(found))
+
+
+DEFAULT_LIMIT = 100
+MAX_BYTES = 8 * 1024 * 1024
+"""Of all delegations in one answer."""
+
+
+async def delegation_list(
+    engine: "Engine", params: DelegationListParams, caller: Caller
+) -> DelegationListResult:
+    found = await engine.delegations(
+        session=params.session, state=params.state, limit=params.limit or DEFAULT_LIMIT
+    )
+    shown: list[Delegation] = []
+    size_bytes = 0
+    for one in found:
+        shown.append(shapes.delegation(one))
+        size_bytes += len(msgspec.json.encode(shown[-1]))
+        if size_bytes > MAX_BYTES:
+            break
+    return DelegationListResult(delegations=tuple(shown), truncated=len(shown) < len(found))
+
+
+async def delegation_wait(
+    engine: "Engine", params: DelegationWaitParams, caller: Caller
+) -> Delegation:
+    found, is_over = await engine.wait(
+        DelegationId(params.delegation), until="finished", timeout_s=params.timeout_s
+    )
+    return await answer(engine, found, is_over=is_over, strict=params.strict_wait)
+
+
+async def delegation_cancel(
+    engine: "Engine", params: DelegationCancelParams, caller: Caller
+) -> Delegation:
+    found = await engine.cancel(DelegationId(params.delegation))
+    return shapes.answered(found, await engine.kept_answer(found))
+
+
+DEFAULT_BYTES = 65_536
+
+
+async def delegation_log(
+    engine: "Engine", params: DelegationLogParams, caller: Caller
+) -> DelegationLogResult:
+    part = await engine.log(
+        params.delegation,
+        attempt=params.attempt,
+        offset=params.offset,
+        max_bytes=params.max_bytes or DEFAULT_BYTES,
+    )
+    return DelegationLogResult(
+        delegation=params.delegation,
+        attempt=part.attempt,
+        log_path=part.log_path,
+        text=part.text,
+        offset=part.offset,
+        next_offset=part.next_offset,
+        size_bytes=part.size_bytes,
+        ended=part.ended,
+    )
+
+
+async def explain(engine: "Engine", params: ExplainParams, caller: Caller) -> ExplainResult:
+    found = await engine.delegation(params.delegation)
+    story = await engine.story(params.delegation)
+    return ExplainResult(
+        delegation=found.delegation,
+        state=found.state,
+        requested=found.requested,
+        served_by=found.served_by,
+        questions=tuple(shapes.question(one) for one in found.questions),
+        decisions=tuple(_step(one, found) for one in story),
+    )
+
+
+def _step(one: records.PutStory, found: records.Delegation) -> Step:
+    return Step(
+        at=one.at,
+        event=one.event,
+        text=one.outcome,
+        attempt=one.attempt,
+        candidates=tuple(shapes.verdict(each) for each in one.verdicts),
+        policy=one.policy,
+        evidence=_evidence(one, found),
+        changes=one.changes,
+        effects=one.effects,
+    )
+
+
+def _evidence(
+    one: records.PutStory, found: records.Delegation
+) -> dict[str, Any] | None:  # of any shape
+    """What was printed, and the signature by which it was understood."""
+    if not one.evidence:
+        return None
+    failures = [
+        each.failure
+        for each in found.attempts
+        if each.failure is not None
+        and each.failure.evidence == one.evidence
+        and one.attempt in (None, each.attempt)
+    ]
+    if not failures:
+        return {"text": one.evidence}
+    last = failures[-1]
+    return {
+        "reason": last.reason.value,
+        "scope": last.scope,
+        "signature": last.signature,
+        "confidence": last.confidence,
+        "text": one.evidence,
+    }
+
+
+HANDLERS: tuple[Handler[Any, Any], ...] = (
+    Handler(DELEGATE, delegate, waits=True),
+    Handler(DELEGATION_GET, delegation_get),
+    Handler(DELEGATION_LIST, delegation_list),
+    Handler(DELEGATION_WAIT, delegation_wait, waits=True),
+    Handler(DELEGATION_CANCEL, delegation_cancel),
+    Handler(DELEGATION_LOG, delegation_log),
+    Handler(EXPLAIN, explain),
+)

@@ -1,0 +1,45 @@
+"""One method: its wire types and the function that serves it."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from fallbackd.api.host import Caller
+from fallbackd_client.wire.envelope import Method
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
+
+P = TypeVar("P", bound=Struct)
+R = TypeVar("R")
+
+Handle = Callable[["Engine", P, Caller], R | Awaitable[R]]
+
+
+class Handler(Generic[P, R]):
+    """
+    Args:
+        handle: A plain function is called on the reader task of the connection and answers at
+            once. An `async` one may wait.
+        waits: It may wait long (for work to end), so it gets a task of its own. Else it is
+            awaited by the reader task where it changes nothing.
+    """
+
+    __slots__ = ("handle", "is_async", "is_quick", "method", "normalises", "outlives")
+
+    def __init__(self, method: Method[P, R], handle: Handle[P, R], *, waits: bool = False) -> None:
+        self.method = method
+        self.handle = handle
+        self.is_async = inspect.iscoroutinefunction(handle)
+        self.is_quick = self.is_async and method.read_only and not waits
+        self.outlives = not method.read_only
+        """What was asked for is done even when the caller is gone before it has begun."""
+        self.normalises = hasattr(method.params, "normalised")
+
+    def params(self, raw: Any) -> P:  # `Raw` or UNSET, as it came
+        params = self.method.decode_params(raw)
+        if self.normalises:
+            return params.normalised()  # type: ignore[attr-defined, no-any-return]
+        return params

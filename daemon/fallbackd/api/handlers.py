@@ -1,0 +1,32 @@
+"""Every method that is served, whatever the protocol."""
+
+from typing import Any
+
+from fallbackd.api import (
+    callers,
+    config,
+    daemon,
+    delegations,
+    events,
+    health,
+    opencode,
+    questions,
+    sessions,
+    signatures,
+    usage,
+)
+from fallbackd.api.handler import Handler
+
+HANDLERS: tuple[Handler[Any, Any], ...] = (  # each of its own types, so `Any` for all together
+    *callers.HANDLERS,
+    *config.HANDLERS,
+    *daemon.HANDLERS,
+    *delegations.HANDLERS,
+    *events.HANDLERS,
+    *health.HANDLERS,
+    *opencode.HANDLERS,
+    *questions.HANDLERS,
+    *sessions.HANDLERS,
+    *signatures.HANDLERS,
+    *usage.HANDLERS,
+)

@@ -1,0 +1,63 @@
+"""Health of backends and scopes."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fallbackd.api.handler import Handler
+from fallbackd.api.health_view import health_entries, health_entry, scope_entry
+from fallbackd.api.host import Caller
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import BackendId
+from fallbackd.engine.requests import Unknown
+from fallbackd_client.wire.methods.health import HEALTH, HealthParams, HealthResult
+from fallbackd_client.wire.shapes import HealthEntry
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
+
+
+async def health(engine: "Engine", params: HealthParams, caller: Caller) -> HealthResult:
+    target = params.target or ""
+    match params.action:
+        case "list":
+            found = health_entries(
+                engine.snapshot(), engine.settings.policy, now=engine.clock.now(), only=params.only
+            )
+            return HealthResult(health=found)
+        case "get":
+            return HealthResult(health=_one(engine, target))
+        case "clear":
+            return HealthResult(cleared=tuple(await engine.clear(params.target)))
+        case "mark" if params.ttl_s == 0:
+            cleared = tuple(await engine.clear(target))
+            return HealthResult(cleared=cleared, health=_one(engine, target))
+        case "mark":
+            await engine.mark(target, reason=params.reason, ttl_s=params.ttl_s, note=params.note)
+        case "pause":
+            await engine.pause(target, note=params.note or params.reason)
+        case "resume":
+            await engine.resume(target)
+    return HealthResult(health=_one(engine, target))
+
+
+def _one(engine: "Engine", target: str) -> dict[str, HealthEntry]:
+    """A backend, or a scope under its own name."""
+    now = engine.clock.now()
+    snapshot = engine.snapshot()
+    name = target.removeprefix("backend:")
+    if find_backend(engine.settings.policy, BackendId(name)) is not None:
+        return {name: health_entry(snapshot, engine.settings.policy, name, now=now)}
+    policy = engine.settings.policy
+    entry = scope_entry(snapshot, policy, target, now=now)
+    if entry is None:
+        entry = scope_entry(snapshot, policy, f"backend:{target}", now=now)
+    if entry is None:
+        raise Unknown(_unknown(target, engine.settings.policy.backends))
+    return {target: entry}
+
+
+def _unknown(target: str, known: Iterable[str]) -> str:
+    return f"There is no backend or scope {target!r}. Known backends: {', '.join(known)}."
+
+
+HANDLERS: tuple[Handler[Any, Any], ...] = (Handler(HEALTH, health),)

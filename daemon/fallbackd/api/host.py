@@ -1,0 +1,220 @@
+"""What a handler may ask of the process around the engine, and of whoever calls."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+
+from fallbackd.api.opencode_servers import OpencodeServers
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    path: str
+    message: str
+
+
+class ConfigState(Struct, frozen=True, kw_only=True):
+    """The configuration in effect, and what is wrong with the file on disk."""
+
+    path: str | None = None
+    loaded_at: float | None = None
+    config: dict[str, Any] = field(default_factory=dict)  # as in the file, any JSON
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    path: str | None = None
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+class Trouble(Struct, frozen=True, kw_only=True):
+    """Something around the daemon that is not as it has to be, while it lasts."""
+
+    kind: str
+    """Stable word: exposed, unprotected, shortage."""
+    message: str
+    """A sentence."""
+    mend: str = ""
+    """The command line that ends it, where there is one."""
+    stops_work: bool = False
+    """New work is refused until it has ended."""
+
+
+class ImportedText(Struct, frozen=True, kw_only=True):
+    """What the configuration of another program becomes here."""
+
+    source: str
+    toml: str
+    taken: tuple[tuple[str, str], ...] = ()
+    """(what, where it went)."""
+    left: tuple[tuple[str, str], ...] = ()
+    """(what, why it was not taken)."""
+    written: str | None = None
+    """The file that it was put into."""
+
+
+class Host(Protocol):
+    """The process: configuration, places, life."""
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def socket(self) -> str: ...
+
+    @property
+    def state_dir(self) -> str | None: ...
+
+    @property
+    def path(self) -> str | None:
+        """Where programs are looked for."""
+        ...
+
+    @property
+    def connections(self) -> int: ...
+
+    @property
+    def is_draining(self) -> bool: ...
+
+    def config(self) -> ConfigState: ...
+
+    def troubles(self) -> tuple[Trouble, ...]: ...
+
+    async def check_config(
+        self, *, path: str | None, text: str | None, directory: str | None = None
+    ) -> Checked:
+        """
+        Read a configuration without taking it. Null for both: the daemon's own file, with the
+        files of an opencode project.
+
+        Args:
+            directory: Of that project; null: all that are known.
+        """
+        ...
+
+    async def import_config(
+        self, *, path: str | None, env: dict[str, str] | None, write: bool
+    ) -> ImportedText:
+        """
+        Read the configuration of another program: a file, or `JKZ_*` variables.
+
+        Raises:
+            Invalid: It cannot be read, or what was taken cannot be written.
+        """
+        ...
+
+    async def reload_config(self) -> bool:
+        """
+        Read the file again.
+
+        Returns:
+            Whether anything changed. A bad file shows in `config().errors`, the last good
+            configuration stays.
+        """
+        ...
+
+    @property
+    def opencode(self) -> OpencodeServers | None:
+        """What watches opencode servers; None where nothing does."""
+        ...
+
+    def attempt_of(self, pid: int) -> str | None:
+        """The attempt that a process belongs to, where its environment does not say so."""
+        ...
+
+    async def drain(self) -> None:
+        """Take no new work; what runs goes on."""
+        ...
+
+    def shut_down(self, *, stop_work: bool) -> None:
+        """
+        Drain, then end the process. Returns at once.
+
+        Args:
+            stop_work: Cancel what runs instead of waiting for its end.
+        """
+        ...
+
+
+class Subscriptions(Protocol):
+    """Those who hear of events."""
+
+    def open(
+        self,
+        owner: "Caller",
+        *,
+        kinds: frozenset[str] | None,
+        session: str | None,
+        since: int | None,
+    ) -> tuple[str, int, str | None]:
+        """
+        Begin a subscription.
+
+        Returns:
+            Its name, the `seq` of the last journaled event at this moment, and what the
+            subscriber has to know about its `since`, if anything.
+        """
+        ...
+
+    def end(self, owner: "Caller", name: str) -> bool:
+        """Returns: Whether there was one."""
+        ...
+
+
+class Caller(Protocol):
+    """The other end of the connection that a request came on, as far as handlers need it."""
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def subscriptions(self) -> Subscriptions: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def peer_pid(self) -> int | None:
+        """The process that connected, where the kernel tells. It may be gone by now."""
+        ...
+
+    @property
+    def client(self) -> str | None:
+        """Whose work counts together, where work has to be shared out."""
+        ...
+
+    @property
+    def peer_uid(self) -> int | None:
+        """The user of that process, where the kernel tells."""
+        ...
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What waits to be sent."""
+        ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def write(self, data: bytes) -> None:
+        """Send now or soon; never waits. Nothing happens on a closed connection."""
+        ...
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Tell something that was not asked for."""
+        ...
+
+    async def until_drained(self) -> None:
+        """Wait until the peer has taken most of what was written, or is gone."""
+        ...
+
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run beside the connection, until it closes."""
+        ...
+
+    def on_close(self, work: Callable[[], None]) -> None: ...

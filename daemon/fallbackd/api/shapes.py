@@ -1,0 +1,315 @@
+"""Records of the core as the shapes of the wire. The wire is a promise, the core is not."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import UNSET, UnsetType, structs
+
+from fallbackd.api.host import Problem
+from fallbackd.core import failures, questions, views
+from fallbackd.core import protocol as exchange
+from fallbackd.core import records as state
+from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.rescue import Rescue
+from fallbackd.engine.runs import KeptAnswer
+from fallbackd_client.wire import shapes as wire
+from fallbackd_client.wire.methods.callers import Lease
+
+ANSWER_GONE = "The answer was removed with its run directory, to keep within `max_runs_bytes`."
+
+
+def failure(one: failures.Failure | None) -> wire.Failure | None:
+    if one is None:
+        return None
+    return wire.Failure(
+        reason=one.reason.value,
+        detail=one.detail,
+        scope=one.scope,
+        retryable=one.retryable,
+        retry_same=one.retry_same,
+        rotate_credential=one.rotate_credential,
+        hop=one.hop,
+        shrink_input=one.shrink_input,
+        needs_human=one.needs_human,
+        marks_health=one.marks_health,
+        stated_reset_at=one.stated_reset_at,
+        stated_reset_s=one.stated_reset_s,
+        wait_until_at=one.wait_until_at,
+        wait_s=one.wait_s,
+        confidence=one.confidence,
+        signature=one.signature,
+        evidence=one.evidence,
+    )
+
+
+def attempt(one: state.Attempt) -> wire.Attempt:
+    return wire.Attempt(
+        attempt=one.attempt,
+        backend=one.backend,
+        model=one.model,
+        credential=one.credential,
+        trial=one.trial,
+        state=one.state,
+        started_at=one.started_at,
+        answered_at=one.answered_at,
+        ended_at=one.ended_at,
+        exit_code=one.exit_code,
+        effects=one.effects,
+        failure=failure(one.failure),
+        log_path=one.log_path,
+        pid=one.pid,
+        conversation=one.conversation,
+        resumes=one.resumes,
+    )
+
+
+def hop(one: state.Hop) -> wire.Hop:
+    return wire.Hop(
+        at=one.at,
+        from_=one.from_backend,
+        to=one.to_backend,
+        trigger=one.trigger,
+        reason=one.reason,
+        evidence=one.evidence or None,
+        tier_from=one.tier_from,
+        tier_to=one.tier_to,
+        from_model=one.from_model,
+        to_model=one.to_model,
+    )
+
+
+def verdict(one: state.Verdict) -> wire.CandidateVerdict:
+    return wire.CandidateVerdict(
+        backend=one.backend,
+        model=one.model,
+        verdict=one.verdict,
+        reason=one.reason or "",
+        detail=one.detail,
+        state=one.state,  # type: ignore[arg-type] # the same words, typed on the wire only
+        until_at=one.until_at,
+        tier=one.tier,
+        credential=one.credential,
+        scope=one.scope,
+    )
+
+
+def usage(one: exchange.Usage) -> wire.TokenUsage:
+    return wire.TokenUsage(
+        input_tokens=one.input_tokens, output_tokens=one.output_tokens, cost_usd=one.cost_usd
+    )
+
+
+def answered(one: state.Delegation, answer: KeptAnswer | None) -> wire.Delegation:
+    """A delegation with its answer, or with a word about why there is none any more."""
+    shown = delegation(one, text=None if answer is None else answer.text)
+    if one.state == "succeeded" and answer is None:
+        return structs.replace(shown, warnings=(*shown.warnings, ANSWER_GONE))
+    if answer is None or answer.is_whole:
+        return shown
+    return structs.replace(
+        shown,
+        text_truncated=True,
+        text_path=str(answer.path),
+        warnings=(*shown.warnings, f"the answer is cut here; all of it is in {answer.path}"),
+    )
+
+
+def question(one: questions.Question) -> wire.Question:
+    by = one.answered_by
+    return wire.Question(
+        question=one.question,
+        delegation=one.delegation,
+        session=one.session,
+        role=one.role,
+        kind=one.kind,
+        text=one.text,
+        options=tuple(
+            wire.QuestionOption(choice=each.choice, text=each.text) for each in one.options
+        ),
+        opened_at=one.opened_at,
+        deadline_at=one.deadline_at,
+        answered_at=one.answered_at,
+        answered_by=None if by is None else wire.AnsweredBy(uid=by.uid, pid=by.pid),
+        choice=one.choice,
+        note=one.note,
+        closed_at=one.closed_at,
+    )
+
+
+def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delegation:
+    """
+    Args:
+        text: The answer, which is not part of the record.
+    """
+    tiers = dict.fromkeys(each.tier for each in one.attempts if each.tier is not None)
+    if one.state == "handed_back":
+        tiers["in_session"] = None
+    logs = [each.log_path for each in one.attempts if each.log_path is not None]
+    return wire.Delegation(
+        delegation=one.delegation,
+        session=one.session,
+        tmux_window=one.tmux_window,
+        role=one.role,
+        state=one.state,
+        mode=one.mode,
+        requested=one.requested,
+        active=one.active,
+        served_by=one.served_by,
+        fallback_from=views.fallback_from(one),
+        fallback_reason=views.fallback_reason(one),
+        requested_platform=one.requested,
+        active_platform=one.active,
+        tiers_attempted=tuple(tiers),
+        tier_served=one.tier_served,
+        attempts=tuple(attempt(each) for each in one.attempts),
+        hops=tuple(hop(each) for each in one.hops),
+        candidates=tuple(verdict(each) for each in one.verdicts),
+        text=text,
+        failure=failure(one.failure),
+        retry_at=one.retry_at,
+        question=question(one.questions[-1]) if one.questions else None,
+        handed_back=None
+        if one.handed_back is None
+        else wire.HandedBack(model=one.handed_back.model, effort=one.handed_back.effort),
+        phase=one.phase,
+        last_activity_at=one.last_activity_at,
+        usage=usage(one.usage),
+        log_path=logs[-1] if logs else None,
+        created_at=one.created_at,
+        ended_at=one.ended_at,
+        request_id=one.request_id,
+        metadata=one.metadata or None,
+        model=one.attempts[-1].model if one.attempts else None,
+        parent=one.parent,
+        blocked_by=one.blocked_by,
+        message=one.message,
+        warnings=one.warnings,
+    )
+
+
+def session(one: state.Session) -> wire.SessionView:
+    return wire.SessionView(
+        session=one.session,
+        role=one.role,
+        original=one.original,
+        current=one.current,
+        current_model=one.current_model,
+        depth=one.depth,
+        running=one.running,
+        last_fallback_at=one.last_fallback_at,
+        last_active_at=one.last_used_at,
+        hops=tuple(hop(each) for each in one.hops),
+        notices=one.notices_sent,
+        notices_sent=one.notices_sent,
+        ignored_reports=one.ignored_reports,
+        server=one.server or None,
+        directory=one.project or None,
+        rescue=None if one.rescue is None else rescue_words(one.rescue),
+    )
+
+
+def rescue_words(one: Rescue) -> str:
+    return f"{one.step}: {one.left} → {one.to} ({one.reason})"
+
+
+def session_usage(
+    one: state.Session, made: Iterable[state.Delegation]
+) -> tuple[wire.UsageRow, ...]:
+    """
+    Args:
+        made: The delegations of the session, whose attempts are counted.
+    """
+    ends = Counter(
+        (each.backend, each.state)
+        for delegation in made
+        for each in delegation.attempts
+        if each.ended_at is not None
+    )
+    used = dict(one.usage)
+    rows = []
+    for backend in dict.fromkeys((*used, *(each for each, _ in ends))):
+        spent = used.get(backend, exchange.Usage())
+        rows.append(
+            wire.UsageRow(
+                backend=backend,
+                period="total",
+                since_at=one.created_at,
+                session=one.session,
+                attempts=sum(count for (each, _), count in ends.items() if each == backend),
+                successes=ends[backend, "succeeded"],
+                failures=ends[backend, "failed"],
+                input_tokens=spent.input_tokens,
+                output_tokens=spent.output_tokens,
+                cost_usd=spent.cost_usd,
+            )
+        )
+    borders = [each.from_at for each in one.periods[1:]]
+    for period, until_at in zip(one.periods, [*borders, None], strict=False):
+        rows.append(
+            wire.UsageRow(
+                backend=period.backend,
+                period="model",
+                since_at=period.from_at,
+                until_at=until_at,
+                session=one.session,
+                input_tokens=period.usage.input_tokens,
+                output_tokens=period.usage.output_tokens,
+                cost_usd=period.usage.cost_usd,
+            )
+        )
+    return tuple(rows)
+
+
+def lease(one: Resolution | None, *, asked: bool) -> Lease | UnsetType | None:
+    """Absent where nobody asked for it, null where none is needed."""
+    if not asked:
+        return UNSET
+    if one is None or one.lease_id is None:
+        return None
+    if one.lease_generation is None or one.lease_expires_at is None:
+        return None
+    return Lease(
+        id=one.lease_id,
+        generation=one.lease_generation,
+        expires_at=one.lease_expires_at,
+        owner=one.lease_owner,
+    )
+
+
+def owner(said: str | None, pid: int | None) -> str | None:
+    """Who holds a lease, for people."""
+    return said if said is not None or pid is None else f"process {pid}"
+
+
+def event(one: state.Journaled) -> dict[str, Any]:
+    """An event as `events.subscribe` promises it; fields that it does not carry are absent."""
+    note = one.note
+    found: dict[str, Any] = {"seq": one.seq, "at": note.at, "kind": note.kind}
+    named = {"delegation": note.delegation, "session": note.session, "backend": note.backend}
+    found.update((name, value) for name, value in named.items() if value is not None)
+    found.update((name, value) for name, value in note.fields.items() if name not in found)
+    return found
+
+
+def problems(found: Iterable[Problem]) -> tuple[wire.ConfigProblem, ...]:
+    return tuple(wire.ConfigProblem(path=one.path, message=one.message) for one in found)
+
+
+def evidence(one: wire.Evidence) -> exchange.Evidence:
+    """What a caller has seen, as the classifier reads it."""
+    return exchange.Evidence(
+        text=one.text or "",
+        stream=one.stream or _stream_of(one),
+        exit_code=one.exit_code,
+        http_status=one.http_status,
+        headers={name.lower(): value for name, value in (one.headers or {}).items()},
+        body=one.body,
+        exception=one.exception,
+    )
+
+
+def _stream_of(one: wire.Evidence) -> str:
+    if one.http_status is not None or one.headers:
+        return "http"
+    return "exception" if one.exception is not None else "unknown"

@@ -1,0 +1,87 @@
+"""What an output means, and the signatures by which it is understood."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from fallbackd.api import shapes
+from fallbackd.api.handler import Handler
+from fallbackd.api.host import Caller
+from fallbackd_client.wire.methods.signatures import (
+    CLASSIFICATION_WRONG,
+    CLASSIFY,
+    SIGNATURES_LIST,
+    ClassificationWrongParams,
+    ClassificationWrongResult,
+    ClassifyParams,
+    ClassifyResult,
+    Signature,
+    SignaturesListParams,
+    SignaturesListResult,
+)
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
+
+
+LARGE_CHARS = 16_384
+
+
+async def classify(engine: "Engine", params: ClassifyParams, caller: Caller) -> ClassifyResult:
+    evidence = shapes.evidence(params.evidence)
+    judge = partial(
+        engine.classify,
+        evidence,
+        backend=params.backend,
+        kind=params.kind,
+        now_at=params.now_at,
+        timezone=params.timezone,
+    )
+    is_large = len(evidence.text) > LARGE_CHARS or evidence.body is not None
+    found = await anyio.to_thread.run_sync(judge) if is_large else judge()
+    return shapes.failure(found)
+
+
+async def classification_wrong(
+    engine: "Engine", params: ClassificationWrongParams, caller: Caller
+) -> ClassificationWrongResult:
+    attempt, sample = await engine.mark_wrong(
+        params.delegation, attempt=params.attempt, reason=params.reason, note=params.note
+    )
+    return ClassificationWrongResult(
+        delegation=params.delegation,
+        attempt=attempt,
+        sample_path=str(sample.path),
+        signature_toml=sample.signature,
+    )
+
+
+async def signatures_list(
+    engine: "Engine", params: SignaturesListParams, caller: Caller
+) -> SignaturesListResult:
+    return SignaturesListResult(
+        signatures=tuple(
+            Signature(
+                id=one.rule.id,
+                reason=one.rule.reason.value,
+                source=one.source,
+                kind=one.kind,
+                detail=one.rule.detail,
+                pattern=one.rule.pattern,
+                streams=one.rule.streams,
+                codes=one.rule.codes,
+                statuses=one.rule.statuses,
+                exits=one.rule.exits,
+            )
+            for one in engine.signatures(params.kind)
+        ),
+        kinds=engine.signature_kinds(),
+    )
+
+
+HANDLERS: tuple[Handler[Any, Any], ...] = (
+    Handler(CLASSIFY, classify),
+    Handler(CLASSIFICATION_WRONG, classification_wrong),
+    Handler(SIGNATURES_LIST, signatures_list),
+)
