@@ -50,7 +50,7 @@ _fallbackd_client_table() {
             valued="--socket --since --kinds --session --count"
             children="" ;;
         "explain")
-            flags="-h --help --socket --json --wrong --attempt --reason --note"
+            flags="-h --help --socket --json -v --verbose --wrong --attempt --reason --note"
             valued="--socket --attempt --reason --note"
             children="" ;;
         "health")

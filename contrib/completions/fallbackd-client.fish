@@ -235,6 +235,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'events\'' -s f -l follo
 complete -c fallbackd-client -n '__fallbackd_client_at \'explain\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'explain\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'explain\'' -l json -d 'print one JSON document'
+complete -c fallbackd-client -n '__fallbackd_client_at \'explain\'' -s v -l verbose -d 'show every decision with its evidence'
 complete -c fallbackd-client -n '__fallbackd_client_at \'explain\'' -l wrong -d 'the failure was misclassified: keep a private sample, print a signature to paste'
 complete -c fallbackd-client -n '__fallbackd_client_at \'explain\'' -l attempt -x -d 'with --wrong: which one (the last)'
 complete -c fallbackd-client -n '__fallbackd_client_at \'explain\'' -l reason -x -d 'with --wrong: the right reason'

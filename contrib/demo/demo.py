@@ -105,32 +105,22 @@ def tell(root: Path, environment: dict[str, str]) -> int:
     say("unavailable for a while, for every client on this machine:")
     client(root, environment, "status")
     say("Why gamma? Every decision has been written down:")
-    listed = client(root, environment, "call", "delegation.list", '{"limit": 1}', quiet=True).stdout
-    delegation = between(listed, '"delegation": "', '"')
-    client(root, environment, "explain", delegation)
+    client(root, environment, "explain", "@last")
     say("A second prompt makes no attempt on alpha: it goes straight to gamma.")
     second = client(root, environment, "delegate", "--backend", "alpha", "And now fix the parser")
     return first.returncode or second.returncode
 
 
-def between(text: str, start: str, end: str) -> str:
-    _, _, rest = text.partition(start)
-    return rest.partition(end)[0]
-
-
 def client(
-    root: Path, environment: dict[str, str], *words: str, quiet: bool = False
+    root: Path, environment: dict[str, str], *words: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run `fallbackd-client` as a person would, and show what it shows."""
-    if not quiet:
-        shown = " ".join(f"'{word}'" if " " in word else word for word in words)
-        print(f"\n$ fallbackd-client {shown}", flush=True)
-    output = subprocess.PIPE if quiet else None
+    shown = " ".join(f"'{word}'" if " " in word else word for word in words)
+    print(f"\n$ fallbackd-client {shown}", flush=True)
     return subprocess.run(
         [BIN / "fallbackd-client", *words],
         env=environment,
         cwd=root / "work",
-        stdout=output,
         text=True,
         check=False,
     )

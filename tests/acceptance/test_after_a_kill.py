@@ -86,7 +86,7 @@ async def test_unfinished_work_goes_on_and_everything_else_is_as_it_was(tmp_path
         session = await daemon.client.call("session.get", {"session": "s1"})
         assert (session["original"], session["current"]) == ("first", "works")
         assert [one["to"] for one in session["hops"]] == ["works"]
-        story = await run_client(daemon.socket, "explain", hopped["delegation"])
+        story = await run_client(daemon.socket, "explain", "-v", hopped["delegation"])
         assert story.code == 0
         assert "rate_limit" in story.out
         log = await daemon.client.call(

@@ -44,7 +44,7 @@ class Progress:
         self._known = delegation
         self._stream = stream
         self._output_bytes = 0
-        self.shown_hops = len(delegation.get("hops") or [])
+        self.shown_hops = 0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -62,6 +62,7 @@ class Progress:
 
     def _run(self) -> None:
         tries = 0
+        self._show_hops(clean(self._known.get("hops") or []))
         while not self._stopped.is_set():
             try:
                 with Connection(self._path, timeout_s=5.0) as connection:

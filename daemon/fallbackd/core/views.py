@@ -267,7 +267,7 @@ def fallback_reason(delegation: Delegation) -> str | None:
     first = delegation.hops[0]
     how = _HOW.get(first.trigger, "failed")
     path = ", then ".join(hop.to_backend for hop in delegation.hops)
-    return f"{first.reason}: {first.from_backend} {how}, so the work went to {path}."
+    return f"{first.reason}: {first.from_backend} {how}; continuing with {path}."
 
 
 def holders(active: Mapping[DelegationId, Delegation]) -> dict[SessionId, DelegationId]:

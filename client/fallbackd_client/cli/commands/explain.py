@@ -1,4 +1,4 @@
-"""`explain`: why a delegation went as it did, decision by decision."""
+"""`explain`: how a delegation was routed, in short or decision by decision."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style, clock, one_line, safe
+from fallbackd_client.cli.summary import summary
 from fallbackd_client.cli.views import candidates_table, now, question_view
 
 TYPE_CHECKING = False
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show every decision with its evidence"
+    )
     parser.add_argument(
         "--wrong",
         action="store_true",
@@ -39,8 +43,21 @@ def run(args: argparse.Namespace, client: Client) -> int:
         params = {name: value for name, value in given.items() if value is not None}
         show(args, client.call("classification.wrong", params), wrong_view)
         return exits.OK
-    show(args, client.call("explain", {"delegation": args.delegation}), explain_view)
+    wanted = {"delegation": args.delegation}
+    if args.json or args.verbose:
+        show(args, client.call("explain", wanted), explain_view)
+    else:
+        show(args, client.call("delegation.get", wanted), short_view)
     return exits.OK
+
+
+def short_view(found: dict[str, Json], style: Style) -> str:
+    name = one_line(found.get("delegation", "?"))
+    lines = [style.paint(f"delegation {name}", "bold"), *summary(found, now=now())]
+    if isinstance(found.get("question"), dict):
+        lines += ["", question_view(found["question"])]
+    hint = f"Every decision: fallbackd-client explain -v {name}"
+    return "\n".join([*lines, "", style.paint(hint, "dim")])
 
 
 def wrong_view(found: dict[str, Json], style: Style) -> str:

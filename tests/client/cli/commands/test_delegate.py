@@ -88,6 +88,12 @@ def test_a_fallback_is_one_line_on_standard_error(run_cli: RunCli) -> None:
     assert ran.err == "codex is rate-limited; continuing with opencode.\n"
 
 
+def test_a_backend_that_was_passed_over_at_once_is_named(run_cli: RunCli) -> None:
+    skipped = {**ACCEPTED, "hops": [{**HOPPED["hops"][0], "trigger": "preemptive"}]}
+    ran = run_cli(["delegate", "x"], {"delegate": skipped, "delegation.wait": HOPPED})
+    assert ran.err == "codex is rate-limited; continuing with opencode.\n"
+
+
 def test_a_fallback_says_when_the_limit_resets_where_that_was_stated(run_cli: RunCli) -> None:
     at = time.time() + 3 * 86_400
     failure = {"reason": "usage_limit", "stated_reset_at": at}

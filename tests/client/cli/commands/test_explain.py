@@ -32,7 +32,7 @@ STORY = {
 
 
 def test_the_story_tells_each_decision_with_its_reasons(run_cli: RunCli) -> None:
-    ran = run_cli(["explain", "d1"], {"explain": STORY})
+    ran = run_cli(["explain", "-v", "d1"], {"explain": STORY})
     assert ran.code == 0
     lines = ran.out.splitlines()
     assert lines[0] == "delegation d1: succeeded, asked of codex, served by opencode"
@@ -49,7 +49,7 @@ def test_the_story_tells_each_decision_with_its_reasons(run_cli: RunCli) -> None
 
 
 def test_nothing_on_record_is_said(run_cli: RunCli) -> None:
-    ran = run_cli(["explain", "d1"], {"explain": {"delegation": "d1", "truncated": True}})
+    ran = run_cli(["explain", "-v", "d1"], {"explain": {"delegation": "d1", "truncated": True}})
     assert "no decisions on record" in ran.out
     assert "older decisions were dropped" in ran.out
 
