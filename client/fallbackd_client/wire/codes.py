@@ -1,5 +1,5 @@
 """
-Error codes of the contract: number, stable word, whose fault.
+Error codes of the contract: number and stable word.
 
 The word goes into `data.kind` of an error, so that a caller need not parse sentences.
 """
@@ -35,23 +35,6 @@ KINDS: dict[int, str] = {
     TOO_MANY: "too_many",
 }
 """The word where an error carries no narrower one of its own (`nesting`, `workspace`, …)."""
-
-FAULTS: dict[int, str] = {
-    PARSE_ERROR: "caller",
-    INVALID_REQUEST: "caller",
-    METHOD_NOT_FOUND: "caller",
-    INVALID_PARAMS: "caller",
-    INTERNAL_ERROR: "daemon",
-    UNKNOWN_ID: "caller",
-    BUSY: "state",
-    REFUSED: "world",
-    DRAINING: "state",
-    NOT_PERMITTED: "caller",
-    CONFIG_INVALID: "person",
-    WAIT_OVER: "state",
-    TOO_MANY: "caller",
-}
-"""Who has to do something about it: `state` and `world` pass by themselves."""
 
 
 def kind_of(code: int) -> str:

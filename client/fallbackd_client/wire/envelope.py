@@ -22,10 +22,6 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: Raw | UnsetType = UNSET
     id: Id | UnsetType = UNSET
 
-    @property
-    def is_notification(self) -> bool:
-        return self.id is UNSET
-
 
 class ErrorObject(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: int
@@ -123,11 +119,6 @@ _encoder = msgspec.json.Encoder()
 def encode(message: Struct) -> bytes:
     """One line, its line end included."""
     return _encoder.encode(message) + b"\n"
-
-
-def encode_request(method: str, params: object, request_id: Id | UnsetType = UNSET) -> bytes:
-    raw = Raw(_encoder.encode(params))
-    return encode(Request(jsonrpc="2.0", method=method, params=raw, id=request_id))
 
 
 def encode_result(request_id: Id, result: object) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fallbackd.backends.spec import Options
-from fallbackd.core.protocol import CommandLine, ScratchFile, Work
+from fallbackd.core.protocol import CommandLine, Work
 
 MAX_ARGV_PROMPT_BYTES = 100 * 1024
 """Linux takes 128 KiB for one argument; the rest is for those who wrap it."""
@@ -52,7 +52,6 @@ def command_line(
     *,
     env: Mapping[str, str] | None = None,
     unset: tuple[str, ...] = (),
-    scratch_files: tuple[ScratchFile, ...] = (),
     own_tmp: bool = False,
     prompt: str | None = None,
     own_stdin: bytes | None = None,
@@ -80,7 +79,6 @@ def command_line(
         stdin=stdin,
         env={**(env or {}), **options.env, **work.env},
         unset=unset,
-        scratch_files=scratch_files,
         own_tmp=own_tmp,
     )
 

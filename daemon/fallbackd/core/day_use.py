@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from fallbackd.core.meter import add_cost
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import DayUse
 
@@ -51,9 +50,5 @@ def _joined(left: DayUse, right: DayUse) -> DayUse:
         attempts=left.attempts + right.attempts,
         successes=left.successes + right.successes,
         failures=left.failures + right.failures,
-        usage=Usage(
-            input_tokens=left.usage.input_tokens + right.usage.input_tokens,
-            output_tokens=left.usage.output_tokens + right.usage.output_tokens,
-            cost_usd=add_cost(left.usage.cost_usd, right.usage.cost_usd),
-        ),
+        usage=left.usage + right.usage,
     )

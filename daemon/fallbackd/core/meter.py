@@ -48,15 +48,10 @@ def chose(meter: Meter | None, backend: BackendId, credential: str) -> Meter:
 
 def used(meter: Meter | None, backend: BackendId, usage: Usage, *, now: float) -> Meter:
     base = meter or Meter(backend=backend)
-    totals = Usage(
-        input_tokens=base.totals.input_tokens + usage.input_tokens,
-        output_tokens=base.totals.output_tokens + usage.output_tokens,
-        cost_usd=add_cost(base.totals.cost_usd, usage.cost_usd),
-    )
     tokens = usage.input_tokens + usage.output_tokens
     return structs.replace(
         _add(base, attempts=0, tokens=tokens, now=now),
-        totals=totals,
+        totals=base.totals + usage,
         spent=_spent(base, usage, minute=int(now // 60)),
     )
 
@@ -66,26 +61,19 @@ def _spent(
 ) -> tuple[tuple[int, int, int, float | None], ...]:
     rest = [one for one in meter.spent if minute - HOUR_MIN <= one[0] <= minute]
     before = rest.pop() if rest and rest[-1][0] == minute else (minute, 0, 0, None)
-    made = (
-        minute,
-        before[1] + usage.input_tokens,
-        before[2] + usage.output_tokens,
-        add_cost(before[3], usage.cost_usd),
-    )
-    return (*rest, made)
+    made = _usage_of(before) + usage
+    return (*rest, (minute, made.input_tokens, made.output_tokens, made.cost_usd))
+
+
+def _usage_of(spent: tuple[int, int, int, float | None]) -> Usage:
+    _, input_tokens, output_tokens, cost_usd = spent
+    return Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd)
 
 
 def spent_since(meter: Meter, begin_at: float) -> Usage:
     """What was used since then, to the minute; at most one hour is kept."""
-    found = Usage()
-    for minute, input_tokens, output_tokens, cost_usd in meter.spent:
-        if (minute + 1) * 60.0 > begin_at:
-            found = Usage(
-                input_tokens=found.input_tokens + input_tokens,
-                output_tokens=found.output_tokens + output_tokens,
-                cost_usd=add_cost(found.cost_usd, cost_usd),
-            )
-    return found
+    recent = (one for one in meter.spent if (one[0] + 1) * 60.0 > begin_at)
+    return sum(map(_usage_of, recent), Usage())
 
 
 def ended(meter: Meter | None, backend: BackendId, state: str, *, now: float) -> Meter:
@@ -107,12 +95,6 @@ def ended(meter: Meter | None, backend: BackendId, state: str, *, now: float) ->
         successes=base.successes + success,
         failures=base.failures + failure,
     )
-
-
-def add_cost(left: float | None, right: float | None) -> float | None:
-    if left is None or right is None:
-        return left if right is None else right
-    return left + right
 
 
 def timed(meter: Meter, *, actual_s: float, estimate_s: float) -> Meter:

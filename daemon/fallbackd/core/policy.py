@@ -19,7 +19,6 @@ TMUX_SESSION = "fallbackd"
 """The session that holds the windows."""
 
 Window = Annotated[float, Meta(ge=10, le=604_800)]
-ShortWindow = Annotated[float, Meta(ge=0.05, le=604_800)]
 
 
 REASONS: dict[Reason, ReasonPolicy] = {

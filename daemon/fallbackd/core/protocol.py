@@ -64,13 +64,6 @@ class Work(Struct, frozen=True, kw_only=True):
         return f"Work(prompt=<{len(self.prompt)} chars>, cwd={self.cwd!r}, model={self.model!r})"
 
 
-class ScratchFile(Struct, frozen=True, kw_only=True):
-    """A file that the transport writes (0600) into the attempt's private directory first."""
-
-    name: str
-    text: str
-
-
 class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     argv: tuple[str, ...]
     cwd: str
@@ -81,7 +74,6 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     unset: tuple[str, ...] = ()
     credential: CredentialRef | None = None
     """Set as its variable `into` by the transport, on top of `env`."""
-    scratch_files: tuple[ScratchFile, ...] = ()
     own_tmp: bool = False
     """`TMPDIR` is a directory of the attempt, removed when it is over."""
 

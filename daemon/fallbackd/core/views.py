@@ -6,7 +6,6 @@ credential that would be used, its quota group and its provider. A mark on anoth
 among the scopes and does not make the backend itself unhealthy.
 """
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from fallbackd.core import meter
@@ -14,7 +13,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health import machine
 from fallbackd.core.health.machine import Health, View, count_at, severity, view
 from fallbackd.core.health.scopes import credential_scope, find_backend, own_health, touched, worst
-from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.records import Delegation, Hop, Session, Snapshot
 from fallbackd.core.routing.tiers import stand_ins
@@ -200,18 +199,6 @@ def session_view(session: Session) -> Shown:
     }
 
 
-def session_usage_view(session: Session) -> dict[str, Shown]:
-    """Usage of each period of a session by backend, in the order of first use."""
-    return {
-        backend: {
-            "input_tokens": used.input_tokens,
-            "output_tokens": used.output_tokens,
-            "cost_usd": used.cost_usd,
-        }
-        for backend, used in session.usage
-    }
-
-
 def hop_view(hop: Hop) -> Shown:
     return {
         "at": hop.at,
@@ -225,27 +212,6 @@ def hop_view(hop: Hop) -> Shown:
         "from_model": hop.from_model,
         "to_model": hop.to_model,
     }
-
-
-def delegation_counters(
-    active: Iterable[Delegation], finished: Mapping[str, int]
-) -> dict[str, int]:
-    """
-    How many delegations there are in each state.
-
-    Args:
-        active: Those without their answer.
-        finished: Number of ended ones by state, over all time.
-    """
-    states = [one.state for one in active]
-    counted = {
-        word: states.count(word) for word in ("queued", "running", "waiting", "awaiting_answer")
-    }
-    ended = {
-        word: finished.get(word, 0)
-        for word in ("succeeded", "failed", "refused", "cancelled", "handed_back")
-    }
-    return {**counted, "finished_total": sum(finished.values()), **ended}
 
 
 def fallback_from(delegation: Delegation) -> BackendId | None:
@@ -268,8 +234,3 @@ def fallback_reason(delegation: Delegation) -> str | None:
     how = _HOW.get(first.trigger, "failed")
     path = ", then ".join(hop.to_backend for hop in delegation.hops)
     return f"{first.reason}: {first.from_backend} {how}; continuing with {path}."
-
-
-def holders(active: Mapping[DelegationId, Delegation]) -> dict[SessionId, DelegationId]:
-    """Which session is held by which unfinished delegation."""
-    return {one.session: name for name, one in active.items()}

@@ -73,10 +73,6 @@ def write_prompt(directory: str, record: PromptRecord) -> None:
     _write(Path(directory) / PROMPT_FILE, record)
 
 
-def remove_prompt(directory: str) -> None:
-    (Path(directory) / PROMPT_FILE).unlink(missing_ok=True)
-
-
 def read_server(directory: Path) -> ServerRecord | None:
     return _read(directory / SERVER_FILE, ServerRecord)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import anyio
 
 import fallbackd
-from fallbackd.core.protocol import Call, CommandLine, NotStarted, ScratchFile
+from fallbackd.core.protocol import Call, CommandLine, NotStarted
 from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.lib.procenv import ancestors
 from fallbackd.ports.secrets import SecretProblem, Secrets
@@ -85,8 +85,6 @@ class ProcessTransport:
                 ended = no_secret(problem, at=self._now())
                 return RunningProcess.refused(ended, self._limits, self._now)
         try:
-            for file in call.scratch_files:
-                _write_scratch(directory, file)
             tmp = os.path.join(directory, "tmp") if call.own_tmp else ""
             if tmp:
                 os.mkdir(tmp, 0o700)
@@ -285,13 +283,3 @@ class _Launcher:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-
-
-def _write_scratch(directory: str, file: ScratchFile) -> None:
-    """Only ever a new file of its own: never through a link, never over what is there."""
-    if "/" in file.name or file.name in ("", ".", ".."):
-        raise ValueError(f"scratch file {file.name!r}: a plain name is needed")
-    path = os.path.join(directory, file.name)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as opened:
-        opened.write(file.text)
