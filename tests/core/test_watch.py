@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 from tests.support.playbook import Playbook, delegate, policy_of
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Defaults, Policy
@@ -109,8 +109,8 @@ def limits(backend: Backend, mode: str, **defaults: object) -> Limits:
         backends={backend.id: backend},
     )
     play = Playbook(policy_of("a")).when(delegate("d1", backend="a", mode=mode))
-    draft = Draft(Snapshot(), policy, now=0)
-    return limits_of(draft, play.delegation("d1"), backend)
+    case = Case(Snapshot(), policy, now=0)
+    return limits_of(case, play.delegation("d1"), backend)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 from tests.simulation.run import play, somewhere
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.work import ended as decide_endings
@@ -21,13 +21,13 @@ _resume_at = decide_endings.resume_at
 
 
 def _resumes_again_and_again(
-    draft: Draft, delegation: Delegation, attempt: Attempt, *rest: Any, **more: Any
+    case: Case, delegation: Delegation, attempt: Attempt, *rest: Any, **more: Any
 ) -> float | None:
-    return _resume_at(draft, delegation, structs.replace(attempt, resumes=None), *rest, **more)
+    return _resume_at(case, delegation, structs.replace(attempt, resumes=None), *rest, **more)
 
 
-def _believes_every_end(draft: Draft, event: AttemptEnded) -> None:
-    _attempt_ended(draft, structs.replace(event, gone=True))
+def _believes_every_end(case: Case, event: AttemptEnded) -> None:
+    _attempt_ended(case, structs.replace(event, gone=True))
 
 
 # (a seed that shows it, what is taken out, what stands there instead, a word of the breach)
@@ -89,7 +89,7 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     "what was asked for inside an attempt ends with it": (
         1,
         "fallbackd.core.work.ended.stop_below",
-        lambda draft, delegation: None,
+        lambda case, delegation: None,
         "what_is_below_ends_with_its_attempt",
     ),
     "a success proves a backend": (

@@ -18,7 +18,7 @@ from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.config.load import load
 from fallbackd.core.callers.lease import ReportAnswer
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.events import (
     AttemptEnded,
     CancelRequested,
@@ -127,9 +127,9 @@ def test_a_case_over_several_turns_is_decided_alike(case: Json) -> None:
 def test_no_retry_waits_longer_than_the_ceiling_whatever_its_jitter(retry: int) -> None:
     """Of cases 002-444 and 002-445: from the sixth on the ceiling alone is left."""
     play = Playbook(Policy())
-    draft = Draft(play.peek(), play.policy, now=play.wall)
+    case = Case(play.peek(), play.policy, now=play.wall)
     backend = Backend(id=BackendId("p"), kind="generic-cli")
-    assert {backoff_s(draft, backend, retry, luck=n / 200) for n in range(200)} == {60.0}
+    assert {backoff_s(case, backend, retry, luck=n / 200) for n in range(200)} == {60.0}
 
 
 def test_every_case_over_several_turns_has_its_own_id_and_its_own_words() -> None:

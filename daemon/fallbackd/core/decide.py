@@ -5,12 +5,12 @@ The one place where state changes: an event and a snapshot in, changes and effec
 performs the effects after the changes are durable.
 """
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec import structs
 
 from fallbackd.core.callers import report as decide_callers
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.events import (
     AttemptAnswered,
     AttemptEnded,
@@ -76,83 +76,84 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
         immediate answer or a rejection.
     """
     policy = in_project(policy, project_of(snapshot, event))
-    draft = Draft(snapshot, policy, now=now, luck=getattr(event, "luck", 0.5))
+    case = Case(snapshot, policy, now=now, luck=getattr(event, "luck", 0.5))
     match event:
         case DelegateRequested():
-            return decide_admit.delegate_requested(draft, event)
+            return decide_admit.delegate_requested(case, event)
         case CancelRequested():
-            return decide_admit.cancel_requested(draft, event)
+            return decide_admit.cancel_requested(case, event)
         case QuestionAnswered():
-            return decide_questions.question_answered(draft, event)
+            return decide_questions.question_answered(case, event)
         case AttemptStarted():
-            decide_attempts.attempt_started(draft, event)
+            decide_attempts.attempt_started(case, event)
         case ConversationSeen():
-            decide_attempts.conversation_seen(draft, event)
+            decide_attempts.conversation_seen(case, event)
         case AttemptAnswered():
-            decide_attempts.attempt_answered(draft, event)
+            decide_attempts.attempt_answered(case, event)
         case AttemptRetrying():
-            decide_attempts.attempt_retrying(draft, event)
+            decide_attempts.attempt_retrying(case, event)
         case AttemptGaveUp():
-            decide_attempts.attempt_gave_up(draft, event)
+            decide_attempts.attempt_gave_up(case, event)
         case AttemptEnded():
-            decide_endings.attempt_ended(draft, event)
+            decide_endings.attempt_ended(case, event)
         case Woke():
-            decide_attempts.woke(draft, event)
+            decide_attempts.woke(case, event)
         case ResolveRequested():
-            return decide_callers.resolve_requested(draft, event)
+            return decide_callers.resolve_requested(case, event)
         case Reported():
-            return decide_callers.reported(draft, event)
+            return decide_callers.reported(case, event)
         case HealthMarked():
-            return draft.finish(answer=decide_health.health_marked(draft, event))
+            return case.finish(answer=decide_health.health_marked(case, event))
         case HealthCleared():
-            return draft.finish(answer=decide_health.health_cleared(draft, event))
+            return case.finish(answer=decide_health.health_cleared(case, event))
         case HealthPaused():
-            return draft.finish(answer=decide_health.health_paused(draft, event))
+            return case.finish(answer=decide_health.health_paused(case, event))
         case HealthResumed():
-            return draft.finish(answer=decide_health.health_resumed(draft, event))
+            return case.finish(answer=decide_health.health_resumed(case, event))
         case ReadinessSeen():
-            decide_health.readiness_seen(draft, event)
+            decide_health.readiness_seen(case, event)
         case CredentialSeen():
-            decide_credentials.credential_seen(draft, event)
+            decide_credentials.credential_seen(case, event)
         case SessionEnded():
             if snapshot.session is not None:
-                draft.drop_session_id(snapshot.session.session)
+                case.drop_session_id(snapshot.session.session)
         case SessionCompacted():
-            decide_callers.session_compacted(draft, event)
+            decide_callers.session_compacted(case, event)
         case TurnBegan():
-            decide_turns.turn_began(draft, event)
+            decide_turns.turn_began(case, event)
         case TurnAnswered():
-            decide_turns.turn_answered(draft, event)
+            decide_turns.turn_answered(case, event)
         case TurnEnded():
-            decide_turns.turn_ended(draft)
+            decide_turns.turn_ended(case)
         case TurnUsed():
-            decide_turns.turn_used(draft, event)
+            decide_turns.turn_used(case, event)
         case RedirectAsked():
-            return draft.finish(answer=decide_turns.redirect_asked(draft, event))
+            return case.finish(answer=decide_turns.redirect_asked(case, event))
         case TurnFailed():
-            return draft.finish(answer=decide_rescue.turn_failed(draft, event))
+            return case.finish(answer=decide_rescue.turn_failed(case, event))
         case RescueAdvanced():
-            return draft.finish(answer=decide_rescue.rescue_advanced(draft, event))
+            return case.finish(answer=decide_rescue.rescue_advanced(case, event))
         case ConfigReloaded():
-            decide_health.config_reloaded(draft, event)
+            decide_health.config_reloaded(case, event)
         case Ticked():
-            decide_health.ticked(draft, event)
+            decide_health.ticked(case, event)
         case ClockStepped():
-            decide_health.clock_stepped(draft, event.by_s)
-            draft.keep_facts(event.facts)
+            decide_health.clock_stepped(case, event.by_s)
+            case.keep_facts(event.facts)
             for delegation in snapshot.active.values():
-                draft.put_more_delegation(_shifted(delegation, event.by_s))
+                case.update_other(delegation.delegation, **_shifted(delegation, event.by_s))
         case Resumed():
-            decide_resume.resumed(draft, event)
+            decide_resume.resumed(case, event)
         case WorkspaceMoved():
             if (found := snapshot.delegation) is not None and not found.is_ended:
-                draft.put_delegation(structs.replace(found, cwd_ids=event.cwd_ids))
+                case.keep_delegation(structs.replace(found, cwd_ids=event.cwd_ids))
         case _:
             assert_never(event)
-    return draft.finish()
+    return case.finish()
 
 
-def _shifted(delegation: Delegation, by_s: float) -> Delegation:
+def _shifted(delegation: Delegation, by_s: float) -> dict[str, Any]:
+    """The instants of a delegation after the wall clock was set."""
     waiting = delegation.waiting
     if waiting is not None:
         waiting = structs.replace(
@@ -189,14 +190,13 @@ def _shifted(delegation: Delegation, by_s: float) -> Delegation:
     outcome = delegation.outcome
     if outcome is not None:
         outcome = structs.replace(outcome, retry_at=moved(outcome.retry_at))
-    return structs.replace(
-        delegation,
-        outcome=outcome,
-        attempts=attempts,
-        waiting=waiting,
-        marks=marks,
-        questions=shifted(delegation.questions, by_s),
-        rests_until_at=moved(delegation.rests_until_at),
-        deadline_at=moved(delegation.deadline_at),
-        last_activity_at=moved(delegation.last_activity_at),
-    )
+    return {
+        "outcome": outcome,
+        "attempts": attempts,
+        "waiting": waiting,
+        "marks": marks,
+        "questions": shifted(delegation.questions, by_s),
+        "rests_until_at": moved(delegation.rests_until_at),
+        "deadline_at": moved(delegation.deadline_at),
+        "last_activity_at": moved(delegation.last_activity_at),
+    }

@@ -5,7 +5,7 @@ sessions of opencode servers. A delegation walks by the same bounds (`walk`).
 
 from msgspec import Struct, structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
@@ -60,7 +60,7 @@ class Following(Struct, frozen=True, kw_only=True):
 
 
 def asked(
-    draft: Draft,
+    case: Case,
     candidates: tuple[Entry, ...],
     role: Role | None,
     session: Session | None,
@@ -71,7 +71,7 @@ def asked(
     at_server: bool = False,
 ) -> Failover:
     """What is asked of a chain, before anything was tried."""
-    policy = draft.policy
+    policy = case.policy
     rules = rules_for(
         policy, role, session, candidates, allow_metered=allow_metered, differs_from=differs_from
     )
@@ -91,16 +91,16 @@ def asked(
         budget=policy.defaults.max_attempts,
         prompt_tokens=prompt_tokens,
         at_server=at_server,
-        at=draft.now,
+        at=case.now,
     )
 
 
-def ended_by(draft: Draft, failover: Failover, tried: Tried) -> tuple[Failover, Halt | None]:
+def ended_by(case: Case, failover: Failover, tried: Tried) -> tuple[Failover, Halt | None]:
     """
     The record with a call that has failed, and whether that is the end: a failure of the task
     itself, or work that two candidates fail at alike. The latter withdraws the marks of the way.
     """
-    backend = find_backend(draft.policy, tried.backend)
+    backend = find_backend(case.policy, tried.backend)
     if backend is not None:
         tier = entry_of(failover.candidates, tried, backend).tier
         tried = structs.replace(tried, tier=tier)
@@ -110,20 +110,20 @@ def ended_by(draft: Draft, failover: Failover, tried: Tried) -> tuple[Failover, 
     if not is_poison(failover):
         return failover, None
     for made in failover.marks:
-        draft.withdraw(made)
+        case.withdraw(made)
     why = f"two candidates failed with {tried.reason}: the task is the likely cause"
     return structs.replace(failover, marks=()), Halt(bound="poison", why=why)
 
 
 def marked(
-    draft: Draft, failover: Failover, failure: Failure, *, started_at: float | None, luck: float
+    case: Case, failover: Failover, failure: Failure, *, started_at: float | None, luck: float
 ) -> Failover:
     """Mark what the last failure is about."""
     last = failover.tried[-1]
-    backend = find_backend(draft.policy, last.backend)
+    backend = find_backend(case.policy, last.backend)
     if backend is None:
         return failover
-    made = draft.mark(
+    made = case.mark(
         failure,
         backend,
         model=last.model,
@@ -134,19 +134,17 @@ def marked(
     return failover if made is None else structs.replace(failover, marks=(*failover.marks, made))
 
 
-def denied(draft: Draft, following: Following) -> None:
+def denied(case: Case, following: Following) -> None:
     """Permission that every candidate was denied is about the request: its marks are withdrawn."""
     failover, halt = following.failover, following.halt
     if halt is None or halt.bound in RULES:
         return
     if all(one.reason is Reason.PERMISSION for one in failover.tried):
         for made in failover.marks:
-            draft.withdraw(made)
+            case.withdraw(made)
 
 
-def follow(
-    draft: Draft, failover: Failover, *, once_more: bool = False, may_try: bool
-) -> Following:
+def follow(case: Case, failover: Failover, *, once_more: bool = False, may_try: bool) -> Following:
     """
     The candidate after the last one that was tried, or why there is none.
 
@@ -154,60 +152,60 @@ def follow(
         once_more: The same candidate is asked alike.
         may_try: A trial can be leased to the caller.
     """
-    same = _same(draft, failover, once_more=once_more)
+    same = _same(case, failover, once_more=once_more)
     if same is not None and same.choice is not None:
-        return _following(draft, failover, same, same.choice, is_same=True)
-    candidates, halt = halted(draft.policy, failover)
+        return _following(case, failover, same, same.choice, is_same=True)
+    candidates, halt = halted(case.policy, failover)
     if is_form_error_twice(failover):
         why = "two providers reject the form of the request"
         halt = Halt(bound="format_error", why=why)
-    request = request_after(draft.policy, failover)
+    request = request_after(case.policy, failover)
     if halt is not None:
-        seen = draft.resolve(failover.candidates, request)
+        seen = case.resolve(failover.candidates, request)
         return Following(
             failover=failover, resolved=without_choice(seen, f"not used: {halt.why}"), halt=halt
         )
-    resolved, out = guard(draft, failover, candidates, request, draft.resolve(candidates, request))
+    resolved, out = guard(case, failover, candidates, request, case.resolve(candidates, request))
     if out is not None:
         why = f"{out.text}, and the role does not go elsewhere then (on_outage)"
         halt = Halt(bound="on_outage", why=why)
         return Following(failover=failover, resolved=resolved, halt=halt)
     if resolved.choice is None and may_try and failover.on_outage == "fallback":
-        resolved = draft.resolve(candidates, structs.replace(request, last_resort=True))
+        resolved = case.resolve(candidates, structs.replace(request, last_resort=True))
     if resolved.choice is None:
-        rule = forbidden_by(draft, candidates, request)
+        rule = forbidden_by(case, candidates, request)
         halt = Halt(bound=rule or "nobody", why=_WHY_NONE[rule])
         return Following(failover=failover, resolved=resolved, halt=halt)
-    return _following(draft, failover, resolved, resolved.choice)
+    return _following(case, failover, resolved, resolved.choice)
 
 
-def _same(draft: Draft, failover: Failover, *, once_more: bool) -> Resolved | None:
+def _same(case: Case, failover: Failover, *, once_more: bool) -> Resolved | None:
     if not once_more:
-        return rotated(draft, failover)
+        return rotated(case, failover)
     last = failover.tried[-1]
-    backend = find_backend(draft.policy, last.backend)
+    backend = find_backend(case.policy, last.backend)
     if backend is None:
         return None
     entry = entry_of(failover.candidates, last, backend)
     request = Request(prompt_tokens=failover.prompt_tokens, credential=last.credential)
-    return draft.resolve((entry,), request)
+    return case.resolve((entry,), request)
 
 
 def _following(
-    draft: Draft, failover: Failover, resolved: Resolved, choice: Choice, *, is_same: bool = False
+    case: Case, failover: Failover, resolved: Resolved, choice: Choice, *, is_same: bool = False
 ) -> Following:
     counts = not is_same and choice.entry.tier not in FREE_TIERS
-    after = named(draft, failover, choice)
+    after = named(case, failover, choice)
     after = structs.replace(after, hops=failover.hops + int(counts))
     return Following(failover=after, resolved=resolved, is_same=is_same)
 
 
-def named(draft: Draft, failover: Failover, choice: Choice) -> Failover:
+def named(case: Case, failover: Failover, choice: Choice) -> Failover:
     """The candidate that makes the next call."""
     return structs.replace(
         failover,
         backend=choice.backend.id,
         model=choice.model,
         credential=choice.credential,
-        at=draft.now,
+        at=case.now,
     )

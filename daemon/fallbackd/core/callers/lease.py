@@ -3,7 +3,7 @@
 from msgspec import Struct, structs
 
 from fallbackd.core.callers.going_on import Following, asked
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.events import Reported
 from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Failure
@@ -53,7 +53,7 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
 
 
 def leased(
-    draft: Draft,
+    case: Case,
     found: Resolution,
     choice: Choice,
     lease: AttemptId | None,
@@ -63,12 +63,12 @@ def leased(
     """With the lease of the one trial, where one is needed and the caller makes the call."""
     if lease is None or not choice.trial_scopes:
         return found
-    expires_at = draft.now + LEASE_S
+    expires_at = case.now + LEASE_S
     generation = 0
     for scope in choice.trial_scopes:
-        record = draft.health[scope]
-        held = machine.lease(record, lease, now=draft.now, expires_at=expires_at, owner=owner)
-        draft.put_health(held)
+        record = case.health[scope]
+        held = machine.lease(record, lease, now=case.now, expires_at=expires_at, owner=owner)
+        case.put_health(held)
         generation = held.generation
     return structs.replace(
         found,
@@ -107,16 +107,16 @@ def resolution_of(candidates: tuple[Entry, ...], resolved: Resolved) -> Resoluti
     )
 
 
-def give_back(draft: Draft, lease: AttemptId) -> bool:
+def give_back(case: Case, lease: AttemptId) -> bool:
     """Give a lease back. False: it had run out or was overtaken, and proves nothing any more."""
     was_held = False
-    for record in list(draft.health.values()):
+    for record in list(case.health.values()):
         if record.trial is None or record.trial.attempt != lease:
             continue
-        was_held = was_held or machine.is_leased(record, now=draft.now)
-        draft.put_health(machine.release(record, lease))
+        was_held = was_held or machine.is_leased(record, now=case.now)
+        case.put_health(machine.release(record, lease))
     if was_held:
-        draft.wake_waiting()
+        case.wake_waiting()
     return was_held
 
 
@@ -131,7 +131,7 @@ def tried_by(event: Reported, failure: Failure) -> Tried:
 
 
 def asked_by_report(
-    draft: Draft, event: Reported, backend: Backend, session: Session | None, failure: Failure
+    case: Case, event: Reported, backend: Backend, session: Session | None, failure: Failure
 ) -> Failover:
     """
     What a failed call was a part of, where neither the caller nor its session knows it: the request
@@ -141,11 +141,11 @@ def asked_by_report(
     the candidates before the failed one count as tried.
     """
     role = event.role or (None if session is None else session.role)
-    candidates = _candidates(draft, event, backend, session, role)
+    candidates = _candidates(case, event, backend, session, role)
     found = asked(
-        draft,
+        case,
         candidates,
-        None if role is None else find_role(draft.policy, role),
+        None if role is None else find_role(case.policy, role),
         session,
         prompt_tokens=event.prompt_tokens,
         allow_metered=event.allow_metered,
@@ -160,17 +160,17 @@ def asked_by_report(
 
 
 def _candidates(
-    draft: Draft, event: Reported, backend: Backend, session: Session | None, role: str | None
+    case: Case, event: Reported, backend: Backend, session: Session | None, role: str | None
 ) -> tuple[Entry, ...]:
     is_named = event.role is not None or bool(event.chain)
     first = None if role or event.chain else backend.id
     found = candidates_for(
-        draft.policy, backend=first, role=role, chain=event.chain, session=session
+        case.policy, backend=first, role=role, chain=event.chain, session=session
     )
     if is_named and all(one.backend != backend.id for one in found):
         # It was asked for by its name, before those of the chain.
         return candidates_for(
-            draft.policy, backend=backend.id, role=role, chain=event.chain, session=session
+            case.policy, backend=backend.id, role=role, chain=event.chain, session=session
         )
     return found
 
@@ -181,7 +181,7 @@ def _place(candidates: tuple[Entry, ...], tried: Tried, backend: Backend) -> int
 
 
 def answer_of(
-    draft: Draft,
+    case: Case,
     event: Reported,
     failover: Failover,
     failure: Failure,
@@ -206,8 +206,8 @@ def answer_of(
         found = structs.replace(found, position=place)
     else:
         found = resolution_of(failover.candidates, resolved)
-    found = leased(draft, found, choice, event.next_lease, owner=event.owner)
-    draft.count_credential(choice.backend.id, counted_credential(choice))
+    found = leased(case, found, choice, event.next_lease, owner=event.owner)
+    case.count_credential(choice.backend.id, counted_credential(choice))
     return ReportAnswer(
         failure=failure,
         next=found,
@@ -217,25 +217,25 @@ def answer_of(
     )
 
 
-def missed(draft: Draft, failover: Failover, session: Session, event: Reported) -> Session:
+def missed(case: Case, failover: Failover, session: Session, event: Reported) -> Session:
     """The session after a better candidate was tried in vain, where its role counts answers."""
-    role = role_counting(draft.policy, failover.role)
+    role = role_counting(case.policy, failover.role)
     if role is None:
         return session
     return missed_by(
-        draft, role, failover.candidates, session, backend=event.backend, model=event.model
+        case, role, failover.candidates, session, backend=event.backend, model=event.model
     )
 
 
 def moved(
-    draft: Draft, session: Session, left: Backend, following: Following, failure: Failure
+    case: Case, session: Session, left: Backend, following: Following, failure: Failure
 ) -> Session:
     """The session on its next candidate. Announced once for each pair of original and current."""
     choice = following.resolved.choice
     assert choice is not None
     taken = choice.backend
     hop = Hop(
-        at=draft.now,
+        at=case.now,
         from_backend=left.id,
         to_backend=taken.id,
         trigger="reactive",
@@ -247,7 +247,7 @@ def moved(
     notices = session.notices_sent
     if not returned and pair not in notices:
         notices = (*notices, pair)
-        draft.note(
+        case.note(
             "session.notice",
             session=session.session,
             backend=taken.id,
@@ -263,7 +263,7 @@ def moved(
         current=taken.id,
         current_model=choice.entry.model,
         depth=0 if returned else session.depth + 1,
-        last_fallback_at=draft.now,
+        last_fallback_at=case.now,
         hops=(*session.hops, hop)[-50:],
         notices_sent=() if returned else notices,
         recovered_announced=False,

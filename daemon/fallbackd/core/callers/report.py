@@ -16,7 +16,7 @@ from fallbackd.core.callers.lease import (
     resolution_of,
     tried_by,
 )
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
 from fallbackd.core.failover import Failover
 from fallbackd.core.health.scopes import find_backend
@@ -33,12 +33,12 @@ from fallbackd.core.work.rotation import first_throttle
 from fallbackd.core.work.sessions import charged, entered, on_candidate
 
 
-def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
+def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
     """
     Without a lease it is a look, which leaves a known session as it is unless it names the original
     to return to. With one the caller makes the call.
     """
-    policy = draft.policy
+    policy = case.policy
     if event.backend is not None and find_backend(policy, event.backend) is None:
         return Decision(
             rejection=Rejection(
@@ -47,7 +47,7 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
                 data={"backend": event.backend},
             )
         )
-    session = draft.snapshot.session
+    session = case.snapshot.session
     candidates = candidates_for(
         policy,
         backend=event.backend,
@@ -60,10 +60,10 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
     differs_from = event.differs_from
     if differs_from is None and event.session is None and event.lease is None:
         differs_from = ()  # only a look, in no conversation: there is no author to differ from
-    failover = _open_failover(draft, session, at=draft.now)
+    failover = _open_failover(case, session, at=case.now)
     if failover is None or event.backend is not None or failover.candidates != candidates:
         failover = asked(
-            draft,
+            case,
             candidates,
             role,
             session,
@@ -74,35 +74,35 @@ def resolve_requested(draft: Draft, event: ResolveRequested) -> Decision:
     request = request_after(policy, failover)
     is_taken = event.lease is not None
     if session is not None and event.backend is None and not failover.tried:
-        request = staying(draft, request, event.role, candidates, session)
-    resolved, _ = guard(draft, failover, candidates, request, draft.resolve(candidates, request))
+        request = staying(case, request, event.role, candidates, session)
+    resolved, _ = guard(case, failover, candidates, request, case.resolve(candidates, request))
     if resolved.choice is None and is_taken and failover.on_outage == "fallback":
-        resolved = draft.resolve(candidates, structs.replace(request, last_resort=True))
+        resolved = case.resolve(candidates, structs.replace(request, last_resort=True))
     choice = resolved.choice
     found = resolution_of(candidates, resolved)
     if choice is not None:
-        found = leased(draft, found, choice, event.lease, owner=event.owner)
-        failover = named(draft, failover, choice)
+        found = leased(case, found, choice, event.lease, owner=event.owner)
+        failover = named(case, failover, choice)
         found = structs.replace(found, failover=failover)
-        draft.count_credential(choice.backend.id, counted_credential(choice))
+        case.count_credential(choice.backend.id, counted_credential(choice))
     fits = any(one.verdict != "context" for one in resolved.verdicts)
     is_entered = is_taken or (choice is not None and _is_return(event, session, choice))
     if event.session is not None and fits and is_entered:
-        used_at = draft.now if is_taken or session is None else session.last_used_at
+        used_at = case.now if is_taken or session is None else session.last_used_at
         session = entered(
-            draft,
+            case,
             event.session,
             session,
             role=event.role,
             named=event.backend,
             first=candidates[0].backend,
-            running=draft.holder_of(event.session),
+            running=case.holder_of(event.session),
         )
         session = structs.replace(session, last_used_at=used_at, failover=None)
         if is_taken and choice is not None and choice.backend.kind != IN_SESSION_KIND:
             session = structs.replace(on_candidate(session, choice), failover=failover)
-        draft.put_session(session)
-    return draft.finish(answer=found)
+        case.keep_session(session)
+    return case.finish(answer=found)
 
 
 def _is_return(event: ResolveRequested, session: Session | None, choice: Choice) -> bool:
@@ -113,14 +113,14 @@ def _is_return(event: ResolveRequested, session: Session | None, choice: Choice)
     return named and session.current != session.original
 
 
-def _open_failover(draft: Draft, session: Session | None, *, at: float) -> Failover | None:
+def _open_failover(case: Case, session: Session | None, *, at: float) -> Failover | None:
     """What a session is in the middle of. A caller that was silent for long has given up."""
     found = None if session is None else session.failover
     return found if found is not None and at - found.at <= LEASE_S else None
 
 
-def reported(draft: Draft, event: Reported) -> Decision:
-    backend = find_backend(draft.policy, event.backend)
+def reported(case: Case, event: Reported) -> Decision:
+    backend = find_backend(case.policy, event.backend)
     if backend is None:
         return Decision(
             rejection=Rejection(
@@ -138,42 +138,40 @@ def reported(draft: Draft, event: Reported) -> Decision:
                 data={"backend": backend.id, "credential": event.credential},
             )
         )
-    session = draft.snapshot.session
-    is_stale = session is not None and _is_stale(draft, event, session)
-    failover = _failover_of(draft, event, session)
+    session = case.snapshot.session
+    is_stale = session is not None and _is_stale(case, event, session)
+    failover = _failover_of(case, event, session)
     event = _with_candidate(event, backend, session, failover)
     lease = event.lease
     if lease is None and event.attempt is not None and is_lease(event.attempt):
         lease = event.attempt
-    is_late = lease is not None and not give_back(draft, lease)
+    is_late = lease is not None and not give_back(case, lease)
     if event.outcome == "released":
         if session is not None and session.failover is not None:
-            draft.put_session(structs.replace(session, failover=None))
-        return draft.finish(answer=ReportAnswer())
+            case.keep_session(structs.replace(session, failover=None))
+        return case.finish(answer=ReportAnswer())
     if is_late:
-        session = charged(draft, session, backend.id, event.usage)
-        return _too_late(draft, event, backend, session, failover)
+        session = charged(case, session, backend.id, event.usage)
+        return _too_late(case, event, backend, session, failover)
     if event.outcome == "success":
-        started_at = draft.now if event.started_at is None else event.started_at
-        draft.succeed(
-            backend, model=event.model, credential=event.credential, started_at=started_at
-        )
-        session = charged(draft, session, backend.id, event.usage)
+        started_at = case.now if event.started_at is None else event.started_at
+        case.succeed(backend, model=event.model, credential=event.credential, started_at=started_at)
+        session = charged(case, session, backend.id, event.usage)
         if session is not None:
-            draft.put_session(_served(draft, session, backend, event))
-        return draft.finish(answer=ReportAnswer())
+            case.keep_session(_served(case, session, backend, event))
+        return case.finish(answer=ReportAnswer())
     return _reported_failure(
-        draft, event, backend, session, failover, was_trial=bool(lease), is_stale=is_stale
+        case, event, backend, session, failover, was_trial=bool(lease), is_stale=is_stale
     )
 
 
-def _failover_of(draft: Draft, event: Reported, session: Session | None) -> Failover | None:
+def _failover_of(case: Case, event: Reported, session: Session | None) -> Failover | None:
     """What the call was a part of: the caller says so, or its session knows."""
-    at = draft.now if event.started_at is None else min(event.started_at, draft.now)
-    found = event.failover or _open_failover(draft, session, at=at)
+    at = case.now if event.started_at is None else min(event.started_at, case.now)
+    found = event.failover or _open_failover(case, session, at=at)
     if found is None or found.backend != event.backend:
         return None
-    role = None if event.role is None else find_role(draft.policy, event.role)
+    role = None if event.role is None else find_role(case.policy, event.role)
     is_same = event.role is None or found.role == (None if role is None else role.name)
     return found if is_same else None
 
@@ -193,7 +191,7 @@ def _with_candidate(
 
 
 def _too_late(
-    draft: Draft,
+    case: Case,
     event: Reported,
     backend: Backend,
     session: Session | None,
@@ -202,25 +200,25 @@ def _too_late(
     """No health changes. After a failure the answer names the next candidate all the same."""
     if session is not None:
         session = structs.replace(session, ignored_reports=session.ignored_reports + 1)
-        draft.put_session(session)
+        case.keep_session(session)
     failure = event.failure
     if event.outcome != "failure" or failure is None:
-        return draft.finish(answer=ReportAnswer(failure=failure, ignored=True))
-    failover = failover or asked_by_report(draft, event, backend, session, failure)
-    failover, halt = ended_by(draft, failover, tried_by(event, failure))
-    following = None if halt is not None else follow(draft, failover, may_try=True)
-    answer = answer_of(draft, event, failover, failure, following, halt)
-    return draft.finish(answer=structs.replace(answer, ignored=True))
+        return case.finish(answer=ReportAnswer(failure=failure, ignored=True))
+    failover = failover or asked_by_report(case, event, backend, session, failure)
+    failover, halt = ended_by(case, failover, tried_by(event, failure))
+    following = None if halt is not None else follow(case, failover, may_try=True)
+    answer = answer_of(case, event, failover, failure, following, halt)
+    return case.finish(answer=structs.replace(answer, ignored=True))
 
 
-def _served(draft: Draft, session: Session, backend: Backend, event: Reported) -> Session:
+def _served(case: Case, session: Session, backend: Backend, event: Reported) -> Session:
     returned = backend.id == session.original
     failover = session.failover
     known = session.role if failover is None else failover.role
-    role = role_counting(draft.policy, known)
+    role = role_counting(case.policy, known)
     if role is not None:
-        chain = candidates_for(draft.policy, backend=None, role=role.name, chain=None)
-        session = answered_by(draft, role, chain, session, backend=backend.id, model=event.model)
+        chain = candidates_for(case.policy, backend=None, role=role.name, chain=None)
+        session = answered_by(case, role, chain, session, backend=backend.id, model=event.model)
     if failover is not None and failover.creative:
         family = family_of(backend, event.model) or UNKNOWN
         session = structs.replace(session, author_family=family)
@@ -232,12 +230,12 @@ def _served(draft: Draft, session: Session, backend: Backend, event: Reported) -
         failover=None,
         depth=0 if returned else session.depth,
         notices_sent=() if returned else session.notices_sent,
-        last_used_at=draft.now,
+        last_used_at=case.now,
     )
 
 
 def _reported_failure(
-    draft: Draft,
+    case: Case,
     event: Reported,
     backend: Backend,
     session: Session | None,
@@ -253,31 +251,31 @@ def _reported_failure(
             role=event.role,
             original=backend.id,
             current=backend.id,
-            running=draft.holder_of(event.session),
-            created_at=draft.now,
-            last_used_at=draft.now,
+            running=case.holder_of(event.session),
+            created_at=case.now,
+            last_used_at=case.now,
         )
     if session is not None and is_stale:
-        draft.put_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
-        return draft.finish(answer=ReportAnswer(failure=failure, ignored=True))
-    session = charged(draft, session, backend.id, event.usage)
+        case.keep_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
+        return case.finish(answer=ReportAnswer(failure=failure, ignored=True))
+    session = charged(case, session, backend.id, event.usage)
     if failure is None:
         if session is not None:
-            draft.put_session(session)
-        return draft.finish(answer=ReportAnswer())
+            case.keep_session(session)
+        return case.finish(answer=ReportAnswer())
     if session is not None and session.attempt is None and event.attempt is not None:
         session = structs.replace(session, reported_attempt=event.attempt)
-    failover = failover or asked_by_report(draft, event, backend, session, failure)
+    failover = failover or asked_by_report(case, event, backend, session, failure)
     failure = (
-        own_trouble(draft, backend, failure, has_route=event.has_route, marks=failover.marks)
+        own_trouble(case, backend, failure, has_route=event.has_route, marks=failover.marks)
         or failure
     )
-    failover, halt = ended_by(draft, failover, tried_by(event, failure))
+    failover, halt = ended_by(case, failover, tried_by(event, failure))
     following = None
     if halt is None:
         may_repeat = not was_trial and len(failover.tried) < failover.budget
         once_more = may_repeat and first_throttle(
-            draft,
+            case,
             backend,
             failure,
             model=event.model,
@@ -285,22 +283,20 @@ def _reported_failure(
             started_at=event.started_at,
         )
         if not once_more:
-            failover = marked(
-                draft, failover, failure, started_at=event.started_at, luck=event.luck
-            )
-        following = follow(draft, failover, once_more=once_more, may_try=bool(event.next_lease))
-        denied(draft, following)
-    answer = answer_of(draft, event, failover, failure, following, halt)
+            failover = marked(case, failover, failure, started_at=event.started_at, luck=event.luck)
+        following = follow(case, failover, once_more=once_more, may_try=bool(event.next_lease))
+        denied(case, following)
+    answer = answer_of(case, event, failover, failure, following, halt)
     if session is not None:
-        session = missed(draft, failover, session, event)
+        session = missed(case, failover, session, event)
         if following is not None and following.moves:
-            session = moved(draft, session, backend, following, failure)
-        session = structs.replace(session, failover=answer.failover, last_used_at=draft.now)
-        draft.put_session(session)
-    return draft.finish(answer=answer)
+            session = moved(case, session, backend, following, failure)
+        session = structs.replace(session, failover=answer.failover, last_used_at=case.now)
+        case.keep_session(session)
+    return case.finish(answer=answer)
 
 
-def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
+def _is_stale(case: Case, event: Reported, session: Session) -> bool:
     """
     Whether a report is about a candidate that was left before the call began. One that names no
     attempt means the current candidate, except right after a move where that is not certain: a
@@ -319,7 +315,7 @@ def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
     if event.attempt is not None and event.attempt != session.reported_attempt:
         return False  # callers that make the calls themselves name them by themselves
     is_near = last_at is not None and (
-        0 <= draft.now - last_at < draft.policy.defaults.dedup_window_s
+        0 <= case.now - last_at < case.policy.defaults.dedup_window_s
     )
     last = session.hops[-1] if session.hops else None
     is_swap = last is not None and last.from_backend == last.to_backend == session.current
@@ -327,8 +323,8 @@ def _is_stale(draft: Draft, event: Reported, session: Session) -> bool:
     return is_near and (event.attempt is not None or is_unclear)
 
 
-def session_compacted(draft: Draft, event: SessionCompacted) -> None:
+def session_compacted(case: Case, event: SessionCompacted) -> None:
     """Models, depth and the lock stay; history and marks of notices go."""
-    session = draft.snapshot.session
+    session = case.snapshot.session
     if session is not None:
-        draft.put_session(structs.replace(session, hops=(), notices_sent=(), last_fallback_at=None))
+        case.keep_session(structs.replace(session, hops=(), notices_sent=(), last_fallback_at=None))

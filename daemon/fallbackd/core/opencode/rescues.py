@@ -19,8 +19,8 @@ from msgspec import Struct, structs
 
 from fallbackd.core.callers.going_on import Following, asked, denied, ended_by, follow, marked
 from fallbackd.core.callers.lease import give_back
+from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
-from fallbackd.core.draft import Draft
 from fallbackd.core.events import RescueAdvanced, TurnFailed
 from fallbackd.core.failover import Tried
 from fallbackd.core.failures import Failure, Reason
@@ -84,36 +84,36 @@ class Ruled(Struct, frozen=True, kw_only=True):
     """For the log."""
 
 
-def turn_failed(draft: Draft, event: TurnFailed) -> Ruled:
-    known = draft.snapshot.session
+def turn_failed(case: Case, event: TurnFailed) -> Ruled:
+    known = case.snapshot.session
     session = known or new_session(
-        draft, event.session, event.backend, server=event.server, project=event.project
+        case, event.session, event.backend, server=event.server, project=event.project
     )
     session = placed(session, server=event.server, project=event.project, role=event.role)
-    late = _late(draft, event, session)
+    late = _late(case, event, session)
     if late is not None:
-        draft.put_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
+        case.keep_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
         return Ruled(ruling=late, failure=event.failure)
     if session.rescue is not None:  # of an owner that is gone
-        session = _unlocked(draft, session)
+        session = _unlocked(case, session)
     if session.turn is None or session.turn.message != event.message:
         if not event.compacts:  # its model is the server's choice
-            session = chosen_by_user(draft, session, event.backend)
-        session = begun(draft, session, event.message, event.backend)
+            session = chosen_by_user(case, session, event.backend)
+        session = begun(case, session, event.message, event.backend)
     assert session.turn is not None
-    ruled, session = _rule(draft, event, session, session.turn)
-    draft.put_session(structs.replace(session, last_used_at=draft.now))
+    ruled, session = _rule(case, event, session, session.turn)
+    case.keep_session(structs.replace(session, last_used_at=case.now))
     return ruled
 
 
-def _late(draft: Draft, event: TurnFailed, session: Session) -> Literal["late", "busy"] | None:
+def _late(case: Case, event: TurnFailed, session: Session) -> Literal["late", "busy"] | None:
     """About a turn or a model that was left already, or one that is being left now."""
     rescue, turn = session.rescue, session.turn
     if event.is_late or event.message in session.superseded:
         return "late"
     if turn is not None and turn.message == event.message and turn.backend != event.backend:
         return "late"
-    if rescue is not None and not _is_expired(rescue, now=draft.now):
+    if rescue is not None and not _is_expired(rescue, now=case.now):
         return "busy"
     return None
 
@@ -123,55 +123,55 @@ def _is_expired(rescue: Rescue, *, now: float) -> bool:
     return not (0 <= now - rescue.began_at < AWAY_S and now - since_at < LONGEST_S)
 
 
-def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tuple[Ruled, Session]:
-    backend = find_backend(draft.policy, event.backend)
+def _rule(case: Case, event: TurnFailed, session: Session, turn: Turn) -> tuple[Ruled, Session]:
+    backend = find_backend(case.policy, event.backend)
     if backend is None:
         return Ruled(ruling="unknown_model", failure=event.failure), session
-    role = role_of(draft.policy, event.role)
+    role = role_of(case.policy, event.role)
     failover = turn.failover or asked(
-        draft,
-        candidates_of(draft, event.backend, event.role, session),
+        case,
+        candidates_of(case, event.backend, event.role, session),
         role,
         session,
         at_server=True,
     )
     failure = own_trouble(
-        draft, backend, event.failure, has_route=event.has_route, marks=failover.marks
+        case, backend, event.failure, has_route=event.has_route, marks=failover.marks
     )
     failure = failure or event.failure
     if turn.is_marked:  # once more about the same call
         failover = structs.replace(failover, tried=failover.tried[:-1])
     tried = Tried(backend=event.backend, model=backend.model).failed_with(failure)
-    failover, halt = ended_by(draft, failover, tried)
+    failover, halt = ended_by(case, failover, tried)
     if halt is None:
         started_at = BEFORE_ALL if turn.is_marked else turn.began_at
-        failover = marked(draft, failover, failure, started_at=started_at, luck=event.luck)
+        failover = marked(case, failover, failure, started_at=started_at, luck=event.luck)
     turn = structs.replace(turn, is_marked=True, failover=failover)
     if turn.lease is not None:
-        give_back(draft, turn.lease)
+        give_back(case, turn.lease)
         turn = structs.replace(turn, lease=None)
     session = structs.replace(session, turn=turn)
 
     def no(ruling: Ruling, text: str = "") -> tuple[Ruled, Session]:
         return Ruled(ruling=ruling, failure=failure, text=text), session
 
-    if not draft.policy.rescues or (role is not None and not role.enabled):
+    if not case.policy.rescues or (role is not None and not role.enabled):
         return no("switched_off")
-    following = None if halt is not None else follow(draft, failover, may_try=True)
+    following = None if halt is not None else follow(case, failover, may_try=True)
     if following is not None:
         halt = following.halt
-        denied(draft, following)
+        denied(case, following)
     if halt is not None and halt.bound in NOT_COVERED:
         return no("not_covered", halt.why)
     # A subagent is moved before its first effect, where its parent waits for the other model.
     has_next = halt is None and following is not None and following.resolved.choice is not None
     if event.is_child and not (event.can_move and has_next and not event.wrote):
-        return _child(draft, event, failure, session)
+        return _child(case, event, failure, session)
     if len(failover.candidates) < 2:
         return no("no_chain", f"no chain is configured for agent {event.role or 'unknown'}")
     if halt is not None and halt.bound in ("max_fallback_depth", "on_outage"):
         session = told(
-            draft,
+            case,
             session,
             f"{halt.bound}:{turn.message}",
             "outage",
@@ -181,10 +181,10 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
             " message stays as it is",
         )
         return no("depth" if halt.bound == "max_fallback_depth" else "outage", halt.why)
-    on_partial = draft.policy.defaults.on_partial
+    on_partial = case.policy.defaults.on_partial
     if event.wrote and not event.compacts and on_partial != "continue":
         session = told(
-            draft,
+            case,
             session,
             f"partial:{turn.message}",
             "failed",
@@ -198,17 +198,17 @@ def _rule(draft: Draft, event: TurnFailed, session: Session, turn: Turn) -> tupl
     if following is None or following.resolved.choice is None:
         retry_at = None if following is None else following.resolved.retry_at
         if failure.shrink_input:
-            session = _told_too_large(draft, event, failure, session)
+            session = _told_too_large(case, event, failure, session)
         else:
-            session = told_outage(draft, session, event.backend, failure.reason.value, retry_at)
+            session = told_outage(case, session, event.backend, failure.reason.value, retry_at)
         return no("exhausted")
-    rescue = _rescue(draft, event, failure, following, on_lease=_lease_name(event))
+    rescue = _rescue(case, event, failure, following, on_lease=_lease_name(event))
     session = structs.replace(session, rescue=rescue)
     return Ruled(ruling="rescue", failure=failure, rescue=rescue), session
 
 
 def _child(
-    draft: Draft, event: TurnFailed, failure: Failure, session: Session
+    case: Case, event: TurnFailed, failure: Failure, session: Session
 ) -> tuple[Ruled, Session]:
     """
     The parent of a subagent gets the error and continues. It gets it only once the turn has
@@ -217,15 +217,15 @@ def _child(
     since_at, stated_at = event.retries_since_at, failure.stated_reset_at
     stops = False
     if since_at is not None:
-        until_at = since_at + draft.policy.patience_s("interactive")
-        if draft.now < until_at and (stated_at is None or stated_at <= until_at):
+        until_at = since_at + case.policy.patience_s("interactive")
+        if case.now < until_at and (stated_at is None or stated_at <= until_at):
             text = "the own retries of a subagent go on for now"
             return Ruled(ruling="child", failure=failure, text=text), session
         # Without a network its parent would come no further.
         stops = failure.reason is not Reason.LOCAL_NETWORK
     how = "is stopped" if stops else "has ended" if since_at is None else "goes on trying"
     session = told(
-        draft,
+        case,
         session,
         f"child:{event.message}",
         "failed",
@@ -241,10 +241,10 @@ def _child(
     return Ruled(ruling="child", failure=failure, stops=stops, text=text), session
 
 
-def _told_too_large(draft: Draft, event: TurnFailed, failure: Failure, session: Session) -> Session:
+def _told_too_large(case: Case, event: TurnFailed, failure: Failure, session: Session) -> Session:
     what = "The conversation" if event.compacts else "The message"
     return told(
-        draft,
+        case,
         session,
         f"context:{event.message}",
         "failed",
@@ -261,7 +261,7 @@ def _lease_name(event: TurnFailed) -> AttemptId:
 
 
 def _rescue(
-    draft: Draft, event: TurnFailed, failure: Failure, following: Following, *, on_lease: AttemptId
+    case: Case, event: TurnFailed, failure: Failure, following: Following, *, on_lease: AttemptId
 ) -> Rescue:
     choice = following.resolved.choice
     assert choice is not None
@@ -278,64 +278,64 @@ def _rescue(
         role=event.role,
         reason=failure.reason.value,
         evidence=failure.evidence,
-        began_at=draft.now,
-        since_at=draft.now,
-        lease=lease(draft, choice, on_lease),
+        began_at=case.now,
+        since_at=case.now,
+        lease=lease(case, choice, on_lease),
         compacts=event.compacts,
         continues=event.continues,
         failover=following.failover,
     )
 
 
-def _unlocked(draft: Draft, session: Session) -> Session:
+def _unlocked(case: Case, session: Session) -> Session:
     rescue = session.rescue
     if rescue is not None and rescue.lease is not None:
-        give_back(draft, rescue.lease)
+        give_back(case, rescue.lease)
     return structs.replace(session, rescue=None)
 
 
-def rescue_advanced(draft: Draft, event: RescueAdvanced) -> bool:
+def rescue_advanced(case: Case, event: RescueAdvanced) -> bool:
     """False: it is not the rescue of this session any more, and its owner has to stop."""
-    session = draft.snapshot.session
+    session = case.snapshot.session
     rescue = None if session is None else session.rescue
     if session is None or rescue is None or rescue.id != event.rescue:
         return False
     match event.outcome:
-        case "resumed" | "abort" | "revert" | "prompt" if _is_expired(rescue, now=draft.now):
-            age = duration(draft.now - (rescue.since_at or rescue.began_at))
-            _failed(draft, session, rescue, f"it was interrupted, and began {age} ago")
+        case "resumed" | "abort" | "revert" | "prompt" if _is_expired(rescue, now=case.now):
+            age = duration(case.now - (rescue.since_at or rescue.began_at))
+            _failed(case, session, rescue, f"it was interrupted, and began {age} ago")
             return False
         case "resumed":
             pass
         case "abort" | "revert" | "prompt":
-            step = structs.replace(rescue, step=event.outcome, began_at=draft.now)
-            draft.put_session(structs.replace(session, rescue=step))
+            step = structs.replace(rescue, step=event.outcome, began_at=case.now)
+            case.keep_session(structs.replace(session, rescue=step))
         case "gone":
-            _unlocked(draft, session)
-            draft.drop_session_id(session.session)
+            _unlocked(case, session)
+            case.drop_session_id(session.session)
         case "stopped":
-            session = _unlocked(draft, session)
+            session = _unlocked(case, session)
             turn = session.turn
             if turn is not None:
                 session = structs.replace(session, turn=structs.replace(turn, running=False))
-            draft.put_session(session)
+            case.keep_session(session)
         case "failed":
-            _failed(draft, session, rescue, event.detail)
+            _failed(case, session, rescue, event.detail)
         case "done":
             message = event.message or rescue.new_message
-            draft.put_session(_done(draft, session, rescue, message))
+            case.keep_session(_done(case, session, rescue, message))
     return True
 
 
-def _failed(draft: Draft, session: Session, rescue: Rescue, why: str) -> None:
+def _failed(case: Case, session: Session, rescue: Rescue, why: str) -> None:
     text = (
         f"the change from {model_words(rescue.left)} to {model_words(rescue.to)} failed at"
         f" {rescue.step}: {why}. {_cure(rescue)}"
     )
-    draft.put_session(
+    case.keep_session(
         told(
-            draft,
-            _unlocked(draft, session),
+            case,
+            _unlocked(case, session),
             f"failed:{rescue.id}",
             "failed",
             route=(rescue.left, rescue.to),
@@ -359,14 +359,14 @@ def _cure(rescue: Rescue) -> str:
             return f'The turn was stopped: send "continue" to {rescue.model}'
 
 
-def _done(draft: Draft, session: Session, rescue: Rescue, message: str) -> Session:
+def _done(case: Case, session: Session, rescue: Rescue, message: str) -> Session:
     """The next model has the message: a turn of its own, that continues the same work."""
-    session = closed(draft, structs.replace(session, rescue=None))
+    session = closed(case, structs.replace(session, rescue=None))
     session = moved(
-        draft,
+        case,
         session,
         Hop(
-            at=draft.now,
+            at=case.now,
             from_backend=rescue.left,
             to_backend=rescue.to,
             trigger="reactive",
@@ -377,7 +377,7 @@ def _done(draft: Draft, session: Session, rescue: Rescue, message: str) -> Sessi
     turn = Turn(
         message=message,
         backend=rescue.to,
-        began_at=draft.now,
+        began_at=case.now,
         lease=rescue.lease,
         compacts=rescue.compacts,
         failover=rescue.failover,

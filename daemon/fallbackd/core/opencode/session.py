@@ -8,8 +8,8 @@ session's original; one that a rescue or a redirect chose does not.
 from msgspec import structs
 
 from fallbackd.core.callers.lease import LEASE_S, give_back
+from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
-from fallbackd.core.draft import Draft
 from fallbackd.core.health import machine
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
@@ -50,13 +50,13 @@ def role_of(policy: Policy, agent: str | None) -> Role | None:
 
 
 def candidates_of(
-    draft: Draft, backend: BackendId, agent: str | None, session: Session
+    case: Case, backend: BackendId, agent: str | None, session: Session
 ) -> tuple[Entry, ...]:
     """The model itself, then the chain of its agent, as far as opencode servers have them."""
-    known = None if agent is None else find_role(draft.policy, agent)
-    name = ANY if known is None and find_any(draft.policy) is not None else agent
-    found = candidates_for(draft.policy, backend=backend, role=name, chain=None, session=session)
-    return (found[0], *(one for one in found[1:] if _is_served(draft.policy, one)))
+    known = None if agent is None else find_role(case.policy, agent)
+    name = ANY if known is None and find_any(case.policy) is not None else agent
+    found = candidates_for(case.policy, backend=backend, role=name, chain=None, session=session)
+    return (found[0], *(one for one in found[1:] if _is_served(case.policy, one)))
 
 
 def _is_served(policy: Policy, entry: Entry) -> bool:
@@ -65,7 +65,7 @@ def _is_served(policy: Policy, entry: Entry) -> bool:
 
 
 def new_session(
-    draft: Draft, name: SessionId, backend: BackendId, *, server: str, project: str
+    case: Case, name: SessionId, backend: BackendId, *, server: str, project: str
 ) -> Session:
     return Session(
         session=name,
@@ -73,10 +73,10 @@ def new_session(
         current=backend,
         server=server,
         project=project,
-        running=draft.holder_of(name),
-        created_at=draft.now,
-        last_used_at=draft.now,
-        periods=(Period(backend=backend, from_at=draft.now),),
+        running=case.holder_of(name),
+        created_at=case.now,
+        last_used_at=case.now,
+        periods=(Period(backend=backend, from_at=case.now),),
     )
 
 
@@ -90,13 +90,13 @@ def placed(session: Session, *, server: str, project: str, role: str | None) -> 
     )
 
 
-def chosen_by_user(draft: Draft, session: Session, backend: BackendId) -> Session:
+def chosen_by_user(case: Case, session: Session, backend: BackendId) -> Session:
     """The user has sent a message to this model."""
     if backend == session.current:
         return session
     if backend == session.original:
-        return returned(draft, session)
-    session = on_model(draft, session, backend)
+        return returned(case, session)
+    session = on_model(case, session, backend)
     return structs.replace(
         session,
         original=backend,
@@ -107,16 +107,16 @@ def chosen_by_user(draft: Draft, session: Session, backend: BackendId) -> Sessio
     )
 
 
-def returned(draft: Draft, session: Session) -> Session:
+def returned(case: Case, session: Session) -> Session:
     """Back on its original: what was told about leaving it holds no more."""
-    session = on_model(draft, session, session.original)
+    session = on_model(case, session, session.original)
     return structs.replace(session, depth=0, notices_sent=(), recovered_announced=False)
 
 
-def on_model(draft: Draft, session: Session, backend: BackendId) -> Session:
+def on_model(case: Case, session: Session, backend: BackendId) -> Session:
     if session.current == backend and session.periods:
         return session
-    period = Period(backend=backend, from_at=draft.now)
+    period = Period(backend=backend, from_at=case.now)
     return structs.replace(
         session,
         current=backend,
@@ -126,13 +126,13 @@ def on_model(draft: Draft, session: Session, backend: BackendId) -> Session:
     )
 
 
-def begun(draft: Draft, session: Session, message: str, backend: BackendId) -> Session:
+def begun(case: Case, session: Session, message: str, backend: BackendId) -> Session:
     """A message of the user that was not known begins a turn."""
     turn = session.turn
     if turn is not None and turn.message == message:
         return session
     if turn is not None:
-        session = closed(draft, session)
+        session = closed(case, session)
     failover = session.failover  # of the redirect before it
     is_of_it = failover is not None and failover.backend == backend
     return structs.replace(
@@ -140,49 +140,49 @@ def begun(draft: Draft, session: Session, message: str, backend: BackendId) -> S
         turn=Turn(
             message=message,
             backend=backend,
-            began_at=draft.now,
+            began_at=case.now,
             lease=session.pending_lease,
             failover=failover if is_of_it else None,
         ),
         pending_lease=None,
         failover=None,
-        last_used_at=draft.now,
+        last_used_at=case.now,
     )
 
 
-def closed(draft: Draft, session: Session) -> Session:
+def closed(case: Case, session: Session) -> Session:
     """The turn is over: what comes about it is late, and its trial is given back."""
     turn = session.turn
     if turn is None:
         return session
     if turn.lease is not None:
-        give_back(draft, turn.lease)
+        give_back(case, turn.lease)
     superseded = (*session.superseded, turn.message)[-MAX_SUPERSEDED:]
     return structs.replace(session, turn=None, superseded=superseded)
 
 
-def lease(draft: Draft, choice: Choice, name: AttemptId | None) -> AttemptId | None:
+def lease(case: Case, choice: Choice, name: AttemptId | None) -> AttemptId | None:
     """Lease the single trial of a candidate that came back by the clock alone."""
     if not choice.trial_scopes or name is None:
         return None
-    expires_at = draft.now + LEASE_S
+    expires_at = case.now + LEASE_S
     for scope in choice.trial_scopes:
-        draft.put_health(
-            machine.lease(draft.health[scope], name, now=draft.now, expires_at=expires_at)
+        case.put_health(
+            machine.lease(case.health[scope], name, now=case.now, expires_at=expires_at)
         )
     return name
 
 
-def moved(draft: Draft, session: Session, hop: Hop) -> Session:
+def moved(case: Case, session: Session, hop: Hop) -> Session:
     """The session is on the next model. Said once for each pair of original and current."""
     to = hop.to_backend
-    session = on_model(draft, session, to)
+    session = on_model(case, session, to)
     session = structs.replace(
         session,
-        last_fallback_at=draft.now,
+        last_fallback_at=case.now,
         hops=(*session.hops, hop)[-MAX_HOPS:],
         recovered_announced=False,
-        last_used_at=draft.now,
+        last_used_at=case.now,
     )
     if to == session.original:
         return structs.replace(session, depth=0, notices_sent=())
@@ -197,11 +197,11 @@ def moved(draft: Draft, session: Session, hop: Hop) -> Session:
     if hop.trigger != "reactive":
         text = f"using {model_words(to)} in place of {model_words(left)} ({hop.reason})"
     mark = f"fallback:{left}>{to}"
-    return told(draft, session, mark, "fallback", route=(left, to), reason=hop.reason, text=text)
+    return told(case, session, mark, "fallback", route=(left, to), reason=hop.reason, text=text)
 
 
 def told(
-    draft: Draft,
+    case: Case,
     session: Session,
     mark: str,
     notice: str,
@@ -213,14 +213,14 @@ def told(
     """Give a notice, once for each `mark`."""
     if mark in session.told:
         return session
-    _note(draft, session, notice, route=route, reason=reason, text=text)
+    _note(case, session, notice, route=route, reason=reason, text=text)
     return structs.replace(session, told=(*session.told, mark)[-MAX_TOLD:])
 
 
 def _note(
-    draft: Draft, session: Session, notice: str, *, route: tuple[str, str], reason: str, text: str
+    case: Case, session: Session, notice: str, *, route: tuple[str, str], reason: str, text: str
 ) -> None:
-    draft.note(
+    case.note(
         "session.notice",
         session=session.session,
         backend=BackendId(route[1]) if route[1] else None,
@@ -234,16 +234,16 @@ def _note(
 
 
 def told_outage(
-    draft: Draft, session: Session, backend: BackendId, reason: str, retry_at: float | None
+    case: Case, session: Session, backend: BackendId, reason: str, retry_at: float | None
 ) -> Session:
     """Nobody can take the message: said once for each message or redirect, with the time."""
     when = "no return time is known"
     if retry_at is not None:
-        when = f"the earliest comes back in {duration(max(0.0, retry_at - draft.now))}"
+        when = f"the earliest comes back in {duration(max(0.0, retry_at - case.now))}"
     turn = session.turn
     mark = f"outage:{backend}:{'' if turn is None else turn.message}"
     return told(
-        draft,
+        case,
         session,
         mark,
         "outage",

@@ -4,7 +4,7 @@ from msgspec import Struct, structs
 
 from fallbackd.core.callers.going_on import asked, named
 from fallbackd.core.callers.lease import give_back
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.opencode.session import (
@@ -37,69 +37,69 @@ class Redirect(Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...] = ()
 
 
-def turn_began(draft: Draft, event: TurnBegan) -> None:
-    session = draft.snapshot.session or new_session(
-        draft, event.session, event.backend, server=event.server, project=event.project
+def turn_began(case: Case, event: TurnBegan) -> None:
+    session = case.snapshot.session or new_session(
+        case, event.session, event.backend, server=event.server, project=event.project
     )
     session = placed(session, server=event.server, project=event.project, role=event.role)
     rescue = session.rescue
     is_ours = rescue is not None and event.message in (rescue.message, rescue.new_message)
     is_known = session.turn is not None and session.turn.message == event.message
     if not (is_ours or is_known or event.message in session.superseded):
-        session = chosen_by_user(draft, session, event.backend)
-        session = begun(draft, session, event.message, event.backend)
-    draft.put_session(session)
+        session = chosen_by_user(case, session, event.backend)
+        session = begun(case, session, event.message, event.backend)
+    case.keep_session(session)
 
 
-def turn_answered(draft: Draft, event: TurnAnswered) -> None:
+def turn_answered(case: Case, event: TurnAnswered) -> None:
     """The first sign of the provider in a turn: it proves the model and ends its trial."""
-    session = draft.snapshot.session
+    session = case.snapshot.session
     turn = None if session is None else session.turn
     if session is None or turn is None or turn.message != event.message or turn.answered:
         return
-    backend = find_backend(draft.policy, event.backend)
+    backend = find_backend(case.policy, event.backend)
     if backend is not None:
-        draft.succeed(backend, model=backend.model, credential=None, started_at=turn.began_at)
-    draft.put_session(
+        case.succeed(backend, model=backend.model, credential=None, started_at=turn.began_at)
+    case.keep_session(
         structs.replace(
             session,
             answered_by=event.backend,
             turn=structs.replace(turn, answered=True, lease=None),
-            last_used_at=draft.now,
+            last_used_at=case.now,
         )
     )
 
 
-def turn_ended(draft: Draft) -> None:
+def turn_ended(case: Case) -> None:
     """The session is idle: the time to say that its original is back."""
-    session = draft.snapshot.session
+    session = case.snapshot.session
     if session is None:
         return
     after = session
     if session.turn is not None and session.turn.running:
         after = structs.replace(session, turn=structs.replace(session.turn, running=False))
     if after.current != after.original:
-        after = tell_recovery(draft, after)
+        after = tell_recovery(case, after)
     if after is not session:
-        draft.put_session(after)
+        case.keep_session(after)
 
 
-def turn_used(draft: Draft, event: TurnUsed) -> None:
-    session = draft.snapshot.session
+def turn_used(case: Case, event: TurnUsed) -> None:
+    session = case.snapshot.session
     if session is None or event.message <= session.counted:
         return
-    draft.count_usage(event.backend, event.usage)
+    case.count_usage(event.backend, event.usage)
     session = with_usage(session, event.backend, event.usage, at=event.at)
-    draft.put_session(structs.replace(session, counted=event.message, last_used_at=draft.now))
+    case.keep_session(structs.replace(session, counted=event.message, last_used_at=case.now))
 
 
-def redirect_asked(draft: Draft, event: RedirectAsked) -> Redirect:
+def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
     """
     Where a message is to be sent: to another model only while its own is rate-limited, broken or
     paused. A model that recovers is the user's to use, whether it is under trial or not.
     """
-    session = draft.snapshot.session or new_session(
-        draft, event.session, event.backend, server=event.server, project=event.project
+    session = case.snapshot.session or new_session(
+        case, event.session, event.backend, server=event.server, project=event.project
     )
     session = placed(session, server=event.server, project=event.project, role=event.role)
     rescue, turn = session.rescue, session.turn
@@ -107,51 +107,51 @@ def redirect_asked(draft: Draft, event: RedirectAsked) -> Redirect:
     if is_rescue or (turn is not None and turn.lease and event.backend == turn.backend):
         return Redirect()  # it was decided already, and its trial is leased
     if session.pending_lease is not None:
-        give_back(draft, session.pending_lease)
+        give_back(case, session.pending_lease)
         session = structs.replace(session, pending_lease=None)
     if event.backend not in (session.original, session.current):
-        session = chosen_by_user(draft, session, event.backend)
-    role = role_of(draft.policy, event.role)
-    if not draft.policy.rescues or (role is not None and not role.enabled):
-        draft.put_session(session)
+        session = chosen_by_user(case, session, event.backend)
+    role = role_of(case.policy, event.role)
+    if not case.policy.rescues or (role is not None and not role.enabled):
+        case.keep_session(session)
         return Redirect()
-    candidates = candidates_of(draft, event.backend, event.role, session)
-    failover = asked(draft, candidates, role, session, at_server=True)
-    request = request_after(draft.policy, failover)
-    resolved = draft.resolve(candidates[:1], request)
+    candidates = candidates_of(case, event.backend, event.role, session)
+    failover = asked(case, candidates, role, session, at_server=True)
+    request = request_after(case.policy, failover)
+    resolved = case.resolve(candidates[:1], request)
     stays = resolved.choice is not None or resolved.in_trial
     if not stays:
-        found = draft.resolve(candidates, request)
-        resolved, _ = guard(draft, failover, candidates, request, found)
+        found = case.resolve(candidates, request)
+        resolved, _ = guard(case, failover, candidates, request, found)
     choice = resolved.choice
     if choice is None and not stays:
         if len(candidates) > 1:
             reason = next((v.reason for v in resolved.verdicts if v.reason), "out of use")
-            session = told_outage(draft, session, event.backend, reason, resolved.retry_at)
-        draft.put_session(session)
+            session = told_outage(case, session, event.backend, reason, resolved.retry_at)
+        case.keep_session(session)
         return Redirect(retry_at=resolved.retry_at, verdicts=resolved.verdicts)
     if choice is not None:
         session = structs.replace(
             session,
-            pending_lease=lease(draft, choice, event.lease),
-            failover=named(draft, failover, choice),
+            pending_lease=lease(case, choice, event.lease),
+            failover=named(case, failover, choice),
         )
     if choice is None or choice.backend.id == event.backend:
         if event.backend == session.original != session.current:
-            session = returned(draft, session)
-        draft.put_session(structs.replace(session, last_used_at=draft.now))
+            session = returned(case, session)
+        case.keep_session(structs.replace(session, last_used_at=case.now))
         return Redirect(verdicts=resolved.verdicts)
     reason = resolved.verdicts[0].reason or resolved.verdicts[0].state
     if session.current != choice.backend.id:
         hop = Hop(
-            at=draft.now,
+            at=case.now,
             from_backend=event.backend,
             to_backend=choice.backend.id,
             trigger="preemptive",
             reason=reason,
         )
-        session = moved(draft, session, hop)
-    draft.put_session(structs.replace(session, last_used_at=draft.now))
+        session = moved(case, session, hop)
+    case.keep_session(structs.replace(session, last_used_at=case.now))
     return Redirect(
         model=model_at_server(choice.entry, choice.backend),
         reason=reason,

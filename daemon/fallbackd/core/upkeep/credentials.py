@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.events import CredentialSeen
 from fallbackd.core.health import machine
 from fallbackd.core.health.machine import Health, view
@@ -12,20 +12,20 @@ from fallbackd.core.policy import REASONS
 _BY_OTHERS = frozenset({"person", "import"})
 
 
-def credential_seen(draft: Draft, event: CredentialSeen) -> None:
-    backend = find_backend(draft.policy, event.backend)
+def credential_seen(case: Case, event: CredentialSeen) -> None:
+    backend = find_backend(case.policy, event.backend)
     if backend is None or event.credential not in backend.credentials:
         return
     scope = credential_scope(backend, event.credential)
-    record = draft.health.get(scope) or Health(scope=scope)
+    record = case.health.get(scope) or Health(scope=scope)
     outage = record.outage
     if event.reason is not None:
-        if outage is not None and view(record, now=draft.now).state == "broken":
+        if outage is not None and view(record, now=case.now).state == "broken":
             if outage.source in _BY_OTHERS or outage.until_at is None:
                 return
-            if outage.reason is event.reason and outage.until_at - draft.now > 60:
+            if outage.reason is event.reason and outage.until_at - case.now > 60:
                 return
-        policy = draft.policy.reason(event.reason, backend.id) or REASONS[event.reason]
+        policy = case.policy.reason(event.reason, backend.id) or REASONS[event.reason]
         marked = machine.mark(
             record,
             scope,
@@ -33,31 +33,31 @@ def credential_seen(draft: Draft, event: CredentialSeen) -> None:
             reason=event.reason,
             detail=event.detail,
             ttl_s=None,
-            now=draft.now,
+            now=case.now,
             source="readiness",
         )
         if marked != record and marked.outage is not None:
-            since_at = draft.now
+            since_at = case.now
             if outage is not None and outage.reason is event.reason:
                 since_at = outage.since_at
             kept = structs.replace(marked.outage, count=1, since_at=since_at)
-            draft.put_health(structs.replace(marked, outage=kept))
+            case.put_health(structs.replace(marked, outage=kept))
         return
     if outage is not None and outage.source == "readiness":
-        draft.put_health(machine.clear(record))
-        draft.wake_waiting()
+        case.put_health(machine.clear(record))
+        case.wake_waiting()
         return
     if event.changed:
-        for one in [one for one in draft.health if one.partition("+model:")[0] == scope]:
-            _void(draft, draft.health[one])
+        for one in [one for one in case.health if one.partition("+model:")[0] == scope]:
+            _void(case, case.health[one])
 
 
-def _void(draft: Draft, record: Health) -> None:
+def _void(case: Case, record: Health) -> None:
     """What was wrong with the old one says nothing of the new one: one trial will tell."""
     outage = record.outage
     if outage is not None and outage.source in _BY_OTHERS:
         return
-    if outage is not None and view(record, now=draft.now).state in ("rate_limited", "broken"):
-        outage = structs.replace(outage, until_at=draft.now, cooldown_s=0.0)
-        draft.wake_waiting()
-    draft.put_health(structs.replace(record, outage=outage, throttled_at=None))
+    if outage is not None and view(record, now=case.now).state in ("rate_limited", "broken"):
+        outage = structs.replace(outage, until_at=case.now, cooldown_s=0.0)
+        case.wake_waiting()
+    case.put_health(structs.replace(record, outage=outage, throttled_at=None))

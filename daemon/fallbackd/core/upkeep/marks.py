@@ -3,8 +3,8 @@
 from msgspec import structs
 
 from fallbackd.core import meter
+from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
-from fallbackd.core.draft import Draft
 from fallbackd.core.events import (
     ConfigReloaded,
     HealthCleared,
@@ -35,52 +35,52 @@ MAX_MARKED_MODELS = 256
 """Any name may be that of a model, and each record comes with every look at health."""
 
 
-def scopes_of_target(draft: Draft, target: str) -> tuple[ScopeId, ...] | None:
+def scopes_of_target(case: Case, target: str) -> tuple[ScopeId, ...] | None:
     """The scopes of a backend, or a scope itself; None: nobody knows it."""
-    backend = find_backend(draft.policy, BackendId(target))
+    backend = find_backend(case.policy, BackendId(target))
     if backend is not None:
-        return touched(backend, draft.health)
-    if is_known_scope(draft, target):
+        return touched(backend, case.health)
+    if is_known_scope(case, target):
         return (ScopeId(target),)
-    if backend_scope(target) in draft.health:
+    if backend_scope(target) in case.health:
         return (backend_scope(target),)
     return None
 
 
-def is_known_scope(draft: Draft, target: str) -> bool:
+def is_known_scope(case: Case, target: str) -> bool:
     scope = ScopeId(target)
-    if scope in draft.health:
+    if scope in case.health:
         return True
-    if target.startswith(MODEL_PREFIX) and _marked_models(draft) >= MAX_MARKED_MODELS:
+    if target.startswith(MODEL_PREFIX) and _marked_models(case) >= MAX_MARKED_MODELS:
         return False
-    return any(is_scope_of(backend, scope) for backend in draft.policy.backends.values())
+    return any(is_scope_of(backend, scope) for backend in case.policy.backends.values())
 
 
-def _marked_models(draft: Draft) -> int:
-    return sum(scope.startswith(MODEL_PREFIX) for scope in draft.health)
+def _marked_models(case: Case) -> int:
+    return sum(scope.startswith(MODEL_PREFIX) for scope in case.health)
 
 
-def own_scope(draft: Draft, target: str) -> ScopeId:
-    if find_backend(draft.policy, BackendId(target)) is not None:
+def own_scope(case: Case, target: str) -> ScopeId:
+    if find_backend(case.policy, BackendId(target)) is not None:
         return backend_scope(target)
-    if is_known_scope(draft, target):
+    if is_known_scope(case, target):
         return ScopeId(target)
     return backend_scope(target)
 
 
-def health_marked(draft: Draft, event: HealthMarked) -> bool:
+def health_marked(case: Case, event: HealthMarked) -> bool:
     """False: nobody knows the target."""
-    if scopes_of_target(draft, event.target) is None:
+    if scopes_of_target(case, event.target) is None:
         return False
     if event.ttl_s is not None and event.ttl_s <= 0:
-        health_cleared(draft, HealthCleared(target=event.target))
+        health_cleared(case, HealthCleared(target=event.target))
         return True
     reason, detail = reason_of(event.reason)
-    policy = draft.policy.reason(reason, BackendId(event.target)) or REASONS[Reason.MANUAL]
-    scope = own_scope(draft, event.target)
-    marked_at = draft.now if event.since_at is None else event.since_at
+    policy = case.policy.reason(reason, BackendId(event.target)) or REASONS[Reason.MANUAL]
+    scope = own_scope(case, event.target)
+    marked_at = case.now if event.since_at is None else event.since_at
     record = machine.mark(
-        draft.health.get(scope),
+        case.health.get(scope),
         scope,
         policy,
         reason=reason,
@@ -89,7 +89,7 @@ def health_marked(draft: Draft, event: HealthMarked) -> bool:
         now=marked_at,
         source=event.source,
     )
-    draft.put_health(record)
+    case.put_health(record)
     return True
 
 
@@ -102,76 +102,76 @@ def reason_of(words: str | None) -> tuple[Reason, str | None]:
     return Reason.MANUAL, words
 
 
-def health_cleared(draft: Draft, event: HealthCleared) -> list[str] | None:
+def health_cleared(case: Case, event: HealthCleared) -> list[str] | None:
     """What had a mark; None: nobody knows the target."""
     if event.target is None:
-        scopes = tuple(draft.health)
+        scopes = tuple(case.health)
     else:
-        found = scopes_of_target(draft, event.target)
+        found = scopes_of_target(case, event.target)
         if found is None:
             return None
         scopes = found
     cleared: dict[str, None] = {}
     for scope in scopes:
-        record = draft.health.get(scope)
+        record = case.health.get(scope)
         if record is None or record.outage is None:
             continue
         if event.target is not None:
             cleared[event.target] = None
         elif record.outage.source != "readiness":  # what is not there is seen again at once
-            for name in backends_of(draft, scope):
+            for name in backends_of(case, scope):
                 cleared[name] = None
-        draft.put_health(machine.clear(record))
+        case.put_health(machine.clear(record))
     if cleared:
-        draft.wake_waiting()
+        case.wake_waiting()
     return list(cleared)
 
 
-def backends_of(draft: Draft, scope: ScopeId) -> list[str]:
+def backends_of(case: Case, scope: ScopeId) -> list[str]:
     """The configured backends that a scope takes out; else the scope's own name."""
     found = [
         str(backend.id)
-        for backend in draft.policy.backends.values()
+        for backend in case.policy.backends.values()
         if scope in touched(backend, {scope: Health(scope=scope)})
     ]
     return found or [scope.removeprefix("backend:")]
 
 
-def health_paused(draft: Draft, event: HealthPaused) -> bool:
-    if scopes_of_target(draft, event.target) is None:
+def health_paused(case: Case, event: HealthPaused) -> bool:
+    if scopes_of_target(case, event.target) is None:
         return False
-    scope = own_scope(draft, event.target)
-    record = draft.health.get(scope) or Health(scope=scope)
-    pause = machine.Pause(since_at=draft.now, note=event.note)
-    draft.put_health(structs.replace(record, pause=pause))
+    scope = own_scope(case, event.target)
+    record = case.health.get(scope) or Health(scope=scope)
+    pause = machine.Pause(since_at=case.now, note=event.note)
+    case.put_health(structs.replace(record, pause=pause))
     return True
 
 
-def health_resumed(draft: Draft, event: HealthResumed) -> bool:
-    scopes = scopes_of_target(draft, event.target)
+def health_resumed(case: Case, event: HealthResumed) -> bool:
+    scopes = scopes_of_target(case, event.target)
     if scopes is None:
         return False
     for scope in scopes:
-        record = draft.health.get(scope)
+        record = case.health.get(scope)
         if record is not None and record.pause is not None:
-            draft.put_health(structs.replace(record, pause=None))
-            draft.wake_waiting()
+            case.put_health(structs.replace(record, pause=None))
+            case.wake_waiting()
     return True
 
 
-def readiness_seen(draft: Draft, event: ReadinessSeen) -> None:
+def readiness_seen(case: Case, event: ReadinessSeen) -> None:
     """A program that is not there is out until it is; a login that changed is a repair."""
     scope = backend_scope(event.backend)
-    record = draft.health.get(scope)
+    record = case.health.get(scope)
     outage = None if record is None else record.outage
     if event.reason is not None:
-        if outage is not None and view(record, now=draft.now).state == "broken":
-            is_long = outage.until_at is not None and outage.until_at - draft.now > 60
+        if outage is not None and view(record, now=case.now).state == "broken":
+            is_long = outage.until_at is not None and outage.until_at - case.now > 60
             is_other = outage.reason is not event.reason
             # Of two looks the later one counts; what an attempt has found is closer to the truth.
             if (is_long or is_other) and not (is_other and outage.source == "readiness"):
                 return
-        policy = draft.policy.reason(event.reason, event.backend) or REASONS[event.reason]
+        policy = case.policy.reason(event.reason, event.backend) or REASONS[event.reason]
         marked = machine.mark(
             record,
             scope,
@@ -179,100 +179,100 @@ def readiness_seen(draft: Draft, event: ReadinessSeen) -> None:
             reason=event.reason,
             detail=event.detail,
             ttl_s=None,
-            now=draft.now,
+            now=case.now,
             source="readiness",
         )
         if marked == record:
             return
         if marked.outage is not None:
-            since_at = draft.now
+            since_at = case.now
             if outage is not None and outage.reason is event.reason:
                 since_at = outage.since_at
             marked = structs.replace(
                 marked, outage=structs.replace(marked.outage, count=1, since_at=since_at)
             )
-        draft.put_health(marked)
+        case.put_health(marked)
         return
     if record is not None and outage is not None and outage.source == "readiness":
-        _repaired(draft, record, proven=True)
+        _repaired(case, record, proven=True)
     if not event.repaired:
         return
-    backend = find_backend(draft.policy, event.backend)
-    for one in (scope,) if backend is None else touched(backend, draft.health):
-        known = draft.health.get(one)
+    backend = find_backend(case.policy, event.backend)
+    for one in (scope,) if backend is None else touched(backend, case.health):
+        known = case.health.get(one)
         if known is None or known.outage is None or known.outage.source == "person":
             continue
         row = known.outage.reason.row
         if known.outage.state == "broken" and row.ended_by in ("login", "program"):
-            _repaired(draft, known, proven=False)
+            _repaired(case, known, proven=False)
 
 
-def _repaired(draft: Draft, record: Health, *, proven: bool) -> None:
+def _repaired(case: Case, record: Health, *, proven: bool) -> None:
     """The end of an outage by evidence; what costs nothing to see is proven by seeing it."""
     assert record.outage is not None
     if proven:
-        draft.put_health(machine.clear(record))
+        case.put_health(machine.clear(record))
     else:
-        if view(record, now=draft.now).state != "broken":
+        if view(record, now=case.now).state != "broken":
             return
-        outage = structs.replace(record.outage, until_at=draft.now)
-        draft.put_health(structs.replace(record, outage=outage))
-    draft.wake_waiting()
+        outage = structs.replace(record.outage, until_at=case.now)
+        case.put_health(structs.replace(record, outage=outage))
+    case.wake_waiting()
 
 
-def config_reloaded(draft: Draft, event: ConfigReloaded) -> None:
+def config_reloaded(case: Case, event: ConfigReloaded) -> None:
     """New settings of a backend void what was wrong with the old ones."""
     for name in event.changed:
-        backend = find_backend(draft.policy, name)
-        scopes = (backend_scope(name),) if backend is None else touched(backend, draft.health)
+        backend = find_backend(case.policy, name)
+        scopes = (backend_scope(name),) if backend is None else touched(backend, case.health)
         for scope in scopes:
-            record = draft.health.get(scope)
+            record = case.health.get(scope)
             if record is None or record.outage is None:
                 continue
             if record.outage.reason.row.ended_by in ("settings", "program"):
-                draft.put_health(machine.clear(record))
-                draft.wake_waiting()
+                case.put_health(machine.clear(record))
+                case.wake_waiting()
 
 
-def ticked(draft: Draft, event: Ticked) -> None:
+def ticked(case: Case, event: Ticked) -> None:
     """Persist and announce what time has done. No choice waits for this."""
     moved = False
-    for record in list(draft.health.values()):
-        if view(record, now=draft.now).state == record.announced:
+    for record in list(case.health.values()):
+        if view(record, now=case.now).state == record.announced:
             continue
-        draft.put_health(draft.announce(record))
+        case.put_health(case.announce(record))
         moved = True
     if moved:
-        draft.wake_waiting()
-    busy = {one.session for one in draft.snapshot.active.values()}
+        case.wake_waiting()
+    busy = {one.session for one in case.snapshot.active.values()}
     for name in event.idle_sessions:
         if name not in busy:
-            draft.drop_session_id(name)
+            case.drop_session_id(name)
     for session in event.fallen_sessions:
         if session.session not in busy:  # what was read before may have begun to work since
-            after = tell_recovery(draft, session)
+            after = tell_recovery(case, session)
             if after is not session:
-                draft.put_more_session(after)
+                case.keep_other_session(after)
 
 
-def _recovered(draft: Draft, session: Session) -> bool:
+def _recovered(case: Case, session: Session) -> bool:
     """
     Say once that the one is healthy again from which a session has fallen to where it is now,
     where that was told; never while a turn runs.
     """
-    if not session.server and role_counting(draft.policy, session.role) is not None:
+    if not session.server and role_counting(case.policy, session.role) is not None:
         return False  # what the clock says is no sign of life: the return itself is told
     told = [pair.rpartition(">") for pair in session.notices_sent]
     original = next((left for left, _, to in reversed(told) if to == session.current), None)
-    backend = None if original is None else find_backend(draft.policy, BackendId(original))
+    backend = None if original is None else find_backend(case.policy, BackendId(original))
     if backend is None or session.recovered_announced or is_at_work(session):
         return False
-    if own_health(backend, draft.health, now=draft.now)[0].state != "healthy":
+    if own_health(backend, case.health, now=case.now)[0].state != "healthy":
         return False
     left = next((one for one in reversed(session.hops) if one.from_backend == backend.id), None)
     if left is not None and left.reason in UNMARKED:
         return False  # it was available all the time
-    draft.note(
+    case.note(
         "session.notice",
         session=session.session,
         backend=backend.id,
@@ -293,14 +293,14 @@ def is_at_work(session: Session) -> bool:
     return is_busy or session.running is not None
 
 
-def tell_recovery(draft: Draft, session: Session) -> Session:
+def tell_recovery(case: Case, session: Session) -> Session:
     """The session after it was told, where there is something to tell."""
-    told = _recovered(draft, session)
+    told = _recovered(case, session)
     return structs.replace(session, recovered_announced=True) if told else session
 
 
-def clock_stepped(draft: Draft, by_s: float) -> None:
-    for record in list(draft.health.values()):
-        draft.put_health(machine.shift(record, by_s))
-    for used in list(draft.meters.values()):
-        draft.put_meter(meter.shift(used, by_s))
+def clock_stepped(case: Case, by_s: float) -> None:
+    for record in list(case.health.values()):
+        case.put_health(machine.shift(record, by_s))
+    for used in list(case.meters.values()):
+        case.put_meter(meter.shift(used, by_s))

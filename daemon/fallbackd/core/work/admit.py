@@ -2,13 +2,13 @@
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import TMUX_SESSION, Entry
-from fallbackd.core.records import Decision, Delegation, Rejection, RejectionKind, Session
+from fallbackd.core.records import Decision, Delegation, Rejection, RejectionKind
 from fallbackd.core.routing.resolve import candidates_for, find_role
 from fallbackd.core.routing.role_rules import rules_for
 from fallbackd.core.work.blocking import block, take_session
@@ -19,13 +19,13 @@ from fallbackd.core.work.walk import BY_CALLER, walk
 from fallbackd.core.work.workspaces import blocker, why_blocked
 
 
-def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
-    snapshot, policy, now = draft.snapshot, draft.policy, draft.now
+def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
+    snapshot, policy, now = case.snapshot, case.policy, case.now
     if (known := snapshot.same_request) is not None:
         if known.digest == event.digest:
-            return draft.finish(answer=known)
+            return case.finish(answer=known)
         return _reject(
-            draft,
+            case,
             "request_id",
             f"the request_id {event.request_id!r} was used for another request "
             f"({known.delegation}); give a new one",
@@ -33,11 +33,11 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         )
     if snapshot.draining:
         return _reject(
-            draft, "draining", "the daemon is draining: it takes no new work; try again later"
+            case, "draining", "the daemon is draining: it takes no new work; try again later"
         )
     if event.backend is not None and find_backend(policy, event.backend) is None:
         return _reject(
-            draft,
+            case,
             "unknown_backend",
             f"no backend {event.backend!r}; known are {', '.join(policy.backends)}",
             backend=event.backend,
@@ -52,14 +52,14 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         session=session,
     )
     if not candidates:
-        return _reject(draft, "empty_chain", _no_candidates(event))
+        return _reject(case, "empty_chain", _no_candidates(event))
     asked = candidates if event.failover else candidates[:1]
-    if (rejected := _too_large(draft, event, asked)) is not None:
+    if (rejected := _too_large(case, event, asked)) is not None:
         return rejected
     parent = None if event.parent is None else snapshot.active.get(event.parent)
     if parent is not None and not _is_inside(event, parent):
         return _reject(
-            draft,
+            case,
             "busy",
             f"the attempt of {parent.delegation} from which this comes has ended or is being "
             "stopped; nothing new is started for it",
@@ -68,12 +68,12 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     nesting = 0 if parent is None else parent.nesting + 1
     if nesting > policy.defaults.max_nesting:
         return _reject(
-            draft,
+            case,
             "nesting",
             f"delegations from inside a delegation go {policy.defaults.max_nesting} levels deep "
             "at most; do this part of the work here",
         )
-    too_much = _too_much(draft, event)
+    too_much = _too_much(case, event)
     if too_much is not None:
         return too_much
     requested = candidates[0].backend
@@ -102,7 +102,7 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     rules = rules_for(
         policy,
         role,
-        draft.snapshot.session,
+        case.snapshot.session,
         candidates,
         allow_metered=event.allow_metered,
         differs_from=event.differs_from,
@@ -110,7 +110,7 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
     warnings: tuple[str, ...] = ()
     if event.role is not None and role is None:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
-    tmux_window, why_none = _window(draft, event)
+    tmux_window, why_none = _window(case, event)
     warnings += why_none
     delegation = Delegation(
         delegation=event.delegation,
@@ -154,33 +154,33 @@ def delegate_requested(draft: Draft, event: DelegateRequested) -> Decision:
         differs_from=rules.differs_from,
         question_timeout_s=rules.question_timeout_s,
     )
-    by = blocker(draft, delegation)
+    by = blocker(case, delegation)
     if by is not None and (not event.queue or by.delegation == event.parent):
         kind: RejectionKind = "busy" if by.session == event.session else "workspace"
-        return _reject(draft, kind, why_blocked(delegation, by), delegation=by.delegation)
+        return _reject(case, kind, why_blocked(delegation, by), delegation=by.delegation)
     if tmux_window is not None:
         most = policy.defaults.tmux_windows
-        draft.effects.append(OpenWindow(delegation=event.delegation, most=most))
-    draft.note("delegation.accepted", delegation, backend=requested, role=event.role)
+        case.effects.append(OpenWindow(delegation=event.delegation, most=most))
+    case.note("delegation.accepted", delegation, backend=requested, role=event.role)
     if by is not None:
-        block(draft, delegation, by)
+        block(case, delegation, by)
     else:
-        walk(draft, delegation, take_session(draft, delegation), event="accepted")
+        walk(case, delegation, take_session(case, delegation), event="accepted")
     if deadline_at is not None:
-        draft.effects.append(
+        case.effects.append(
             WakeAt(at=deadline_at, delegation=delegation.delegation, purpose="deadline")
         )
-    return draft.finish()
+    return case.finish()
 
 
-def _window(draft: Draft, event: DelegateRequested) -> tuple[str | None, tuple[str, ...]]:
+def _window(case: Case, event: DelegateRequested) -> tuple[str | None, tuple[str, ...]]:
     """The name of the window that follows the work, or why there is none though one is wanted."""
-    defaults = draft.policy.defaults
+    defaults = case.policy.defaults
     if not defaults.tmux:
         return None, ()
     if not event.has_tmux:
         return None, ("no window: tmux is not installed; install it, or set tmux = false",)
-    if sum(one.tmux_window is not None for one in draft.snapshot.active.values()) >= (
+    if sum(one.tmux_window is not None for one in case.snapshot.active.values()) >= (
         defaults.tmux_windows
     ):
         return None, (f"no window: {defaults.tmux_windows} are in use (tmux_windows)",)
@@ -188,7 +188,7 @@ def _window(draft: Draft, event: DelegateRequested) -> tuple[str | None, tuple[s
 
 
 def _too_large(
-    draft: Draft, event: DelegateRequested, candidates: tuple[Entry, ...]
+    case: Case, event: DelegateRequested, candidates: tuple[Entry, ...]
 ) -> Decision | None:
     """A prompt for which no candidate has room. One whose size is not known may have it."""
     tokens = event.prompt_tokens
@@ -196,14 +196,14 @@ def _too_large(
         return None
     sizes: dict[str, int] = {}
     for entry in candidates:
-        backend = find_backend(draft.policy, entry.backend)
+        backend = find_backend(case.policy, entry.backend)
         size = None if backend is None else backend.context_tokens
         if size is None or size >= tokens:
             return None
         sizes[entry.backend] = size
     listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
     return _reject(
-        draft,
+        case,
         "prompt_too_large",
         f"the prompt is too large for every backend in the chain: about {tokens} tokens, and the "
         f"context sizes are {listed}; shorten it, or name a backend with a larger context",
@@ -212,14 +212,14 @@ def _too_large(
     )
 
 
-def _too_much(draft: Draft, event: DelegateRequested) -> Decision | None:
+def _too_much(case: Case, event: DelegateRequested) -> Decision | None:
     """Work that nobody would come to for a long time is better refused than held."""
-    defaults, active = draft.policy.defaults, draft.snapshot.active
+    defaults, active = case.policy.defaults, case.snapshot.active
     unfinished = len(active)
     what_to_do = "wait for some of it to end, or cancel some of it"
     if unfinished >= defaults.max_unfinished:
         return _reject(
-            draft,
+            case,
             "limit",
             f"{unfinished} delegations have not ended yet, which is the most (max_unfinished); "
             + what_to_do,
@@ -232,7 +232,7 @@ def _too_much(draft: Draft, event: DelegateRequested) -> Decision | None:
     if of_client < defaults.max_unfinished_of_client:
         return None
     return _reject(
-        draft,
+        case,
         "limit",
         f"{of_client} delegations of this client have not ended yet, which is the most"
         f" (max_unfinished_of_client); {what_to_do}",
@@ -255,38 +255,23 @@ def _no_candidates(event: DelegateRequested) -> str:
     return 'nobody to delegate to: name a backend, or set [chains] "*" in the configuration'
 
 
-def _reject(draft: Draft, kind: RejectionKind, message: str, **data: object) -> Decision:
+def _reject(case: Case, kind: RejectionKind, message: str, **data: object) -> Decision:
     return Decision(rejection=Rejection(kind=kind, message=message, data=dict(data)))
 
 
-def cancel_requested(draft: Draft, event: CancelRequested) -> Decision:
-    delegation = draft.snapshot.delegation
+def cancel_requested(case: Case, event: CancelRequested) -> Decision:
+    delegation = case.snapshot.delegation
     if delegation is None or delegation.is_ended or delegation.outcome is not None:
-        return draft.finish()
-    session = session_of(draft, delegation)
+        return case.finish()
+    session = case.session
     why = event.why or BY_CALLER
     if not delegation.cancelling:
         delegation = structs.replace(delegation, cancelling=True, message=event.why)
     running = delegation.running
-    draft.tell(delegation, "cancel requested", outcome="stops the work")
+    case.tell(delegation, "cancel requested", outcome="stops the work")
     if running is None:
-        end(draft, delegation, session, state="cancelled", message=why)
-        return draft.finish()
-    draft.put_delegation(stopping(draft, delegation, Reason.CANCELLED, why))
-    stop_below(draft, delegation)
-    return draft.finish()
-
-
-def session_of(draft: Draft, delegation: Delegation) -> Session:
-    """The session of a delegation; one that was dropped meanwhile is made anew."""
-    session = draft.snapshot.session
-    if session is not None and session.session == delegation.session:
-        return session
-    return Session(
-        session=delegation.session,
-        original=delegation.requested,
-        current=delegation.active,
-        running=delegation.delegation,
-        created_at=delegation.created_at,
-        last_used_at=draft.now,
-    )
+        end(case, delegation, session, state="cancelled", message=why)
+        return case.finish()
+    case.keep_delegation(stopping(case, delegation, Reason.CANCELLED, why))
+    stop_below(case, delegation)
+    return case.finish()

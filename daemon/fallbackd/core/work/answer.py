@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import GoOn
 from fallbackd.core.events import QuestionAnswered
 from fallbackd.core.health.scopes import find_backend
@@ -17,7 +17,6 @@ from fallbackd.core.records import (
     RejectionKind,
     Session,
 )
-from fallbackd.core.work.admit import session_of
 from fallbackd.core.work.ask import MIN_REST_S, REST_S, return_at
 from fallbackd.core.work.ends import end
 from fallbackd.core.work.outages import service_of
@@ -25,8 +24,8 @@ from fallbackd.core.work.walk import walk
 from fallbackd.core.work.workspaces import writer_beside
 
 
-def question_answered(draft: Draft, event: QuestionAnswered) -> Decision:
-    delegation = draft.snapshot.delegation
+def question_answered(case: Case, event: QuestionAnswered) -> Decision:
+    delegation = case.snapshot.delegation
     question = None if delegation is None else find(delegation.questions, event.question)
     if delegation is None or question is None:
         return _reject(
@@ -45,14 +44,14 @@ def question_answered(draft: Draft, event: QuestionAnswered) -> Decision:
             event,
         )
     goes_on = event.choice == "wait" or event.choice.startswith(USE)
-    if draft.snapshot.draining and goes_on:
+    if case.snapshot.draining and goes_on:
         return _reject(
             "draining",
             f"the daemon is draining and starts nothing; {question.question} stays open for the "
             "next one",
             event,
         )
-    writer = writer_beside(draft, delegation) if goes_on else None
+    writer = writer_beside(case, delegation) if goes_on else None
     if writer is not None:
         return _reject(
             "workspace",
@@ -62,19 +61,19 @@ def question_answered(draft: Draft, event: QuestionAnswered) -> Decision:
         )
     answered = structs.replace(
         question,
-        answered_at=draft.now,
+        answered_at=case.now,
         answered_by=AnsweredBy(uid=event.uid, pid=event.pid),
         choice=event.choice,
         note=event.note,
-        closed_at=draft.now,
+        closed_at=case.now,
     )
     delegation = structs.replace(
         delegation,
         questions=(*delegation.questions[:-1], answered),
         state="waiting",
-        last_activity_at=draft.now,
+        last_activity_at=case.now,
     )
-    draft.note(
+    case.note(
         "question.answered",
         delegation,
         question=answered.question,
@@ -83,16 +82,16 @@ def question_answered(draft: Draft, event: QuestionAnswered) -> Decision:
         answered_by={"uid": event.uid, "pid": event.pid},
         text=f"{answered.question} is answered: {answered.choice}",
     )
-    draft.tell(
+    case.tell(
         delegation,
         "question answered",
         outcome=f"user {event.uid} chose {answered.choice} for {answered.question}",
         evidence=answered.note or "",
     )
-    draft.put_delegation(delegation)
-    draft.effects.append(GoOn(delegation=delegation.delegation))
-    _act(draft, delegation, session_of(draft, delegation), answered)
-    return draft.finish(answer=answered)
+    case.keep_delegation(delegation)
+    case.effects.append(GoOn(delegation=delegation.delegation))
+    _act(case, delegation, case.session, answered)
+    return case.finish(answer=answered)
 
 
 def _reject(kind: RejectionKind, message: str, event: QuestionAnswered) -> Decision:
@@ -106,31 +105,31 @@ def _why_closed(question: Question) -> str:
     return f"{question.question} was answered before: {question.choice}; nothing has changed"
 
 
-def _act(draft: Draft, delegation: Delegation, session: Session, answered: Question) -> None:
+def _act(case: Case, delegation: Delegation, session: Session, answered: Question) -> None:
     last = delegation.attempts[-1].failure if delegation.attempts else None
     match answered.choice:
         case "skip":
             if last is not None:
                 last = structs.replace(last, detail="skipped")
             message = "a person chose to do without it (skipped)"
-            end(draft, delegation, session, state="refused", failure=last, message=message)
+            end(case, delegation, session, state="refused", failure=last, message=message)
         case "stop":
             message = "a person chose to stop it"
-            end(draft, delegation, session, state="cancelled", failure=last, message=message)
+            end(case, delegation, session, state="cancelled", failure=last, message=message)
         case "hand_back":
             end(
-                draft,
+                case,
                 delegation,
                 session,
                 state="handed_back",
                 failure=last,
                 message="a person chose that the caller does it",
-                handed_back=_hint(draft, delegation),
+                handed_back=_hint(case, delegation),
             )
         case "wait":
-            at = _waits_until(draft, delegation)
+            at = _waits_until(case, delegation)
             walk(
-                draft,
+                case,
                 structs.replace(delegation, rests_until_at=at),
                 session,
                 event="waits for a service",
@@ -138,7 +137,7 @@ def _act(draft: Draft, delegation: Delegation, session: Session, answered: Quest
         case str(choice) if choice.startswith(USE):
             forced = BackendId(choice.removeprefix(USE))
             walk(
-                draft,
+                case,
                 structs.replace(delegation, forced=forced),
                 session,
                 event="chosen by a person",
@@ -147,18 +146,18 @@ def _act(draft: Draft, delegation: Delegation, session: Session, answered: Quest
             raise ValueError(f"no such choice: {answered.choice}")
 
 
-def _hint(draft: Draft, delegation: Delegation) -> HandedBack:
+def _hint(case: Case, delegation: Delegation) -> HandedBack:
     """With which model the caller does it, where the chain says so."""
     for entry in delegation.candidates:
-        backend = find_backend(draft.policy, entry.backend)
+        backend = find_backend(case.policy, entry.backend)
         if backend is not None and backend.kind == IN_SESSION_KIND:
             return HandedBack(model=entry.model or backend.model, effort=entry.effort)
     return HandedBack()
 
 
-def _waits_until(draft: Draft, delegation: Delegation) -> float:
+def _waits_until(case: Case, delegation: Delegation) -> float:
     """When the first service that is out is tried; where none is, when a candidate returns."""
-    due = [at for verdict in delegation.verdicts if (at := service_of(draft, verdict)[1])]
-    known = [at for at in due or (return_at(draft, delegation),) if at is not None]
-    at = min((one for one in known if one > draft.now), default=draft.now + REST_S)
-    return max(draft.now + MIN_REST_S, at)
+    due = [at for verdict in delegation.verdicts if (at := service_of(case, verdict)[1])]
+    known = [at for at in due or (return_at(case, delegation),) if at is not None]
+    at = min((one for one in known if one > case.now), default=case.now + REST_S)
+    return max(case.now + MIN_REST_S, at)

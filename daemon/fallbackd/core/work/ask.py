@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import AskPerson, GoOn, WakeAt
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.policy import Entry
@@ -26,24 +26,24 @@ REST_S = 300.0
 MIN_REST_S = 10.0
 
 
-def rests(draft: Draft, delegation: Delegation, session: Session) -> bool:
+def rests(case: Case, delegation: Delegation, session: Session) -> bool:
     """Whether a person chose to wait, and the time is not over: then nothing is asked again."""
     until_at = delegation.rests_until_at
-    if until_at is None or draft.now >= until_at:
+    if until_at is None or case.now >= until_at:
         return False
-    since_at = draft.now if delegation.waiting is None else delegation.waiting.since_at
-    limit_at = until_at + draft.policy.wait_threshold_s(delegation.mode)
+    since_at = case.now if delegation.waiting is None else delegation.waiting.since_at
+    limit_at = until_at + case.policy.wait_threshold_s(delegation.mode)
     waiting = Waiting(since_at=since_at, until_at=until_at, limit_at=limit_at)
-    draft.put_delegation(structs.replace(delegation, state="waiting", waiting=waiting))
-    draft.put_session(session)
-    draft.effects.append(
+    case.keep_delegation(structs.replace(delegation, state="waiting", waiting=waiting))
+    case.keep_session(session)
+    case.effects.append(
         WakeAt(at=until_at, delegation=delegation.delegation, purpose="wait"),
     )
     return True
 
 
 def at_outage(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     session: Session,
     candidates: tuple[Entry, ...],
@@ -52,12 +52,12 @@ def at_outage(
     event: str,
 ) -> None:
     """A service is out, and the role does not go elsewhere in silence: what it does instead."""
-    if rests(draft, delegation, session):
+    if rests(case, delegation, session):
         return
-    _tell_outage(draft, delegation, out)
+    _tell_outage(case, delegation, out)
     if delegation.on_outage != "ask":
         is_skip = delegation.on_outage == "skip"
-        draft.tell(
+        case.tell(
             delegation,
             event,
             outcome=f"{out.text}; the role says {delegation.on_outage}",
@@ -65,22 +65,22 @@ def at_outage(
             on_outage=delegation.on_outage,
         )
         end(
-            draft,
+            case,
             delegation,
             session,
             state="refused",
             failure=failure_of(
-                draft, delegation, out, detail="skipped" if is_skip else "outage_stop"
+                case, delegation, out, detail="skipped" if is_skip else "outage_stop"
             ),
             message=f"{out.text}; "
             + ("this piece is skipped" if is_skip else "no other backend takes over")
             + f' (on_outage = "{delegation.on_outage}")',
-            retry_at=return_at(draft, delegation, out),
+            retry_at=return_at(case, delegation, out),
         )
         return
-    usable = usable_for(draft, delegation, session, candidates)
+    usable = usable_for(case, delegation, session, candidates)
     ask(
-        draft,
+        case,
         delegation,
         session,
         kind="outage",
@@ -95,8 +95,8 @@ def _for_role(delegation: Delegation) -> str:
     return "" if delegation.role is None else f" of the role {delegation.role}"
 
 
-def _tell_outage(draft: Draft, delegation: Delegation, out: Out) -> None:
-    draft.note(
+def _tell_outage(case: Case, delegation: Delegation, out: Out) -> None:
+    case.note(
         "session.notice",
         delegation,
         backend=out.verdict.backend,
@@ -109,7 +109,7 @@ def _tell_outage(draft: Draft, delegation: Delegation, out: Out) -> None:
     )
 
 
-def failure_of(draft: Draft, delegation: Delegation, out: Out, *, detail: str) -> Failure:
+def failure_of(case: Case, delegation: Delegation, out: Out, *, detail: str) -> Failure:
     """What the work is refused with: the failure of the service, told apart by its detail."""
     last = delegation.attempts[-1].failure if delegation.attempts else None
     if last is not None:
@@ -117,7 +117,7 @@ def failure_of(draft: Draft, delegation: Delegation, out: Out, *, detail: str) -
     known = {one.value: one for one in Reason}
     made = make_failure(
         known.get(out.verdict.reason or "", Reason.UNKNOWN),
-        now=draft.now,
+        now=case.now,
         detail=detail,
         signature=f"fallbackd/{detail}",
         evidence=out.text,
@@ -125,15 +125,15 @@ def failure_of(draft: Draft, delegation: Delegation, out: Out, *, detail: str) -
     return structs.replace(made, marks_health=False, retryable=False, hop=False)
 
 
-def return_at(draft: Draft, delegation: Delegation, out: Out | None = None) -> float | None:
+def return_at(case: Case, delegation: Delegation, out: Out | None = None) -> float | None:
     """When it is worth trying again, where that is known."""
-    times = [earliest_return(draft, delegation), None if out is None else out.trial_at]
-    known = [at for at in times if at is not None and at > draft.now]
+    times = [earliest_return(case, delegation), None if out is None else out.trial_at]
+    known = [at for at in times if at is not None and at > case.now]
     return max(known, default=None) if out is not None else min(known, default=None)
 
 
 def forbidden_all(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     session: Session,
     candidates: tuple[Entry, ...],
@@ -148,14 +148,14 @@ def forbidden_all(
         False: nobody is; the walk ends as it would without such a rule.
     """
     limits = request.limits
-    kind = forbidden_by(draft, candidates, request)
+    kind = forbidden_by(case, candidates, request)
     if kind is None:
         return False
-    if rests(draft, delegation, session):
+    if rests(case, delegation, session):
         return True
-    usable = usable_for(draft, delegation, session, candidates)
+    usable = usable_for(case, delegation, session, candidates)
     if kind == "consent":
-        _about_money(draft, delegation, session, usable, event=event)
+        _about_money(case, delegation, session, usable, event=event)
         return True
     text = "Everybody who could do it now is of a family that must not"
     wait: str | None = "wait until somebody else is back"
@@ -163,7 +163,7 @@ def forbidden_all(
         text = "Nobody knows of which family the author is, so nobody certainly differs from it"
         wait = None
     ask(
-        draft,
+        case,
         delegation,
         session,
         kind=kind,
@@ -176,7 +176,7 @@ def forbidden_all(
 
 
 def _about_money(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     session: Session,
     usable: Mapping[str, str],
@@ -186,7 +186,7 @@ def _about_money(
     text = f"only what bills by use is left ({', '.join(usable)})"
     if delegation.mode == "interactive":
         ask(
-            draft,
+            case,
             delegation,
             session,
             kind="consent",
@@ -196,42 +196,40 @@ def _about_money(
             event=event,
         )
         return
-    draft.tell(delegation, event, outcome=text, verdicts=delegation.verdicts, allow_metered=False)
+    case.tell(delegation, event, outcome=text, verdicts=delegation.verdicts, allow_metered=False)
     end(
-        draft,
+        case,
         delegation,
         session,
         state="refused",
         failure=delegation.attempts[-1].failure if delegation.attempts else None,
         message=f"{text}, and nobody has agreed to that: send allow_metered, or set "
         "allow_metered = true in the role",
-        retry_at=return_at(draft, delegation),
+        retry_at=return_at(case, delegation),
     )
 
 
-def ask_about_part(
-    draft: Draft, delegation: Delegation, session: Session, attempt: Attempt
-) -> None:
+def ask_about_part(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> None:
     """An attempt failed after it had begun to change files."""
     done = "may have changed files" if attempt.effects == "possible" else "has changed files"
     ended = "" if attempt.failure is None else f" ({attempt.failure.reason.value})"
-    request = request_of(draft, delegation, session)
-    found = draft.resolve(delegation.candidates, request)
+    request = request_of(case, delegation, session)
+    found = case.resolve(delegation.candidates, request)
     delegation = structs.replace(delegation, verdicts=found.verdicts)
     ask(
-        draft,
+        case,
         delegation,
         session,
         kind="partial",
         text=f"{attempt.backend} {done} and then failed{ended}. Who goes on from there?",
-        usable=usable_for(draft, delegation, session, delegation.candidates),
+        usable=usable_for(case, delegation, session, delegation.candidates),
         wait=None,
         event="attempt failed",
     )
 
 
 def ask(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     session: Session,
     *,
@@ -250,7 +248,7 @@ def ask(
     text = with_rules(text, usable)
     deadlines = [] if delegation.deadline_at is None else [delegation.deadline_at]
     if delegation.question_timeout_s is not None:
-        deadlines.append(draft.now + delegation.question_timeout_s)
+        deadlines.append(case.now + delegation.question_timeout_s)
     question = Question(
         question=question_id(delegation.delegation, len(delegation.questions) + 1),
         delegation=delegation.delegation,
@@ -259,7 +257,7 @@ def ask(
         kind=kind,
         text=text,
         options=options_with(usable, wait=wait),
-        opened_at=draft.now,
+        opened_at=case.now,
         deadline_at=min(deadlines, default=None),
     )
     asking = structs.replace(
@@ -270,12 +268,12 @@ def ask(
         forced=None,
         rests_until_at=None,
         phase=None,
-        retry_at=return_at(draft, delegation),
+        retry_at=return_at(case, delegation),
     )
-    draft.put_delegation(asking)
-    draft.put_session(session)
-    draft.wake_waiting()  # others may work in its directory meanwhile
-    draft.note(
+    case.keep_delegation(asking)
+    case.keep_session(session)
+    case.wake_waiting()  # others may work in its directory meanwhile
+    case.note(
         "question.opened",
         asking,
         question=question.question,
@@ -285,7 +283,7 @@ def ask(
         choices=[one.choice for one in question.options],
         deadline_at=question.deadline_at,
     )
-    draft.tell(
+    case.tell(
         asking,
         event,
         outcome=f"asks {question.question}: {text}",
@@ -293,25 +291,25 @@ def ask(
         on_outage=asking.on_outage,
         choices=[one.choice for one in question.options],
     )
-    draft.effects.append(AskPerson(delegation=asking.delegation))
+    case.effects.append(AskPerson(delegation=asking.delegation))
     if question.deadline_at is not None:
-        draft.effects.append(
+        case.effects.append(
             WakeAt(at=question.deadline_at, delegation=asking.delegation, purpose="wait")
         )
 
 
-def after_recovery(draft: Draft, delegation: Delegation, session: Session) -> Delegation | None:
+def after_recovery(case: Case, delegation: Delegation, session: Session) -> Delegation | None:
     """
     The delegation without its question about an outage, where the service has answered other work
     since. None: the question stays open. The end of a window proves nothing: it closes none.
     """
     question = delegation.question
-    if question is None or question.kind != "outage" or blocker(draft, delegation) is not None:
+    if question is None or question.kind != "outage" or blocker(case, delegation) is not None:
         return None
     candidates = delegation.candidates if delegation.failover else delegation.candidates[:1]
-    request = request_of(draft, delegation, session)
-    resolved = draft.resolve(candidates, request)
-    resolved, out = guard(draft, delegation, candidates, request, resolved)
+    request = request_of(case, delegation, session)
+    resolved = case.resolve(candidates, request)
+    resolved, out = guard(case, delegation, candidates, request, resolved)
     choice = resolved.choice
     if out is not None or choice is None or choice.trial_scopes:
         return None
@@ -319,10 +317,10 @@ def after_recovery(draft: Draft, delegation: Delegation, session: Session) -> De
     delegation = structs.replace(
         delegation,
         state="waiting",
-        questions=closed(delegation.questions, now=draft.now),
+        questions=closed(delegation.questions, now=case.now),
         rests_until_at=None,
     )
-    draft.note(
+    case.note(
         "question.answered",
         delegation,
         question=question.question,
@@ -331,27 +329,27 @@ def after_recovery(draft: Draft, delegation: Delegation, session: Session) -> De
         answered_by=None,
         text=text,
     )
-    draft.tell(delegation, "service recovered", outcome=text, verdicts=resolved.verdicts)
-    draft.put_delegation(delegation)
-    draft.effects.append(GoOn(delegation=delegation.delegation))
+    case.tell(delegation, "service recovered", outcome=text, verdicts=resolved.verdicts)
+    case.keep_delegation(delegation)
+    case.effects.append(GoOn(delegation=delegation.delegation))
     return delegation
 
 
-def keep_asking(draft: Draft, delegation: Delegation, session: Session, question: Question) -> None:
+def keep_asking(case: Case, delegation: Delegation, session: Session, question: Question) -> None:
     """Only a person moves a delegation with an open question, or the end of its time."""
-    if question.deadline_at is not None and draft.now >= question.deadline_at:
+    if question.deadline_at is not None and case.now >= question.deadline_at:
         end(
-            draft,
+            case,
             delegation,
             session,
             state="refused",
             failure=delegation.attempts[-1].failure if delegation.attempts else None,
             message=f"nobody has answered {question.question} in time: {question.text}",
-            retry_at=return_at(draft, delegation),
+            retry_at=return_at(case, delegation),
         )
         return
-    draft.put_delegation(delegation)
+    case.keep_delegation(delegation)
     if question.deadline_at is not None:
-        draft.effects.append(
+        case.effects.append(
             WakeAt(at=question.deadline_at, delegation=delegation.delegation, purpose="wait")
         )

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import WakeAt
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason
@@ -30,11 +30,11 @@ from fallbackd.core.work.waits import give_up, has_alternative, is_worth_waiting
 from fallbackd.core.work.walk import BY_CALLER, walk
 
 
-def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
-    current = current_of(draft, event.attempt)
+def attempt_ended(case: Case, event: AttemptEnded) -> None:
+    current = current_of(case, event.attempt)
     if current is None:
         return
-    now, attempt = draft.now, current.attempt
+    now, attempt = case.now, current.attempt
     session = current.session
     ending = attempt.ending
     failure = event.failure
@@ -50,14 +50,14 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
     answered_at = attempt.answered_at
     if answered_at is None and event.answered:
         answered_at = now
-    backend = find_backend(draft.policy, attempt.backend)
+    backend = find_backend(case.policy, attempt.backend)
     effects = event.effects
     resumed = current.delegation.attempt(attempt.resumes) if attempt.resumes else None
     if resumed is not None:
         effects = worse(effects, resumed.effects)  # they belong to the conversation
     if failure is not None:
-        failure = own_trouble(draft, backend, failure, has_route=event.has_route) or failure
-        failure = own_failure(draft, current.delegation, attempt, failure)
+        failure = own_trouble(case, backend, failure, has_route=event.has_route) or failure
+        failure = own_failure(case, current.delegation, attempt, failure)
     delegation = current.updated(
         state=state,
         ended_at=now,
@@ -76,11 +76,11 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         warnings=(*delegation.warnings, *event.warnings),
     )
     attempt = delegation.attempts[-1]
-    session = charged(draft, session, attempt.backend, event.usage) or session
+    session = charged(case, session, attempt.backend, event.usage) or session
     if session != current.session:
-        draft.put_session(session)
-    draft.count_end(attempt.backend, state)
-    draft.note(
+        case.keep_session(session)
+    case.count_end(attempt.backend, state)
+    case.note(
         "attempt.ended",
         delegation,
         backend=attempt.backend,
@@ -91,30 +91,30 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         detail=None if failure is None else failure.detail,
     )
     if backend is not None and (failure is None or event.answered):
-        draft.succeed(
+        case.succeed(
             backend,
             model=attempt.model,
             credential=attempt.credential,
             started_at=attempt.started_at,
         )
-    draft.put_delegation(delegation)
-    draft.wake_waiting()  # a place on the host is free
-    stop_below(draft, delegation)
+    case.keep_delegation(delegation)
+    case.wake_waiting()  # a place on the host is free
+    stop_below(case, delegation)
     if failure is None:
-        _succeeded(draft, delegation, session, attempt)
+        _succeeded(case, delegation, session, attempt)
         return
     if not event.gone:
-        delegation = give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
-        _unproven_end(draft, delegation, session, delegation.attempts[-1])
+        delegation = give_up(case, delegation, attempt, failure, backend, luck=event.luck)
+        _unproven_end(case, delegation, session, delegation.attempts[-1])
         return
     is_late = delegation.deadline_at is not None and now >= delegation.deadline_at
     if delegation.cancelling or is_late:
         # What it had shown before it was stopped is known of its backend all the same.
-        delegation = give_up(draft, delegation, attempt, failure, backend, luck=event.luck)
+        delegation = give_up(case, delegation, attempt, failure, backend, luck=event.luck)
         failure = delegation.attempts[-1].failure or failure
     if delegation.cancelling:
         end(
-            draft,
+            case,
             delegation,
             session,
             state="cancelled",
@@ -123,16 +123,16 @@ def attempt_ended(draft: Draft, event: AttemptEnded) -> None:
         )
         return
     if is_late:
-        end_by_deadline(draft, delegation, session)
+        end_by_deadline(case, delegation, session)
         return
-    _failed(draft, delegation, session, attempt, failure, backend, luck=event.luck)
+    _failed(case, delegation, session, attempt, failure, backend, luck=event.luck)
 
 
-def _unproven_end(draft: Draft, delegation: Delegation, session: Session, attempt: Attempt) -> None:
+def _unproven_end(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> None:
     """Two agents in one tree are worse than no answer: without the proof nothing follows."""
-    draft.release(attempt)
+    case.release(attempt)
     end(
-        draft,
+        case,
         delegation,
         session,
         state="cancelled" if delegation.cancelling else "failed",
@@ -142,16 +142,16 @@ def _unproven_end(draft: Draft, delegation: Delegation, session: Session, attemp
     )
 
 
-def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: Attempt) -> None:
-    draft.release(attempt)
+def _succeeded(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> None:
+    case.release(attempt)
     if attempt.gone is False:
         # Nothing is started in its place, so the answer counts; but somebody has to know.
         left = f"processes of {attempt.backend} (pid {attempt.pid}) may still run"
         delegation = structs.replace(delegation, warnings=(*delegation.warnings, left))
-    tell_return(draft, delegation, session, attempt)
+    tell_return(case, delegation, session, attempt)
     returned = attempt.backend == session.original
     session = structs.replace(
-        counted(draft, delegation, session, attempt),
+        counted(case, delegation, session, attempt),
         current=attempt.backend,
         current_model=attempt.model,
         answered_by=attempt.backend,
@@ -161,11 +161,11 @@ def _succeeded(draft: Draft, delegation: Delegation, session: Session, attempt: 
     )
     estimate_s = delegation.metadata.get("estimate_s")
     if isinstance(estimate_s, int | float) and not isinstance(estimate_s, bool) and estimate_s > 0:
-        draft.count_time(
-            attempt.backend, actual_s=draft.now - attempt.started_at, estimate_s=float(estimate_s)
+        case.count_time(
+            attempt.backend, actual_s=case.now - attempt.started_at, estimate_s=float(estimate_s)
         )
     delegation = structs.replace(delegation, active=attempt.backend)
-    end(draft, delegation, session, state="succeeded")
+    end(case, delegation, session, state="succeeded")
 
 
 def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
 
 
 def _failed(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     session: Session,
     attempt: Attempt,
@@ -184,25 +184,25 @@ def _failed(
     luck: float,
 ) -> None:
     if failure.reason.row.about == "task":
-        draft.release(attempt)
+        case.release(attempt)
         why = "the agent ended with an error of the task itself"
         if failure.reason is Reason.CANCELLED:
             why = f"{attempt.backend} says that it was interrupted, and not by us"
         if failure.reason is Reason.APPROVAL_REQUIRED:
             why = f"{attempt.backend} asked for an approval that nobody can give here"
-        end(draft, delegation, session, state="failed", failure=failure, message=why)
+        end(case, delegation, session, state="failed", failure=failure, message=why)
         return
     if is_poison(failover_of(delegation)):
-        delegation = withdrawn(draft, delegation)
-        draft.release(attempt)
-        draft.tell(
+        delegation = withdrawn(case, delegation)
+        case.release(attempt)
+        case.tell(
             delegation,
             "poison work",
             outcome="two backends ended alike: the task is the likely cause, nobody is marked",
             evidence=failure.evidence,
         )
         end(
-            draft,
+            case,
             delegation,
             session,
             state="failed",
@@ -210,23 +210,23 @@ def _failed(
             message=f"two backends ended with {failure.reason.value}: the task is the likely cause",
         )
         return
-    again = _retry_at(draft, delegation, attempt, failure, backend, luck=luck)
+    again = _retry_at(case, delegation, attempt, failure, backend, luck=luck)
     if again is not None:
-        _wait_to_retry(draft, delegation, attempt, failure, again)
+        _wait_to_retry(case, delegation, attempt, failure, again)
         return
-    again = resume_at(draft, delegation, attempt, failure, backend, luck=luck)
+    again = resume_at(case, delegation, attempt, failure, backend, luck=luck)
     if again is not None:
-        _wait_to_retry(draft, delegation, attempt, failure, again, resumes=True)
+        _wait_to_retry(case, delegation, attempt, failure, again, resumes=True)
         return
-    delegation = give_up(draft, delegation, attempt, failure, backend, luck=luck)
+    delegation = give_up(case, delegation, attempt, failure, backend, luck=luck)
     failure = delegation.attempts[-1].failure or failure  # with the scope that was marked
     if failure.reason.row.about == "unclear" and not failure.hop:
         # Trouble of this machine: no place for the attempt, or none for its answer.
-        end(draft, delegation, session, state="failed", failure=failure, message=failure.evidence)
+        end(case, delegation, session, state="failed", failure=failure, message=failure.evidence)
         return
     if is_form_error_twice(failover_of(delegation)):
         end(
-            draft,
+            case,
             delegation,
             session,
             state="failed",
@@ -235,11 +235,11 @@ def _failed(
         )
         return
     if attempt.effects != "none" and delegation.on_partial == "ask":
-        ask_about_part(draft, delegation, session, attempt)
+        ask_about_part(case, delegation, session, attempt)
         return
     if attempt.effects != "none" and delegation.on_partial != "continue":
         end(
-            draft,
+            case,
             delegation,
             session,
             state="failed",
@@ -247,11 +247,11 @@ def _failed(
             message=f"{attempt.backend} had begun to change files (on_partial)",
         )
         return
-    walk(draft, delegation, session, event="attempt failed")
+    walk(case, delegation, session, event="attempt failed")
 
 
 def _retry_at(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     attempt: Attempt,
     failure: Failure,
@@ -265,12 +265,12 @@ def _retry_at(
         return None
     if len(delegation.attempts) >= delegation.budget:
         return None
-    now = draft.now
+    now = case.now
     stated_at = stated_until(failure, now=now)
-    if stated_at is not None and not is_worth_waiting(draft, delegation, until_at=stated_at):
+    if stated_at is not None and not is_worth_waiting(case, delegation, until_at=stated_at):
         return None
     if failure.reason is Reason.RATE_LIMIT and first_throttle(
-        draft,
+        case,
         backend,
         failure,
         model=attempt.model,
@@ -285,7 +285,7 @@ def _retry_at(
     else:
         if not failure.retry_same:
             return None
-        policy = draft.policy.reason(failure.reason, attempt.backend)
+        policy = case.policy.reason(failure.reason, attempt.backend)
         allowed = 0 if policy is None else policy.retries
         if backend.retries is not None:
             allowed = backend.retries
@@ -299,23 +299,23 @@ def _retry_at(
         lost = [one for one in here if one is not None and one.detail == DAEMON_LOST_DETAIL]
         if not is_lost and made - len(lost) > allowed:
             return None
-        at = now + backoff_s(draft, backend, made, luck=luck)
+        at = now + backoff_s(case, backend, made, luck=luck)
         patience_at = attempt.patience_until_at
         if stated_at is not None:
             at = max(at, stated_at)
-        elif patience_at is not None and at >= patience_at and has_alternative(draft, delegation):
+        elif patience_at is not None and at >= patience_at and has_alternative(case, delegation):
             return None  # the program's own retries have used it up
     if delegation.deadline_at is not None and at >= delegation.deadline_at:
         return None
-    if may_retry(draft):
+    if may_retry(case):
         return at
     why = "no retry: the budget of this host for further attempts is used up"
-    draft.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(draft))
+    case.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(case))
     return None
 
 
 def _wait_to_retry(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     attempt: Attempt,
     failure: Failure,
@@ -324,11 +324,11 @@ def _wait_to_retry(
     resumes: bool = False,
 ) -> None:
     stated = failure.wait_s is not None
-    backend = find_backend(draft.policy, attempt.backend)
+    backend = find_backend(case.policy, attempt.backend)
     entry = Entry(backend=attempt.backend, model=attempt.model)
     if backend is not None:
         entry = entry_of(delegation.candidates, attempt, backend)
-    draft.tell(
+    case.tell(
         delegation,
         "attempt failed",
         outcome=f"waits for {attempt.backend}, then "
@@ -336,14 +336,14 @@ def _wait_to_retry(
         evidence=failure.evidence,
         signature=failure.signature,
         until_at=at,
-        wait_threshold_s=draft.policy.wait_threshold_s(delegation.mode),
+        wait_threshold_s=case.policy.wait_threshold_s(delegation.mode),
     )
-    draft.put_delegation(
+    case.keep_delegation(
         structs.replace(
             delegation,
             state="waiting",
             waiting=Waiting(
-                since_at=draft.now,
+                since_at=case.now,
                 until_at=at,
                 limit_at=at,
                 retry=entry,
@@ -354,4 +354,4 @@ def _wait_to_retry(
             ),
         )
     )
-    draft.effects.append(WakeAt(at=at, delegation=delegation.delegation, purpose="wait"))
+    case.effects.append(WakeAt(at=at, delegation=delegation.delegation, purpose="wait"))

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import Answer
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
@@ -16,7 +16,7 @@ from fallbackd.core.work.stopping import below
 
 
 def end(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     session: Session,
     *,
@@ -30,21 +30,21 @@ def end(
     outcome = Outcome(
         state=state, failure=failure, message=message, retry_at=retry_at, handed_back=handed_back
     )
-    if below(draft, delegation):
-        hold(draft, structs.replace(delegation, outcome=outcome))
-        draft.put_session(session)
+    if below(case, delegation):
+        hold(case, structs.replace(delegation, outcome=outcome))
+        case.keep_session(session)
         return
-    close(draft, delegation, session, outcome)
+    close(case, delegation, session, outcome)
 
 
-def hold(draft: Draft, delegation: Delegation) -> None:
+def hold(case: Case, delegation: Delegation) -> None:
     """Go on when what was delegated from inside is gone: each of its ends brings a `Woke`."""
-    draft.put_delegation(structs.replace(delegation, state="waiting"))
+    case.keep_delegation(structs.replace(delegation, state="waiting"))
 
 
-def close(draft: Draft, delegation: Delegation, session: Session, outcome: Outcome) -> None:
+def close(case: Case, delegation: Delegation, session: Session, outcome: Outcome) -> None:
     """Give the delegation its one answer and its session back."""
-    now = draft.now
+    now = case.now
     state, message = outcome.state, outcome.message
     warnings = delegation.warnings
     if delegation.unstopped and state == "succeeded":
@@ -72,14 +72,14 @@ def close(draft: Draft, delegation: Delegation, session: Session, outcome: Outco
         phase=None,
         outcome=None,
     )
-    _tell_parent(draft, ended)
-    draft.put_delegation(ended)
+    _tell_parent(case, ended)
+    case.keep_delegation(ended)
     if state in ("succeeded", "handed_back") and delegation.creative:
-        session = structs.replace(session, author_family=_author(draft, ended))
+        session = structs.replace(session, author_family=_author(case, ended))
     if session.running == delegation.delegation:
         session = structs.replace(session, running=None, last_used_at=now)
-    draft.put_session(session)
-    draft.note(
+    case.keep_session(session)
+    case.note(
         "delegation.ended",
         ended,
         backend=ended.served_by or ended.active,
@@ -90,44 +90,44 @@ def close(draft: Draft, delegation: Delegation, session: Session, outcome: Outco
         detail=None if ended.failure is None else ended.failure.detail,
         retry_at=outcome.retry_at,
     )
-    draft.tell(ended, "ended", outcome=state + (f": {message}" if message else ""))
-    draft.effects.append(Answer(delegation=delegation.delegation))
-    draft.wake_waiting()
+    case.tell(ended, "ended", outcome=state + (f": {message}" if message else ""))
+    case.effects.append(Answer(delegation=delegation.delegation))
+    case.wake_waiting()
 
 
-def _author(draft: Draft, ended: Delegation) -> str:
+def _author(case: Case, ended: Delegation) -> str:
     """The family of whoever wrote the answer."""
     hint = ended.handed_back
     if hint is not None:
         return (hint.model and family_of_model(hint.model)) or UNKNOWN
     last = ended.attempts[-1]
-    backend = find_backend(draft.policy, last.backend)
+    backend = find_backend(case.policy, last.backend)
     return (backend and family_of(backend, last.model)) or UNKNOWN
 
 
-def _tell_parent(draft: Draft, ended: Delegation) -> None:
+def _tell_parent(case: Case, ended: Delegation) -> None:
     """What is not proven gone below keeps the one above from going on in the same place."""
-    parent = None if ended.parent is None else draft.snapshot.active.get(ended.parent)
+    parent = None if ended.parent is None else case.snapshot.active.get(ended.parent)
     last = ended.attempts[-1] if ended.attempts else None
     left = ended.unstopped
     if last is not None and last.gone is False:
         what = f"the nested attempt {last.attempt} on {last.backend} could not be stopped"
         left = (*left, f"{what}: look for its processes (pid {last.pid}) before you go on")
     if parent is not None and left:
-        draft.put_more_delegation(structs.replace(parent, unstopped=(*parent.unstopped, *left)))
+        case.update_other(parent.delegation, unstopped=(*parent.unstopped, *left))
 
 
-def end_by_deadline(draft: Draft, delegation: Delegation, session: Session) -> None:
+def end_by_deadline(case: Case, delegation: Delegation, session: Session) -> None:
     failure = make_failure(
         Reason.TIMEOUT,
-        now=draft.now,
+        now=case.now,
         detail="deadline",
         confidence="structured",
         signature="fallbackd/deadline",
         evidence="the caller's own deadline is over",
     )
     end(
-        draft,
+        case,
         delegation,
         session,
         state="failed",
@@ -136,31 +136,31 @@ def end_by_deadline(draft: Draft, delegation: Delegation, session: Session) -> N
     )
 
 
-def withdrawn(draft: Draft, delegation: Delegation) -> Delegation:
+def withdrawn(case: Case, delegation: Delegation) -> Delegation:
     """The delegation without the marks that it has made."""
     for made in delegation.marks:
-        draft.withdraw(made)
+        case.withdraw(made)
     return structs.replace(delegation, marks=())
 
 
 def end_exhausted(
-    draft: Draft, delegation: Delegation, session: Session, *, why: str, event: str
+    case: Case, delegation: Delegation, session: Session, *, why: str, event: str
 ) -> None:
     """Nobody is left: `refused` with the earliest return, or `failed` where the task is why."""
     failures = [one.failure for one in delegation.attempts if one.failure is not None]
     if failures and all(one.reason is Reason.PERMISSION for one in failures):
         # Shared by all: it is about the request, its directory as a rule.
-        delegation = withdrawn(draft, delegation)
+        delegation = withdrawn(case, delegation)
         why = "every backend that was tried was denied permission: check the directory of the work"
     candidates = delegation.candidates if delegation.failover else delegation.candidates[:1]
-    final = draft.resolve(candidates, request_of(draft, delegation, session))
+    final = case.resolve(candidates, request_of(case, delegation, session))
     final = without_choice(final, f"not used: {why}")
     delegation = structs.replace(delegation, verdicts=final.verdicts)
     last = delegation.attempts[-1].failure if delegation.attempts else None
-    draft.tell(delegation, event, outcome=why, verdicts=final.verdicts)
+    case.tell(delegation, event, outcome=why, verdicts=final.verdicts)
     if failures and all(one.reason.row.about == "request" for one in failures):
         end(
-            draft,
+            case,
             delegation,
             session,
             state="failed",
@@ -169,17 +169,17 @@ def end_exhausted(
         )
         return
     end(
-        draft,
+        case,
         delegation,
         session,
         state="refused",
         failure=last,
         message=why,
-        retry_at=earliest_return(draft, delegation),
+        retry_at=earliest_return(case, delegation),
     )
 
 
-def earliest_return(draft: Draft, delegation: Delegation) -> float | None:
+def earliest_return(case: Case, delegation: Delegation) -> float | None:
     """When the first of the candidates is usable again, where a time is known."""
     known = [
         one.until_at

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Entry
@@ -19,7 +19,7 @@ USABLE = frozenset({"chosen", "healthy", "unproven", "affinity", "cooldown"})
 
 
 def usable_for(
-    draft: Draft, delegation: Delegation, session: Session, candidates: tuple[Entry, ...]
+    case: Case, delegation: Delegation, session: Session, candidates: tuple[Entry, ...]
 ) -> dict[str, str]:
     """
     Backends that a person could choose now, in the order of the chain.
@@ -28,38 +28,38 @@ def usable_for(
         For each what a person has to know of it before: "of the author's family gpt, metered".
         Empty where no rule speaks against it.
     """
-    request = request_of(draft, delegation, session)
+    request = request_of(case, delegation, session)
     limits = Limits(spent_tiers=request.limits.spent_tiers)
-    found = draft.resolve(candidates, structs.replace(request, limits=limits))
+    found = case.resolve(candidates, structs.replace(request, limits=limits))
     names: dict[str, str] = {}
     for verdict in found.verdicts:
-        backend = find_backend(draft.policy, verdict.backend)
+        backend = find_backend(case.policy, verdict.backend)
         if verdict.verdict not in USABLE or backend is None or backend.kind == IN_SESSION_KIND:
             continue
-        if backend.id not in names and not service_of(draft, verdict)[0]:
-            choice = resolved_by_person(draft, delegation, backend.id).choice
-            names[backend.id] = "" if choice is None else _against(draft, delegation, choice)
+        if backend.id not in names and not service_of(case, verdict)[0]:
+            choice = resolved_by_person(case, delegation, backend.id).choice
+            names[backend.id] = "" if choice is None else _against(case, delegation, choice)
     return names
 
 
-def resolved_by_person(draft: Draft, delegation: Delegation, name: BackendId) -> Resolved:
+def resolved_by_person(case: Case, delegation: Delegation, name: BackendId) -> Resolved:
     """What is started where a person says so: no rule of the role holds for it."""
     entries = tuple(one for one in delegation.candidates if one.backend == name)
-    return draft.resolve(entries, Request(prompt_tokens=delegation.prompt_tokens))
+    return case.resolve(entries, Request(prompt_tokens=delegation.prompt_tokens))
 
 
-def _against(draft: Draft, delegation: Delegation, choice: Choice) -> str:
+def _against(case: Case, delegation: Delegation, choice: Choice) -> str:
     said = []
     family = family_of(choice.backend, choice.model)
     if not differs(family, frozenset(delegation.differs_from)):
-        said.append(_of_family(draft, delegation, family))
+        said.append(_of_family(case, delegation, family))
     if choice.backend.cost == "metered" and not delegation.allow_metered:
         said.append("metered")
     return ", ".join(said)
 
 
-def _of_family(draft: Draft, delegation: Delegation, family: str | None) -> str:
-    role = None if delegation.role is None else find_role(draft.policy, delegation.role)
+def _of_family(case: Case, delegation: Delegation, family: str | None) -> str:
+    role = None if delegation.role is None else find_role(case.policy, delegation.role)
     if family is None:
         return "of a family that nobody knows, perhaps that of the author"
     if role is not None and family in role.must_differ_from:

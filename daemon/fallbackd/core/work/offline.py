@@ -7,7 +7,7 @@ a default route. Hosts on this machine say nothing about it.
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.failover import MadeMark
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.machine import Outage
@@ -20,7 +20,7 @@ _LOOPBACK_WORDS = ("127.0.0.1", "localhost", "[::1]", "::1:")
 
 
 def own_trouble(
-    draft: Draft,
+    case: Case,
     backend: Backend | None,
     failure: Failure,
     *,
@@ -39,39 +39,39 @@ def own_trouble(
         return None
     if any(word in failure.evidence for word in _LOOPBACK_WORDS):
         return None
-    others = _marked_now(draft, backend, failure)
-    if has_route and (not others or _answers(draft)):
+    others = _marked_now(case, backend, failure)
+    if has_route and (not others or _answers(case)):
         return None
     for scope, outage in others.items():
-        record = draft.health[scope]
-        before = _before(draft, scope, outage, marks)
-        draft.put_health(structs.replace(record, outage=before, trial=None))
+        record = case.health[scope]
+        before = _before(case, scope, outage, marks)
+        case.put_health(structs.replace(record, outage=before, trial=None))
     why = "this machine has no default route"
     if has_route:
         why = "several providers cannot be reached at once"
     return make_failure(
         Reason.LOCAL_NETWORK,
-        now=draft.now,
+        now=case.now,
         confidence=failure.confidence,
         signature="fallbackd/local_network",
         evidence=f"{why}: {failure.evidence}",
     )
 
 
-def _marked_now(draft: Draft, backend: Backend, failure: Failure) -> dict[ScopeId, Outage]:
+def _marked_now(case: Case, backend: Backend, failure: Failure) -> dict[ScopeId, Outage]:
     """Marks of this moment for `network`, of other hosts that are not on this machine."""
     own = failed_scope(failure, backend, backend.model, None)
     found: dict[ScopeId, Outage] = {}
-    for scope, record in draft.health.items():
+    for scope, record in case.health.items():
         outage = record.outage
         if outage is None or outage.reason is not Reason.NETWORK or scope == own:
             continue
-        if not _is_now(draft, outage.last_failure_at) or outage.source in ("person", "import"):
+        if not _is_now(case, outage.last_failure_at) or outage.source in ("person", "import"):
             continue
         kind, _, name = scope.partition(":")
-        hosts = [one for one in draft.policy.backends.values() if one.provider == name]
+        hosts = [one for one in case.policy.backends.values() if one.provider == name]
         if kind == "backend":
-            one = find_backend(draft.policy, BackendId(name))
+            one = find_backend(case.policy, BackendId(name))
             hosts = [] if one is None else [one]
         if any(one.is_local or _is_same_host(one, backend) for one in hosts):
             continue
@@ -86,26 +86,24 @@ def _is_same_host(left: Backend, right: Backend) -> bool:
     return left.kind == right.kind and left.kind != "generic-cli"
 
 
-def _is_now(draft: Draft, at: float) -> bool:
-    return 0 <= draft.now - at <= MOMENT_S
+def _is_now(case: Case, at: float) -> bool:
+    return 0 <= case.now - at <= MOMENT_S
 
 
-def _answers(draft: Draft) -> bool:
+def _answers(case: Case) -> bool:
     """Whether some provider that is not on this machine has answered within the moment."""
-    for used in draft.meters.values():
-        if used.answered_at is None or not _is_now(draft, used.answered_at):
+    for used in case.meters.values():
+        if used.answered_at is None or not _is_now(case, used.answered_at):
             continue
-        backend = find_backend(draft.policy, used.backend)
+        backend = find_backend(case.policy, used.backend)
         if backend is not None and not backend.is_local:
             return True
     return False
 
 
-def _before(
-    draft: Draft, scope: ScopeId, outage: Outage, own: tuple[MadeMark, ...]
-) -> Outage | None:
+def _before(case: Case, scope: ScopeId, outage: Outage, own: tuple[MadeMark, ...]) -> Outage | None:
     """What a scope had before a mark, where the work that made it has not ended."""
-    others = (made for one in draft.snapshot.active.values() for made in one.marks)
+    others = (made for one in case.snapshot.active.values() for made in one.marks)
     for made in (*own, *others):
         if made.scope == scope and made.since_at == outage.since_at:
             return made.before

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.machine import Health, count_at
 from fallbackd.core.health.scopes import find_backend, model_of, scopes_of
@@ -55,7 +55,7 @@ class Ruled(Protocol):
 
 
 def guard(
-    draft: Draft,
+    case: Case,
     ruled: Ruled,
     candidates: tuple[Entry, ...],
     request: Request,
@@ -75,14 +75,14 @@ def guard(
         is_chosen = verdict.verdict == "chosen"
         is_passed = has_choice and not is_chosen and verdict.tier in _LABELLED
         if not is_passed and verdict.verdict not in _NO_MATTER:
-            is_out, trial_at = service_of(draft, verdict)
+            is_out, trial_at = service_of(case, verdict)
             if is_out:
                 return _at_outage(
-                    draft, ruled, candidates, request, resolved, number=number, trial_at=trial_at
+                    case, ruled, candidates, request, resolved, number=number, trial_at=trial_at
                 )
         if is_chosen:
             break
-    if not has_choice or not ruled.creative or _writes_alike(draft, candidates, resolved):
+    if not has_choice or not ruled.creative or _writes_alike(case, candidates, resolved):
         return resolved, None
     first = resolved.verdicts[0]
     found = Out(
@@ -98,7 +98,7 @@ def _why(out: Out, ruled: Ruled) -> str:
 
 
 def _at_outage(
-    draft: Draft,
+    case: Case,
     ruled: Ruled,
     candidates: tuple[Entry, ...],
     request: Request,
@@ -108,10 +108,10 @@ def _at_outage(
     trial_at: float | None,
 ) -> tuple[Resolved, Out | None]:
     verdict = resolved.verdicts[number]
-    entry = _entry_of(draft, candidates, verdict)
-    is_due = trial_at is not None and draft.now >= trial_at
+    entry = _entry_of(case, candidates, verdict)
+    is_due = trial_at is not None and case.now >= trial_at
     if entry is not None and is_due:
-        alone = draft.resolve((entry,), request)
+        alone = case.resolve((entry,), request)
         if alone.choice is not None:
             others = tuple(
                 structs.replace(one, verdict="healthy") if one.verdict == "chosen" else one
@@ -129,15 +129,15 @@ def _at_outage(
     return without_choice(resolved, _why(out, ruled)), out
 
 
-def service_of(draft: Draft, verdict: Verdict) -> tuple[bool, float | None]:
+def service_of(case: Case, verdict: Verdict) -> tuple[bool, float | None]:
     """Whether the service of a candidate is out, and when one trial is made there if so."""
-    backend = find_backend(draft.policy, verdict.backend)
+    backend = find_backend(case.policy, verdict.backend)
     if backend is None:
         return False, None
     out = [
         record
         for scope in scopes_of(backend, verdict.model, None)
-        if (record := draft.health.get(scope)) is not None and is_out(record, now=draft.now)
+        if (record := case.health.get(scope)) is not None and is_out(record, now=case.now)
     ]
     if out:
         due = [_trial_at(one) for one in out]
@@ -163,8 +163,8 @@ def _trial_at(record: Health) -> float | None:
     return max(outage.until_at, last_at + TRIAL_AFTER_S)
 
 
-def _entry_of(draft: Draft, candidates: tuple[Entry, ...], verdict: Verdict) -> Entry | None:
-    backend = find_backend(draft.policy, verdict.backend)
+def _entry_of(case: Case, candidates: tuple[Entry, ...], verdict: Verdict) -> Entry | None:
+    backend = find_backend(case.policy, verdict.backend)
     if backend is None:
         return None
     return next(
@@ -179,14 +179,14 @@ def _entry_of(draft: Draft, candidates: tuple[Entry, ...], verdict: Verdict) -> 
     )
 
 
-def _writes_alike(draft: Draft, candidates: tuple[Entry, ...], resolved: Resolved) -> bool:
+def _writes_alike(case: Case, candidates: tuple[Entry, ...], resolved: Resolved) -> bool:
     """
     Whether the chosen one may write for the first: itself, of the same family, or of a tier that
     is there to stand in for it.
     """
     choice = resolved.choice
     assert choice is not None
-    first = find_backend(draft.policy, candidates[0].backend)
+    first = find_backend(case.policy, candidates[0].backend)
     if choice.entry.tier in _LABELLED or choice.backend.id == candidates[0].backend:
         return True
     if first is None:

@@ -9,7 +9,7 @@ derived from who answered last; what is kept is how often, and since when.
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.health.scopes import find_backend, model_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry, Policy, Role
@@ -48,24 +48,24 @@ def answers_needed(role: Role, session: Session) -> int:
 
 
 def better(
-    draft: Draft, role: Role, candidates: tuple[Entry, ...], session: Session, request: Request
+    case: Case, role: Role, candidates: tuple[Entry, ...], session: Session, request: Request
 ) -> Entry | None:
     """Whom the session moves up to now: dead levels are skipped. None: it stays."""
-    here = place_of(draft.policy, candidates, session.answered_by, session.answered_model)
+    here = place_of(case.policy, candidates, session.answered_by, session.answered_model)
     if not here or session.answers < answers_needed(role, session):
         return None
     above = candidates[:here]
     for entry in above if role.return_step == "best" else reversed(above):
         if entry.tier in _NO_BETTER:
             continue
-        found = draft.resolve((entry,), request)
+        found = case.resolve((entry,), request)
         if found.choice is not None and found.verdicts[0].state == "healthy":
             return entry
     return None
 
 
 def prefer(
-    draft: Draft,
+    case: Case,
     role: Role,
     candidates: tuple[Entry, ...],
     session: Session | None,
@@ -74,18 +74,18 @@ def prefer(
     """The request with whom the session stays on, or moves up to."""
     if session is None or session.answered_by is None:
         return request
-    entry = better(draft, role, candidates, session, request)
+    entry = better(case, role, candidates, session, request)
     if entry is None:
         return structs.replace(
             request, preferred=session.answered_by, preferred_model=session.answered_model
         )
-    backend = find_backend(draft.policy, entry.backend)
+    backend = find_backend(case.policy, entry.backend)
     model = None if backend is None else model_of(entry, backend)
     return structs.replace(request, preferred=entry.backend, preferred_model=model)
 
 
 def is_rise(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     session: Session,
     *,
@@ -93,28 +93,28 @@ def is_rise(
     model: str | None,
 ) -> bool:
     """Whether starting on a candidate is a move up because of enough answers."""
-    role = role_counting(draft.policy, delegation.role)
+    role = role_counting(case.policy, delegation.role)
     if role is None or delegation.named or session.answers < answers_needed(role, session):
         return False
-    policy, candidates = draft.policy, delegation.candidates
+    policy, candidates = case.policy, delegation.candidates
     here = place_of(policy, candidates, session.answered_by, session.answered_model)
     there = place_of(policy, candidates, backend, model)
     return here is not None and there is not None and there < here
 
 
-def counted(draft: Draft, delegation: Delegation, session: Session, attempt: Attempt) -> Session:
+def counted(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> Session:
     """
     The session after an answer, with what it takes to move up from here.
 
     Args:
         session: As it was before the answer.
     """
-    role = role_counting(draft.policy, delegation.role)
+    role = role_counting(case.policy, delegation.role)
     if role is None:
         return session
     looked_up = any(one.trigger == "recovery" for one in delegation.hops)
     return answered_by(
-        draft,
+        case,
         role,
         delegation.candidates,
         session,
@@ -125,7 +125,7 @@ def counted(draft: Draft, delegation: Delegation, session: Session, attempt: Att
 
 
 def answered_by(
-    draft: Draft,
+    case: Case,
     role: Role,
     candidates: tuple[Entry, ...],
     session: Session,
@@ -138,7 +138,7 @@ def answered_by(
     Args:
         missed: Somebody better was tried before, and did not answer.
     """
-    policy = draft.policy
+    policy = case.policy
     before = place_of(policy, candidates, session.answered_by, session.answered_model)
     here = place_of(policy, candidates, backend, model)
     if here is None or before is None:
@@ -147,23 +147,23 @@ def answered_by(
     if missed or here > before:
         is_soon = missed or (
             session.rose_at is not None
-            and (session.answers < needed or draft.now - session.rose_at < SOON_S)
+            and (session.answers < needed or case.now - session.rose_at < SOON_S)
         )
         return structs.replace(
             session,
             answers=1,
             needed=_doubled(role, needed) if is_soon else session.needed,
-            rose_at=draft.now if here < before else None,
+            rose_at=case.now if here < before else None,
         )
     if here < before:
-        return structs.replace(session, answers=1, rose_at=draft.now)
+        return structs.replace(session, answers=1, rose_at=case.now)
     answers = session.answers + 1
     is_safe = session.rose_at is not None and answers >= needed
     return structs.replace(session, answers=answers, needed=0 if is_safe else session.needed)
 
 
 def missed_by(
-    draft: Draft,
+    case: Case,
     role: Role,
     candidates: tuple[Entry, ...],
     session: Session,
@@ -172,7 +172,7 @@ def missed_by(
     model: str | None,
 ) -> Session:
     """The session after a caller has tried somebody better in vain: the next look comes later."""
-    policy = draft.policy
+    policy = case.policy
     needed = answers_needed(role, session)
     before = place_of(policy, candidates, session.answered_by, session.answered_model)
     here = place_of(policy, candidates, backend, model)
@@ -185,14 +185,14 @@ def _doubled(role: Role, needed: int) -> int:
     return min(max(MAX_NEEDED, role.return_n), needed * 2)
 
 
-def tell_return(draft: Draft, delegation: Delegation, session: Session, attempt: Attempt) -> bool:
+def tell_return(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> bool:
     """Say that the session is back on its first choice, once it has answered. True: said."""
     rose = any(
         one.trigger == "recovery" and one.to_backend == attempt.backend for one in delegation.hops
     )
     if not rose or attempt.backend != session.original:
         return False
-    draft.note(
+    case.note(
         "session.notice",
         delegation,
         backend=attempt.backend,

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import context_of, find_backend, model_of
@@ -52,12 +52,12 @@ def failover_of(delegation: Delegation) -> Failover:
     )
 
 
-def request_of(draft: Draft, delegation: Delegation, session: Session | None) -> Request:
+def request_of(case: Case, delegation: Delegation, session: Session | None) -> Request:
     """What the next resolution of a delegation asks for."""
-    request = request_after(draft.policy, failover_of(delegation))
+    request = request_after(case.policy, failover_of(delegation))
     if session is None or delegation.named or delegation.attempts:
         return request
-    return staying(draft, request, delegation.role, delegation.candidates, session)
+    return staying(case, request, delegation.role, delegation.candidates, session)
 
 
 def _whole_tokens(delegation: Delegation) -> int | None:
@@ -134,22 +134,22 @@ def tried_key(candidates: tuple[Entry, ...], tried: Tried | Attempt) -> str:
 
 
 def staying(
-    draft: Draft,
+    case: Case,
     request: Request,
     role: str | None,
     candidates: tuple[Entry, ...],
     session: Session,
 ) -> Request:
     """The request of a session that stays with who answered it, or moves back up."""
-    counting = role_counting(draft.policy, role)
+    counting = role_counting(case.policy, role)
     if counting is not None:
-        return prefer(draft, counting, candidates, session, request)
-    known = None if role is None else find_role(draft.policy, role)
-    idle_s = draft.policy.defaults.idle_s
+        return prefer(case, counting, candidates, session, request)
+    known = None if role is None else find_role(case.policy, role)
+    idle_s = case.policy.defaults.idle_s
     if known is not None and known.idle_s is not None:
         idle_s = known.idle_s
     never_returns = known is not None and known.return_policy == "new_session"
-    if never_returns or draft.now - session.last_used_at < idle_s:
+    if never_returns or case.now - session.last_used_at < idle_s:
         return structs.replace(request, preferred=session.answered_by)
     return request
 
@@ -223,7 +223,7 @@ def is_form_error_twice(failover: Failover) -> bool:
 
 
 def forbidden_by(
-    draft: Draft, candidates: tuple[Entry, ...], request: Request
+    case: Case, candidates: tuple[Entry, ...], request: Request
 ) -> Literal["must_differ", "consent"] | None:
     """The rule of the role or of the request but for which a candidate would be usable."""
     limits = request.limits
@@ -232,7 +232,7 @@ def forbidden_by(
     free = structs.replace(paid, differs_from=frozenset())
 
     def helps(other: Limits) -> bool:
-        return draft.resolve(candidates, structs.replace(request, limits=other)).choice is not None
+        return case.resolve(candidates, structs.replace(request, limits=other)).choice is not None
 
     if limits.differs_from and helps(alike):
         return "must_differ"

@@ -2,17 +2,16 @@
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import AskPerson, StartAttempt, StopAttempt, WakeAt
 from fallbackd.core.events import Resumed
 from fallbackd.core.records import Delegation
-from fallbackd.core.work.admit import session_of
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.starts import handoff
 from fallbackd.core.work.walk import walk
 
 
-def resumed(draft: Draft, event: Resumed) -> None:
+def resumed(case: Case, event: Resumed) -> None:
     """
     Go on where the run before stopped.
 
@@ -20,29 +19,29 @@ def resumed(draft: Draft, event: Resumed) -> None:
     started. Only where the machine was started anew it is not started again: nobody may be there
     any more who wants it, and what it has done to files is unknown.
     """
-    delegation = draft.snapshot.delegation
+    delegation = case.snapshot.delegation
     if delegation is None or delegation.is_ended:
         return
     if delegation.question is not None:
-        draft.effects.append(AskPerson(delegation=delegation.delegation))  # it is open still
+        case.effects.append(AskPerson(delegation=delegation.delegation))  # it is open still
     rebooted = bool(delegation.boot) and delegation.boot != event.boot
     if rebooted or not delegation.cwd_ids:  # devices have other numbers after a boot
         delegation = structs.replace(delegation, cwd_ids=event.cwd_ids)
-        draft.put_delegation(delegation)
+        case.keep_delegation(delegation)
     running = delegation.running
     if running is None:
         delegation = structs.replace(delegation, boot=event.boot)
-        draft.put_delegation(delegation)
-        walk(draft, delegation, session_of(draft, delegation), event="daemon started")
-        _mind_deadline(draft, delegation)
+        case.keep_delegation(delegation)
+        walk(case, delegation, case.session, event="daemon started")
+        _mind_deadline(case, delegation)
         return
-    draft.tell(
+    case.tell(
         delegation,
         "daemon started",
         outcome=f"looks for {running.attempt}, which ran on {running.backend} before"
         + (" the machine was started anew" if rebooted else ""),
     )
-    draft.effects.append(
+    case.effects.append(
         StartAttempt(
             attempt=running.attempt,
             delegation=delegation.delegation,
@@ -58,13 +57,13 @@ def resumed(draft: Draft, event: Resumed) -> None:
         )
     )
     if running.state == "stopping":
-        draft.effects.append(
-            StopAttempt(attempt=running.attempt, grace_s=draft.policy.defaults.stop_grace_s)
+        case.effects.append(
+            StopAttempt(attempt=running.attempt, grace_s=case.policy.defaults.stop_grace_s)
         )
-    _mind_deadline(draft, delegation)
+    _mind_deadline(case, delegation)
 
 
-def _mind_deadline(draft: Draft, delegation: Delegation) -> None:
+def _mind_deadline(case: Case, delegation: Delegation) -> None:
     at = delegation.deadline_at
     if at is not None:
-        draft.effects.append(WakeAt(at=at, delegation=delegation.delegation, purpose="deadline"))
+        case.effects.append(WakeAt(at=at, delegation=delegation.delegation, purpose="deadline"))

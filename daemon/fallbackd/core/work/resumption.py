@@ -6,7 +6,7 @@ has the whole conversation on disk, so the same agent continues it, once; only t
 one start over with a note of what was done.
 """
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.failures import NO_CONVERSATION, Failure, Reason, make_failure
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
@@ -23,7 +23,7 @@ CONTINUE = (
 
 
 def resume_at(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     attempt: Attempt,
     failure: Failure,
@@ -40,16 +40,16 @@ def resume_at(
         return None  # without `hop` it is trouble of this machine
     if len(delegation.attempts) >= delegation.budget:
         return None
-    stated_at = stated_until(failure, now=draft.now) or draft.now
-    at = max(draft.now + backoff_s(draft, backend, 1, luck=luck), stated_at)
-    if at > draft.now + PATIENCE_TIMES * draft.policy.patience_s(delegation.mode):
+    stated_at = stated_until(failure, now=case.now) or case.now
+    at = max(case.now + backoff_s(case, backend, 1, luck=luck), stated_at)
+    if at > case.now + PATIENCE_TIMES * case.policy.patience_s(delegation.mode):
         return None
     if delegation.deadline_at is not None and at >= delegation.deadline_at:
         return None
-    if may_retry(draft):
+    if may_retry(case):
         return at
     why = "not resumed: the budget of this host for further attempts is used up"
-    draft.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(draft))
+    case.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(case))
     return None
 
 
@@ -70,9 +70,7 @@ def not_resumed(why: str, *, now: float) -> Failure:
     )
 
 
-def own_failure(
-    draft: Draft, delegation: Delegation, attempt: Attempt, failure: Failure
-) -> Failure:
+def own_failure(case: Case, delegation: Delegation, attempt: Attempt, failure: Failure) -> Failure:
     """
     What an attempt tells of its backend.
 
@@ -82,7 +80,7 @@ def own_failure(
     resumed = delegation.attempt(attempt.resumes) if attempt.resumes else None
     if failure.detail != NO_CONVERSATION or resumed is None or resumed.failure is None:
         return failure
-    draft.tell(
+    case.tell(
         delegation,
         "attempt failed",
         outcome=f"{attempt.backend} could not resume the conversation of {resumed.attempt}",

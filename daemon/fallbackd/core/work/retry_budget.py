@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from fallbackd.core import meter
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.routing.resolve import Choice
@@ -37,17 +37,17 @@ class Budget(Struct, frozen=True, kw_only=True):
         return self.further + 1 <= max(part * demanded, self.floor - demanded)
 
 
-def budget_of(draft: Draft) -> Budget:
-    firsts, further = meter.demand(draft.meters.values(), now=draft.now)
-    own = draft.snapshot.delegation
+def budget_of(case: Case) -> Budget:
+    firsts, further = meter.demand(case.meters.values(), now=case.now)
+    own = case.snapshot.delegation
     promised = sum(
         1
-        for one in draft.snapshot.active.values()
+        for one in case.snapshot.active.values()
         if one.waiting is not None
         and one.waiting.retry is not None
         and (own is None or one.delegation != own.delegation)
     )
-    defaults = draft.policy.defaults
+    defaults = case.policy.defaults
     return Budget(
         firsts=firsts,
         further=further + promised,
@@ -56,8 +56,8 @@ def budget_of(draft: Draft) -> Budget:
     )
 
 
-def shown(draft: Draft) -> dict[str, Any]:  # for the story
-    found = budget_of(draft)
+def shown(case: Case) -> dict[str, Any]:  # for the story
+    found = budget_of(case)
     return {
         "first_attempts": found.firsts,
         "further_attempts": found.further,
@@ -67,44 +67,44 @@ def shown(draft: Draft) -> dict[str, Any]:  # for the story
     }
 
 
-def may_retry(draft: Draft) -> bool:
-    return budget_of(draft).has_room(RETRIES_PART)
+def may_retry(case: Case) -> bool:
+    return budget_of(case).has_room(RETRIES_PART)
 
 
-def backoff_s(draft: Draft, backend: Backend, retry: int, *, luck: float) -> float:
+def backoff_s(case: Case, backend: Backend, retry: int, *, luck: float) -> float:
     """Wait before retry `retry` (from 1): exponential, jittered upwards by half, then capped."""
-    defaults = draft.policy.defaults
+    defaults = case.policy.defaults
     base_s = defaults.backoff_base_s if backend.backoff_base_s is None else backend.backoff_base_s
     max_s = defaults.backoff_max_s if backend.backoff_max_s is None else backend.backoff_max_s
     return min(max_s, base_s * 2.0 ** min(retry - 1, 60) * (1 + luck / 2))
 
 
-def held_until(draft: Draft, delegation: Delegation, choice: Choice) -> float | None:
+def held_until(case: Case, delegation: Delegation, choice: Choice) -> float | None:
     """
     When to look again whether a move away from the last attempt may be made; None: now.
 
     Args:
         choice: Another backend, or another credential of the same one.
     """
-    if budget_of(draft).has_room(HOPS_PART):
+    if budget_of(case).has_room(HOPS_PART):
         return None
     last = delegation.attempts[-1]
     trouble_at = last.started_at if last.ended_at is None else last.ended_at
-    used = draft.meters.get(choice.backend.id)
+    used = case.meters.get(choice.backend.id)
     if used is not None and used.answered_at is not None and used.answered_at > trouble_at:
         return None
-    grace_s = draft.policy.defaults.trial_grace_s
-    scouts = [one for one in _others(draft, delegation) if _is_there(one, choice)]
-    if not scouts or any(draft.now - one.started_at >= grace_s for one in scouts):
+    grace_s = case.policy.defaults.trial_grace_s
+    scouts = [one for one in _others(case, delegation) if _is_there(one, choice)]
+    if not scouts or any(case.now - one.started_at >= grace_s for one in scouts):
         return None
     return min(one.started_at + grace_s for one in scouts)
 
 
-def _others(draft: Draft, delegation: Delegation) -> list[Attempt]:
+def _others(case: Case, delegation: Delegation) -> list[Attempt]:
     """Attempts beyond the first that run now."""
     return [
         running
-        for other in draft.snapshot.active.values()
+        for other in case.snapshot.active.values()
         if other.delegation != delegation.delegation
         and len(other.attempts) > 1
         and (running := other.running) is not None

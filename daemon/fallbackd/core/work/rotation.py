@@ -9,7 +9,7 @@ Another credential of the same backend takes over: an attempt, not a hop.
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.failover import Failover
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.machine import HEALTHY, Health, view
@@ -22,7 +22,7 @@ from fallbackd.core.work.resolution import entry_of, halted, request_after
 
 
 def first_throttle(
-    draft: Draft,
+    case: Case,
     backend: Backend,
     failure: Failure,
     *,
@@ -39,35 +39,35 @@ def first_throttle(
         return False
     if failure.wait_s is not None or credential not in backend.credentials:
         return False
-    if not set(usable(backend, model, draft.health, now=draft.now)) - {credential}:
+    if not set(usable(backend, model, case.health, now=case.now)) - {credential}:
         return False
     scope = failed_scope(failure, backend, model, credential)
-    record = draft.health.get(scope) or Health(scope=scope)
-    if view(record, now=draft.now) != HEALTHY:
+    record = case.health.get(scope) or Health(scope=scope)
+    if view(record, now=case.now) != HEALTHY:
         return False
     seen_at = record.throttled_at
-    if seen_at is not None and 0 <= draft.now - seen_at <= THROTTLE_MEMORY_S:
+    if seen_at is not None and 0 <= case.now - seen_at <= THROTTLE_MEMORY_S:
         return started_at is not None and started_at < seen_at
-    draft.put_health(structs.replace(record, throttled_at=draft.now))
+    case.put_health(structs.replace(record, throttled_at=case.now))
     return True
 
 
 def other_credential(
-    draft: Draft, backend: Backend, entry: Entry, *, without: frozenset[str], tokens: int | None
+    case: Case, backend: Backend, entry: Entry, *, without: frozenset[str], tokens: int | None
 ) -> Resolved:
     """The same candidate with another credential, if there is one to go on with."""
     if len(backend.credentials) < 2:
         return Resolved(choice=None, verdicts=())
-    return draft.resolve((entry,), Request(prompt_tokens=tokens, without=without))
+    return case.resolve((entry,), Request(prompt_tokens=tokens, without=without))
 
 
-def rotated(draft: Draft, failover: Failover) -> Resolved | None:
+def rotated(case: Case, failover: Failover) -> Resolved | None:
     """
     The backend that failed last with another credential. None: there is none to go on with. One
     that is only second choice goes after a healthy candidate.
     """
     last = failover.tried[-1]
-    backend = find_backend(draft.policy, last.backend)
+    backend = find_backend(case.policy, last.backend)
     if backend is None or not last.rotate_credential:
         return None
     if last.credential is None or len(failover.tried) >= failover.budget:
@@ -80,10 +80,10 @@ def rotated(draft: Draft, failover: Failover) -> Resolved | None:
         and one.rotate_credential
     )
     entry = entry_of(failover.candidates, last, backend)
-    found = other_credential(draft, backend, entry, without=failed, tokens=failover.prompt_tokens)
+    found = other_credential(case, backend, entry, without=failed, tokens=failover.prompt_tokens)
     if found.choice is None:
         return None
-    if found.verdicts[0].state != "healthy" and _is_better_elsewhere(draft, failover):
+    if found.verdicts[0].state != "healthy" and _is_better_elsewhere(case, failover):
         return None
     return found
 
@@ -95,9 +95,9 @@ def with_verdict(verdicts: tuple[Verdict, ...], one: Verdict) -> tuple[Verdict, 
     )
 
 
-def _is_better_elsewhere(draft: Draft, failover: Failover) -> bool:
-    candidates, halt = halted(draft.policy, failover)
+def _is_better_elsewhere(case: Case, failover: Failover) -> bool:
+    candidates, halt = halted(case.policy, failover)
     if halt is not None:
         return False
-    resolved = draft.resolve(candidates, request_after(draft.policy, failover))
+    resolved = case.resolve(candidates, request_after(case.policy, failover))
     return any(one.verdict == "chosen" and one.state == "healthy" for one in resolved.verdicts)

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import StopAttempt, WakeAt
 from fallbackd.core.events import (
     AttemptAnswered,
@@ -18,7 +18,6 @@ from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation, Session
 from fallbackd.core.watch import Limits, Passed, Watch, expiry
-from fallbackd.core.work.admit import session_of
 from fallbackd.core.work.resumption import not_resumed, resumed_conversation
 from fallbackd.core.work.stopping import stopping
 from fallbackd.core.work.waits import has_waited, stated_until, with_waited
@@ -32,9 +31,9 @@ HTTP_TOTAL_S = 3600.0
 agent may work for longer."""
 
 
-def limits_of(draft: Draft, delegation: Delegation, backend: Backend) -> Limits:
+def limits_of(case: Case, delegation: Delegation, backend: Backend) -> Limits:
     """The limits of one attempt, in seconds: the backend's own before the defaults."""
-    defaults = draft.policy.defaults
+    defaults = case.policy.defaults
     first_answer_s = backend.first_answer_s or defaults.first_answer_s
     if first_answer_s is None:
         first_answer_s = 120.0 if delegation.mode == "interactive" else 300.0
@@ -71,29 +70,29 @@ class Current:
         return structs.replace(self.delegation, attempts=(*self.delegation.attempts[:-1], after))
 
 
-def current_of(draft: Draft, attempt: AttemptId) -> Current | None:
+def current_of(case: Case, attempt: AttemptId) -> Current | None:
     """None: the event is late, about an attempt that is over. `AttemptId` is the fence."""
-    delegation = draft.snapshot.delegation
+    delegation = case.snapshot.delegation
     if delegation is None:
         return None
     running = delegation.running
     if running is None or running.attempt != attempt:
         return None
-    return Current(delegation, running, session_of(draft, delegation))
+    return Current(delegation, running, case.session)
 
 
-def attempt_started(draft: Draft, event: AttemptStarted) -> None:
-    current = current_of(draft, event.attempt)
+def attempt_started(case: Case, event: AttemptStarted) -> None:
+    current = current_of(case, event.attempt)
     if current is None or (current.attempt.state == "running" and not event.anew):
         return
     if event.anew:
-        current.attempt = structs.replace(current.attempt, started_at=draft.now)
+        current.attempt = structs.replace(current.attempt, started_at=case.now)
     attempt = current.attempt
     if attempt.state == "stopping":
-        draft.put_delegation(current.updated(pid=event.pid))
+        case.keep_delegation(current.updated(pid=event.pid))
         return
-    draft.put_delegation(current.updated(state="running", pid=event.pid))
-    draft.note(
+    case.keep_delegation(current.updated(state="running", pid=event.pid))
+    case.note(
         "attempt.started",
         current.delegation,
         backend=attempt.backend,
@@ -103,16 +102,16 @@ def attempt_started(draft: Draft, event: AttemptStarted) -> None:
         trial=attempt.trial,
         log_path=attempt.log_path,
     )
-    backend = find_backend(draft.policy, attempt.backend)
+    backend = find_backend(case.policy, attempt.backend)
     if backend is None:
         return
-    limits = limits_of(draft, current.delegation, backend)
+    limits = limits_of(case, current.delegation, backend)
     # Silence after the first output may be over before the limits of the first output are.
     first_s = min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
     at = attempt.started_at + min(first_s, limits.total_s or first_s)
     if attempt.trial and backend.plain_output:
-        at = min(at, attempt.started_at + draft.policy.defaults.trial_grace_s)
-    draft.effects.append(_look_at(current, at))
+        at = min(at, attempt.started_at + case.policy.defaults.trial_grace_s)
+    case.effects.append(_look_at(current, at))
 
 
 def _look_at(current: Current, at: float) -> WakeAt:
@@ -124,53 +123,53 @@ def _look_at(current: Current, at: float) -> WakeAt:
     )
 
 
-def conversation_seen(draft: Draft, event: ConversationSeen) -> None:
+def conversation_seen(case: Case, event: ConversationSeen) -> None:
     """Keep what the program calls its conversation, and stop one that is not the resumed one."""
-    current = current_of(draft, event.attempt)
+    current = current_of(case, event.attempt)
     if current is None or current.attempt.state == "stopping":
         return
     wanted = resumed_conversation(current.delegation, current.attempt)
     if wanted is not None and wanted != event.conversation:
         # It has begun a new one, in which it knows nothing of the task.
-        draft.tell(
+        case.tell(
             current.delegation,
             "conversation seen",
             outcome=f"stops {current.attempt.attempt}: it began another conversation",
         )
-        stop(draft, current, not_resumed(f"{event.conversation} is not {wanted}", now=draft.now))
+        stop(case, current, not_resumed(f"{event.conversation} is not {wanted}", now=case.now))
     elif current.attempt.conversation != event.conversation:
-        draft.put_delegation(current.updated(conversation=event.conversation))
+        case.keep_delegation(current.updated(conversation=event.conversation))
 
 
-def attempt_answered(draft: Draft, event: AttemptAnswered) -> None:
-    current = current_of(draft, event.attempt)
+def attempt_answered(case: Case, event: AttemptAnswered) -> None:
+    current = current_of(case, event.attempt)
     if current is None:
         return
     attempt = current.attempt
-    first_at = attempt.answered_at or draft.now
+    first_at = attempt.answered_at or case.now
     patience_until_at = None if event.whole_step else attempt.patience_until_at
-    draft.put_delegation(
+    case.keep_delegation(
         current.updated(answered_at=first_at, patience_until_at=patience_until_at, failure=None)
     )
-    backend = find_backend(draft.policy, attempt.backend)
+    backend = find_backend(case.policy, attempt.backend)
     if backend is not None:
-        draft.succeed(
+        case.succeed(
             backend,
             model=attempt.model,
             credential=attempt.credential,
             started_at=attempt.started_at,
         )
     if attempt.answered_at is None and len(current.delegation.attempts) > 1:
-        draft.wake_waiting()  # whoever waits to make the same move sees that there is life
+        case.wake_waiting()  # whoever waits to make the same move sees that there is life
 
 
-def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
+def attempt_retrying(case: Case, event: AttemptRetrying) -> None:
     """Patience with a program's own retries, counted from its first failure."""
-    current = current_of(draft, event.attempt)
+    current = current_of(case, event.attempt)
     if current is None or current.attempt.state == "stopping":
         return
-    patience_s = draft.policy.patience_s(current.delegation.mode)
-    attempt, now = current.attempt, draft.now
+    patience_s = case.policy.patience_s(current.delegation.mode)
+    attempt, now = current.attempt, case.now
     since_at = now if event.since_at is None else min(event.since_at, now)
     until_at = attempt.patience_until_at or since_at + patience_s
     stated_at = stated_until(event.failure, now=now)
@@ -183,7 +182,7 @@ def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
     elif stated_at is not None and has_waited(current.delegation, attempt, now=now):
         why = "the time that its provider stated was waited for once already"
     if why is not None:
-        draft.tell(
+        case.tell(
             current.delegation,
             "attempt retrying",
             outcome=f"stops {attempt.attempt}: {why}",
@@ -191,7 +190,7 @@ def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
             patience_s=patience_s,
             signature=event.failure.signature,
         )
-        stop(draft, current, event.failure, patience_until_at=until_at)
+        stop(case, current, event.failure, patience_until_at=until_at)
         return
     delegation = current.updated(
         patience_until_at=until_at,
@@ -201,59 +200,59 @@ def attempt_retrying(draft: Draft, event: AttemptRetrying) -> None:
     )
     if stated_at is not None:
         delegation = with_waited(delegation, attempt)
-    draft.put_delegation(delegation)
-    draft.effects.append(_look_at(current, until_at))
+    case.keep_delegation(delegation)
+    case.effects.append(_look_at(current, until_at))
 
 
-def attempt_gave_up(draft: Draft, event: AttemptGaveUp) -> None:
-    current = current_of(draft, event.attempt)
+def attempt_gave_up(case: Case, event: AttemptGaveUp) -> None:
+    current = current_of(case, event.attempt)
     if current is None or current.attempt.state == "stopping":
         return
-    stop(draft, current, event.failure)
+    stop(case, current, event.failure)
 
 
-def stop(draft: Draft, current: Current, ending: Failure, **fields: object) -> None:
+def stop(case: Case, current: Current, ending: Failure, **fields: object) -> None:
     """Order the end of the attempt; `ending` is what it ends with."""
-    draft.put_delegation(current.updated(state="stopping", ending=ending, **fields))
-    draft.effects.append(
-        StopAttempt(attempt=current.attempt.attempt, grace_s=draft.policy.defaults.stop_grace_s)
+    case.keep_delegation(current.updated(state="stopping", ending=ending, **fields))
+    case.effects.append(
+        StopAttempt(attempt=current.attempt.attempt, grace_s=case.policy.defaults.stop_grace_s)
     )
 
 
-def woke(draft: Draft, event: Woke) -> None:
-    delegation = draft.snapshot.delegation
+def woke(case: Case, event: Woke) -> None:
+    delegation = case.snapshot.delegation
     if delegation is None or delegation.is_ended:
         return
     running = delegation.running
-    session = session_of(draft, delegation)
+    session = case.session
     if running is None:
-        walk(draft, delegation, session, event="woke")
+        walk(case, delegation, session, event="woke")
         return
     deadline_at = delegation.deadline_at
     if running.state == "stopping":
         return
-    if deadline_at is not None and draft.now >= deadline_at:
-        draft.tell(delegation, "deadline", outcome=f"stops {running.attempt}")
-        draft.put_delegation(
-            stopping(draft, delegation, Reason.TIMEOUT, "the caller's own deadline is over")
+    if deadline_at is not None and case.now >= deadline_at:
+        case.tell(delegation, "deadline", outcome=f"stops {running.attempt}")
+        case.keep_delegation(
+            stopping(case, delegation, Reason.TIMEOUT, "the caller's own deadline is over")
         )
         return
     if event.watch is not None and event.attempt == running.attempt:
-        _look(draft, Current(delegation, running, session), event.watch)
+        _look(case, Current(delegation, running, session), event.watch)
 
 
-def _look(draft: Draft, current: Current, watch: Watch) -> None:
+def _look(case: Case, current: Current, watch: Watch) -> None:
     """See whether a limit of the running attempt is over; else order the next look."""
-    attempt, delegation, now = current.attempt, current.delegation, draft.now
-    backend = find_backend(draft.policy, attempt.backend)
+    attempt, delegation, now = current.attempt, current.delegation, case.now
+    backend = find_backend(case.policy, attempt.backend)
     if backend is None:
         return
-    limits = limits_of(draft, delegation, backend)
+    limits = limits_of(case, delegation, backend)
     next_at = float("inf")
     if attempt.trial and backend.plain_output and not attempt.proven:
-        grace_at = attempt.started_at + draft.policy.defaults.trial_grace_s
+        grace_at = attempt.started_at + case.policy.defaults.trial_grace_s
         if now >= grace_at and attempt.patience_until_at is None:
-            draft.succeed(
+            case.succeed(
                 backend,
                 model=attempt.model,
                 credential=attempt.credential,
@@ -261,7 +260,7 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
             )
             current = Current(current.updated(proven=True), attempt, current.session)
             current.attempt = current.delegation.attempts[-1]
-            draft.put_delegation(current.delegation)
+            case.keep_delegation(current.delegation)
         elif now < grace_at:
             next_at = grace_at
     if attempt.patience_until_at is not None and attempt.failure is not None:
@@ -270,34 +269,34 @@ def _look(draft: Draft, current: Current, watch: Watch) -> None:
         if attempt.tries_at is not None:  # a wait that is seen is over then: the rest is the try
             borne_until_at = max(borne_until_at, attempt.tries_at + limits.first_answer_s)
         if now >= borne_until_at:
-            draft.tell(
+            case.tell(
                 delegation,
                 "patience over",
                 outcome=f"stops {attempt.attempt}",
                 evidence=attempt.failure.evidence,
-                patience_s=draft.policy.patience_s(delegation.mode),
+                patience_s=case.policy.patience_s(delegation.mode),
             )
-            stop(draft, current, attempt.failure)
+            stop(case, current, attempt.failure)
             return
         next_at = min(next_at, borne_until_at)
     found = expiry(watch, limits, now=now)
     if isinstance(found, Passed):
-        draft.tell(
+        case.tell(
             delegation,
             "limit passed",
             outcome=f"stops {attempt.attempt}",
             evidence=found.evidence,
         )
-        stop(draft, current, _limit_failure(draft, found))
+        stop(case, current, _limit_failure(case, found))
         return
     # Output that comes from now on, or the end of a tool, begins the shorter limit of silence.
-    draft.effects.append(_look_at(current, min(found, next_at, now + limits.stall_s)))
+    case.effects.append(_look_at(current, min(found, next_at, now + limits.stall_s)))
 
 
-def _limit_failure(draft: Draft, passed: Passed) -> Failure:
+def _limit_failure(case: Case, passed: Passed) -> Failure:
     return make_failure(
         passed.reason,
-        now=draft.now,
+        now=case.now,
         detail=passed.detail,
         confidence="structured",
         signature=f"fallbackd/{passed.detail}",

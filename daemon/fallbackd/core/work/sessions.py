@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Session
@@ -10,7 +10,7 @@ from fallbackd.core.routing.resolve import Choice
 
 
 def entered(
-    draft: Draft,
+    case: Case,
     name: SessionId,
     session: Session | None,
     *,
@@ -27,7 +27,7 @@ def entered(
         first: Of the candidates.
         running: The delegation that holds it.
     """
-    now = draft.now
+    now = case.now
     if session is None:
         return Session(
             session=name,
@@ -69,10 +69,10 @@ def on_candidate(session: Session, choice: Choice) -> Session:
 
 
 def charged(
-    draft: Draft, session: Session | None, backend: BackendId, usage: Usage
+    case: Case, session: Session | None, backend: BackendId, usage: Usage
 ) -> Session | None:
     """Count what a call has used, for the backend that made it, whether it succeeded or not."""
-    draft.count_usage(backend, usage)
+    case.count_usage(backend, usage)
     if session is None:
         return None
     found = dict(session.usage)

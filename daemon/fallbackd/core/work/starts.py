@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import StartAttempt, WakeAt
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import machine
@@ -23,7 +23,7 @@ _REASON_WORDS = frozenset(reason.value for reason in Reason)
 
 
 def start(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     session: Session,
     choice: Choice,
@@ -41,7 +41,7 @@ def start(
         resumes: The same candidate once more, in the conversation of that attempt: no hop.
         rotates: Another credential of the same candidate: no hop.
     """
-    now = draft.now
+    now = case.now
     is_again = retry_of is not None or resumes is not None
     number = len(delegation.attempts) + 1
     attempt = Attempt(
@@ -57,21 +57,21 @@ def start(
         log_path=_log_path(delegation, number),
         retry_of=retry_of,
         resumes=resumes,
-        patience_until_at=_patience(draft, delegation) if retry_of is not None else None,
+        patience_until_at=_patience(case, delegation) if retry_of is not None else None,
     )
     for scope in choice.trial_scopes:
-        draft.put_health(machine.lease(draft.health[scope], attempt.attempt, now=now))
+        case.put_health(machine.lease(case.health[scope], attempt.attempt, now=now))
     own = machine.Health(scope=backend_scope(choice.backend.id))
-    record = draft.health.get(own.scope, own)
-    draft.put_health(structs.replace(record, last_attempt_at=now))
-    hop = None if is_again or rotates else _hop(draft, delegation, session, choice)
+    record = case.health.get(own.scope, own)
+    case.put_health(structs.replace(record, last_attempt_at=now))
+    hop = None if is_again or rotates else _hop(case, delegation, session, choice)
     is_swap = hop is not None and hop.tier_to == "model" and hop.from_backend == hop.to_backend
     if hop is not None and is_swap:
         told = f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
         delegation = structs.replace(delegation, warnings=(*delegation.warnings, told))
     if hop is not None:
         delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
-        session = _fallen(draft, delegation, session, hop)
+        session = _fallen(case, delegation, session, hop)
     else:
         session = on_candidate(session, choice)
     before = delegation.attempts
@@ -87,10 +87,10 @@ def start(
         phase=None,
         last_activity_at=now,
     )
-    budget: dict[str, Any] = {"retry_budget": shown(draft)} if before else {}
-    draft.count_start(choice.backend.id, is_first=not before)
-    draft.count_credential(choice.backend.id, choice.credential)
-    draft.tell(
+    budget: dict[str, Any] = {"retry_budget": shown(case)} if before else {}
+    case.count_start(choice.backend.id, is_first=not before)
+    case.count_credential(choice.backend.id, choice.credential)
+    case.tell(
         delegation,
         event,
         outcome=f"starts {attempt.attempt} on {choice.backend.id}"
@@ -102,12 +102,12 @@ def start(
         attempt=before[-1].attempt if before else None,
         max_fallback_depth=delegation.max_hops,
         hops=reactive_hops(delegation),
-        **_stays(draft, delegation, session),
+        **_stays(case, delegation, session),
         **budget,
     )
-    draft.put_delegation(delegation)
-    draft.put_session(structs.replace(session, attempt=attempt.attempt))
-    draft.effects.append(
+    case.keep_delegation(delegation)
+    case.keep_session(structs.replace(session, attempt=attempt.attempt))
+    case.effects.append(
         StartAttempt(
             attempt=attempt.attempt,
             delegation=delegation.delegation,
@@ -120,19 +120,19 @@ def start(
         )
     )
     if delegation.deadline_at is not None:
-        draft.effects.append(
+        case.effects.append(
             WakeAt(at=delegation.deadline_at, delegation=delegation.delegation, purpose="deadline")
         )
 
 
 def hand_back(
-    draft: Draft, delegation: Delegation, session: Session, choice: Choice, *, event: str
+    case: Case, delegation: Delegation, session: Session, choice: Choice, *, event: str
 ) -> None:
     """The caller does it: nothing is started, and the session stays where it is."""
-    hop = _hop(draft, delegation, session, choice)
+    hop = _hop(case, delegation, session, choice)
     if hop is not None:
         delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
-        draft.note(
+        case.note(
             "delegation.hopped",
             delegation,
             backend=hop.to_backend,
@@ -142,7 +142,7 @@ def hand_back(
             evidence=hop.evidence,
         )
     hint = HandedBack(model=choice.model, effort=choice.entry.effort)
-    draft.tell(
+    case.tell(
         delegation,
         event,
         outcome="hands the work back to the caller",
@@ -151,7 +151,7 @@ def hand_back(
         effort=hint.effort,
     )
     end(
-        draft,
+        case,
         delegation,
         session,
         state="handed_back",
@@ -161,9 +161,9 @@ def hand_back(
     )
 
 
-def _stays(draft: Draft, delegation: Delegation, session: Session) -> dict[str, Any]:
+def _stays(case: Case, delegation: Delegation, session: Session) -> dict[str, Any]:
     """The values by which a session stays with whom it knows, or goes back up."""
-    role = role_counting(draft.policy, delegation.role)
+    role = role_counting(case.policy, delegation.role)
     if delegation.attempts[1:] or session.answered_by is None:
         return {}
     stays: dict[str, Any] = {"stays_with": session.answered_by}
@@ -177,7 +177,7 @@ def _log_path(delegation: Delegation, number: int) -> str | None:
     return f"{folder}/{number}/output.log" if folder else None
 
 
-def _patience(draft: Draft, delegation: Delegation) -> float | None:
+def _patience(case: Case, delegation: Delegation) -> float | None:
     """
     A retry of ours inherits the patience with the failure that it follows, so that ours and the
     program's own retries together are not waited for twice. A wait that the provider asked for
@@ -188,12 +188,12 @@ def _patience(draft: Draft, delegation: Delegation) -> float | None:
     last = delegation.attempts[-1]
     if last.patience_until_at is not None:
         return last.patience_until_at
-    ended_at = last.ended_at or draft.now
-    return ended_at + draft.policy.patience_s(delegation.mode)
+    ended_at = last.ended_at or case.now
+    return ended_at + case.policy.patience_s(delegation.mode)
 
 
-def _hop(draft: Draft, delegation: Delegation, session: Session, choice: Choice) -> Hop | None:
-    now = draft.now
+def _hop(case: Case, delegation: Delegation, session: Session, choice: Choice) -> Hop | None:
+    now = case.now
     tier = choice.entry.tier
     if delegation.attempts:
         last = delegation.attempts[-1]
@@ -212,7 +212,7 @@ def _hop(draft: Draft, delegation: Delegation, session: Session, choice: Choice)
             to_model=choice.model if model_swap else None,
         )
     first = delegation.candidates[0]
-    if is_rise(draft, delegation, session, backend=choice.backend.id, model=choice.model):
+    if is_rise(case, delegation, session, backend=choice.backend.id, model=choice.model):
         return Hop(
             at=now,
             from_backend=session.answered_by or session.current,
@@ -249,9 +249,9 @@ def _hop(draft: Draft, delegation: Delegation, session: Session, choice: Choice)
     )
 
 
-def _fallen(draft: Draft, delegation: Delegation, session: Session, hop: Hop) -> Session:
+def _fallen(case: Case, delegation: Delegation, session: Session, hop: Hop) -> Session:
     """Record a hop in its session, and say it once per pair."""
-    draft.note(
+    case.note(
         "delegation.hopped",
         delegation,
         backend=hop.to_backend,
@@ -272,7 +272,7 @@ def _fallen(draft: Draft, delegation: Delegation, session: Session, hop: Hop) ->
     notices = session.notices_sent
     if hop.to_backend != wanted and pair not in notices:
         notices = (*notices, pair)
-        draft.note(
+        case.note(
             "session.notice",
             delegation,
             backend=hop.to_backend,
@@ -288,7 +288,7 @@ def _fallen(draft: Draft, delegation: Delegation, session: Session, hop: Hop) ->
         current=hop.to_backend,
         current_model=hop.to_model,
         depth=0 if returned else session.depth + deeper,
-        last_fallback_at=draft.now if hop.trigger == "reactive" else session.last_fallback_at,
+        last_fallback_at=case.now if hop.trigger == "reactive" else session.last_fallback_at,
         hops=(*session.hops, hop)[-50:],
         notices_sent=notices,
         recovered_announced=False,

@@ -7,13 +7,13 @@ attempt, whatever the attempt ends with, and nothing follows before it is proven
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.effects import StopAttempt
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.records import Delegation
 
 
-def stopping(draft: Draft, delegation: Delegation, reason: Reason, evidence: str) -> Delegation:
+def stopping(case: Case, delegation: Delegation, reason: Reason, evidence: str) -> Delegation:
     """Order the end of the running attempt. What it ends with is kept in the attempt."""
     running = delegation.running
     assert running is not None
@@ -21,14 +21,14 @@ def stopping(draft: Draft, delegation: Delegation, reason: Reason, evidence: str
         return delegation
     failure = make_failure(
         reason,
-        now=draft.now,
+        now=case.now,
         confidence="structured",
         signature=f"fallbackd/{reason.value}",
         evidence=evidence,
     )
     failure = structs.replace(failure, marks_health=False)  # it was us, or the caller
-    draft.effects.append(
-        StopAttempt(attempt=running.attempt, grace_s=draft.policy.defaults.stop_grace_s)
+    case.effects.append(
+        StopAttempt(attempt=running.attempt, grace_s=case.policy.defaults.stop_grace_s)
     )
     return structs.replace(
         delegation,
@@ -39,9 +39,9 @@ def stopping(draft: Draft, delegation: Delegation, reason: Reason, evidence: str
     )
 
 
-def below(draft: Draft, delegation: Delegation) -> list[Delegation]:
+def below(case: Case, delegation: Delegation) -> list[Delegation]:
     """Unfinished delegations that were asked for from inside this one, at any depth."""
-    nested = [one for one in draft.snapshot.active.values() if one.parent is not None]
+    nested = [one for one in case.snapshot.active.values() if one.parent is not None]
     family = {delegation.delegation}
     found: list[Delegation] = []
     grown = bool(nested)
@@ -53,19 +53,19 @@ def below(draft: Draft, delegation: Delegation) -> list[Delegation]:
     return found
 
 
-def stop_below(draft: Draft, delegation: Delegation) -> None:
+def stop_below(case: Case, delegation: Delegation) -> None:
     """Cancel what was delegated from inside the attempt that ends. Each ends by itself."""
     why = f"cancelled: the attempt of {delegation.delegation} that asked for it has ended"
-    found = [one for one in below(draft, delegation) if not one.cancelling]
+    found = [one for one in below(case, delegation) if not one.cancelling]
     for one in found:
-        one = structs.replace(one, cancelling=True, message=why)
-        draft.tell(one, "cancelled with its parent", outcome="stops the work")
+        one = case.update_other(one.delegation, cancelling=True, message=why)
+        case.tell(one, "cancelled with its parent", outcome="stops the work")
         if one.running is not None:
-            one = stopping(draft, one, Reason.CANCELLED, why)
-        draft.put_more_delegation(one)
+            attempts = stopping(case, one, Reason.CANCELLED, why).attempts
+            case.update_other(one.delegation, attempts=attempts)
     if found:
-        draft.wake_waiting()  # those that wait end at once
-        draft.tell(
+        case.wake_waiting()  # those that wait end at once
+        case.tell(
             delegation,
             "attempt ended",
             outcome="stops what was delegated from inside it: "

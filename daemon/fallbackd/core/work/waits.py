@@ -10,7 +10,7 @@ own or one of the engine, and what is left of patience with its failure.
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.failures import Failure
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation, Waiting
@@ -19,16 +19,16 @@ from fallbackd.core.work.resolution import failover_of, halted, request_after
 from fallbackd.core.work.rotation import rotated
 
 
-def has_alternative(draft: Draft, delegation: Delegation) -> bool:
+def has_alternative(case: Case, delegation: Delegation) -> bool:
     """Whether another candidate, or another credential, could take over from the last attempt."""
     failover = failover_of(delegation)
-    if rotated(draft, failover) is not None:
+    if rotated(case, failover) is not None:
         return True
-    candidates, halt = halted(draft.policy, failover)
+    candidates, halt = halted(case.policy, failover)
     if halt is not None:
         return False
-    request = request_after(draft.policy, failover)
-    return draft.resolve(candidates, request).choice is not None
+    request = request_after(case.policy, failover)
+    return case.resolve(candidates, request).choice is not None
 
 
 def stated_until(failure: Failure, *, now: float) -> float | None:
@@ -45,26 +45,26 @@ def has_waited(delegation: Delegation, attempt: Attempt, *, now: float) -> bool:
     return attempt.waits_until_at is None or now >= attempt.waits_until_at
 
 
-def is_worth_waiting(draft: Draft, delegation: Delegation, *, until_at: float) -> bool:
+def is_worth_waiting(case: Case, delegation: Delegation, *, until_at: float) -> bool:
     """Whether the engine waits until then, and tries the candidate that failed last again."""
-    wait_s = until_at - draft.now
-    if wait_s > draft.policy.wait_threshold_s(delegation.mode):
+    wait_s = until_at - case.now
+    if wait_s > case.policy.wait_threshold_s(delegation.mode):
         return False
-    if has_waited(delegation, delegation.attempts[-1], now=draft.now):
+    if has_waited(delegation, delegation.attempts[-1], now=case.now):
         return False
-    return wait_s <= draft.policy.patience_s(delegation.mode) or not has_alternative(
-        draft, delegation
+    return wait_s <= case.policy.patience_s(delegation.mode) or not has_alternative(
+        case, delegation
     )
 
 
-def is_overtaken(draft: Draft, delegation: Delegation, waiting: Waiting) -> bool:
+def is_overtaken(case: Case, delegation: Delegation, waiting: Waiting) -> bool:
     """Whether another candidate has become usable while a stated time is waited for."""
-    wait_s = waiting.until_at - draft.now
+    wait_s = waiting.until_at - case.now
     if waiting.resumes:
         return False  # another one would have to begin the work again
-    if not waiting.is_stated or wait_s <= draft.policy.patience_s(delegation.mode):
+    if not waiting.is_stated or wait_s <= case.policy.patience_s(delegation.mode):
         return False
-    return has_alternative(draft, delegation)
+    return has_alternative(case, delegation)
 
 
 def with_waited(delegation: Delegation, attempt: Attempt) -> Delegation:
@@ -76,7 +76,7 @@ def with_waited(delegation: Delegation, attempt: Attempt) -> Delegation:
 
 
 def give_up(
-    draft: Draft,
+    case: Case,
     delegation: Delegation,
     attempt: Attempt,
     failure: Failure,
@@ -87,18 +87,18 @@ def give_up(
     """Leave the candidate that failed last: mark it once, and release its lease."""
     made = None
     if backend is not None:
-        made = draft.mark(
+        made = case.mark(
             failure,
             backend,
             model=attempt.model,
             credential=attempt.credential,
             started_at=attempt.started_at,
             luck=luck,
-            repeated=failure.wait_s is not None and has_waited(delegation, attempt, now=draft.now),
+            repeated=failure.wait_s is not None and has_waited(delegation, attempt, now=case.now),
         )
-    draft.release(attempt)
-    policy = draft.policy.reason(failure.reason, attempt.backend)
-    draft.tell(
+    case.release(attempt)
+    policy = case.policy.reason(failure.reason, attempt.backend)
+    case.tell(
         delegation,
         "attempt failed",
         outcome=f"leaves {attempt.backend}: {failure.reason.value}"
@@ -116,5 +116,5 @@ def give_up(
             attempts=(*delegation.attempts[:-1], marked),
             marks=(*delegation.marks, made),
         )
-    draft.put_delegation(delegation)
+    case.keep_delegation(delegation)
     return delegation

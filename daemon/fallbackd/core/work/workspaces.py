@@ -10,20 +10,20 @@ a bind mount, is the same directory.
 
 from msgspec import structs
 
-from fallbackd.core.draft import Draft
+from fallbackd.core.case import Case
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
 from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.work.stopping import below
 
 
-def blocker(draft: Draft, delegation: Delegation) -> Delegation | None:
+def blocker(case: Case, delegation: Delegation) -> Delegation | None:
     """
     The delegation that a new one has to wait for: it has the session or the directory, or came
     earlier and waits for either too.
     """
-    family = _family(draft, delegation)
-    for other in draft.snapshot.active.values():
+    family = _family(case, delegation)
+    for other in case.snapshot.active.values():
         if other.delegation == delegation.delegation:
             continue
         is_behind = delegation.parent is not None or _age(other) > _age(delegation)
@@ -31,16 +31,16 @@ def blocker(draft: Draft, delegation: Delegation) -> Delegation | None:
             continue  # nested work is part of work that has its place
         if _shares_session(delegation, other):
             return other
-        if other.delegation not in family and _meet(draft.policy, delegation, other):
+        if other.delegation not in family and _meet(case.policy, delegation, other):
             return other
     return None
 
 
-def writer_beside(draft: Draft, delegation: Delegation) -> Delegation | None:
+def writer_beside(case: Case, delegation: Delegation) -> Delegation | None:
     """Who writes in the directory of a delegation that has given it up while a person is asked."""
-    if _holds(draft.policy, delegation):
+    if _holds(case.policy, delegation):
         return None
-    return _holder(draft, delegation, beside=_family(draft, delegation))
+    return _holder(case, delegation, beside=_family(case, delegation))
 
 
 def writer_at(
@@ -52,16 +52,16 @@ def writer_at(
     Args:
         cwd_ids: Of its directory, seen now.
     """
-    draft = Draft(snapshot, policy, now=0.0)
-    family = _family(draft, delegation) | {one.delegation for one in below(draft, delegation)}
-    return _holder(draft, structs.replace(delegation, cwd_ids=cwd_ids), beside=family)
+    case = Case(snapshot, policy, now=0.0)
+    family = _family(case, delegation) | {one.delegation for one in below(case, delegation)}
+    return _holder(case, structs.replace(delegation, cwd_ids=cwd_ids), beside=family)
 
 
-def _holder(draft: Draft, delegation: Delegation, *, beside: set[str]) -> Delegation | None:
-    for other in draft.snapshot.active.values():
+def _holder(case: Case, delegation: Delegation, *, beside: set[str]) -> Delegation | None:
+    for other in case.snapshot.active.values():
         if other.blocked_by is not None or other.delegation in beside:
             continue
-        if _meet(draft.policy, delegation, other):
+        if _meet(case.policy, delegation, other):
             return other
     return None
 
@@ -118,12 +118,12 @@ def _is_harmless(backend: Backend, *, reads: bool) -> bool:
     return starts_nothing or (reads and backend.keeps_to_reading)
 
 
-def _family(draft: Draft, one: Delegation | None) -> set[str]:
+def _family(case: Case, one: Delegation | None) -> set[str]:
     """It and those above it. A delegation from inside an attempt shares the lock of that one."""
     found: set[str] = set()
     while one is not None and one.delegation not in found:
         found.add(one.delegation)
-        one = None if one.parent is None else draft.snapshot.active.get(one.parent)
+        one = None if one.parent is None else case.snapshot.active.get(one.parent)
     return found
 
 

@@ -1,10 +1,11 @@
 """
-A decision in the making: the snapshot, what has been changed on top of it, what is ordered.
+What one decision is about: its delegation and its session as they are by now, and what is ordered.
 
-Local to one call of `decide`; what leaves is the frozen `Decision`.
+Local to one call of `decide`; what leaves is the frozen `Decision`. Whatever differs from the
+snapshot at the end is kept: nothing has to be put back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -25,6 +26,7 @@ from fallbackd.core.records import (
     Change,
     Decision,
     Delegation,
+    DelegationState,
     DropSession,
     Meter,
     Note,
@@ -42,7 +44,7 @@ from fallbackd.core.records import (
 from fallbackd.core.routing.resolve import Request, Resolved, resolve
 
 
-class Draft:
+class Case:
     def __init__(
         self, snapshot: Snapshot, policy: Policy, *, now: float, luck: float = 0.5
     ) -> None:
@@ -52,36 +54,72 @@ class Draft:
         self.luck = luck
         self.health: dict[ScopeId, Health] = dict(snapshot.health)
         self.meters: dict[BackendId, Meter] = dict(snapshot.meters)
-        self._delegation: Delegation | None = None
-        self._session: Session | None = None
+        self.effects: list[Effect] = []
+        self._delegation = snapshot.delegation
+        self._session = snapshot.session
+        self._is_session_lost = False
+        if snapshot.delegation is not None and snapshot.session is None:
+            self._session = _made_anew(snapshot.delegation, now=now)
+            self._is_session_lost = True
+        self._other_delegations: dict[DelegationId, Delegation] = {}
+        self._other_sessions: list[Session] = []
         self._dropped: list[DropSession] = []
         self._touched: dict[ScopeId, None] = {}
         self._metered: dict[BackendId, None] = {}
         self._others: list[Change] = []
-        self.effects: list[Effect] = []
 
-    # --- records ---------------------------------------------------------------------------
+    # --- the delegation and its session ----------------------------------------------------
 
-    def put_delegation(self, delegation: Delegation) -> None:
+    @property
+    def delegation(self) -> Delegation:
+        assert self._delegation is not None, "this decision is about no delegation"
+        return self._delegation
+
+    @property
+    def session(self) -> Session:
+        """Of the delegation; one that was ended while its delegation ran is never kept."""
+        assert self._session is not None, "this decision is about no session"
+        return self._session
+
+    def keep_delegation(self, delegation: Delegation) -> None:
         self._delegation = delegation
 
-    def put_session(self, session: Session) -> None:
-        seen = self.snapshot
-        working = None if seen.delegation is None else seen.delegation.session
-        if seen.session is None and working == session.session:
-            return  # it was ended while its delegation ran: its work does not bring it back
+    def update(self, **fields: Any) -> None:
+        """Change fields of the delegation. Its state is changed by `enter` alone."""
+        assert "state" not in fields, "only core.work.apply moves a delegation to another state"
+        self._delegation = structs.replace(self.delegation, **fields)
+
+    def enter(self, state: DelegationState, **fields: Any) -> None:
+        """Move the delegation to a state. Called by `core.work.apply` alone."""
+        self._delegation = structs.replace(self.delegation, state=state, **fields)
+
+    def update_attempt(self, **fields: Any) -> Attempt:
+        """Change fields of the last attempt."""
+        attempts = self.delegation.attempts
+        after = structs.replace(attempts[-1], **fields)
+        self.update(attempts=(*attempts[:-1], after))
+        return after
+
+    def update_other(self, name: DelegationId, **fields: Any) -> Delegation:
+        """Change fields of another unfinished delegation."""
+        before = self._other_delegations.get(name) or self.snapshot.active[name]
+        after = structs.replace(before, **fields)
+        self._other_delegations[name] = after
+        return after
+
+    def keep_session(self, session: Session) -> None:
         self._session = session
 
-    def put_more_session(self, session: Session) -> None:
+    def move(self, **fields: Any) -> None:
+        """Change fields of the session."""
+        self._session = structs.replace(self.session, **fields)
+
+    def keep_other_session(self, session: Session) -> None:
         """Keep a session that is not the one of this decision."""
-        self._others.append(PutSession(session))
+        self._other_sessions.append(session)
 
     def keep_facts(self, facts: tuple[tuple[str, str], ...]) -> None:
         self._others += [PutFact(key, value) for key, value in facts]
-
-    def put_more_delegation(self, delegation: Delegation) -> None:
-        """Keep a delegation that is not the one of this decision."""
-        self._others.append(PutDelegation(delegation))
 
     def drop_session_id(self, session: SessionId) -> None:
         self._dropped.append(DropSession(session))
@@ -306,20 +344,44 @@ class Draft:
             if record != self.snapshot.health.get(scope):
                 changes.append(PutHealth(record))
         changes.extend(PutMeter(self.meters[backend]) for backend in self._metered)
-        if self._session is not None:
-            changes.append(PutSession(self._session))
-        changes.extend(self._dropped)
-        if self._delegation is not None:
-            changes.append(PutDelegation(self._delegation))
+        changes.extend(self._records())
         effects = list(self.effects)
         if any(isinstance(one, PutHealth) for one in changes):
             effects.append(Export())
         return Decision(
-            changes=(*changes, *_told(self._others, changes, effects)),
+            changes=(*changes, *self._other_records(), *_told(self._others, changes, effects)),
             effects=tuple(effects),
             rejection=rejection,
             answer=answer,
         )
+
+    def _records(self) -> Iterator[Change]:
+        """The session and the delegation, where they differ from those of the snapshot."""
+        seen = self.snapshot
+        if not self._is_session_lost and self._session not in (None, seen.session):
+            assert self._session is not None
+            yield PutSession(self._session)
+        yield from self._dropped
+        if self._delegation is not None and self._delegation != seen.delegation:
+            yield PutDelegation(self._delegation)
+
+    def _other_records(self) -> Iterator[Change]:
+        yield from (PutSession(one) for one in self._other_sessions)
+        for name, one in self._other_delegations.items():
+            if one != self.snapshot.active[name]:
+                yield PutDelegation(one)
+
+
+def _made_anew(delegation: Delegation, *, now: float) -> Session:
+    """The session of a delegation, where it was ended while the delegation ran."""
+    return Session(
+        session=delegation.session,
+        original=delegation.requested,
+        current=delegation.active,
+        running=delegation.delegation,
+        created_at=delegation.created_at,
+        last_used_at=now,
+    )
 
 
 def _told(
