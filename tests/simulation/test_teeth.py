@@ -9,7 +9,7 @@ from tests.simulation.run import play, somewhere
 
 from fallbackd.core.case import Case
 from fallbackd.core.events import AttemptEnded
-from fallbackd.core.records import Attempt, Delegation
+from fallbackd.core.records import Attempt
 from fallbackd.core.work import ended as decide_endings
 
 SEEDS = range(200)
@@ -20,10 +20,8 @@ _attempt_ended = decide_endings.attempt_ended
 _resume_at = decide_endings.resume_at
 
 
-def _resumes_again_and_again(
-    case: Case, delegation: Delegation, attempt: Attempt, *rest: Any, **more: Any
-) -> float | None:
-    return _resume_at(case, delegation, structs.replace(attempt, resumes=None), *rest, **more)
+def _resumes_again_and_again(case: Case, attempt: Attempt, *rest: Any, **more: Any) -> float | None:
+    return _resume_at(case, structs.replace(attempt, resumes=None), *rest, **more)
 
 
 def _believes_every_end(case: Case, event: AttemptEnded) -> None:
@@ -89,7 +87,7 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     "what was asked for inside an attempt ends with it": (
         1,
         "fallbackd.core.work.ended.stop_below",
-        lambda case, delegation: None,
+        lambda case: None,
         "what_is_below_ends_with_its_attempt",
     ),
     "a success proves a backend": (

@@ -5,15 +5,15 @@ Local to one call of `decide`; what leaves is the frozen `Decision`. Whatever di
 snapshot at the end is kept: nothing has to be put back.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec import structs
 
 from fallbackd.core import day_use, meter
 from fallbackd.core.decision_log import words_of_change, words_of_effect
 from fallbackd.core.effects import Effect, Export, WakeWaiting
-from fallbackd.core.failover import MadeMark
+from fallbackd.core.failover import MadeMark, without_marks
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import machine
 from fallbackd.core.health.machine import Health, view
@@ -42,6 +42,42 @@ from fallbackd.core.records import (
     Verdict,
 )
 from fallbackd.core.routing.resolve import Request, Resolved, resolve
+
+
+class CaseView(Protocol):
+    """What `plan` sees of a case, and whatever else only reads: nothing of it can be changed."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def now(self) -> float: ...
+
+    @property
+    def luck(self) -> float: ...
+
+    @property
+    def health(self) -> Mapping[ScopeId, Health]: ...
+
+    @property
+    def meters(self) -> Mapping[BackendId, Meter]: ...
+
+    @property
+    def delegation(self) -> Delegation: ...
+
+    @property
+    def session(self) -> Session: ...
+
+    def resolve(
+        self,
+        candidates: tuple[Entry, ...],
+        request: Request,
+        *,
+        health: Mapping[ScopeId, Health] | None = None,
+    ) -> Resolved: ...
 
 
 class Case:
@@ -81,7 +117,8 @@ class Case:
         assert self._session is not None, "this decision is about no session"
         return self._session
 
-    def keep_delegation(self, delegation: Delegation) -> None:
+    def open(self, delegation: Delegation) -> None:
+        """Begin a delegation."""
         self._delegation = delegation
 
     def update(self, **fields: Any) -> None:
@@ -194,9 +231,20 @@ class Case:
 
     # --- health ----------------------------------------------------------------------------
 
-    def resolve(self, candidates: tuple[Entry, ...], request: Request) -> Resolved:
+    def resolve(
+        self,
+        candidates: tuple[Entry, ...],
+        request: Request,
+        *,
+        health: Mapping[ScopeId, Health] | None = None,
+    ) -> Resolved:
+        """
+        Args:
+            health: Another one than the current one.
+        """
         request = structs.replace(request, luck=self.luck)
-        return resolve(candidates, request, self.policy, self.health, self.meters, now=self.now)
+        known = self.health if health is None else health
+        return resolve(candidates, request, self.policy, known, self.meters, now=self.now)
 
     def mark(
         self,
@@ -246,12 +294,10 @@ class Case:
             before=None if before is None else before.outage,
         )
 
-    def withdraw(self, mark: MadeMark) -> None:
-        """Take a mark back, unless somebody else has marked the scope since."""
-        record = self.health.get(mark.scope)
-        if record is None or record.outage is None or record.outage.since_at != mark.since_at:
-            return
-        self.put_health(structs.replace(record, outage=mark.before, trial=None))
+    def withdraw(self, marks: tuple[MadeMark, ...]) -> None:
+        """Take marks back, each unless its scope was marked again since."""
+        for record in without_marks(self.health, marks).values():
+            self.put_health(record)
 
     def succeed(
         self, backend: Backend, *, model: str | None, credential: str | None, started_at: float

@@ -146,7 +146,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             decide_resume.resumed(case, event)
         case WorkspaceMoved():
             if (found := snapshot.delegation) is not None and not found.is_ended:
-                case.keep_delegation(structs.replace(found, cwd_ids=event.cwd_ids))
+                case.update(cwd_ids=event.cwd_ids)
         case _:
             assert_never(event)
     return case.finish()

@@ -5,12 +5,13 @@ One record for the three ways to ask: a delegation, a caller that makes the call
 message in a session of an opencode server. All bounds on failing over are read from it.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct, structs
 
 from fallbackd.core.failures import Confidence, Failure, Reason
-from fallbackd.core.health.machine import Outage
+from fallbackd.core.health.machine import Health, Outage
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, OnOutage
 
@@ -21,6 +22,19 @@ class MadeMark(Struct, frozen=True, kw_only=True):
     scope: ScopeId
     since_at: float
     before: Outage | None
+
+
+def without_marks(
+    health: Mapping[ScopeId, Health], marks: tuple[MadeMark, ...]
+) -> dict[ScopeId, Health]:
+    """The records that change when marks are taken back. What was marked again since stays."""
+    found: dict[ScopeId, Health] = {}
+    for made in marks:
+        record = found.get(made.scope) or health.get(made.scope)
+        if record is None or record.outage is None or record.outage.since_at != made.since_at:
+            continue
+        found[made.scope] = structs.replace(record, outage=made.before, trial=None)
+    return found
 
 
 class Tried(Struct, frozen=True, kw_only=True, omit_defaults=True):

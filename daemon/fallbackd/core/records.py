@@ -168,7 +168,8 @@ class Delegation(Struct, frozen=True, kw_only=True):
     delegation: DelegationId
     session: SessionId
     role: str | None = None
-    state: DelegationState
+    state: DelegationState = "queued"
+    """Changed by `core.work.apply` alone."""
     mode: Literal["interactive", "batch"] = "batch"
     requested: BackendId
     named: bool = False

@@ -109,8 +109,7 @@ def ended_by(case: Case, failover: Failover, tried: Tried) -> tuple[Failover, Ha
         return failover, Halt(bound="task", why=f"{tried.reason} is of the task itself")
     if not is_poison(failover):
         return failover, None
-    for made in failover.marks:
-        case.withdraw(made)
+    case.withdraw(failover.marks)
     why = f"two candidates failed with {tried.reason}: the task is the likely cause"
     return structs.replace(failover, marks=()), Halt(bound="poison", why=why)
 
@@ -140,8 +139,7 @@ def denied(case: Case, following: Following) -> None:
     if halt is None or halt.bound in RULES:
         return
     if all(one.reason is Reason.PERMISSION for one in failover.tried):
-        for made in failover.marks:
-            case.withdraw(made)
+        case.withdraw(failover.marks)
 
 
 def follow(case: Case, failover: Failover, *, once_more: bool = False, may_try: bool) -> Following:

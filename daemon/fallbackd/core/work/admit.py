@@ -1,7 +1,5 @@
 """From a request to a delegation: what is refused before one exists, and what it starts with."""
 
-from msgspec import structs
-
 from fallbackd.core.case import Case
 from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.events import CancelRequested, DelegateRequested
@@ -11,11 +9,13 @@ from fallbackd.core.policy import TMUX_SESSION, Entry
 from fallbackd.core.records import Decision, Delegation, Rejection, RejectionKind
 from fallbackd.core.routing.resolve import candidates_for, find_role
 from fallbackd.core.routing.role_rules import rules_for
-from fallbackd.core.work.blocking import block, take_session
-from fallbackd.core.work.ends import end
+from fallbackd.core.work.apply import advance, apply
+from fallbackd.core.work.outcomes import BY_CALLER
+from fallbackd.core.work.plan import behind
 from fallbackd.core.work.resolution import tried_key
-from fallbackd.core.work.stopping import stop_below, stopping
-from fallbackd.core.work.walk import BY_CALLER, walk
+from fallbackd.core.work.sessions import take_session
+from fallbackd.core.work.steps import ended
+from fallbackd.core.work.stopping import stop_below, stop_running
 from fallbackd.core.work.workspaces import blocker, why_blocked
 
 
@@ -112,11 +112,10 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
     tmux_window, why_none = _window(case, event)
     warnings += why_none
-    delegation = Delegation(
+    opened = Delegation(
         delegation=event.delegation,
         session=event.session,
         role=event.role,
-        state="queued",
         mode=event.mode,
         requested=requested,
         named=event.backend is not None,
@@ -154,22 +153,22 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
         differs_from=rules.differs_from,
         question_timeout_s=rules.question_timeout_s,
     )
-    by = blocker(case, delegation)
+    by = blocker(case, opened)
     if by is not None and (not event.queue or by.delegation == event.parent):
         kind: RejectionKind = "busy" if by.session == event.session else "workspace"
-        return _reject(case, kind, why_blocked(delegation, by), delegation=by.delegation)
+        return _reject(case, kind, why_blocked(opened, by), delegation=by.delegation)
     if tmux_window is not None:
         most = policy.defaults.tmux_windows
         case.effects.append(OpenWindow(delegation=event.delegation, most=most))
-    case.note("delegation.accepted", delegation, backend=requested, role=event.role)
+    case.open(opened)
+    case.note("delegation.accepted", opened, backend=requested, role=event.role)
     if by is not None:
-        block(case, delegation, by)
+        apply(case, behind(case, by), event="accepted")
     else:
-        walk(case, delegation, take_session(case, delegation), event="accepted")
+        take_session(case)
+        advance(case, event="accepted")
     if deadline_at is not None:
-        case.effects.append(
-            WakeAt(at=deadline_at, delegation=delegation.delegation, purpose="deadline")
-        )
+        case.effects.append(WakeAt(at=deadline_at, delegation=event.delegation, purpose="deadline"))
     return case.finish()
 
 
@@ -263,15 +262,13 @@ def cancel_requested(case: Case, event: CancelRequested) -> Decision:
     delegation = case.snapshot.delegation
     if delegation is None or delegation.is_ended or delegation.outcome is not None:
         return case.finish()
-    session = case.session
     why = event.why or BY_CALLER
     if not delegation.cancelling:
-        delegation = structs.replace(delegation, cancelling=True, message=event.why)
-    running = delegation.running
+        case.update(cancelling=True, message=event.why)
     case.tell(delegation, "cancel requested", outcome="stops the work")
-    if running is None:
-        end(case, delegation, session, state="cancelled", message=why)
+    if delegation.running is None:
+        apply(case, ended("cancelled", why), event="cancel requested")
         return case.finish()
-    case.keep_delegation(stopping(case, delegation, Reason.CANCELLED, why))
-    stop_below(case, delegation)
+    stop_running(case, Reason.CANCELLED, why)
+    stop_below(case)
     return case.finish()

@@ -3,7 +3,6 @@
 from msgspec import structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.effects import GoOn
 from fallbackd.core.events import QuestionAnswered
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
@@ -11,16 +10,14 @@ from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.questions import USE, AnsweredBy, Question, find
 from fallbackd.core.records import (
     Decision,
-    Delegation,
     HandedBack,
     Rejection,
     RejectionKind,
-    Session,
 )
+from fallbackd.core.work.apply import advance, apply, close_question
 from fallbackd.core.work.ask import MIN_REST_S, REST_S, return_at
-from fallbackd.core.work.ends import end
 from fallbackd.core.work.outages import service_of
-from fallbackd.core.work.walk import walk
+from fallbackd.core.work.steps import ended
 from fallbackd.core.work.workspaces import writer_beside
 
 
@@ -67,30 +64,15 @@ def question_answered(case: Case, event: QuestionAnswered) -> Decision:
         note=event.note,
         closed_at=case.now,
     )
-    delegation = structs.replace(
-        delegation,
-        questions=(*delegation.questions[:-1], answered),
-        state="waiting",
-        last_activity_at=case.now,
-    )
-    case.note(
-        "question.answered",
-        delegation,
-        question=answered.question,
-        choice=answered.choice,
-        note=answered.note,
-        answered_by={"uid": event.uid, "pid": event.pid},
-        text=f"{answered.question} is answered: {answered.choice}",
-    )
+    close_question(case, answered, text=f"{answered.question} is answered: {answered.choice}")
+    case.update(last_activity_at=case.now)
     case.tell(
         delegation,
         "question answered",
         outcome=f"user {event.uid} chose {answered.choice} for {answered.question}",
         evidence=answered.note or "",
     )
-    case.keep_delegation(delegation)
-    case.effects.append(GoOn(delegation=delegation.delegation))
-    _act(case, delegation, case.session, answered)
+    _act(case, answered)
     return case.finish(answer=answered)
 
 
@@ -105,59 +87,47 @@ def _why_closed(question: Question) -> str:
     return f"{question.question} was answered before: {question.choice}; nothing has changed"
 
 
-def _act(case: Case, delegation: Delegation, session: Session, answered: Question) -> None:
-    last = delegation.attempts[-1].failure if delegation.attempts else None
+def _act(case: Case, answered: Question) -> None:
+    attempts = case.delegation.attempts
+    last = attempts[-1].failure if attempts else None
+    event = "question answered"
     match answered.choice:
         case "skip":
             if last is not None:
                 last = structs.replace(last, detail="skipped")
             message = "a person chose to do without it (skipped)"
-            end(case, delegation, session, state="refused", failure=last, message=message)
+            apply(case, ended("refused", message, failure=last), event=event)
         case "stop":
             message = "a person chose to stop it"
-            end(case, delegation, session, state="cancelled", failure=last, message=message)
+            apply(case, ended("cancelled", message, failure=last), event=event)
         case "hand_back":
-            end(
-                case,
-                delegation,
-                session,
-                state="handed_back",
-                failure=last,
-                message="a person chose that the caller does it",
-                handed_back=_hint(case, delegation),
-            )
+            message = "a person chose that the caller does it"
+            hint = _hint(case)
+            step = ended("handed_back", message, failure=last, handed_back=hint)
+            apply(case, step, event=event)
         case "wait":
-            at = _waits_until(case, delegation)
-            walk(
-                case,
-                structs.replace(delegation, rests_until_at=at),
-                session,
-                event="waits for a service",
-            )
+            case.update(rests_until_at=_waits_until(case))
+            advance(case, event="waits for a service")
         case str(choice) if choice.startswith(USE):
-            forced = BackendId(choice.removeprefix(USE))
-            walk(
-                case,
-                structs.replace(delegation, forced=forced),
-                session,
-                event="chosen by a person",
-            )
+            case.update(forced=BackendId(choice.removeprefix(USE)))
+            advance(case, event="chosen by a person")
         case _:
             raise ValueError(f"no such choice: {answered.choice}")
 
 
-def _hint(case: Case, delegation: Delegation) -> HandedBack:
+def _hint(case: Case) -> HandedBack:
     """With which model the caller does it, where the chain says so."""
-    for entry in delegation.candidates:
+    for entry in case.delegation.candidates:
         backend = find_backend(case.policy, entry.backend)
         if backend is not None and backend.kind == IN_SESSION_KIND:
             return HandedBack(model=entry.model or backend.model, effort=entry.effort)
     return HandedBack()
 
 
-def _waits_until(case: Case, delegation: Delegation) -> float:
+def _waits_until(case: Case) -> float:
     """When the first service that is out is tried; where none is, when a candidate returns."""
-    due = [at for verdict in delegation.verdicts if (at := service_of(case, verdict)[1])]
-    known = [at for at in due or (return_at(case, delegation),) if at is not None]
+    verdicts = case.delegation.verdicts
+    due = [at for verdict in verdicts if (at := service_of(case, verdict)[1])]
+    known = [at for at in due or (return_at(verdicts, now=case.now),) if at is not None]
     at = min((one for one in known if one > case.now), default=case.now + REST_S)
     return max(case.now + MIN_REST_S, at)

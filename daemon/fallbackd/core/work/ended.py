@@ -1,18 +1,17 @@
 """How an attempt ends: its mark, a retry, the next candidate, or the answer."""
 
-from msgspec import structs
-
 from fallbackd.core.case import Case
-from fallbackd.core.effects import WakeAt
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.records import Attempt, Delegation, Session, Waiting
+from fallbackd.core.records import Attempt, AttemptState, DelegationState, Session, Waiting
 from fallbackd.core.watch import worse
-from fallbackd.core.work.ask import ask_about_part
-from fallbackd.core.work.ends import end, end_by_deadline, withdrawn
+from fallbackd.core.work.apply import advance, apply
+from fallbackd.core.work.ask import about_part
+from fallbackd.core.work.giving_up import give_up, withdraw_marks
 from fallbackd.core.work.offline import own_trouble
+from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed
 from fallbackd.core.work.recovery import counted, tell_return
 from fallbackd.core.work.resolution import (
     entry_of,
@@ -23,44 +22,87 @@ from fallbackd.core.work.resolution import (
 from fallbackd.core.work.resumption import own_failure, resume_at
 from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
 from fallbackd.core.work.rotation import first_throttle
-from fallbackd.core.work.running import current_of
+from fallbackd.core.work.running import running_attempt
 from fallbackd.core.work.sessions import charged
+from fallbackd.core.work.steps import Step, Wait, ended
 from fallbackd.core.work.stopping import stop_below
-from fallbackd.core.work.waits import give_up, has_alternative, is_worth_waiting, stated_until
-from fallbackd.core.work.walk import BY_CALLER, walk
+from fallbackd.core.work.waits import has_alternative, is_worth_waiting, stated_until
 
 
 def attempt_ended(case: Case, event: AttemptEnded) -> None:
-    current = current_of(case, event.attempt)
-    if current is None:
+    attempt = running_attempt(case, event.attempt)
+    if attempt is None:
         return
-    now, attempt = case.now, current.attempt
-    session = current.session
-    ending = attempt.ending
-    failure = event.failure
+    backend = find_backend(case.policy, attempt.backend)
+    failure = _failure_of(case, attempt, event, backend)
+    attempt = _record(case, attempt, event, failure)
+    if backend is not None and (failure is None or event.answered):
+        case.succeed(
+            backend,
+            model=attempt.model,
+            credential=attempt.credential,
+            started_at=attempt.started_at,
+        )
+    case.wake_waiting()  # a place on the host is free
+    stop_below(case)
+    if failure is None:
+        _succeeded(case, attempt)
+    elif not event.gone:
+        failure = give_up(case, failure, backend, luck=event.luck)
+        _unproven_end(case, failure)
+    elif case.delegation.cancelling:
+        # What it had shown before it was stopped is known of its backend all the same.
+        failure = give_up(case, failure, backend, luck=event.luck)
+        message = case.delegation.message or BY_CALLER
+        _end(case, ended("cancelled", message, failure=failure))
+    elif _is_late(case):
+        give_up(case, failure, backend, luck=event.luck)
+        _end(case, deadline_passed(now=case.now))
+    else:
+        _failed(case, failure, backend, luck=event.luck)
+
+
+def _is_late(case: Case) -> bool:
+    deadline_at = case.delegation.deadline_at
+    return deadline_at is not None and case.now >= deadline_at
+
+
+def _end(case: Case, step: Step) -> None:
+    apply(case, step, event="attempt failed")
+
+
+def _failure_of(
+    case: Case, attempt: Attempt, event: AttemptEnded, backend: Backend | None
+) -> Failure | None:
+    """What the attempt ended with: what it was stopped for comes before what it says itself."""
+    failure, ending = event.failure, attempt.ending
     # Silence while no daemon was there is no limit that a backend has passed.
     is_lost = failure is not None and failure.detail == DAEMON_LOST_DETAIL
     if failure is not None and ending is not None and not is_lost:
         failure = ending
-    if current.delegation.cancelling:
+    if case.delegation.cancelling:
         failure = failure or ending
-    state = "succeeded" if failure is None else "failed"
+    if failure is None:
+        return None
+    failure = own_trouble(case, backend, failure, has_route=event.has_route) or failure
+    return own_failure(case, attempt, failure)
+
+
+def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure | None) -> Attempt:
+    """Keep how it ended, in its delegation, its session, the meters and the journal."""
+    state: AttemptState = "succeeded" if failure is None else "failed"
     if failure is not None and failure.reason is Reason.CANCELLED:
         state = "cancelled"
     answered_at = attempt.answered_at
     if answered_at is None and event.answered:
-        answered_at = now
-    backend = find_backend(case.policy, attempt.backend)
+        answered_at = case.now
     effects = event.effects
-    resumed = current.delegation.attempt(attempt.resumes) if attempt.resumes else None
+    resumed = case.delegation.attempt(attempt.resumes) if attempt.resumes else None
     if resumed is not None:
         effects = worse(effects, resumed.effects)  # they belong to the conversation
-    if failure is not None:
-        failure = own_trouble(case, backend, failure, has_route=event.has_route) or failure
-        failure = own_failure(case, current.delegation, attempt, failure)
-    delegation = current.updated(
+    attempt = case.update_attempt(
         state=state,
-        ended_at=now,
+        ended_at=case.now,
         exit_code=event.exit_code,
         effects=effects,
         changed_files=event.changed_files[:50],
@@ -69,20 +111,17 @@ def attempt_ended(case: Case, event: AttemptEnded) -> None:
         answered_at=answered_at,
         gone=event.gone,
     )
-    delegation = structs.replace(
-        delegation,
-        usage=delegation.usage + event.usage,
-        last_activity_at=now,
-        warnings=(*delegation.warnings, *event.warnings),
+    one = case.delegation
+    case.update(
+        usage=one.usage + event.usage,
+        last_activity_at=case.now,
+        warnings=(*one.warnings, *event.warnings),
     )
-    attempt = delegation.attempts[-1]
-    session = charged(case, session, attempt.backend, event.usage) or session
-    if session != current.session:
-        case.keep_session(session)
+    case.keep_session(charged(case, case.session, attempt.backend, event.usage) or case.session)
     case.count_end(attempt.backend, state)
     case.note(
         "attempt.ended",
-        delegation,
+        case.delegation,
         backend=attempt.backend,
         attempt=attempt.attempt,
         state=state,
@@ -90,68 +129,31 @@ def attempt_ended(case: Case, event: AttemptEnded) -> None:
         reason=None if failure is None else failure.reason.value,
         detail=None if failure is None else failure.detail,
     )
-    if backend is not None and (failure is None or event.answered):
-        case.succeed(
-            backend,
-            model=attempt.model,
-            credential=attempt.credential,
-            started_at=attempt.started_at,
-        )
-    case.keep_delegation(delegation)
-    case.wake_waiting()  # a place on the host is free
-    stop_below(case, delegation)
-    if failure is None:
-        _succeeded(case, delegation, session, attempt)
-        return
-    if not event.gone:
-        delegation = give_up(case, delegation, attempt, failure, backend, luck=event.luck)
-        _unproven_end(case, delegation, session, delegation.attempts[-1])
-        return
-    is_late = delegation.deadline_at is not None and now >= delegation.deadline_at
-    if delegation.cancelling or is_late:
-        # What it had shown before it was stopped is known of its backend all the same.
-        delegation = give_up(case, delegation, attempt, failure, backend, luck=event.luck)
-        failure = delegation.attempts[-1].failure or failure
-    if delegation.cancelling:
-        end(
-            case,
-            delegation,
-            session,
-            state="cancelled",
-            message=delegation.message or BY_CALLER,
-            failure=failure,
-        )
-        return
-    if is_late:
-        end_by_deadline(case, delegation, session)
-        return
-    _failed(case, delegation, session, attempt, failure, backend, luck=event.luck)
+    return attempt
 
 
-def _unproven_end(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> None:
+def _unproven_end(case: Case, failure: Failure) -> None:
     """Two agents in one tree are worse than no answer: without the proof nothing follows."""
-    case.release(attempt)
-    end(
-        case,
-        delegation,
-        session,
-        state="cancelled" if delegation.cancelling else "failed",
-        failure=attempt.failure,
-        message=f"the attempt on {attempt.backend} could not be stopped: look for its processes "
-        f"(pid {attempt.pid}) before you go on",
+    attempt = case.delegation.attempts[-1]
+    message = (
+        f"the attempt on {attempt.backend} could not be stopped: look for its processes "
+        f"(pid {attempt.pid}) before you go on"
     )
+    state: DelegationState = "cancelled" if case.delegation.cancelling else "failed"
+    _end(case, ended(state, message, failure=failure))
 
 
-def _succeeded(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> None:
+def _succeeded(case: Case, attempt: Attempt) -> None:
     case.release(attempt)
+    one, session = case.delegation, case.session
     if attempt.gone is False:
         # Nothing is started in its place, so the answer counts; but somebody has to know.
         left = f"processes of {attempt.backend} (pid {attempt.pid}) may still run"
-        delegation = structs.replace(delegation, warnings=(*delegation.warnings, left))
-    tell_return(case, delegation, session, attempt)
+        case.update(warnings=(*one.warnings, left))
+    tell_return(case, attempt)
     returned = attempt.backend == session.original
-    session = structs.replace(
-        counted(case, delegation, session, attempt),
+    case.keep_session(counted(case, attempt))
+    case.move(
         current=attempt.backend,
         current_model=attempt.model,
         answered_by=attempt.backend,
@@ -159,13 +161,13 @@ def _succeeded(case: Case, delegation: Delegation, session: Session, attempt: At
         depth=0 if returned else session.depth,
         notices_sent=() if returned else _still_away(session, attempt.backend),
     )
-    estimate_s = delegation.metadata.get("estimate_s")
+    estimate_s = one.metadata.get("estimate_s")
     if isinstance(estimate_s, int | float) and not isinstance(estimate_s, bool) and estimate_s > 0:
         case.count_time(
             attempt.backend, actual_s=case.now - attempt.started_at, estimate_s=float(estimate_s)
         )
-    delegation = structs.replace(delegation, active=attempt.backend)
-    end(case, delegation, session, state="succeeded")
+    case.update(active=attempt.backend)
+    apply(case, ended("succeeded"), event="attempt ended")
 
 
 def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
@@ -173,185 +175,162 @@ def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
     return tuple(pair for pair in session.notices_sent if pair.rpartition(">")[0] != answered_by)
 
 
-def _failed(
-    case: Case,
-    delegation: Delegation,
-    session: Session,
-    attempt: Attempt,
-    failure: Failure,
-    backend: Backend | None,
-    *,
-    luck: float,
-) -> None:
+def _failed(case: Case, failure: Failure, backend: Backend | None, *, luck: float) -> None:
+    """The mark, a retry, the next candidate, or the end."""
+    attempt = case.delegation.attempts[-1]
     if failure.reason.row.about == "task":
         case.release(attempt)
-        why = "the agent ended with an error of the task itself"
-        if failure.reason is Reason.CANCELLED:
-            why = f"{attempt.backend} says that it was interrupted, and not by us"
-        if failure.reason is Reason.APPROVAL_REQUIRED:
-            why = f"{attempt.backend} asked for an approval that nobody can give here"
-        end(case, delegation, session, state="failed", failure=failure, message=why)
+        _end(case, ended("failed", _of_the_task(attempt, failure), failure=failure))
         return
-    if is_poison(failover_of(delegation)):
-        delegation = withdrawn(case, delegation)
-        case.release(attempt)
-        case.tell(
-            delegation,
-            "poison work",
-            outcome="two backends ended alike: the task is the likely cause, nobody is marked",
-            evidence=failure.evidence,
-        )
-        end(
-            case,
-            delegation,
-            session,
-            state="failed",
-            failure=failure,
-            message=f"two backends ended with {failure.reason.value}: the task is the likely cause",
-        )
+    if is_poison(failover_of(case.delegation)):
+        _poisoned(case, attempt, failure)
         return
-    again = _retry_at(case, delegation, attempt, failure, backend, luck=luck)
-    if again is not None:
-        _wait_to_retry(case, delegation, attempt, failure, again)
+    again_at = _retry_at(case, attempt, failure, backend, luck=luck)
+    if again_at is not None:
+        _end(case, _wait_to_retry(case, attempt, failure, again_at))
         return
-    again = resume_at(case, delegation, attempt, failure, backend, luck=luck)
-    if again is not None:
-        _wait_to_retry(case, delegation, attempt, failure, again, resumes=True)
+    again_at = resume_at(case, attempt, failure, backend, luck=luck)
+    if again_at is not None:
+        _end(case, _wait_to_retry(case, attempt, failure, again_at, resumes=True))
         return
-    delegation = give_up(case, delegation, attempt, failure, backend, luck=luck)
-    failure = delegation.attempts[-1].failure or failure  # with the scope that was marked
+    failure = give_up(case, failure, backend, luck=luck)
+    step = _without_another(case, attempt, failure)
+    if step is not None:
+        _end(case, step)
+    else:
+        advance(case, event="attempt failed")
+
+
+def _of_the_task(attempt: Attempt, failure: Failure) -> str:
+    if failure.reason is Reason.CANCELLED:
+        return f"{attempt.backend} says that it was interrupted, and not by us"
+    if failure.reason is Reason.APPROVAL_REQUIRED:
+        return f"{attempt.backend} asked for an approval that nobody can give here"
+    return "the agent ended with an error of the task itself"
+
+
+def _poisoned(case: Case, attempt: Attempt, failure: Failure) -> None:
+    withdraw_marks(case)
+    case.release(attempt)
+    case.tell(
+        case.delegation,
+        "poison work",
+        outcome="two backends ended alike: the task is the likely cause, nobody is marked",
+        evidence=failure.evidence,
+    )
+    message = f"two backends ended with {failure.reason.value}: the task is the likely cause"
+    _end(case, ended("failed", message, failure=failure))
+
+
+def _without_another(case: Case, attempt: Attempt, failure: Failure) -> Step | None:
+    """The end, or the question, that keeps another candidate from being tried."""
     if failure.reason.row.about == "unclear" and not failure.hop:
         # Trouble of this machine: no place for the attempt, or none for its answer.
-        end(case, delegation, session, state="failed", failure=failure, message=failure.evidence)
-        return
-    if is_form_error_twice(failover_of(delegation)):
-        end(
-            case,
-            delegation,
-            session,
-            state="failed",
-            failure=failure,
-            message="two providers reject the form of the request",
-        )
-        return
-    if attempt.effects != "none" and delegation.on_partial == "ask":
-        ask_about_part(case, delegation, session, attempt)
-        return
-    if attempt.effects != "none" and delegation.on_partial != "continue":
-        end(
-            case,
-            delegation,
-            session,
-            state="failed",
-            failure=failure,
-            message=f"{attempt.backend} had begun to change files (on_partial)",
-        )
-        return
-    walk(case, delegation, session, event="attempt failed")
+        return ended("failed", failure.evidence, failure=failure)
+    if is_form_error_twice(failover_of(case.delegation)):
+        return ended("failed", "two providers reject the form of the request", failure=failure)
+    on_partial = case.delegation.on_partial
+    if attempt.effects == "none" or on_partial == "continue":
+        return None
+    if on_partial == "ask":
+        return about_part(case, case.delegation.attempts[-1])
+    message = f"{attempt.backend} had begun to change files (on_partial)"
+    return ended("failed", message, failure=failure)
 
 
 def _retry_at(
-    case: Case,
-    delegation: Delegation,
-    attempt: Attempt,
-    failure: Failure,
-    backend: Backend | None,
-    *,
-    luck: float,
+    case: Case, attempt: Attempt, failure: Failure, backend: Backend | None, *, luck: float
 ) -> float | None:
     """When the same candidate is tried again by ourselves; None: it is given up."""
+    one = case.delegation
     is_lost = failure.detail == DAEMON_LOST_DETAIL
     if attempt.effects != "none" or (attempt.trial and not is_lost) or backend is None:
         return None
-    if len(delegation.attempts) >= delegation.budget:
+    if len(one.attempts) >= one.budget:
         return None
-    now = case.now
-    stated_at = stated_until(failure, now=now)
-    if stated_at is not None and not is_worth_waiting(case, delegation, until_at=stated_at):
+    stated_at = stated_until(failure, now=case.now)
+    if stated_at is not None and not is_worth_waiting(case, until_at=stated_at):
         return None
-    if failure.reason is Reason.RATE_LIMIT and first_throttle(
-        case,
-        backend,
-        failure,
-        model=attempt.model,
-        credential=attempt.credential,
-        started_at=attempt.started_at,
-    ):
-        at = now
-    elif failure.reason is Reason.RATE_LIMIT:
-        if stated_at is None:
-            return None
-        at = stated_at
+    if failure.reason is Reason.RATE_LIMIT:
+        is_first = first_throttle(
+            case,
+            backend,
+            failure,
+            model=attempt.model,
+            credential=attempt.credential,
+            started_at=attempt.started_at,
+        )
+        at = case.now if is_first else stated_at
     else:
-        if not failure.retry_same:
-            return None
-        policy = case.policy.reason(failure.reason, attempt.backend)
-        allowed = 0 if policy is None else policy.retries
-        if backend.retries is not None:
-            allowed = backend.retries
-        here = [
-            one.failure
-            for one in delegation.attempts
-            if (one.backend, one.model) == (attempt.backend, attempt.model)
-        ]
-        made = len(here)
-        # What ended with a daemon was our end, not that of the backend: it uses up no retry.
-        lost = [one for one in here if one is not None and one.detail == DAEMON_LOST_DETAIL]
-        if not is_lost and made - len(lost) > allowed:
-            return None
-        at = now + backoff_s(case, backend, made, luck=luck)
-        patience_at = attempt.patience_until_at
-        if stated_at is not None:
-            at = max(at, stated_at)
-        elif patience_at is not None and at >= patience_at and has_alternative(case, delegation):
-            return None  # the program's own retries have used it up
-    if delegation.deadline_at is not None and at >= delegation.deadline_at:
+        at = _backed_off(case, attempt, failure, backend, stated_at, luck=luck)
+    if at is None or (one.deadline_at is not None and at >= one.deadline_at):
         return None
     if may_retry(case):
         return at
     why = "no retry: the budget of this host for further attempts is used up"
-    case.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(case))
+    case.tell(one, "attempt failed", outcome=why, retry_budget=shown(case))
     return None
 
 
-def _wait_to_retry(
+def _backed_off(
     case: Case,
-    delegation: Delegation,
     attempt: Attempt,
     failure: Failure,
-    at: float,
+    backend: Backend,
+    stated_at: float | None,
     *,
-    resumes: bool = False,
-) -> None:
-    stated = failure.wait_s is not None
+    luck: float,
+) -> float | None:
+    """When a failure that may pass is followed by a retry; None: as many were made as may be."""
+    if not failure.retry_same:
+        return None
+    policy = case.policy.reason(failure.reason, attempt.backend)
+    allowed = 0 if policy is None else policy.retries
+    if backend.retries is not None:
+        allowed = backend.retries
+    here = [
+        one.failure
+        for one in case.delegation.attempts
+        if (one.backend, one.model) == (attempt.backend, attempt.model)
+    ]
+    # What ended with a daemon was our end, not that of the backend: it uses up no retry.
+    lost = [one for one in here if one is not None and one.detail == DAEMON_LOST_DETAIL]
+    if failure.detail != DAEMON_LOST_DETAIL and len(here) - len(lost) > allowed:
+        return None
+    at = case.now + backoff_s(case, backend, len(here), luck=luck)
+    if stated_at is not None:
+        return max(at, stated_at)
+    patience_at = attempt.patience_until_at
+    if patience_at is not None and at >= patience_at and has_alternative(case):
+        return None  # the program's own retries have used it up
+    return at
+
+
+def _wait_to_retry(
+    case: Case, attempt: Attempt, failure: Failure, at: float, *, resumes: bool = False
+) -> Wait:
     backend = find_backend(case.policy, attempt.backend)
     entry = Entry(backend=attempt.backend, model=attempt.model)
     if backend is not None:
-        entry = entry_of(delegation.candidates, attempt, backend)
-    case.tell(
-        delegation,
-        "attempt failed",
+        entry = entry_of(case.delegation.candidates, attempt, backend)
+    waiting = Waiting(
+        since_at=case.now,
+        until_at=at,
+        limit_at=at,
+        retry=entry,
+        retry_of=attempt.attempt,
+        resumes=resumes,
+        credential=attempt.credential,
+        is_stated=failure.wait_s is not None,
+    )
+    return Wait(
+        waiting=waiting,
         outcome=f"waits for {attempt.backend}, then "
         + ("resumes its conversation" if resumes else "tries it again"),
         evidence=failure.evidence,
-        signature=failure.signature,
-        until_at=at,
-        wait_threshold_s=case.policy.wait_threshold_s(delegation.mode),
+        numbers={
+            "signature": failure.signature,
+            "until_at": at,
+            "wait_threshold_s": case.policy.wait_threshold_s(case.delegation.mode),
+        },
     )
-    case.keep_delegation(
-        structs.replace(
-            delegation,
-            state="waiting",
-            waiting=Waiting(
-                since_at=case.now,
-                until_at=at,
-                limit_at=at,
-                retry=entry,
-                retry_of=attempt.attempt,
-                resumes=resumes,
-                credential=attempt.credential,
-                is_stated=stated,
-            ),
-        )
-    )
-    case.effects.append(WakeAt(at=at, delegation=delegation.delegation, purpose="wait"))

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
+from fallbackd.core.case import CaseView
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Entry
-from fallbackd.core.records import Delegation, Session
+from fallbackd.core.records import Delegation
 from fallbackd.core.routing.families import UNKNOWN, differs, family_of
 from fallbackd.core.routing.resolve import Choice, Request, Resolved, find_role
 from fallbackd.core.routing.tiers import Limits
@@ -18,9 +18,7 @@ from fallbackd.core.work.resolution import request_of
 USABLE = frozenset({"chosen", "healthy", "unproven", "affinity", "cooldown"})
 
 
-def usable_for(
-    case: Case, delegation: Delegation, session: Session, candidates: tuple[Entry, ...]
-) -> dict[str, str]:
+def usable_for(case: CaseView, candidates: tuple[Entry, ...]) -> dict[str, str]:
     """
     Backends that a person could choose now, in the order of the chain.
 
@@ -28,7 +26,7 @@ def usable_for(
         For each what a person has to know of it before: "of the author's family gpt, metered".
         Empty where no rule speaks against it.
     """
-    request = request_of(case, delegation, session)
+    request = request_of(case)
     limits = Limits(spent_tiers=request.limits.spent_tiers)
     found = case.resolve(candidates, structs.replace(request, limits=limits))
     names: dict[str, str] = {}
@@ -37,18 +35,20 @@ def usable_for(
         if verdict.verdict not in USABLE or backend is None or backend.kind == IN_SESSION_KIND:
             continue
         if backend.id not in names and not service_of(case, verdict)[0]:
-            choice = resolved_by_person(case, delegation, backend.id).choice
-            names[backend.id] = "" if choice is None else _against(case, delegation, choice)
+            choice = resolved_by_person(case, backend.id).choice
+            names[backend.id] = "" if choice is None else _against(case, choice)
     return names
 
 
-def resolved_by_person(case: Case, delegation: Delegation, name: BackendId) -> Resolved:
+def resolved_by_person(case: CaseView, name: BackendId) -> Resolved:
     """What is started where a person says so: no rule of the role holds for it."""
+    delegation = case.delegation
     entries = tuple(one for one in delegation.candidates if one.backend == name)
     return case.resolve(entries, Request(prompt_tokens=delegation.prompt_tokens))
 
 
-def _against(case: Case, delegation: Delegation, choice: Choice) -> str:
+def _against(case: CaseView, choice: Choice) -> str:
+    delegation = case.delegation
     said = []
     family = family_of(choice.backend, choice.model)
     if not differs(family, frozenset(delegation.differs_from)):
@@ -58,7 +58,7 @@ def _against(case: Case, delegation: Delegation, choice: Choice) -> str:
     return ", ".join(said)
 
 
-def _of_family(case: Case, delegation: Delegation, family: str | None) -> str:
+def _of_family(case: CaseView, delegation: Delegation, family: str | None) -> str:
     role = None if delegation.role is None else find_role(case.policy, delegation.role)
     if family is None:
         return "of a family that nobody knows, perhaps that of the author"

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
-from fallbackd.core.case import Case
+from fallbackd.core.case import CaseView
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.machine import Health, count_at
 from fallbackd.core.health.scopes import find_backend, model_of, scopes_of
@@ -55,7 +55,7 @@ class Ruled(Protocol):
 
 
 def guard(
-    case: Case,
+    case: CaseView,
     ruled: Ruled,
     candidates: tuple[Entry, ...],
     request: Request,
@@ -98,7 +98,7 @@ def _why(out: Out, ruled: Ruled) -> str:
 
 
 def _at_outage(
-    case: Case,
+    case: CaseView,
     ruled: Ruled,
     candidates: tuple[Entry, ...],
     request: Request,
@@ -129,7 +129,7 @@ def _at_outage(
     return without_choice(resolved, _why(out, ruled)), out
 
 
-def service_of(case: Case, verdict: Verdict) -> tuple[bool, float | None]:
+def service_of(case: CaseView, verdict: Verdict) -> tuple[bool, float | None]:
     """Whether the service of a candidate is out, and when one trial is made there if so."""
     backend = find_backend(case.policy, verdict.backend)
     if backend is None:
@@ -163,7 +163,7 @@ def _trial_at(record: Health) -> float | None:
     return max(outage.until_at, last_at + TRIAL_AFTER_S)
 
 
-def _entry_of(case: Case, candidates: tuple[Entry, ...], verdict: Verdict) -> Entry | None:
+def _entry_of(case: CaseView, candidates: tuple[Entry, ...], verdict: Verdict) -> Entry | None:
     backend = find_backend(case.policy, verdict.backend)
     if backend is None:
         return None
@@ -179,7 +179,7 @@ def _entry_of(case: Case, candidates: tuple[Entry, ...], verdict: Verdict) -> En
     )
 
 
-def _writes_alike(case: Case, candidates: tuple[Entry, ...], resolved: Resolved) -> bool:
+def _writes_alike(case: CaseView, candidates: tuple[Entry, ...], resolved: Resolved) -> bool:
     """
     Whether the chosen one may write for the first: itself, of the same family, or of a tier that
     is there to stand in for it.

@@ -9,11 +9,11 @@ derived from who answered last; what is kept is how often, and since when.
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
+from fallbackd.core.case import Case, CaseView
 from fallbackd.core.health.scopes import find_backend, model_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry, Policy, Role
-from fallbackd.core.records import Attempt, Delegation, Session
+from fallbackd.core.records import Attempt, Session
 from fallbackd.core.routing.resolve import Request, find_role
 
 MAX_NEEDED = 64
@@ -48,7 +48,7 @@ def answers_needed(role: Role, session: Session) -> int:
 
 
 def better(
-    case: Case, role: Role, candidates: tuple[Entry, ...], session: Session, request: Request
+    case: CaseView, role: Role, candidates: tuple[Entry, ...], session: Session, request: Request
 ) -> Entry | None:
     """Whom the session moves up to now: dead levels are skipped. None: it stays."""
     here = place_of(case.policy, candidates, session.answered_by, session.answered_model)
@@ -65,7 +65,7 @@ def better(
 
 
 def prefer(
-    case: Case,
+    case: CaseView,
     role: Role,
     candidates: tuple[Entry, ...],
     session: Session | None,
@@ -84,15 +84,9 @@ def prefer(
     return structs.replace(request, preferred=entry.backend, preferred_model=model)
 
 
-def is_rise(
-    case: Case,
-    delegation: Delegation,
-    session: Session,
-    *,
-    backend: BackendId,
-    model: str | None,
-) -> bool:
+def is_rise(case: CaseView, *, backend: BackendId, model: str | None) -> bool:
     """Whether starting on a candidate is a move up because of enough answers."""
+    delegation, session = case.delegation, case.session
     role = role_counting(case.policy, delegation.role)
     if role is None or delegation.named or session.answers < answers_needed(role, session):
         return False
@@ -102,13 +96,9 @@ def is_rise(
     return here is not None and there is not None and there < here
 
 
-def counted(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> Session:
-    """
-    The session after an answer, with what it takes to move up from here.
-
-    Args:
-        session: As it was before the answer.
-    """
+def counted(case: Case, attempt: Attempt) -> Session:
+    """The session after an answer, with what it takes to move up from here."""
+    delegation, session = case.delegation, case.session
     role = role_counting(case.policy, delegation.role)
     if role is None:
         return session
@@ -185,13 +175,14 @@ def _doubled(role: Role, needed: int) -> int:
     return min(max(MAX_NEEDED, role.return_n), needed * 2)
 
 
-def tell_return(case: Case, delegation: Delegation, session: Session, attempt: Attempt) -> bool:
-    """Say that the session is back on its first choice, once it has answered. True: said."""
+def tell_return(case: Case, attempt: Attempt) -> None:
+    """Say that the session is back on its first choice, once it has answered."""
+    delegation, session = case.delegation, case.session
     rose = any(
         one.trigger == "recovery" and one.to_backend == attempt.backend for one in delegation.hops
     )
     if not rose or attempt.backend != session.original:
-        return False
+        return
     case.note(
         "session.notice",
         delegation,
@@ -203,4 +194,3 @@ def tell_return(case: Case, delegation: Delegation, session: Session, attempt: A
         reason="recovered",
         text=f"{attempt.backend} is used again",
     )
-    return True

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
+from fallbackd.core.case import CaseView
 from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import context_of, find_backend, model_of
@@ -52,12 +52,13 @@ def failover_of(delegation: Delegation) -> Failover:
     )
 
 
-def request_of(case: Case, delegation: Delegation, session: Session | None) -> Request:
+def request_of(case: CaseView) -> Request:
     """What the next resolution of a delegation asks for."""
+    delegation = case.delegation
     request = request_after(case.policy, failover_of(delegation))
-    if session is None or delegation.named or delegation.attempts:
+    if delegation.named or delegation.attempts:
         return request
-    return staying(case, request, delegation.role, delegation.candidates, session)
+    return staying(case, request, delegation.role, delegation.candidates, case.session)
 
 
 def _whole_tokens(delegation: Delegation) -> int | None:
@@ -134,7 +135,7 @@ def tried_key(candidates: tuple[Entry, ...], tried: Tried | Attempt) -> str:
 
 
 def staying(
-    case: Case,
+    case: CaseView,
     request: Request,
     role: str | None,
     candidates: tuple[Entry, ...],
@@ -223,7 +224,7 @@ def is_form_error_twice(failover: Failover) -> bool:
 
 
 def forbidden_by(
-    case: Case, candidates: tuple[Entry, ...], request: Request
+    case: CaseView, candidates: tuple[Entry, ...], request: Request
 ) -> Literal["must_differ", "consent"] | None:
     """The rule of the role or of the request but for which a candidate would be usable."""
     limits = request.limits

@@ -1,14 +1,12 @@
 """What a new run of the daemon does about the work that it finds unfinished."""
 
-from msgspec import structs
-
 from fallbackd.core.case import Case
 from fallbackd.core.effects import AskPerson, StartAttempt, StopAttempt, WakeAt
 from fallbackd.core.events import Resumed
 from fallbackd.core.records import Delegation
+from fallbackd.core.work.apply import advance
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.starts import handoff
-from fallbackd.core.work.walk import walk
 
 
 def resumed(case: Case, event: Resumed) -> None:
@@ -26,13 +24,11 @@ def resumed(case: Case, event: Resumed) -> None:
         case.effects.append(AskPerson(delegation=delegation.delegation))  # it is open still
     rebooted = bool(delegation.boot) and delegation.boot != event.boot
     if rebooted or not delegation.cwd_ids:  # devices have other numbers after a boot
-        delegation = structs.replace(delegation, cwd_ids=event.cwd_ids)
-        case.keep_delegation(delegation)
+        case.update(cwd_ids=event.cwd_ids)
     running = delegation.running
     if running is None:
-        delegation = structs.replace(delegation, boot=event.boot)
-        case.keep_delegation(delegation)
-        walk(case, delegation, case.session, event="daemon started")
+        case.update(boot=event.boot)
+        advance(case, event="daemon started")
         _mind_deadline(case, delegation)
         return
     case.tell(

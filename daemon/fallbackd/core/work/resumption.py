@@ -23,15 +23,10 @@ CONTINUE = (
 
 
 def resume_at(
-    case: Case,
-    delegation: Delegation,
-    attempt: Attempt,
-    failure: Failure,
-    backend: Backend | None,
-    *,
-    luck: float,
+    case: Case, attempt: Attempt, failure: Failure, backend: Backend | None, *, luck: float
 ) -> float | None:
     """When the conversation of an attempt that has ended is resumed; None: it is given up."""
+    delegation = case.delegation
     if attempt.effects == "none" or attempt.conversation is None or attempt.answered_at is None:
         return None
     if attempt.resumes is not None or backend is None:
@@ -70,13 +65,14 @@ def not_resumed(why: str, *, now: float) -> Failure:
     )
 
 
-def own_failure(case: Case, delegation: Delegation, attempt: Attempt, failure: Failure) -> Failure:
+def own_failure(case: Case, attempt: Attempt, failure: Failure) -> Failure:
     """
     What an attempt tells of its backend.
 
     Where a conversation could not be resumed, the backend is left for the failure that had
     interrupted it.
     """
+    delegation = case.delegation
     resumed = delegation.attempt(attempt.resumes) if attempt.resumes else None
     if failure.detail != NO_CONVERSATION or resumed is None or resumed.failure is None:
         return failure

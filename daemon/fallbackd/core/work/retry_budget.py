@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from fallbackd.core import meter
-from fallbackd.core.case import Case
+from fallbackd.core.case import CaseView
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.routing.resolve import Choice
@@ -37,7 +37,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         return self.further + 1 <= max(part * demanded, self.floor - demanded)
 
 
-def budget_of(case: Case) -> Budget:
+def budget_of(case: CaseView) -> Budget:
     firsts, further = meter.demand(case.meters.values(), now=case.now)
     own = case.snapshot.delegation
     promised = sum(
@@ -56,7 +56,7 @@ def budget_of(case: Case) -> Budget:
     )
 
 
-def shown(case: Case) -> dict[str, Any]:  # for the story
+def shown(case: CaseView) -> dict[str, Any]:  # for the story
     found = budget_of(case)
     return {
         "first_attempts": found.firsts,
@@ -67,11 +67,11 @@ def shown(case: Case) -> dict[str, Any]:  # for the story
     }
 
 
-def may_retry(case: Case) -> bool:
+def may_retry(case: CaseView) -> bool:
     return budget_of(case).has_room(RETRIES_PART)
 
 
-def backoff_s(case: Case, backend: Backend, retry: int, *, luck: float) -> float:
+def backoff_s(case: CaseView, backend: Backend, retry: int, *, luck: float) -> float:
     """Wait before retry `retry` (from 1): exponential, jittered upwards by half, then capped."""
     defaults = case.policy.defaults
     base_s = defaults.backoff_base_s if backend.backoff_base_s is None else backend.backoff_base_s
@@ -79,7 +79,7 @@ def backoff_s(case: Case, backend: Backend, retry: int, *, luck: float) -> float
     return min(max_s, base_s * 2.0 ** min(retry - 1, 60) * (1 + luck / 2))
 
 
-def held_until(case: Case, delegation: Delegation, choice: Choice) -> float | None:
+def held_until(case: CaseView, delegation: Delegation, choice: Choice) -> float | None:
     """
     When to look again whether a move away from the last attempt may be made; None: now.
 
@@ -100,7 +100,7 @@ def held_until(case: Case, delegation: Delegation, choice: Choice) -> float | No
     return min(one.started_at + grace_s for one in scouts)
 
 
-def _others(case: Case, delegation: Delegation) -> list[Attempt]:
+def _others(case: CaseView, delegation: Delegation) -> list[Attempt]:
     """Attempts beyond the first that run now."""
     return [
         running

@@ -9,7 +9,7 @@ Another credential of the same backend takes over: an attempt, not a hop.
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
+from fallbackd.core.case import Case, CaseView
 from fallbackd.core.failover import Failover
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.machine import HEALTHY, Health, view
@@ -53,7 +53,7 @@ def first_throttle(
 
 
 def other_credential(
-    case: Case, backend: Backend, entry: Entry, *, without: frozenset[str], tokens: int | None
+    case: CaseView, backend: Backend, entry: Entry, *, without: frozenset[str], tokens: int | None
 ) -> Resolved:
     """The same candidate with another credential, if there is one to go on with."""
     if len(backend.credentials) < 2:
@@ -61,7 +61,7 @@ def other_credential(
     return case.resolve((entry,), Request(prompt_tokens=tokens, without=without))
 
 
-def rotated(case: Case, failover: Failover) -> Resolved | None:
+def rotated(case: CaseView, failover: Failover) -> Resolved | None:
     """
     The backend that failed last with another credential. None: there is none to go on with. One
     that is only second choice goes after a healthy candidate.
@@ -95,7 +95,7 @@ def with_verdict(verdicts: tuple[Verdict, ...], one: Verdict) -> tuple[Verdict, 
     )
 
 
-def _is_better_elsewhere(case: Case, failover: Failover) -> bool:
+def _is_better_elsewhere(case: CaseView, failover: Failover) -> bool:
     candidates, halt = halted(case.policy, failover)
     if halt is not None:
         return False

@@ -1,7 +1,5 @@
 """What an attempt shows while it runs, and the limits that it may pass."""
 
-from msgspec import structs
-
 from fallbackd.core.case import Case
 from fallbackd.core.effects import StopAttempt, WakeAt
 from fallbackd.core.events import (
@@ -16,12 +14,12 @@ from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend
-from fallbackd.core.records import Attempt, Delegation, Session
+from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.watch import Limits, Passed, Watch, expiry
+from fallbackd.core.work.apply import advance
 from fallbackd.core.work.resumption import not_resumed, resumed_conversation
-from fallbackd.core.work.stopping import stopping
+from fallbackd.core.work.stopping import stop_running
 from fallbackd.core.work.waits import has_waited, stated_until, with_waited
-from fallbackd.core.work.walk import walk
 
 AGENT_STALL_S = 450.0
 HTTP_STALL_S = 180.0
@@ -56,45 +54,26 @@ def limits_of(case: Case, delegation: Delegation, backend: Backend) -> Limits:
     )
 
 
-class Current:
-    """The running attempt that an event names, with its delegation, session and backend."""
-
-    def __init__(self, delegation: Delegation, attempt: Attempt, session: Session) -> None:
-        self.delegation = delegation
-        self.attempt = attempt
-        self.session = session
-
-    def updated(self, **fields: object) -> Delegation:
-        """The delegation with the attempt changed."""
-        after = structs.replace(self.attempt, **fields)
-        return structs.replace(self.delegation, attempts=(*self.delegation.attempts[:-1], after))
-
-
-def current_of(case: Case, attempt: AttemptId) -> Current | None:
+def running_attempt(case: Case, name: AttemptId) -> Attempt | None:
     """None: the event is late, about an attempt that is over. `AttemptId` is the fence."""
     delegation = case.snapshot.delegation
-    if delegation is None:
-        return None
-    running = delegation.running
-    if running is None or running.attempt != attempt:
-        return None
-    return Current(delegation, running, case.session)
+    running = None if delegation is None else delegation.running
+    return running if running is not None and running.attempt == name else None
 
 
 def attempt_started(case: Case, event: AttemptStarted) -> None:
-    current = current_of(case, event.attempt)
-    if current is None or (current.attempt.state == "running" and not event.anew):
+    attempt = running_attempt(case, event.attempt)
+    if attempt is None or (attempt.state == "running" and not event.anew):
         return
     if event.anew:
-        current.attempt = structs.replace(current.attempt, started_at=case.now)
-    attempt = current.attempt
+        attempt = case.update_attempt(started_at=case.now)
     if attempt.state == "stopping":
-        case.keep_delegation(current.updated(pid=event.pid))
+        case.update_attempt(pid=event.pid)
         return
-    case.keep_delegation(current.updated(state="running", pid=event.pid))
+    case.update_attempt(state="running", pid=event.pid)
     case.note(
         "attempt.started",
-        current.delegation,
+        case.delegation,
         backend=attempt.backend,
         attempt=attempt.attempt,
         model=attempt.model,
@@ -105,52 +84,56 @@ def attempt_started(case: Case, event: AttemptStarted) -> None:
     backend = find_backend(case.policy, attempt.backend)
     if backend is None:
         return
-    limits = limits_of(case, current.delegation, backend)
+    limits = limits_of(case, case.delegation, backend)
     # Silence after the first output may be over before the limits of the first output are.
     first_s = min(limits.first_output_s, limits.first_answer_s, limits.stall_s)
     at = attempt.started_at + min(first_s, limits.total_s or first_s)
     if attempt.trial and backend.plain_output:
         at = min(at, attempt.started_at + case.policy.defaults.trial_grace_s)
-    case.effects.append(_look_at(current, at))
+    _look_at(case, at)
 
 
-def _look_at(current: Current, at: float) -> WakeAt:
-    return WakeAt(
-        at=at,
-        delegation=current.delegation.delegation,
-        attempt=current.attempt.attempt,
-        purpose="limits",
-    )
+def _look_at(case: Case, at: float) -> None:
+    """Order the next look at the running attempt."""
+    one = case.delegation
+    name = one.attempts[-1].attempt
+    case.effects.append(WakeAt(at=at, delegation=one.delegation, attempt=name, purpose="limits"))
 
 
 def conversation_seen(case: Case, event: ConversationSeen) -> None:
     """Keep what the program calls its conversation, and stop one that is not the resumed one."""
-    current = current_of(case, event.attempt)
-    if current is None or current.attempt.state == "stopping":
+    attempt = running_attempt(case, event.attempt)
+    if attempt is None or attempt.state == "stopping":
         return
-    wanted = resumed_conversation(current.delegation, current.attempt)
-    if wanted is not None and wanted != event.conversation:
-        # It has begun a new one, in which it knows nothing of the task.
-        case.tell(
-            current.delegation,
-            "conversation seen",
-            outcome=f"stops {current.attempt.attempt}: it began another conversation",
-        )
-        stop(case, current, not_resumed(f"{event.conversation} is not {wanted}", now=case.now))
-    elif current.attempt.conversation != event.conversation:
-        case.keep_delegation(current.updated(conversation=event.conversation))
+    wanted = resumed_conversation(case.delegation, attempt)
+    if wanted is None or wanted == event.conversation:
+        case.update_attempt(conversation=event.conversation)
+        return
+    # It has begun a new one, in which it knows nothing of the task.
+    case.tell(
+        case.delegation,
+        "conversation seen",
+        outcome=f"stops {attempt.attempt}: it began another conversation",
+    )
+    stop(case, not_resumed(f"{event.conversation} is not {wanted}", now=case.now))
 
 
 def attempt_answered(case: Case, event: AttemptAnswered) -> None:
-    current = current_of(case, event.attempt)
-    if current is None:
+    attempt = running_attempt(case, event.attempt)
+    if attempt is None:
         return
-    attempt = current.attempt
-    first_at = attempt.answered_at or case.now
-    patience_until_at = None if event.whole_step else attempt.patience_until_at
-    case.keep_delegation(
-        current.updated(answered_at=first_at, patience_until_at=patience_until_at, failure=None)
+    case.update_attempt(
+        answered_at=attempt.answered_at or case.now,
+        patience_until_at=None if event.whole_step else attempt.patience_until_at,
+        failure=None,
     )
+    _prove(case, attempt)
+    if attempt.answered_at is None and len(case.delegation.attempts) > 1:
+        case.wake_waiting()  # whoever waits to make the same move sees that there is life
+
+
+def _prove(case: Case, attempt: Attempt) -> None:
+    """The provider of an attempt answers."""
     backend = find_backend(case.policy, attempt.backend)
     if backend is not None:
         case.succeed(
@@ -159,17 +142,15 @@ def attempt_answered(case: Case, event: AttemptAnswered) -> None:
             credential=attempt.credential,
             started_at=attempt.started_at,
         )
-    if attempt.answered_at is None and len(current.delegation.attempts) > 1:
-        case.wake_waiting()  # whoever waits to make the same move sees that there is life
 
 
 def attempt_retrying(case: Case, event: AttemptRetrying) -> None:
     """Patience with a program's own retries, counted from its first failure."""
-    current = current_of(case, event.attempt)
-    if current is None or current.attempt.state == "stopping":
+    attempt = running_attempt(case, event.attempt)
+    if attempt is None or attempt.state == "stopping":
         return
-    patience_s = case.policy.patience_s(current.delegation.mode)
-    attempt, now = current.attempt, case.now
+    one, now = case.delegation, case.now
+    patience_s = case.policy.patience_s(one.mode)
     since_at = now if event.since_at is None else min(event.since_at, now)
     until_at = attempt.patience_until_at or since_at + patience_s
     stated_at = stated_until(event.failure, now=now)
@@ -179,43 +160,41 @@ def attempt_retrying(case: Case, event: AttemptRetrying) -> None:
         why = "a retry cannot help"
     elif ends_at > until_at or now >= until_at:
         why = "it will wait longer than patience lasts"
-    elif stated_at is not None and has_waited(current.delegation, attempt, now=now):
+    elif stated_at is not None and has_waited(one, attempt, now=now):
         why = "the time that its provider stated was waited for once already"
     if why is not None:
         case.tell(
-            current.delegation,
+            one,
             "attempt retrying",
             outcome=f"stops {attempt.attempt}: {why}",
             evidence=event.failure.evidence,
             patience_s=patience_s,
             signature=event.failure.signature,
         )
-        stop(case, current, event.failure, patience_until_at=until_at)
+        stop(case, event.failure, patience_until_at=until_at)
         return
-    delegation = current.updated(
+    case.update_attempt(
         patience_until_at=until_at,
         tries_at=None if event.wait_s is None else ends_at,
         waits_until_at=attempt.waits_until_at if stated_at is None else stated_at,
         failure=event.failure,
     )
     if stated_at is not None:
-        delegation = with_waited(delegation, attempt)
-    case.keep_delegation(delegation)
-    case.effects.append(_look_at(current, until_at))
+        case.update(waited=with_waited(one, attempt))
+    _look_at(case, until_at)
 
 
 def attempt_gave_up(case: Case, event: AttemptGaveUp) -> None:
-    current = current_of(case, event.attempt)
-    if current is None or current.attempt.state == "stopping":
-        return
-    stop(case, current, event.failure)
+    attempt = running_attempt(case, event.attempt)
+    if attempt is not None and attempt.state != "stopping":
+        stop(case, event.failure)
 
 
-def stop(case: Case, current: Current, ending: Failure, **fields: object) -> None:
-    """Order the end of the attempt; `ending` is what it ends with."""
-    case.keep_delegation(current.updated(state="stopping", ending=ending, **fields))
+def stop(case: Case, ending: Failure, **fields: object) -> None:
+    """Order the end of the running attempt; `ending` is what it ends with."""
+    attempt = case.update_attempt(state="stopping", ending=ending, **fields)
     case.effects.append(
-        StopAttempt(attempt=current.attempt.attempt, grace_s=case.policy.defaults.stop_grace_s)
+        StopAttempt(attempt=attempt.attempt, grace_s=case.policy.defaults.stop_grace_s)
     )
 
 
@@ -224,26 +203,23 @@ def woke(case: Case, event: Woke) -> None:
     if delegation is None or delegation.is_ended:
         return
     running = delegation.running
-    session = case.session
     if running is None:
-        walk(case, delegation, session, event="woke")
+        advance(case, event="woke")
         return
     deadline_at = delegation.deadline_at
     if running.state == "stopping":
         return
     if deadline_at is not None and case.now >= deadline_at:
         case.tell(delegation, "deadline", outcome=f"stops {running.attempt}")
-        case.keep_delegation(
-            stopping(case, delegation, Reason.TIMEOUT, "the caller's own deadline is over")
-        )
+        stop_running(case, Reason.TIMEOUT, "the caller's own deadline is over")
         return
     if event.watch is not None and event.attempt == running.attempt:
-        _look(case, Current(delegation, running, session), event.watch)
+        _look(case, running, event.watch)
 
 
-def _look(case: Case, current: Current, watch: Watch) -> None:
+def _look(case: Case, attempt: Attempt, watch: Watch) -> None:
     """See whether a limit of the running attempt is over; else order the next look."""
-    attempt, delegation, now = current.attempt, current.delegation, case.now
+    delegation, now = case.delegation, case.now
     backend = find_backend(case.policy, attempt.backend)
     if backend is None:
         return
@@ -252,15 +228,8 @@ def _look(case: Case, current: Current, watch: Watch) -> None:
     if attempt.trial and backend.plain_output and not attempt.proven:
         grace_at = attempt.started_at + case.policy.defaults.trial_grace_s
         if now >= grace_at and attempt.patience_until_at is None:
-            case.succeed(
-                backend,
-                model=attempt.model,
-                credential=attempt.credential,
-                started_at=attempt.started_at,
-            )
-            current = Current(current.updated(proven=True), attempt, current.session)
-            current.attempt = current.delegation.attempts[-1]
-            case.keep_delegation(current.delegation)
+            _prove(case, attempt)
+            case.update_attempt(proven=True)
         elif now < grace_at:
             next_at = grace_at
     if attempt.patience_until_at is not None and attempt.failure is not None:
@@ -276,7 +245,7 @@ def _look(case: Case, current: Current, watch: Watch) -> None:
                 evidence=attempt.failure.evidence,
                 patience_s=case.policy.patience_s(delegation.mode),
             )
-            stop(case, current, attempt.failure)
+            stop(case, attempt.failure)
             return
         next_at = min(next_at, borne_until_at)
     found = expiry(watch, limits, now=now)
@@ -287,10 +256,10 @@ def _look(case: Case, current: Current, watch: Watch) -> None:
             outcome=f"stops {attempt.attempt}",
             evidence=found.evidence,
         )
-        stop(case, current, _limit_failure(case, found))
+        stop(case, _limit_failure(case, found))
         return
     # Output that comes from now on, or the end of a tool, begins the shorter limit of silence.
-    case.effects.append(_look_at(current, min(found, next_at, now + limits.stall_s)))
+    _look_at(case, min(found, next_at, now + limits.stall_s))
 
 
 def _limit_failure(case: Case, passed: Passed) -> Failure:

@@ -78,3 +78,22 @@ def charged(
     found = dict(session.usage)
     found[backend] = found.get(backend, Usage()) + usage
     return structs.replace(session, usage=tuple(found.items()))
+
+
+def take_session(case: Case) -> None:
+    """
+    The session of the case is held by its delegation from now on, also while the work waits for a
+    free place.
+    """
+    one, session = case.delegation, case.snapshot.session
+    case.keep_session(
+        entered(
+            case,
+            one.session,
+            session if session is not None and session.session == one.session else None,
+            role=one.role,
+            named=one.requested if one.named else None,
+            first=one.requested,
+            running=one.delegation,
+        )
+    )

@@ -4,48 +4,25 @@ from typing import Any
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
-from fallbackd.core.effects import StartAttempt, WakeAt
+from fallbackd.core.case import Case, CaseView
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import machine
 from fallbackd.core.health.scopes import backend_scope
-from fallbackd.core.ids import AttemptId, attempt_id
-from fallbackd.core.records import Attempt, Delegation, HandedBack, Hop, Session
+from fallbackd.core.ids import attempt_id
+from fallbackd.core.records import Attempt, Delegation, Hop
 from fallbackd.core.routing.resolve import Choice
-from fallbackd.core.work.ends import end
 from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
-from fallbackd.core.work.resolution import reactive_hops
-from fallbackd.core.work.resumption import resumed_conversation
-from fallbackd.core.work.retry_budget import shown
-from fallbackd.core.work.sessions import on_candidate
+from fallbackd.core.work.steps import Start
 
 _REASON_WORDS = frozenset(reason.value for reason in Reason)
 
 
-def start(
-    case: Case,
-    delegation: Delegation,
-    session: Session,
-    choice: Choice,
-    *,
-    event: str,
-    retry_of: AttemptId | None = None,
-    resumes: AttemptId | None = None,
-    rotates: bool = False,
-) -> None:
-    """
-    Start an attempt on a choice, with the hop and the lease that belong to it.
-
-    Args:
-        retry_of: The same candidate once more, from the beginning: no hop.
-        resumes: The same candidate once more, in the conversation of that attempt: no hop.
-        rotates: Another credential of the same candidate: no hop.
-    """
-    now = case.now
-    is_again = retry_of is not None or resumes is not None
-    number = len(delegation.attempts) + 1
+def new_attempt(case: Case, step: Start) -> Attempt:
+    """The attempt of a step, with the lease of the trial that it is."""
+    now, one, choice = case.now, case.delegation, step.choice
+    number = len(one.attempts) + 1
     attempt = Attempt(
-        attempt=attempt_id(delegation.delegation, number),
+        attempt=attempt_id(one.delegation, number),
         backend=choice.backend.id,
         model=choice.model,
         credential=choice.credential,
@@ -54,115 +31,22 @@ def start(
         trial=bool(choice.trial_scopes),
         trial_scopes=choice.trial_scopes,
         started_at=now,
-        log_path=_log_path(delegation, number),
-        retry_of=retry_of,
-        resumes=resumes,
-        patience_until_at=_patience(case, delegation) if retry_of is not None else None,
+        log_path=_log_path(one, number),
+        retry_of=step.retry_of,
+        resumes=step.resumes,
+        patience_until_at=_patience(case) if step.retry_of is not None else None,
     )
     for scope in choice.trial_scopes:
         case.put_health(machine.lease(case.health[scope], attempt.attempt, now=now))
     own = machine.Health(scope=backend_scope(choice.backend.id))
     record = case.health.get(own.scope, own)
     case.put_health(structs.replace(record, last_attempt_at=now))
-    hop = None if is_again or rotates else _hop(case, delegation, session, choice)
-    is_swap = hop is not None and hop.tier_to == "model" and hop.from_backend == hop.to_backend
-    if hop is not None and is_swap:
-        told = f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
-        delegation = structs.replace(delegation, warnings=(*delegation.warnings, told))
-    if hop is not None:
-        delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
-        session = _fallen(case, delegation, session, hop)
-    else:
-        session = on_candidate(session, choice)
-    before = delegation.attempts
-    delegation = structs.replace(
-        delegation,
-        state="running",
-        active=choice.backend.id,
-        attempts=(*delegation.attempts, attempt),
-        waiting=None,
-        forced=None,
-        rests_until_at=None,
-        retry_at=None,
-        phase=None,
-        last_activity_at=now,
-    )
-    budget: dict[str, Any] = {"retry_budget": shown(case)} if before else {}
-    case.count_start(choice.backend.id, is_first=not before)
-    case.count_credential(choice.backend.id, choice.credential)
-    case.tell(
-        delegation,
-        event,
-        outcome=f"starts {attempt.attempt} on {choice.backend.id}"
-        + (" as a trial" if attempt.trial else "")
-        + (" once more" if retry_of is not None else "")
-        + ("" if resumes is None else f" in the conversation of {resumes}")
-        + (f" with credential {choice.credential}" if rotates else ""),
-        verdicts=delegation.verdicts,
-        attempt=before[-1].attempt if before else None,
-        max_fallback_depth=delegation.max_hops,
-        hops=reactive_hops(delegation),
-        **_stays(case, delegation, session),
-        **budget,
-    )
-    case.keep_delegation(delegation)
-    case.keep_session(structs.replace(session, attempt=attempt.attempt))
-    case.effects.append(
-        StartAttempt(
-            attempt=attempt.attempt,
-            delegation=delegation.delegation,
-            backend=choice.backend.id,
-            model=choice.model,
-            effort=choice.entry.effort,
-            credential=choice.credential,
-            handoff=None if resumes is not None else handoff(before),
-            resume=resumed_conversation(delegation, attempt),
-        )
-    )
-    if delegation.deadline_at is not None:
-        case.effects.append(
-            WakeAt(at=delegation.deadline_at, delegation=delegation.delegation, purpose="deadline")
-        )
+    return attempt
 
 
-def hand_back(
-    case: Case, delegation: Delegation, session: Session, choice: Choice, *, event: str
-) -> None:
-    """The caller does it: nothing is started, and the session stays where it is."""
-    hop = _hop(case, delegation, session, choice)
-    if hop is not None:
-        delegation = structs.replace(delegation, hops=(*delegation.hops, hop))
-        case.note(
-            "delegation.hopped",
-            delegation,
-            backend=hop.to_backend,
-            route=(hop.from_backend, hop.to_backend),
-            trigger=hop.trigger,
-            reason=hop.reason,
-            evidence=hop.evidence,
-        )
-    hint = HandedBack(model=choice.model, effort=choice.entry.effort)
-    case.tell(
-        delegation,
-        event,
-        outcome="hands the work back to the caller",
-        verdicts=delegation.verdicts,
-        model=hint.model,
-        effort=hint.effort,
-    )
-    end(
-        case,
-        delegation,
-        session,
-        state="handed_back",
-        failure=delegation.attempts[-1].failure if delegation.attempts else None,
-        message="the caller does it",
-        handed_back=hint,
-    )
-
-
-def _stays(case: Case, delegation: Delegation, session: Session) -> dict[str, Any]:
+def stays_with(case: Case) -> dict[str, Any]:
     """The values by which a session stays with whom it knows, or goes back up."""
+    delegation, session = case.delegation, case.session
     role = role_counting(case.policy, delegation.role)
     if delegation.attempts[1:] or session.answered_by is None:
         return {}
@@ -177,12 +61,13 @@ def _log_path(delegation: Delegation, number: int) -> str | None:
     return f"{folder}/{number}/output.log" if folder else None
 
 
-def _patience(case: Case, delegation: Delegation) -> float | None:
+def _patience(case: Case) -> float | None:
     """
     A retry of ours inherits the patience with the failure that it follows, so that ours and the
     program's own retries together are not waited for twice. A wait that the provider asked for
     starts anew.
     """
+    delegation = case.delegation
     if delegation.waiting is not None and delegation.waiting.is_stated:
         return None
     last = delegation.attempts[-1]
@@ -192,8 +77,9 @@ def _patience(case: Case, delegation: Delegation) -> float | None:
     return ended_at + case.policy.patience_s(delegation.mode)
 
 
-def _hop(case: Case, delegation: Delegation, session: Session, choice: Choice) -> Hop | None:
-    now = case.now
+def hop_to(case: CaseView, choice: Choice) -> Hop | None:
+    """The move that a start on a choice is; None: the work stays where it is."""
+    now, delegation, session = case.now, case.delegation, case.session
     tier = choice.entry.tier
     if delegation.attempts:
         last = delegation.attempts[-1]
@@ -212,7 +98,7 @@ def _hop(case: Case, delegation: Delegation, session: Session, choice: Choice) -
             to_model=choice.model if model_swap else None,
         )
     first = delegation.candidates[0]
-    if is_rise(case, delegation, session, backend=choice.backend.id, model=choice.model):
+    if is_rise(case, backend=choice.backend.id, model=choice.model):
         return Hop(
             at=now,
             from_backend=session.answered_by or session.current,
@@ -249,25 +135,29 @@ def _hop(case: Case, delegation: Delegation, session: Session, choice: Choice) -
     )
 
 
-def _fallen(case: Case, delegation: Delegation, session: Session, hop: Hop) -> Session:
-    """Record a hop in its session, and say it once per pair."""
+def note_hop(case: Case, hop: Hop) -> None:
     case.note(
         "delegation.hopped",
-        delegation,
+        case.delegation,
         backend=hop.to_backend,
         route=(hop.from_backend, hop.to_backend),
         trigger=hop.trigger,
         reason=hop.reason,
         evidence=hop.evidence,
     )
+
+
+def fallen(case: Case, hop: Hop) -> None:
+    """Record a hop in its session, and say it once per pair."""
+    note_hop(case, hop)
+    delegation, session = case.delegation, case.session
     deeper = 1 if hop.trigger == "reactive" else 0
     # Another chain than the one of the session's first choice has a first choice of its own.
     wanted = delegation.requested
     returned = hop.to_backend == session.original
     if returned and hop.to_backend == wanted:
-        return structs.replace(
-            session, current=hop.to_backend, depth=0, hops=(*session.hops, hop)[-50:]
-        )
+        case.move(current=hop.to_backend, depth=0, hops=(*session.hops, hop)[-50:])
+        return
     pair = f"{wanted}>{hop.to_backend}"
     notices = session.notices_sent
     if hop.to_backend != wanted and pair not in notices:
@@ -283,8 +173,7 @@ def _fallen(case: Case, delegation: Delegation, session: Session, hop: Hop) -> S
             reason=hop.reason,
             text=f"switched from {wanted} to {hop.to_backend} ({hop.reason})",
         )
-    return structs.replace(
-        session,
+    case.move(
         current=hop.to_backend,
         current_model=hop.to_model,
         depth=0 if returned else session.depth + deeper,

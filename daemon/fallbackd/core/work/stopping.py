@@ -7,18 +7,30 @@ attempt, whatever the attempt ends with, and nothing follows before it is proven
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
+from fallbackd.core.case import Case, CaseView
 from fallbackd.core.effects import StopAttempt
 from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.records import Delegation
+from fallbackd.core.records import Attempt, Delegation
 
 
-def stopping(case: Case, delegation: Delegation, reason: Reason, evidence: str) -> Delegation:
-    """Order the end of the running attempt. What it ends with is kept in the attempt."""
+def stop_running(case: Case, reason: Reason, evidence: str) -> None:
+    """Order the end of the running attempt of the delegation of the case."""
+    case.update(attempts=stopping(case, case.delegation, reason, evidence))
+
+
+def stopping(
+    case: Case, delegation: Delegation, reason: Reason, evidence: str
+) -> tuple[Attempt, ...]:
+    """
+    Order the end of the running attempt. What it ends with is kept in the attempt.
+
+    Returns:
+        The attempts of the delegation, with that one as stopping.
+    """
     running = delegation.running
     assert running is not None
     if running.state == "stopping":
-        return delegation
+        return delegation.attempts
     failure = make_failure(
         reason,
         now=case.now,
@@ -30,16 +42,13 @@ def stopping(case: Case, delegation: Delegation, reason: Reason, evidence: str) 
     case.effects.append(
         StopAttempt(attempt=running.attempt, grace_s=case.policy.defaults.stop_grace_s)
     )
-    return structs.replace(
-        delegation,
-        attempts=(
-            *delegation.attempts[:-1],
-            structs.replace(running, state="stopping", ending=failure),
-        ),
+    return (
+        *delegation.attempts[:-1],
+        structs.replace(running, state="stopping", ending=failure),
     )
 
 
-def below(case: Case, delegation: Delegation) -> list[Delegation]:
+def below(case: CaseView, delegation: Delegation) -> list[Delegation]:
     """Unfinished delegations that were asked for from inside this one, at any depth."""
     nested = [one for one in case.snapshot.active.values() if one.parent is not None]
     family = {delegation.delegation}
@@ -53,16 +62,16 @@ def below(case: Case, delegation: Delegation) -> list[Delegation]:
     return found
 
 
-def stop_below(case: Case, delegation: Delegation) -> None:
+def stop_below(case: Case) -> None:
     """Cancel what was delegated from inside the attempt that ends. Each ends by itself."""
+    delegation = case.delegation
     why = f"cancelled: the attempt of {delegation.delegation} that asked for it has ended"
     found = [one for one in below(case, delegation) if not one.cancelling]
     for one in found:
         one = case.update_other(one.delegation, cancelling=True, message=why)
         case.tell(one, "cancelled with its parent", outcome="stops the work")
         if one.running is not None:
-            attempts = stopping(case, one, Reason.CANCELLED, why).attempts
-            case.update_other(one.delegation, attempts=attempts)
+            case.update_other(one.delegation, attempts=stopping(case, one, Reason.CANCELLED, why))
     if found:
         case.wake_waiting()  # those that wait end at once
         case.tell(

@@ -10,14 +10,14 @@ a bind mount, is the same directory.
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
+from fallbackd.core.case import Case, CaseView
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
 from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.work.stopping import below
 
 
-def blocker(case: Case, delegation: Delegation) -> Delegation | None:
+def blocker(case: CaseView, delegation: Delegation) -> Delegation | None:
     """
     The delegation that a new one has to wait for: it has the session or the directory, or came
     earlier and waits for either too.
@@ -36,7 +36,7 @@ def blocker(case: Case, delegation: Delegation) -> Delegation | None:
     return None
 
 
-def writer_beside(case: Case, delegation: Delegation) -> Delegation | None:
+def writer_beside(case: CaseView, delegation: Delegation) -> Delegation | None:
     """Who writes in the directory of a delegation that has given it up while a person is asked."""
     if _holds(case.policy, delegation):
         return None
@@ -57,7 +57,7 @@ def writer_at(
     return _holder(case, structs.replace(delegation, cwd_ids=cwd_ids), beside=family)
 
 
-def _holder(case: Case, delegation: Delegation, *, beside: set[str]) -> Delegation | None:
+def _holder(case: CaseView, delegation: Delegation, *, beside: set[str]) -> Delegation | None:
     for other in case.snapshot.active.values():
         if other.blocked_by is not None or other.delegation in beside:
             continue
@@ -118,7 +118,7 @@ def _is_harmless(backend: Backend, *, reads: bool) -> bool:
     return starts_nothing or (reads and backend.keeps_to_reading)
 
 
-def _family(case: Case, one: Delegation | None) -> set[str]:
+def _family(case: CaseView, one: Delegation | None) -> set[str]:
     """It and those above it. A delegation from inside an attempt shares the lock of that one."""
     found: set[str] = set()
     while one is not None and one.delegation not in found:

@@ -1,0 +1,437 @@
+"""
+Perform a step: the only place in the daemon that moves a delegation to another state.
+
+Each move is checked against `TRANSITIONS`, which ARCHITECTURE.md draws.
+"""
+
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from msgspec import structs
+
+from fallbackd.core.case import Case
+from fallbackd.core.effects import Answer, AskPerson, Effect, GoOn, StartAttempt, WakeAt
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.questions import Question, closed, options_with, question_id
+from fallbackd.core.records import Delegation, DelegationState, HandedBack, Outcome
+from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model
+from fallbackd.core.views import fallback_from
+from fallbackd.core.work.ask import return_at
+from fallbackd.core.work.giving_up import give_up, withdraw_marks
+from fallbackd.core.work.offers import with_rules
+from fallbackd.core.work.outages import Out
+from fallbackd.core.work.plan import plan
+from fallbackd.core.work.resolution import reactive_hops
+from fallbackd.core.work.resumption import resumed_conversation
+from fallbackd.core.work.retry_budget import shown
+from fallbackd.core.work.sessions import on_candidate, take_session
+from fallbackd.core.work.starts import fallen, handoff, hop_to, new_attempt, note_hop, stays_with
+from fallbackd.core.work.steps import (
+    Ask,
+    Clear,
+    End,
+    HandBack,
+    Hold,
+    Queue,
+    Start,
+    Step,
+    Wait,
+    ended,
+)
+from fallbackd.core.work.stopping import below
+from fallbackd.core.work.waits import with_waited
+
+_UNFINISHED: frozenset[DelegationState] = frozenset(
+    {"queued", "running", "waiting", "awaiting_answer"}
+)
+_WITHOUT_ANSWER: frozenset[DelegationState] = frozenset({"refused", "failed", "cancelled"})
+
+TRANSITIONS: Mapping[DelegationState, frozenset[DelegationState]] = {
+    "queued": _UNFINISHED | _WITHOUT_ANSWER | {"handed_back"},
+    "running": _UNFINISHED | _WITHOUT_ANSWER | {"handed_back", "succeeded"},
+    "waiting": _UNFINISHED | _WITHOUT_ANSWER | {"handed_back", "succeeded"},
+    "awaiting_answer": _WITHOUT_ANSWER | {"waiting"},
+    "succeeded": frozenset(),
+    "failed": frozenset(),
+    "refused": frozenset(),
+    "cancelled": frozenset(),
+    "handed_back": frozenset(),
+}
+
+
+def advance(case: Case, *, event: str) -> None:
+    """Put the delegation one step further. It has no attempt under way and is not ended."""
+    while isinstance(step := plan(case), Clear):
+        _clear(case, step)
+    apply(case, step, event=event)
+
+
+def apply(case: Case, step: Step, *, event: str) -> None:
+    """
+    Args:
+        event: What led to the step, for `explain`.
+    """
+    match step:
+        case Start():
+            _start(case, step, event=step.event or event)
+        case Wait():
+            _wait(case, step, event=event)
+        case Queue():
+            _queue(case, step)
+        case Ask():
+            _ask(case, step, event=event)
+        case HandBack():
+            _hand_back(case, step, event=event)
+        case End():
+            _end(case, step, event=event)
+        case Hold(is_nested=True):
+            _enter(case, "waiting")
+        case Hold(until_at=until_at):
+            if until_at is not None:
+                case.effects.append(_wake(case, until_at))
+        case _:
+            assert_never(step)
+
+
+def _enter(case: Case, state: DelegationState, **fields: Any) -> None:
+    before = case.delegation.state
+    assert state in TRANSITIONS[before], f"{before} -> {state} is in no table"
+    case.enter(state, **fields)
+
+
+def _wake(case: Case, at: float) -> Effect:
+    return WakeAt(at=at, delegation=case.delegation.delegation, purpose="wait")
+
+
+# --- obstacles that are gone -----------------------------------------------------------------
+
+
+def _clear(case: Case, step: Clear) -> None:
+    one = case.delegation
+    match step.what:
+        case "line":
+            case.update(blocked_by=None, waiting=None)
+            take_session(case)
+        case "question":
+            assert one.question is not None
+            closes = structs.replace(one.question, closed_at=case.now)
+            close_question(case, closes, text=step.outcome)
+            case.tell(one, "service recovered", outcome=step.outcome, verdicts=step.verdicts or ())
+        case "forced":
+            case.update(forced=None)
+            case.tell(one, "chosen by a person", outcome=step.outcome, verdicts=step.verdicts or ())
+        case "retry":
+            last = one.attempts[-1]
+            assert last.failure is not None
+            backend = find_backend(case.policy, last.backend)
+            case.update(waiting=None)
+            give_up(case, last.failure, backend, luck=case.luck)
+        case _:
+            assert_never(step.what)
+
+
+def close_question(case: Case, question: Question, *, text: str) -> None:
+    """The open question is closed as `question` says; what comes next is planned after it."""
+    _enter(case, "waiting", questions=(*case.delegation.questions[:-1], question))
+    by = question.answered_by
+    case.note(
+        "question.answered",
+        case.delegation,
+        question=question.question,
+        choice=question.choice,
+        note=question.note,
+        answered_by=None if by is None else {"uid": by.uid, "pid": by.pid},
+        text=text,
+    )
+    case.effects.append(GoOn(delegation=case.delegation.delegation))
+
+
+# --- steps -----------------------------------------------------------------------------------
+
+
+def _start(case: Case, step: Start, *, event: str) -> None:
+    if step.has_waited:
+        case.update(waited=with_waited(case.delegation, case.delegation.attempts[-1]))
+    if step.verdicts is not None:
+        case.update(verdicts=step.verdicts)
+    one, choice = case.delegation, step.choice
+    attempt = new_attempt(case, step)
+    is_again = step.retry_of is not None or step.resumes is not None
+    hop = None if is_again or step.rotates else hop_to(case, choice)
+    if hop is None:
+        case.keep_session(on_candidate(case.session, choice))
+    else:
+        if hop.tier_to == "model" and hop.from_backend == hop.to_backend:
+            warning = (
+                f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
+            )
+            case.update(warnings=(*one.warnings, warning))
+        case.update(hops=(*one.hops, hop))
+        fallen(case, hop)
+    budget: dict[str, Any] = {"retry_budget": shown(case)} if one.attempts else {}
+    case.count_start(choice.backend.id, is_first=not one.attempts)
+    case.count_credential(choice.backend.id, choice.credential)
+    _enter(
+        case,
+        "running",
+        active=choice.backend.id,
+        attempts=(*one.attempts, attempt),
+        waiting=None,
+        forced=None,
+        rests_until_at=None,
+        retry_at=None,
+        phase=None,
+        last_activity_at=case.now,
+    )
+    case.tell(
+        case.delegation,
+        event,
+        outcome=f"starts {attempt.attempt} on {choice.backend.id}"
+        + (" as a trial" if attempt.trial else "")
+        + (" once more" if step.retry_of is not None else "")
+        + ("" if step.resumes is None else f" in the conversation of {step.resumes}")
+        + (f" with credential {choice.credential}" if step.rotates else ""),
+        verdicts=case.delegation.verdicts,
+        attempt=one.attempts[-1].attempt if one.attempts else None,
+        max_fallback_depth=one.max_hops,
+        hops=reactive_hops(case.delegation),
+        **stays_with(case),
+        **budget,
+    )
+    case.move(attempt=attempt.attempt)
+    case.effects.append(
+        StartAttempt(
+            attempt=attempt.attempt,
+            delegation=one.delegation,
+            backend=choice.backend.id,
+            model=choice.model,
+            effort=choice.entry.effort,
+            credential=choice.credential,
+            handoff=None if step.resumes is not None else handoff(one.attempts),
+            resume=resumed_conversation(case.delegation, attempt),
+        )
+    )
+    if one.deadline_at is not None:
+        case.effects.append(
+            WakeAt(at=one.deadline_at, delegation=one.delegation, purpose="deadline")
+        )
+
+
+def _wait(case: Case, step: Wait, *, event: str) -> None:
+    one = case.delegation
+    if step.verdicts is not None:
+        case.update(verdicts=step.verdicts)
+    is_news = one.state != "waiting" or one.waiting is None
+    if step.outcome and is_news:
+        case.tell(
+            one,
+            event,
+            outcome=step.outcome,
+            verdicts=step.verdicts or (),
+            evidence=step.evidence,
+            **step.numbers,
+        )
+    _enter(case, "waiting", waiting=step.waiting)
+    case.effects.append(_wake(case, step.waiting.until_at))
+
+
+def _queue(case: Case, step: Queue) -> None:
+    one = case.delegation
+    if step.verdicts is not None:
+        case.update(verdicts=step.verdicts)
+    is_news = one.state != "queued" if step.behind is None else one.blocked_by != step.behind
+    if is_news:
+        case.tell(one, "queued", outcome=step.outcome, **step.numbers)
+    _enter(case, "queued", blocked_by=step.behind, waiting=step.waiting)
+    if step.behind is None:
+        look_at = one.deadline_at
+    else:
+        look_at = None if step.waiting is None else step.waiting.until_at
+    if look_at is not None:
+        case.effects.append(_wake(case, look_at))
+
+
+def _ask(case: Case, step: Ask, *, event: str) -> None:
+    one = case.delegation
+    verdicts = one.verdicts if step.verdicts is None else step.verdicts
+    _note_outage(case, step.out)
+    deadlines = [] if one.deadline_at is None else [one.deadline_at]
+    if one.question_timeout_s is not None:
+        deadlines.append(case.now + one.question_timeout_s)
+    question = Question(
+        question=question_id(one.delegation, len(one.questions) + 1),
+        delegation=one.delegation,
+        session=one.session,
+        role=one.role,
+        kind=step.kind,
+        text=with_rules(step.text, step.usable),
+        options=options_with(step.usable, wait=step.wait),
+        opened_at=case.now,
+        deadline_at=min(deadlines, default=None),
+    )
+    choices = [each.choice for each in question.options]
+    _enter(
+        case,
+        "awaiting_answer",
+        verdicts=verdicts,
+        questions=(*one.questions, question),
+        waiting=None,
+        forced=None,
+        rests_until_at=None,
+        phase=None,
+        retry_at=return_at(verdicts, now=case.now),
+    )
+    case.wake_waiting()  # others may work in its directory meanwhile
+    case.note(
+        "question.opened",
+        one,
+        question=question.question,
+        question_kind=step.kind,
+        role=question.role,
+        text=question.text,
+        choices=choices,
+        deadline_at=question.deadline_at,
+    )
+    case.tell(
+        one,
+        event,
+        outcome=f"asks {question.question}: {question.text}",
+        verdicts=verdicts,
+        on_outage=one.on_outage,
+        choices=choices,
+    )
+    case.effects.append(AskPerson(delegation=one.delegation))
+    if question.deadline_at is not None:
+        case.effects.append(_wake(case, question.deadline_at))
+
+
+def _note_outage(case: Case, out: Out | None) -> None:
+    if out is None:
+        return
+    case.note(
+        "session.notice",
+        case.delegation,
+        backend=out.verdict.backend,
+        notice="outage",
+        route=(case.delegation.requested, out.verdict.backend),
+        from_model=None,
+        to_model=out.verdict.model,
+        reason=out.verdict.reason,
+        text=out.text,
+    )
+
+
+def _hand_back(case: Case, step: HandBack, *, event: str) -> None:
+    """The session stays where it is."""
+    if step.verdicts is not None:
+        case.update(verdicts=step.verdicts)
+    one = case.delegation
+    hop = hop_to(case, step.choice)
+    if hop is not None:
+        case.update(hops=(*one.hops, hop))
+        note_hop(case, hop)
+    hint = HandedBack(model=step.choice.model, effort=step.choice.entry.effort)
+    case.tell(
+        one,
+        event,
+        outcome="hands the work back to the caller",
+        verdicts=one.verdicts,
+        model=hint.model,
+        effort=hint.effort,
+    )
+    last = one.attempts[-1].failure if one.attempts else None
+    end = ended("handed_back", "the caller does it", failure=last, handed_back=hint)
+    _end(case, end, event=event)
+
+
+def _end(case: Case, step: End, *, event: str) -> None:
+    if step.withdraws:
+        withdraw_marks(case)
+    if step.verdicts is not None:
+        case.update(verdicts=step.verdicts)
+    _note_outage(case, step.out)
+    if step.why:
+        case.tell(
+            case.delegation,
+            event,
+            outcome=step.why,
+            verdicts=step.verdicts or (),
+            **step.numbers,
+        )
+    if below(case, case.delegation):
+        _enter(case, "waiting", outcome=step.outcome)
+    else:
+        _close(case, step.outcome)
+
+
+def _close(case: Case, outcome: Outcome) -> None:
+    """Give the delegation its one answer and its session back."""
+    one, state, message = case.delegation, outcome.state, outcome.message
+    is_success = state == "succeeded"
+    warnings = one.warnings
+    if one.unstopped and is_success:
+        warnings = (*warnings, *one.unstopped)
+    elif one.unstopped:
+        message = "; ".join([*((message,) if message else ()), *one.unstopped])
+    served_by = one.attempts[-1] if is_success else None
+    tier = None if served_by is None else served_by.tier
+    _enter(
+        case,
+        state,
+        served_by=None if served_by is None else served_by.backend,
+        tier_served="in_session" if state == "handed_back" else tier,
+        handed_back=outcome.handed_back,
+        questions=closed(one.questions, now=case.now),
+        forced=None,
+        rests_until_at=None,
+        failure=None if is_success else outcome.failure,
+        message=message,
+        warnings=warnings,
+        retry_at=outcome.retry_at,
+        ended_at=case.now,
+        waiting=None,
+        phase=None,
+        outcome=None,
+    )
+    one = case.delegation
+    _tell_parent(case, one)
+    if state in ("succeeded", "handed_back") and one.creative:
+        case.move(author_family=_author(case, one))
+    if case.session.running == one.delegation:
+        case.move(running=None, last_used_at=case.now)
+    case.note(
+        "delegation.ended",
+        one,
+        backend=one.served_by or one.active,
+        state=state,
+        served_by=one.served_by,
+        fallback_from=fallback_from(one),
+        reason=None if one.failure is None else one.failure.reason.value,
+        detail=None if one.failure is None else one.failure.detail,
+        retry_at=outcome.retry_at,
+    )
+    case.tell(one, "ended", outcome=state + (f": {message}" if message else ""))
+    case.effects.append(Answer(delegation=one.delegation))
+    case.wake_waiting()
+
+
+def _author(case: Case, one: Delegation) -> str:
+    """The family of the model that wrote the answer."""
+    hint = one.handed_back
+    if hint is not None:
+        return (hint.model and family_of_model(hint.model)) or UNKNOWN
+    last = one.attempts[-1]
+    backend = find_backend(case.policy, last.backend)
+    return (backend and family_of(backend, last.model)) or UNKNOWN
+
+
+def _tell_parent(case: Case, one: Delegation) -> None:
+    """What is not proven gone below keeps the one above from going on in the same place."""
+    parent = None if one.parent is None else case.snapshot.active.get(one.parent)
+    last = one.attempts[-1] if one.attempts else None
+    left = one.unstopped
+    if last is not None and last.gone is False:
+        what = f"the nested attempt {last.attempt} on {last.backend} could not be stopped"
+        left = (*left, f"{what}: look for its processes (pid {last.pid}) before you go on")
+    if parent is not None and left:
+        case.update_other(parent.delegation, unstopped=(*parent.unstopped, *left))

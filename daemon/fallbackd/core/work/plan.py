@@ -1,0 +1,356 @@
+"""
+The next step of a delegation that has no attempt under way and is not ended.
+
+`plan` reads and changes nothing: it takes the first rule that says something, in the order in which
+they stand here. A hop is a move after a started attempt and counts; a candidate that is skipped
+costs nothing.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct, structs
+
+from fallbackd.core.case import CaseView
+from fallbackd.core.policy import IN_SESSION_KIND, Entry
+from fallbackd.core.records import Delegation, Waiting
+from fallbackd.core.routing.resolve import Choice, Request, Resolved
+from fallbackd.core.work.ask import at_outage, by_rules, is_recovered, resting, unanswered
+from fallbackd.core.work.fairness import has_place
+from fallbackd.core.work.offers import resolved_by_person
+from fallbackd.core.work.outages import Out, guard
+from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed, exhausted
+from fallbackd.core.work.resolution import failover_of, halted, request_of
+from fallbackd.core.work.retry_budget import held_until, shown
+from fallbackd.core.work.rotation import rotated, with_verdict
+from fallbackd.core.work.steps import (
+    Clear,
+    End,
+    HandBack,
+    Hold,
+    Queue,
+    Start,
+    Step,
+    Verdicts,
+    Wait,
+    ended,
+)
+from fallbackd.core.work.stopping import below
+from fallbackd.core.work.waits import is_overtaken
+from fallbackd.core.work.workspaces import blocker, why_blocked
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """What the chain holds now."""
+
+    candidates: tuple[Entry, ...]
+    request: Request
+    resolved: Resolved
+    out: Out | None
+    """The service that is out, where the role does not go elsewhere by itself."""
+
+
+def plan(case: CaseView) -> Step | Clear:
+    for rule in RULES:
+        if (step := rule(case)) is not None:
+            return step
+    search = searched(case)
+    for of_chain in RULES_OF_CHAIN:
+        if (step := of_chain(case, search)) is not None:
+            return step
+    return exhausted(case, "nobody in the chain is usable")
+
+
+# --- what comes before any candidate ---------------------------------------------------------
+
+
+def nested_first(case: CaseView) -> Step | None:
+    """Nothing follows an attempt before what was delegated from inside it is gone."""
+    return Hold(is_nested=True) if below(case, case.delegation) else None
+
+
+def pending_end(case: CaseView) -> Step | None:
+    outcome = case.delegation.outcome
+    return None if outcome is None else End(outcome=outcome)
+
+
+def cancelled(case: CaseView) -> Step | None:
+    if not case.delegation.cancelling:
+        return None
+    return ended("cancelled", case.delegation.message or BY_CALLER)
+
+
+def unproven(case: CaseView) -> Step | None:
+    """Two agents in one tree are worse than no answer."""
+    one = case.delegation
+    if not one.unstopped:
+        return None
+    last = one.attempts[-1].failure if one.attempts else None
+    return ended("failed", "nothing is started beside what may still run", failure=last)
+
+
+def past_deadline(case: CaseView) -> Step | None:
+    deadline_at = case.delegation.deadline_at
+    if deadline_at is None or case.now < deadline_at:
+        return None
+    return deadline_passed(now=case.now)
+
+
+def in_line(case: CaseView) -> Step | Clear | None:
+    """Another delegation has its session or its directory."""
+    one = case.delegation
+    if one.blocked_by is None:
+        return None
+    by = blocker(case, one)
+    if by is None:
+        return Clear(what="line")
+    if one.waiting is not None and case.now >= one.waiting.limit_at:
+        return ended("refused", why_blocked(one, by))
+    return behind(case, by)
+
+
+def behind(case: CaseView, by: Delegation) -> Queue:
+    """
+    Queue behind another delegation, whose end wakes this one. Work from inside an attempt waits
+    for a bounded time only: `by` may itself wait for the attempt that it comes from.
+    """
+    one = case.delegation
+    waiting = one.waiting
+    if waiting is None and one.parent is not None:
+        limit_at = case.now + case.policy.wait_threshold_s(one.mode)
+        waiting = Waiting(since_at=case.now, until_at=limit_at, limit_at=limit_at)
+    return Queue(behind=by.delegation, outcome=f"waits: {why_blocked(one, by)}", waiting=waiting)
+
+
+def open_question(case: CaseView) -> Step | Clear | None:
+    """Only a person moves it, or the end of its time, or the recovery of its service."""
+    question = case.delegation.question
+    if question is None:
+        return None
+    if (clear := is_recovered(case, question)) is not None:
+        return clear
+    if question.deadline_at is not None and case.now >= question.deadline_at:
+        return unanswered(case, question)
+    return Hold(until_at=question.deadline_at)
+
+
+def forced_by_person(case: CaseView) -> Step | Clear | None:
+    forced = case.delegation.forced
+    if forced is None:
+        return None
+    if is_full(case):
+        return for_place(case)
+    resolved = resolved_by_person(case, forced)
+    if resolved.choice is not None:
+        return Start(choice=resolved.choice, event="chosen by a person")
+    return Clear(
+        what="forced",
+        outcome=f"{forced} cannot be used any more",
+        verdicts=resolved.verdicts,
+    )
+
+
+def due_retry(case: CaseView) -> Step | Clear | None:
+    """The candidate that failed last is waited for, and tried again then."""
+    waiting = case.delegation.waiting
+    if waiting is None or waiting.retry is None:
+        return None
+    if is_overtaken(case, waiting):
+        return Clear(what="retry")
+    if case.now < waiting.until_at:
+        return Hold(until_at=waiting.until_at)
+    if is_full(case):
+        return for_place(case, waiting=waiting)
+    request = Request(prompt_tokens=case.delegation.prompt_tokens, credential=waiting.credential)
+    choice = case.resolve((waiting.retry,), request).choice
+    if choice is None:
+        return None
+    return Start(
+        choice=choice,
+        event="waited",
+        retry_of=None if waiting.resumes else waiting.retry_of,
+        resumes=waiting.retry_of if waiting.resumes else None,
+        has_waited=waiting.is_stated,
+    )
+
+
+# --- after an attempt ------------------------------------------------------------------------
+
+
+def other_credential(case: CaseView) -> Step | None:
+    if not case.delegation.attempts:
+        return None
+    found = rotated(case, failover_of(case.delegation))
+    if found is None or found.choice is None:
+        return None
+    verdicts = with_verdict(case.delegation.verdicts, found.verdicts[0])
+    if is_full(case):
+        return for_place(case, verdicts=verdicts)
+    held = held_back(case, found.choice, verdicts)
+    return held or Start(choice=found.choice, verdicts=verdicts, rotates=True)
+
+
+def no_failover(case: CaseView) -> Step | None:
+    if case.delegation.failover or not case.delegation.attempts:
+        return None
+    return exhausted(case, "the caller wants no failover")
+
+
+def out_of_budget(case: CaseView) -> Step | None:
+    if not case.delegation.attempts:
+        return None
+    _, halt = halted(case.policy, failover_of(case.delegation))
+    return None if halt is None else exhausted(case, halt.why)
+
+
+# --- the chain -------------------------------------------------------------------------------
+
+
+def searched(case: CaseView) -> Search:
+    failover = failover_of(case.delegation)
+    candidates = failover.candidates
+    if failover.tried:
+        candidates, _ = halted(case.policy, failover)
+    request = request_of(case)
+    resolved, out = guard(
+        case, case.delegation, candidates, request, case.resolve(candidates, request)
+    )
+    may_doubt = out is None and case.delegation.on_outage == "fallback"
+    if resolved.choice is None and may_doubt and not may_wait(case, resolved):
+        resolved = case.resolve(candidates, structs.replace(request, last_resort=True))
+    return Search(candidates=candidates, request=request, resolved=resolved, out=out)
+
+
+def service_out(case: CaseView, search: Search) -> Step | None:
+    """A service is out, and the role does not go elsewhere by itself."""
+    out = search.out
+    if out is None:
+        return None
+    if out.in_trial or not out.is_first:
+        step = worth_waiting(case, search)
+        if step is not None:
+            return step
+    verdicts = search.resolved.verdicts
+    return resting(case, verdicts) or at_outage(case, out, search.candidates, verdicts=verdicts)
+
+
+def best_candidate(case: CaseView, search: Search) -> Step | None:
+    choice, verdicts = search.resolved.choice, search.resolved.verdicts
+    if choice is None:
+        return None
+    if choice.backend.kind == IN_SESSION_KIND:
+        return HandBack(choice=choice, verdicts=verdicts)
+    if is_full(case):
+        return for_place(case, verdicts=verdicts)
+    return held_back(case, choice, verdicts) or Start(choice=choice, verdicts=verdicts)
+
+
+def worth_waiting(case: CaseView, search: Search) -> Step | None:
+    """A candidate is under trial, or returns at a time that its provider stated."""
+    one, resolved = case.delegation, search.resolved
+    if not may_wait(case, resolved):
+        return None
+    limit_at = until_at = wait_limit_at(case)
+    if resolved.stated_at is not None and resolved.stated_at <= limit_at:
+        until_at = resolved.stated_at
+    since_at = case.now if one.waiting is None else one.waiting.since_at
+    return Wait(
+        waiting=Waiting(since_at=since_at, until_at=until_at, limit_at=limit_at),
+        outcome="waits for a trial" if resolved.in_trial else "waits for a stated time",
+        verdicts=resolved.verdicts,
+        numbers={
+            "until_at": until_at,
+            "wait_threshold_s": case.policy.wait_threshold_s(one.mode),
+        },
+    )
+
+
+def forbidden(case: CaseView, search: Search) -> Step | None:
+    """A candidate is usable, and only a rule of the role or of the request forbids it."""
+    return by_rules(case, search.candidates, search.request, verdicts=search.resolved.verdicts)
+
+
+def rest_of_wait(case: CaseView, search: Search) -> Step | None:
+    """A person chose to wait, and the time is not over."""
+    return resting(case, search.resolved.verdicts)
+
+
+RULES: tuple[Callable[[CaseView], Step | Clear | None], ...] = (
+    nested_first,
+    pending_end,
+    cancelled,
+    unproven,
+    past_deadline,
+    in_line,
+    open_question,
+    forced_by_person,
+    due_retry,
+    other_credential,
+    no_failover,
+    out_of_budget,
+)
+RULES_OF_CHAIN: tuple[Callable[[CaseView, Search], Step | None], ...] = (
+    service_out,
+    best_candidate,
+    worth_waiting,
+    forbidden,
+    rest_of_wait,
+)
+
+
+# --- pieces of rules -------------------------------------------------------------------------
+
+
+def is_full(case: CaseView) -> bool:
+    """Whether the host runs as many attempts as it may, or others come first."""
+    max_running = case.policy.defaults.max_running
+    return not has_place(case.snapshot.active, case.delegation, max_running)
+
+
+def for_place(
+    case: CaseView, *, waiting: Waiting | None = None, verdicts: Verdicts | None = None
+) -> Queue:
+    """Wait for a free place: the next end of an attempt wakes this delegation."""
+    return Queue(
+        outcome="waits for a free place",
+        waiting=waiting,
+        verdicts=verdicts,
+        numbers={"max_running": case.policy.defaults.max_running},
+    )
+
+
+def held_back(case: CaseView, choice: Choice, verdicts: Verdicts) -> Step | None:
+    """A move has to wait for what others find there; None: it is made now."""
+    one = case.delegation
+    until_at = held_until(case, one, choice) if one.attempts else None
+    if until_at is None:
+        return None
+    before = one.waiting
+    since_at = case.now if before is None or before.retry is not None else before.since_at
+    limit_at = since_at + case.policy.wait_threshold_s(one.mode)
+    if case.now >= limit_at:
+        return exhausted(case, "the retry budget of this host is used up")
+    until_at = min(until_at, limit_at)
+    waits = Waiting(since_at=since_at, until_at=until_at, limit_at=limit_at)
+    if waits == before and one.state == "waiting":
+        return Hold(until_at=until_at)  # many wait at once, and each is woken for each end
+    return Wait(
+        waiting=waits,
+        outcome=f"waits for a sign of life of {choice.backend.id}, which others try now",
+        verdicts=verdicts,
+        numbers={"retry_budget": shown(case)},
+    )
+
+
+def wait_limit_at(case: CaseView) -> float:
+    one = case.delegation
+    limit_at = case.now + case.policy.wait_threshold_s(one.mode)
+    if one.waiting is not None:
+        limit_at = one.waiting.limit_at
+    return limit_at if one.deadline_at is None else min(limit_at, one.deadline_at)
+
+
+def may_wait(case: CaseView, resolved: Resolved) -> bool:
+    limit_at = wait_limit_at(case)
+    if case.now >= limit_at:
+        return False
+    return resolved.in_trial or (resolved.stated_at is not None and resolved.stated_at <= limit_at)
