@@ -151,3 +151,80 @@ def test_every_target_that_make_is_asked_for_does_something() -> None:
     }
     # `setup` is there for what it depends on.
     assert set(named) - with_recipe == {"setup"}
+
+
+def state_changes_in(tree: ast.AST) -> list[int]:
+    """
+    Lines that move a delegation to another state: `case.enter(…)`, or a state that is written into
+    a delegation (`structs.replace(…, state=…)`, `Delegation(…, state=…)`, `update(state=…)`).
+    """
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        sets_state = any(word.arg == "state" for word in node.keywords)
+        is_other = called.endswith("replace") and node.args and is_other_record(node.args[0])
+        writes = called.endswith(("replace", ".update", ".update_other", "Delegation"))
+        if called.endswith(".enter") or (sets_state and writes and not is_other):
+            found.append(node.lineno)
+    return found
+
+
+def is_other_record(node: ast.expr) -> bool:
+    """The record that is replaced is, by its name, no delegation."""
+    return ast.unparse(node) in {"running", "attempt", "outage", "plain"}
+
+
+def test_only_apply_moves_a_delegation_to_another_state() -> None:
+    """`Case.enter` is called in one function, which asks the table first."""
+    breaches = {
+        str(path.relative_to(ROOT)): lines
+        for package in ("core", "engine", "stores", "app")
+        for path in modules_under(DAEMON / package)
+        if path != DAEMON / "core" / "work" / "apply.py"
+        and (lines := state_changes_in(ast.parse(path.read_text())))
+    }
+    kept = breaches.pop("daemon/fallbackd/core/case.py")
+    assert len(kept) == 1, "Case.enter itself"
+    assert not breaches
+    apply = ast.parse((DAEMON / "core" / "work" / "apply.py").read_text())
+    [mover] = [
+        node
+        for node in ast.walk(apply)
+        if isinstance(node, ast.FunctionDef) and state_changes_in(node)
+    ]
+    assert mover.name == "_enter"
+    assert "TRANSITIONS[before]" in ast.unparse(mover)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "case.enter('failed')",
+        "case.update(state='failed')",
+        "case.update_other(name, state='failed')",
+        "structs.replace(delegation, state='failed')",
+        "structs.replace(case.delegation, message='', state='failed')",
+        "Delegation(delegation=name, state='failed')",
+    ],
+)
+def test_a_planted_change_of_state_is_caught(planted: str) -> None:
+    assert state_changes_in(ast.parse(f"def f(case):\n    {planted}")) == [2]
+
+
+@pytest.mark.parametrize("name", ["plan", "ask", "outcomes", "offers", "outages", "waits"])
+def test_a_plan_sees_a_case_that_cannot_be_changed(name: str) -> None:
+    """By type: mypy knows no way to change a `CaseView`."""
+    tree = ast.parse((DAEMON / "core" / "work" / f"{name}.py").read_text())
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert "CaseView" in names
+    assert "Case" not in names
+
+
+def test_the_drawings_of_the_architecture_are_those_of_the_code() -> None:
+    from tests.support.drawings import DRAWINGS, PAGE, drawn, redrawn
+
+    page = PAGE.read_text()
+    assert all(drawn(name) in page for name in DRAWINGS), "python -m tests.support.drawings"
+    assert redrawn(page) == page
