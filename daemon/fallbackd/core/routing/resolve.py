@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from fallbackd.core import meter
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, early_trial_at, is_leased, view
+from fallbackd.core.health.machine import Health, Outage, View, early_trial_at, is_leased, view
 from fallbackd.core.health.scopes import (
     backend_scope,
     context_of,
@@ -173,6 +173,54 @@ def _order(one: _Seen, request: Request) -> tuple[int, int]:
     return (one.rank, 0 if is_preferred else 1)
 
 
+class _Facts(Struct, frozen=True, kw_only=True):
+    """What is known of a candidate before anything is said about it."""
+
+    entry: Entry
+    backend: Backend
+    model: str | None
+    credential: str | None
+    scopes: tuple[ScopeId, ...]
+    state: View
+    """The worst of its scopes."""
+    record: Health | None
+    """Of that scope."""
+    budget_until_at: float | None
+    """Until when our own cap is reached."""
+
+    @property
+    def outage(self) -> Outage | None:
+        return None if self.record is None else self.record.outage
+
+    @property
+    def is_capped(self) -> bool:
+        """Nothing but our own cap is in the way."""
+        return self.budget_until_at is not None and self.state.state in ("healthy", "cooldown")
+
+    @property
+    def reason(self) -> str | None:
+        if self.is_capped:
+            return Reason.LOCAL_BUDGET.value
+        return None if self.outage is None else self.outage.reason.value
+
+    @property
+    def until_at(self) -> float | None:
+        return self.budget_until_at if self.is_capped else self.state.until_at
+
+    @property
+    def verdict(self) -> Verdict:
+        state = self.state.state
+        return Verdict(
+            backend=self.backend.id,
+            model=self.model,
+            verdict="healthy",
+            state="rate_limited" if self.is_capped else state,
+            tier=self.entry.tier,
+            credential=self.credential,
+            scope=None if self.record is None or state == "healthy" else self.record.scope,
+        )
+
+
 def _look(
     entry: Entry,
     request: Request,
@@ -184,23 +232,50 @@ def _look(
 ) -> _Seen:
     backend = find_backend(policy, entry.backend)
     if backend is None:
-        return _Seen(
-            entry=entry,
-            choice=None,
-            verdict=Verdict(
-                backend=entry.backend,
-                model=entry.model,
-                verdict="not_configured",
-                reason="no such backend is configured",
-                tier=entry.tier,
-            ),
+        verdict = Verdict(
+            backend=entry.backend,
+            model=entry.model,
+            verdict="not_configured",
+            reason="no such backend is configured",
+            tier=entry.tier,
         )
+        return _Seen(entry=entry, choice=None, verdict=verdict)
+    facts = _facts(entry, backend, request, health, meters, now=now)
+    no = _by_request(facts, request, policy) or _by_health(facts)
+    if no is not None:
+        return _refused(facts, *no)
+    trial_scopes: tuple[ScopeId, ...] = ()
+    if facts.record is not None:  # else nothing is wrong with any of them, the commonest case
+        trial_scopes = tuple(
+            scope
+            for scope in facts.scopes
+            if (one := health.get(scope)) is not None and view(one, now=now).unproven
+        )
+    leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
+    if leased:
+        decided_at = max(_decided_at(one, backend, policy) for one in leased)
+        until_at = facts.until_at or decided_at
+        refused = _refused(facts, "in_trial", facts.reason, until_at=until_at)
+        return structs.replace(refused, returns_at=until_at)  # at the latest
+    return _usable(facts, trial_scopes)
+
+
+def _facts(
+    entry: Entry,
+    backend: Backend,
+    request: Request,
+    health: Mapping[ScopeId, Health],
+    meters: Mapping[BackendId, Meter],
+    *,
+    now: float,
+) -> _Facts:
     model = model_of(entry, backend)
+    used = meters.get(backend.id)
     credential = pick(
         backend,
         model,
         health,
-        meters.get(backend.id),
+        used,
         only=request.credential,
         without=request.without,
         now=now,
@@ -214,109 +289,109 @@ def _look(
     elif backend.implicit and _is_missing_program(health.get(backend_scope(OPENCODE))):
         scopes = (*scopes, backend_scope(OPENCODE))  # whose program it would be
     state, record = worst(health, scopes, now=now)
-    outage = None if record is None else record.outage
-    reason = None if outage is None else outage.reason.value
-    until_at = state.until_at
-    budget_until_at = meter.over_cap_until(
-        meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
-    )
-    returns_at = until_at if state.state in ("rate_limited", "broken") else None
-    stated = outage is not None and outage.source == "provider"
-    word: str = state.state
-    if state.state in ("healthy", "cooldown") and budget_until_at is not None:
-        word, until_at, returns_at = "rate_limited", budget_until_at, budget_until_at
-        reason, stated = Reason.LOCAL_BUDGET.value, False
-    plain = Verdict(
-        backend=backend.id,
-        model=model,
-        verdict="healthy",
-        state=word,
-        tier=entry.tier,
-        credential=credential,
-        scope=None if record is None or state.state == "healthy" else record.scope,
-    )
-
-    def refuse(verdict: VerdictWord, why: str | None = reason) -> _Seen:
-        return _Seen(
-            entry=entry,
-            choice=None,
-            verdict=structs.replace(
-                plain,
-                verdict=verdict,
-                reason=why,
-                detail=None if outage is None else outage.detail,
-                until_at=until_at,
-            ),
-            returns_at=returns_at,
-            stated=stated,
-            over_budget=budget_until_at is not None,
-        )
-
-    if not backend.enabled:
-        return refuse("disabled", "switched off in the configuration")
-    if backend.lacks is not None:
-        return refuse("not_configured", backend.lacks)
-    if credential is None and backend.credentials:
-        return refuse("tried", "each of its credentials has failed for this work")
-    key = candidate_key(backend.id, entry.model)
-    if key in request.tried:
-        return refuse("tried", reason or "tried already by this delegation")
-    if request.same_as_failed and sameness(backend, model, credential) in request.same_as_failed:
-        return refuse("same_as_failed", "the same provider, model and credential have failed")
-    if why := _too_small(context_of(policy, backend, model), request):
-        return refuse("context", why)
-    if (no := forbidden(entry, backend, model, request.limits)) is not None:
-        return refuse(*no)
-    if (
-        request.not_provider is not None
-        and (backend.provider or backend.id) == request.not_provider
-    ):
-        return refuse("same_as_failed", "the same provider rejected the form of the request")
-    if request.local_only and not backend.is_local:
-        return refuse("local_network", "this machine has no network")
-    if state.state == "paused":
-        pause = None if record is None else record.pause
-        return refuse("paused", (pause.note if pause else None) or "paused by a person")
-    if state.state == "broken":
-        return refuse("broken" if outage is None else outage.reason.row.verdict)
-    if state.state == "rate_limited":
-        return refuse("rate_limited")
-    if budget_until_at is not None:
-        return refuse("budget")
-    trial_scopes: tuple[ScopeId, ...] = ()
-    if record is not None:  # else nothing is wrong with any of them, the commonest case
-        trial_scopes = tuple(
-            scope
-            for scope in scopes
-            if (one := health.get(scope)) is not None and view(one, now=now).unproven
-        )
-    leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
-    if leased:
-        until_at = until_at or max(_decided_at(one, backend, policy) for one in leased)
-        returns_at = until_at  # at the latest
-        return refuse("in_trial")
-    verdict: VerdictWord = "healthy"
-    if state.state == "cooldown":
-        verdict = "cooldown"
-    elif trial_scopes:
-        verdict = "unproven"
-    return _Seen(
+    return _Facts(
         entry=entry,
+        backend=backend,
+        model=model,
+        credential=credential,
+        scopes=scopes,
+        state=state,
+        record=record,
+        budget_until_at=meter.over_cap_until(
+            used, backend.hourly_cap, now=now, unit=backend.cap_unit
+        ),
+    )
+
+
+def _by_request(
+    facts: _Facts, request: Request, policy: Policy
+) -> tuple[VerdictWord, str | None] | None:
+    """What rules a candidate out whatever its health: settings, what was tried, the rules."""
+    entry, backend, model = facts.entry, facts.backend, facts.model
+    if not backend.enabled:
+        return "disabled", "switched off in the configuration"
+    if backend.lacks is not None:
+        return "not_configured", backend.lacks
+    if facts.credential is None and backend.credentials:
+        return "tried", "each of its credentials has failed for this work"
+    if candidate_key(backend.id, entry.model) in request.tried:
+        return "tried", facts.reason or "tried already by this delegation"
+    same = request.same_as_failed
+    if same and sameness(backend, model, facts.credential) in same:
+        return "same_as_failed", "the same provider, model and credential have failed"
+    if why := _too_small(context_of(policy, backend, model), request):
+        return "context", why
+    if (no := forbidden(entry, backend, model, request.limits)) is not None:
+        return no
+    if request.not_provider == (backend.provider or backend.id):
+        return "same_as_failed", "the same provider rejected the form of the request"
+    if request.local_only and not backend.is_local:
+        return "local_network", "this machine has no network"
+    return None
+
+
+def _by_health(facts: _Facts) -> tuple[VerdictWord, str | None] | None:
+    """What keeps a candidate from use now: a pause, an outage, our own cap."""
+    outage = facts.outage
+    match facts.state.state:
+        case "paused":
+            pause = None if facts.record is None else facts.record.pause
+            return "paused", (pause.note if pause else None) or "paused by a person"
+        case "broken" if outage is not None and outage.reason is Reason.NOT_INSTALLED:
+            return "not_installed", facts.reason
+        case "broken" if outage is not None and outage.reason is Reason.NOT_CONFIGURED:
+            return "not_configured", facts.reason
+        case "broken":
+            return "broken", facts.reason
+        case "rate_limited":
+            return "rate_limited", facts.reason
+    return None if facts.budget_until_at is None else ("budget", facts.reason)
+
+
+def _refused(
+    facts: _Facts, verdict: VerdictWord, why: str | None, *, until_at: float | None = None
+) -> _Seen:
+    outage, state = facts.outage, facts.state.state
+    is_out = facts.is_capped or state in ("rate_limited", "broken")
+    return _Seen(
+        entry=facts.entry,
+        choice=None,
+        verdict=structs.replace(
+            facts.verdict,
+            verdict=verdict,
+            reason=why,
+            detail=None if outage is None else outage.detail,
+            until_at=until_at or facts.until_at,
+        ),
+        returns_at=facts.until_at if is_out else None,
+        stated=not facts.is_capped and outage is not None and outage.source == "provider",
+        over_budget=facts.budget_until_at is not None,
+    )
+
+
+def _usable(facts: _Facts, trial_scopes: tuple[ScopeId, ...]) -> _Seen:
+    outage, is_recovering = facts.outage, facts.state.state == "cooldown"
+    verdict: VerdictWord = "healthy"
+    if is_recovering or trial_scopes:
+        verdict = "cooldown" if is_recovering else "unproven"
+    is_proven = verdict == "healthy"
+    return _Seen(
+        entry=facts.entry,
         choice=Choice(
-            entry=entry,
-            backend=backend,
-            model=model,
-            credential=credential,
+            entry=facts.entry,
+            backend=facts.backend,
+            model=facts.model,
+            credential=facts.credential,
             trial_scopes=trial_scopes,
         ),
         verdict=structs.replace(
-            plain,
+            facts.verdict,
             verdict=verdict,
-            reason=reason if verdict != "healthy" else None,
-            detail=outage.detail if outage is not None and verdict != "healthy" else None,
-            until_at=until_at,
+            reason=None if is_proven else facts.reason,
+            detail=None if is_proven or outage is None else outage.detail,
+            until_at=facts.until_at,
         ),
-        rank=2 if backend.kind == IN_SESSION_KIND else int(state.state == "cooldown"),
+        rank=2 if facts.backend.kind == IN_SESSION_KIND else int(is_recovering),
     )
 
 

@@ -2,7 +2,6 @@
 
 from msgspec import structs
 
-from fallbackd.core import meter
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.events import (
@@ -297,10 +296,3 @@ def tell_recovery(case: Case, session: Session) -> Session:
     """The session after it was told, where there is something to tell."""
     told = _recovered(case, session)
     return structs.replace(session, recovered_announced=True) if told else session
-
-
-def clock_stepped(case: Case, by_s: float) -> None:
-    for record in list(case.health.values()):
-        case.put_health(machine.shift(record, by_s))
-    for used in list(case.meters.values()):
-        case.put_meter(meter.shift(used, by_s))
