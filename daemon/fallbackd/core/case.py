@@ -41,7 +41,7 @@ from fallbackd.core.records import (
     Snapshot,
     Verdict,
 )
-from fallbackd.core.routing.resolve import Request, Resolved, resolve
+from fallbackd.core.routing.resolve import Choice, Request, Resolved, resolve
 
 
 class CaseView(Protocol):
@@ -138,7 +138,8 @@ class Case:
         return after
 
     def update_other(self, name: DelegationId, **fields: Any) -> Delegation:
-        """Change fields of another unfinished delegation."""
+        """Change fields of another unfinished delegation. It is moved by its own events alone."""
+        assert "state" not in fields, "only core.work.apply moves a delegation to another state"
         before = self._other_delegations.get(name) or self.snapshot.active[name]
         after = structs.replace(before, **fields)
         self._other_delegations[name] = after
@@ -316,13 +317,49 @@ class Case:
         used = self.meters.get(backend.id) or Meter(backend=backend.id)
         self.put_meter(structs.replace(used, answered_at=self.now))
 
+    def take_lease(
+        self,
+        choice: Choice,
+        name: AttemptId,
+        *,
+        expires_at: float | None = None,
+        owner: str | None = None,
+    ) -> int:
+        """
+        Lease the single trial that a call of a choice is, where it is one.
+
+        Args:
+            name: Of the call.
+            expires_at: None: with the attempt.
+            owner: Who makes it, in a word for people.
+
+        Returns:
+            The generation of the lease.
+        """
+        generation = 0
+        for scope in choice.trial_scopes:
+            held = machine.lease(
+                self.health[scope], name, now=self.now, expires_at=expires_at, owner=owner
+            )
+            self.put_health(held)
+            generation = held.generation
+        return generation
+
+    def give_back(self, name: AttemptId) -> bool:
+        """Give a lease back. False: it had run out or was overtaken, and proves nothing more."""
+        was_held = False
+        for record in list(self.health.values()):
+            if record.trial is not None and record.trial.attempt == name:
+                was_held = was_held or machine.is_leased(record, now=self.now)
+                self.put_health(machine.release(record, name))
+        if was_held:
+            self.wake_waiting()
+        return was_held
+
     def release(self, attempt: Attempt) -> None:
         """Give the trial lease of an attempt back."""
-        for scope in attempt.trial_scopes:
-            record = self.health.get(scope)
-            if record is not None and record.trial is not None:
-                self.put_health(machine.release(record, attempt.attempt))
         if attempt.trial_scopes:
+            self.give_back(attempt.attempt)
             self.wake_waiting()
 
     def wake_waiting(self) -> None:

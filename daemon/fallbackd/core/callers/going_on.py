@@ -13,7 +13,6 @@ from fallbackd.core.policy import IN_SESSION_KIND, Entry, Role
 from fallbackd.core.records import Session
 from fallbackd.core.routing.resolve import Choice, Request, Resolved, without_choice
 from fallbackd.core.routing.role_rules import rules_for
-from fallbackd.core.work.outages import guard
 from fallbackd.core.work.resolution import (
     FREE_TIERS,
     entry_of,
@@ -24,6 +23,7 @@ from fallbackd.core.work.resolution import (
     request_after,
 )
 from fallbackd.core.work.rotation import rotated
+from fallbackd.core.work.search import search
 
 RULES = frozenset({"on_outage", "must_differ", "consent"})
 """Bounds that a person could lift."""
@@ -163,13 +163,12 @@ def follow(case: Case, failover: Failover, *, once_more: bool = False, may_try: 
         return Following(
             failover=failover, resolved=without_choice(seen, f"not used: {halt.why}"), halt=halt
         )
-    resolved, out = guard(case, failover, candidates, request, case.resolve(candidates, request))
+    found = search(case, failover, candidates, request, may_doubt=lambda _: may_try)
+    resolved, out = found.resolved, found.out
     if out is not None:
         why = f"{out.text}, and the role does not go elsewhere then (on_outage)"
         halt = Halt(bound="on_outage", why=why)
         return Following(failover=failover, resolved=resolved, halt=halt)
-    if resolved.choice is None and may_try and failover.on_outage == "fallback":
-        resolved = case.resolve(candidates, structs.replace(request, last_resort=True))
     if resolved.choice is None:
         rule = forbidden_by(case, candidates, request)
         halt = Halt(bound=rule or "nobody", why=_WHY_NONE[rule])

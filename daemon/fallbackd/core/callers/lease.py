@@ -7,7 +7,6 @@ from fallbackd.core.case import Case
 from fallbackd.core.events import Reported
 from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Failure
-from fallbackd.core.health import machine
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Hop, Session, Verdict
@@ -64,12 +63,7 @@ def leased(
     if lease is None or not choice.trial_scopes:
         return found
     expires_at = case.now + LEASE_S
-    generation = 0
-    for scope in choice.trial_scopes:
-        record = case.health[scope]
-        held = machine.lease(record, lease, now=case.now, expires_at=expires_at, owner=owner)
-        case.put_health(held)
-        generation = held.generation
+    generation = case.take_lease(choice, lease, expires_at=expires_at, owner=owner)
     return structs.replace(
         found,
         lease_id=lease,
@@ -105,19 +99,6 @@ def resolution_of(candidates: tuple[Entry, ...], resolved: Resolved) -> Resoluti
             (at for at, one in enumerate(resolved.verdicts) if one.verdict == "chosen"), None
         ),
     )
-
-
-def give_back(case: Case, lease: AttemptId) -> bool:
-    """Give a lease back. False: it had run out or was overtaken, and proves nothing any more."""
-    was_held = False
-    for record in list(case.health.values()):
-        if record.trial is None or record.trial.attempt != lease:
-            continue
-        was_held = was_held or machine.is_leased(record, now=case.now)
-        case.put_health(machine.release(record, lease))
-    if was_held:
-        case.wake_waiting()
-    return was_held
 
 
 # --- reports -----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from fallbackd.core.callers.lease import (
     answer_of,
     asked_by_report,
     counted_credential,
-    give_back,
     leased,
     missed,
     moved,
@@ -26,10 +25,10 @@ from fallbackd.core.records import Decision, Rejection, Session
 from fallbackd.core.routing.families import UNKNOWN, family_of
 from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
 from fallbackd.core.work.offline import own_trouble
-from fallbackd.core.work.outages import guard
 from fallbackd.core.work.recovery import answered_by, role_counting
 from fallbackd.core.work.resolution import request_after, staying
 from fallbackd.core.work.rotation import first_throttle
+from fallbackd.core.work.search import search
 from fallbackd.core.work.sessions import charged, entered, on_candidate
 
 
@@ -75,9 +74,7 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
     is_taken = event.lease is not None
     if session is not None and event.backend is None and not failover.tried:
         request = staying(case, request, event.role, candidates, session)
-    resolved, _ = guard(case, failover, candidates, request, case.resolve(candidates, request))
-    if resolved.choice is None and is_taken and failover.on_outage == "fallback":
-        resolved = case.resolve(candidates, structs.replace(request, last_resort=True))
+    resolved = search(case, failover, candidates, request, may_doubt=lambda _: is_taken).resolved
     choice = resolved.choice
     found = resolution_of(candidates, resolved)
     if choice is not None:
@@ -145,7 +142,7 @@ def reported(case: Case, event: Reported) -> Decision:
     lease = event.lease
     if lease is None and event.attempt is not None and is_lease(event.attempt):
         lease = event.attempt
-    is_late = lease is not None and not give_back(case, lease)
+    is_late = lease is not None and not case.give_back(lease)
     if event.outcome == "released":
         if session is not None and session.failover is not None:
             case.keep_session(structs.replace(session, failover=None))

@@ -18,7 +18,6 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from fallbackd.core.callers.going_on import Following, asked, denied, ended_by, follow, marked
-from fallbackd.core.callers.lease import give_back
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.events import RescueAdvanced, TurnFailed
@@ -148,7 +147,7 @@ def _rule(case: Case, event: TurnFailed, session: Session, turn: Turn) -> tuple[
         failover = marked(case, failover, failure, started_at=started_at, luck=event.luck)
     turn = structs.replace(turn, is_marked=True, failover=failover)
     if turn.lease is not None:
-        give_back(case, turn.lease)
+        case.give_back(turn.lease)
         turn = structs.replace(turn, lease=None)
     session = structs.replace(session, turn=turn)
 
@@ -290,7 +289,7 @@ def _rescue(
 def _unlocked(case: Case, session: Session) -> Session:
     rescue = session.rescue
     if rescue is not None and rescue.lease is not None:
-        give_back(case, rescue.lease)
+        case.give_back(rescue.lease)
     return structs.replace(session, rescue=None)
 
 

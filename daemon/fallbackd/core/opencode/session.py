@@ -7,10 +7,9 @@ session's original; one that a rescue or a redirect chose does not.
 
 from msgspec import structs
 
-from fallbackd.core.callers.lease import LEASE_S, give_back
+from fallbackd.core.callers.lease import LEASE_S
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
-from fallbackd.core.health import machine
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.opencode.projects import ANY, find_any
@@ -20,6 +19,7 @@ from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Period, Turn
 from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
 from fallbackd.core.routing.suggest import duration
+from fallbackd.core.work.sessions import charged
 
 MAX_HOPS = 50
 MAX_SUPERSEDED = 20
@@ -156,7 +156,7 @@ def closed(case: Case, session: Session) -> Session:
     if turn is None:
         return session
     if turn.lease is not None:
-        give_back(case, turn.lease)
+        case.give_back(turn.lease)
     superseded = (*session.superseded, turn.message)[-MAX_SUPERSEDED:]
     return structs.replace(session, turn=None, superseded=superseded)
 
@@ -165,11 +165,7 @@ def lease(case: Case, choice: Choice, name: AttemptId | None) -> AttemptId | Non
     """Lease the single trial of a candidate that came back by the clock alone."""
     if not choice.trial_scopes or name is None:
         return None
-    expires_at = case.now + LEASE_S
-    for scope in choice.trial_scopes:
-        case.put_health(
-            machine.lease(case.health[scope], name, now=case.now, expires_at=expires_at)
-        )
+    case.take_lease(choice, name, expires_at=case.now + LEASE_S)
     return name
 
 
@@ -254,15 +250,16 @@ def told_outage(
     )
 
 
-def with_usage(session: Session, backend: BackendId, usage: Usage, *, at: float) -> Session:
+def with_usage(
+    case: Case, session: Session, backend: BackendId, usage: Usage, *, at: float
+) -> Session:
     """
     Count what a message has cost in the period that holds its instant: from its first instant
     on, up to the first one of the next period.
     """
-    spent = dict(session.usage)
-    spent[backend] = spent.get(backend, Usage()) + usage
+    session = charged(case, session, backend, usage)
     periods = list(session.periods) or [Period(backend=backend, from_at=at)]
     place = max((n for n, one in enumerate(periods) if one.from_at <= at), default=0)
     one = periods[place]
     periods[place] = structs.replace(one, usage=one.usage + usage)
-    return structs.replace(session, usage=tuple(spent.items()), periods=tuple(periods))
+    return structs.replace(session, periods=tuple(periods))

@@ -3,7 +3,6 @@
 from msgspec import Struct, structs
 
 from fallbackd.core.callers.going_on import asked, named
-from fallbackd.core.callers.lease import give_back
 from fallbackd.core.case import Case
 from fallbackd.core.events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
 from fallbackd.core.health.scopes import find_backend
@@ -23,8 +22,8 @@ from fallbackd.core.opencode.session import (
 )
 from fallbackd.core.records import Hop, Verdict
 from fallbackd.core.upkeep.marks import tell_recovery
-from fallbackd.core.work.outages import guard
 from fallbackd.core.work.resolution import request_after
+from fallbackd.core.work.search import search
 
 
 class Redirect(Struct, frozen=True, kw_only=True):
@@ -88,8 +87,7 @@ def turn_used(case: Case, event: TurnUsed) -> None:
     session = case.snapshot.session
     if session is None or event.message <= session.counted:
         return
-    case.count_usage(event.backend, event.usage)
-    session = with_usage(session, event.backend, event.usage, at=event.at)
+    session = with_usage(case, session, event.backend, event.usage, at=event.at)
     case.keep_session(structs.replace(session, counted=event.message, last_used_at=case.now))
 
 
@@ -107,7 +105,7 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
     if is_rescue or (turn is not None and turn.lease and event.backend == turn.backend):
         return Redirect()  # it was decided already, and its trial is leased
     if session.pending_lease is not None:
-        give_back(case, session.pending_lease)
+        case.give_back(session.pending_lease)
         session = structs.replace(session, pending_lease=None)
     if event.backend not in (session.original, session.current):
         session = chosen_by_user(case, session, event.backend)
@@ -121,8 +119,7 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
     resolved = case.resolve(candidates[:1], request)
     stays = resolved.choice is not None or resolved.in_trial
     if not stays:
-        found = case.resolve(candidates, request)
-        resolved, _ = guard(case, failover, candidates, request, found)
+        resolved = search(case, failover, candidates, request).resolved
     choice = resolved.choice
     if choice is None and not stays:
         if len(candidates) > 1:

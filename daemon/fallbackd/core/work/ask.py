@@ -16,9 +16,10 @@ from fallbackd.core.records import Attempt, Delegation, Outcome, Waiting
 from fallbackd.core.routing.families import UNKNOWN
 from fallbackd.core.routing.resolve import Request
 from fallbackd.core.work.offers import usable_for
-from fallbackd.core.work.outages import Out, guard
+from fallbackd.core.work.outages import Out
 from fallbackd.core.work.outcomes import earliest_return
 from fallbackd.core.work.resolution import forbidden_by, request_of
+from fallbackd.core.work.search import search
 from fallbackd.core.work.steps import Ask, Clear, End, Step, Verdicts, Wait, ended
 from fallbackd.core.work.workspaces import blocker
 
@@ -172,15 +173,14 @@ def is_recovered(case: CaseView, question: Question) -> Clear | None:
     if question.kind != "outage" or blocker(case, one) is not None:
         return None
     candidates = one.candidates if one.failover else one.candidates[:1]
-    request = request_of(case)
-    resolved, out = guard(case, one, candidates, request, case.resolve(candidates, request))
-    choice = resolved.choice
-    if out is not None or choice is None or choice.trial_scopes:
+    found = search(case, one, candidates, request_of(case))
+    choice = found.resolved.choice
+    if found.out is not None or choice is None or choice.trial_scopes:
         return None
     return Clear(
         what="question",
         outcome=f"{question.question} is closed: {choice.backend.id} can be used now",
-        verdicts=resolved.verdicts,
+        verdicts=found.resolved.verdicts,
     )
 
 

@@ -117,7 +117,7 @@ def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure 
         last_activity_at=case.now,
         warnings=(*one.warnings, *event.warnings),
     )
-    case.keep_session(charged(case, case.session, attempt.backend, event.usage) or case.session)
+    case.keep_session(charged(case, case.session, attempt.backend, event.usage))
     case.count_end(attempt.backend, state)
     case.note(
         "attempt.ended",

@@ -8,20 +8,18 @@ costs nothing.
 
 from collections.abc import Callable
 
-from msgspec import Struct, structs
-
 from fallbackd.core.case import CaseView
-from fallbackd.core.policy import IN_SESSION_KIND, Entry
+from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.records import Delegation, Waiting
 from fallbackd.core.routing.resolve import Choice, Request, Resolved
 from fallbackd.core.work.ask import at_outage, by_rules, is_recovered, resting, unanswered
 from fallbackd.core.work.fairness import has_place
 from fallbackd.core.work.offers import resolved_by_person
-from fallbackd.core.work.outages import Out, guard
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed, exhausted
 from fallbackd.core.work.resolution import failover_of, halted, request_of
 from fallbackd.core.work.retry_budget import held_until, shown
 from fallbackd.core.work.rotation import rotated, with_verdict
+from fallbackd.core.work.search import Search, search
 from fallbackd.core.work.steps import (
     Clear,
     End,
@@ -39,23 +37,13 @@ from fallbackd.core.work.waits import is_overtaken
 from fallbackd.core.work.workspaces import blocker, why_blocked
 
 
-class Search(Struct, frozen=True, kw_only=True):
-    """What the chain holds now."""
-
-    candidates: tuple[Entry, ...]
-    request: Request
-    resolved: Resolved
-    out: Out | None
-    """The service that is out, where the role does not go elsewhere by itself."""
-
-
 def plan(case: CaseView) -> Step | Clear:
     for rule in RULES:
         if (step := rule(case)) is not None:
             return step
-    search = searched(case)
+    found = searched(case)
     for of_chain in RULES_OF_CHAIN:
-        if (step := of_chain(case, search)) is not None:
+        if (step := of_chain(case, found)) is not None:
             return step
     return exhausted(case, "nobody in the chain is usable")
 
@@ -210,31 +198,30 @@ def searched(case: CaseView) -> Search:
     candidates = failover.candidates
     if failover.tried:
         candidates, _ = halted(case.policy, failover)
-    request = request_of(case)
-    resolved, out = guard(
-        case, case.delegation, candidates, request, case.resolve(candidates, request)
+    return search(
+        case,
+        case.delegation,
+        candidates,
+        request_of(case),
+        may_doubt=lambda resolved: not may_wait(case, resolved),
     )
-    may_doubt = out is None and case.delegation.on_outage == "fallback"
-    if resolved.choice is None and may_doubt and not may_wait(case, resolved):
-        resolved = case.resolve(candidates, structs.replace(request, last_resort=True))
-    return Search(candidates=candidates, request=request, resolved=resolved, out=out)
 
 
-def service_out(case: CaseView, search: Search) -> Step | None:
+def service_out(case: CaseView, found: Search) -> Step | None:
     """A service is out, and the role does not go elsewhere by itself."""
-    out = search.out
+    out = found.out
     if out is None:
         return None
     if out.in_trial or not out.is_first:
-        step = worth_waiting(case, search)
+        step = worth_waiting(case, found)
         if step is not None:
             return step
-    verdicts = search.resolved.verdicts
-    return resting(case, verdicts) or at_outage(case, out, search.candidates, verdicts=verdicts)
+    verdicts = found.resolved.verdicts
+    return resting(case, verdicts) or at_outage(case, out, found.candidates, verdicts=verdicts)
 
 
-def best_candidate(case: CaseView, search: Search) -> Step | None:
-    choice, verdicts = search.resolved.choice, search.resolved.verdicts
+def best_candidate(case: CaseView, found: Search) -> Step | None:
+    choice, verdicts = found.resolved.choice, found.resolved.verdicts
     if choice is None:
         return None
     if choice.backend.kind == IN_SESSION_KIND:
@@ -244,9 +231,9 @@ def best_candidate(case: CaseView, search: Search) -> Step | None:
     return held_back(case, choice, verdicts) or Start(choice=choice, verdicts=verdicts)
 
 
-def worth_waiting(case: CaseView, search: Search) -> Step | None:
+def worth_waiting(case: CaseView, found: Search) -> Step | None:
     """A candidate is under trial, or returns at a time that its provider stated."""
-    one, resolved = case.delegation, search.resolved
+    one, resolved = case.delegation, found.resolved
     if not may_wait(case, resolved):
         return None
     limit_at = until_at = wait_limit_at(case)
@@ -264,14 +251,14 @@ def worth_waiting(case: CaseView, search: Search) -> Step | None:
     )
 
 
-def forbidden(case: CaseView, search: Search) -> Step | None:
+def forbidden(case: CaseView, found: Search) -> Step | None:
     """A candidate is usable, and only a rule of the role or of the request forbids it."""
-    return by_rules(case, search.candidates, search.request, verdicts=search.resolved.verdicts)
+    return by_rules(case, found.candidates, found.request, verdicts=found.resolved.verdicts)
 
 
-def rest_of_wait(case: CaseView, search: Search) -> Step | None:
+def rest_of_wait(case: CaseView, found: Search) -> Step | None:
     """A person chose to wait, and the time is not over."""
-    return resting(case, search.resolved.verdicts)
+    return resting(case, found.resolved.verdicts)
 
 
 RULES: tuple[Callable[[CaseView], Step | Clear | None], ...] = (

@@ -1,5 +1,7 @@
 """What every way to ask does alike to the record of a session."""
 
+from typing import TypeVar
+
 from msgspec import structs
 
 from fallbackd.core.case import Case
@@ -68,13 +70,14 @@ def on_candidate(session: Session, choice: Choice) -> Session:
     )
 
 
-def charged(
-    case: Case, session: Session | None, backend: BackendId, usage: Usage
-) -> Session | None:
+_S = TypeVar("_S", Session, Session | None)
+
+
+def charged(case: Case, session: _S, backend: BackendId, usage: Usage) -> _S:
     """Count what a call has used, for the backend that made it, whether it succeeded or not."""
     case.count_usage(backend, usage)
     if session is None:
-        return None
+        return session
     found = dict(session.usage)
     found[backend] = found.get(backend, Usage()) + usage
     return structs.replace(session, usage=tuple(found.items()))

@@ -36,8 +36,7 @@ def new_attempt(case: Case, step: Start) -> Attempt:
         resumes=step.resumes,
         patience_until_at=_patience(case) if step.retry_of is not None else None,
     )
-    for scope in choice.trial_scopes:
-        case.put_health(machine.lease(case.health[scope], attempt.attempt, now=now))
+    case.take_lease(choice, attempt.attempt)
     own = machine.Health(scope=backend_scope(choice.backend.id))
     record = case.health.get(own.scope, own)
     case.put_health(structs.replace(record, last_attempt_at=now))
