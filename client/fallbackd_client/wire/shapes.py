@@ -6,7 +6,7 @@ where nothing is known, never absent; a reader ignores fields that it does not k
 Instants end in `_at` (Unix seconds, UTC), durations in `_s`.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -77,6 +77,14 @@ class Hop(Struct, frozen=True, kw_only=True):
     to_model: str | None = None
 
 
+class Fix(Struct, frozen=True, kw_only=True):
+    """What helps a candidate that waiting does not help."""
+
+    kind: Literal["not_permitted", "configuration", "failed"]
+    text: str
+    """With the command to type, where there is one."""
+
+
 class CandidateVerdict(Struct, frozen=True, kw_only=True):
     """Why a candidate was chosen, or why not."""
 
@@ -93,6 +101,8 @@ class CandidateVerdict(Struct, frozen=True, kw_only=True):
     tier: str | None = None
     scope: str | None = None
     """What the state is kept for: the backend, its model, a credential, the account."""
+    fix: Fix | None = None
+    """Null: waiting helps, or it needs no help."""
 
 
 class QuestionOption(Struct, frozen=True, kw_only=True):

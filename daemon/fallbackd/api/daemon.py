@@ -4,12 +4,15 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.health_view import health_entries
 from fallbackd.api.host import Caller
 from fallbackd.api.usage import MAX_DELEGATIONS
 from fallbackd.classify.redact import redact
+from fallbackd.config.programs import known_programs
 from fallbackd.core.records import Delegation
 from fallbackd_client.wire.methods.daemon import (
     DAEMON_DRAIN,
@@ -25,6 +28,7 @@ from fallbackd_client.wire.methods.daemon import (
     DaemonStatus,
     DelegationCounts,
     DelegationLine,
+    Program,
     Readiness,
     Rung,
     StatusParams,
@@ -87,6 +91,9 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
             one, await engine.delegations(session=one.session, limit=MAX_DELEGATIONS)
         ),
         readiness=await _readiness(engine) if params.verbose and one is None else None,
+        programs=msgspec.convert(known_programs(), tuple[Program, ...])
+        if params.programs
+        else None,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType, structs
 
+from fallbackd.api.fixes import fix_of
 from fallbackd.api.host import Problem
 from fallbackd.core import failures, questions, views
 from fallbackd.core import protocol as exchange
@@ -79,7 +80,11 @@ def hop(one: state.Hop) -> wire.Hop:
     )
 
 
-def verdict(one: state.Verdict) -> wire.CandidateVerdict:
+def verdict(one: state.Verdict, failed: failures.Reason | None = None) -> wire.CandidateVerdict:
+    """
+    Args:
+        failed: Why it has failed for this work.
+    """
     return wire.CandidateVerdict(
         backend=one.backend,
         model=one.model,
@@ -91,6 +96,7 @@ def verdict(one: state.Verdict) -> wire.CandidateVerdict:
         tier=one.tier,
         credential=one.credential,
         scope=one.scope,
+        fix=fix_of(one, failed),
     )
 
 
@@ -145,6 +151,9 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
     tiers = dict.fromkeys(each.tier for each in one.attempts if each.tier is not None)
     if one.state == "handed_back":
         tiers["in_session"] = None
+    failed = {
+        each.backend: each.failure.reason for each in one.attempts if each.failure is not None
+    }
     logs = [each.log_path for each in one.attempts if each.log_path is not None]
     return wire.Delegation(
         delegation=one.delegation,
@@ -164,7 +173,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         tier_served=one.tier_served,
         attempts=tuple(attempt(each) for each in one.attempts),
         hops=tuple(hop(each) for each in one.hops),
-        candidates=tuple(verdict(each) for each in one.verdicts),
+        candidates=tuple(verdict(each, failed.get(each.backend)) for each in one.verdicts),
         text=text,
         failure=failure(one.failure),
         retry_at=one.retry_at,

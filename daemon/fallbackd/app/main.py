@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         state_dir=arguments.state_dir,
         socket=arguments.socket,
     )
+    if arguments.programs:
+        return _list_programs()
     if arguments.check_config:
         return _check_config(places.config)
     # structlog loads rich where it is installed, for tracebacks that our logs do not use: a fifth
@@ -52,6 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         socket_is_given=is_given,
         sessions_log=sessions_log,
     )
+
+
+def _list_programs() -> int:
+    """Print what is known of the programs of agents, for `doctor` where no daemon runs."""
+    import json
+
+    from fallbackd.config.programs import known_programs
+
+    print(json.dumps(known_programs()))
+    return 0
 
 
 def _check_config(path: str) -> int:
@@ -123,6 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--check-config", action="store_true", help="say what is wrong with the file, and exit"
+    )
+    parser.add_argument(
+        "--programs", action="store_true", help="list known agent programs as JSON, and exit"
     )
     parser.add_argument("--version", action="version", version=f"fallbackd {__version__}")
     return parser

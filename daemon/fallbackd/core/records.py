@@ -46,6 +46,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Why a candidate was chosen, or why not, at the last resolution."""
 
     backend: BackendId
+    kind: str = ""
+    """Of backend; empty where it is not configured."""
     model: str | None = None
     verdict: VerdictWord
     reason: str | None = None

@@ -2,18 +2,26 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from fallbackd.api.shapes import verdict
+from fallbackd.core.failures import Reason
+from fallbackd.core.ids import BackendId
+from fallbackd.core.records import Verdict
 from fallbackd_client.cli.refusals import advice, exit_code
 
 NOW = 1_800_000_000.0
 
 
+def shown(backend: str, reason: str, *, failed: Reason | None = None, **more: Any) -> Any:
+    """A candidate as the daemon shows it."""
+    one = Verdict(**{"backend": BackendId(backend), "verdict": "broken", "reason": reason, **more})
+    return msgspec.to_builtins(verdict(one, failed))
+
+
 def refused(*reasons: str, **more: Any) -> dict[str, Any]:
-    candidates = [
-        {"backend": f"b{number}", "verdict": "broken", "reason": reason}
-        for number, reason in enumerate(reasons)
-    ]
+    candidates = [shown(f"b{number}", reason) for number, reason in enumerate(reasons)]
     return {"state": "refused", "retry_at": NOW + 60, "candidates": candidates, **more}
 
 
@@ -36,18 +44,17 @@ def test_only_where_waiting_helps_the_status_says_so(reasons: tuple[str, ...], c
 
 
 def test_what_failed_here_counts_more_than_the_verdict() -> None:
-    tried = [{"backend": "b0", "failure": {"reason": "auth"}}]
-    candidates = [{"backend": "b0", "verdict": "tried", "reason": "tried already"}]
-    data = refused(attempts=tried, candidates=candidates)
+    one = shown("b0", "tried already", verdict="tried", failed=Reason.AUTH)
+    data = refused(candidates=[one])
     assert exit_code(data) == 77
     assert advice(data, now=NOW) == ["b0: log in again"]
 
 
 def test_the_command_of_a_known_program_is_named() -> None:
     candidates = [
-        {"backend": "codex", "verdict": "broken", "reason": "auth"},
-        {"backend": "claude", "verdict": "not_installed", "reason": "claude is not on PATH"},
-        {"backend": "mine", "verdict": "disabled", "reason": "enabled = false"},
+        shown("codex", "auth", kind="codex"),
+        shown("claude", "claude is not on PATH", verdict="not_installed", kind="claude"),
+        shown("mine", "enabled = false", verdict="disabled"),
     ]
     assert advice(refused(candidates=candidates), now=NOW) == [
         "codex: log in with: codex login",

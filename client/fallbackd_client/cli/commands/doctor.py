@@ -15,7 +15,7 @@ from fallbackd_client.cli.doctor.daemon import (
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine
 from fallbackd_client.cli.doctor.opencode import look_at_opencode
 from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
-from fallbackd_client.cli.doctor.programs import look_at_programs
+from fallbackd_client.cli.doctor.programs import ask_program, look_at_programs, programs_of
 from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style, one_line
@@ -61,6 +61,7 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
     if isinstance(answer, dict):
         found += look_at_daemon(machine, service, answer)
         found += look_at_backends(client)
+        programs = programs_of(answer.get("programs"))
         pid = (answer.get("daemon") or {}).get("pid")
         environ = machine.environ_of(pid) if isinstance(pid, int) else {}
         path = (answer.get("daemon") or {}).get("path")
@@ -70,9 +71,10 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
     else:
         found += look_at_silence(machine, service, answer)
         found += look_at_file(machine, service)
+        programs = ask_program(machine, service.program or machine.which("fallbackd"))
         environ = service.environ(machine) if service.is_installed else {}
         is_service = service.is_installed
-    found += look_at_programs(machine, environ, is_service=is_service)
+    found += look_at_programs(machine, programs, environ, is_service=is_service)
     found += look_at_opencode(machine)
     return sorted(found, key=lambda one: (_RANKS[one.level], CHECKS.index(one.check)))
 

@@ -17,11 +17,11 @@ from fallbackd_client.cli.doctor.findings import (
 )
 from fallbackd_client.cli.doctor.places import lock_holder
 from fallbackd_client.cli.doctor.programs import (
-    LOGINS,
-    PROGRAMS,
     RESTART,
     RESTART_SERVICE,
+    Program,
     give_path,
+    programs_of,
 )
 from fallbackd_client.cli.doctor.service import START
 from fallbackd_client.errors import ClientError, NoDaemon
@@ -39,7 +39,7 @@ _OUT = ("rate_limited", "broken", "paused")
 def ask_daemon(client: Client) -> dict[str, Json] | ClientError:
     """Its status, or why there is none."""
     try:
-        found: dict[str, Json] = client.call("status", {}, timeout_s=_ANSWER_S)
+        found: dict[str, Json] = client.call("status", {"programs": True}, timeout_s=_ANSWER_S)
     except ClientError as error:
         return error
     return found
@@ -99,8 +99,10 @@ def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) 
     found += _configuration(daemon)
     health = status.get("health") or {}
     config = str(daemon.get("config_path") or machine.config)
-    found += _own_programs(machine, health, config, is_service=restart == RESTART_SERVICE)
-    return found + _backends(health)
+    known = {one.name: one for one in programs_of(status.get("programs"))}
+    is_service = restart == RESTART_SERVICE
+    found += _own_programs(machine, known, health, config, is_service=is_service)
+    return found + _backends(health, known)
 
 
 def look_at_file(machine: Machine, service: Service) -> list[Finding]:
@@ -151,10 +153,14 @@ def _problem(problem: Json) -> str:
 
 
 def _own_programs(
-    machine: Machine, health: dict[str, Json], config: str, *, is_service: bool
+    machine: Machine,
+    known: dict[str, Program],
+    health: dict[str, Json],
+    config: str,
+    *,
+    is_service: bool,
 ) -> list[Finding]:
     """Programs that are missing for backends of the user's own making."""
-    known = {program.name for program in PROGRAMS}
     found = []
     for name, entry in health.items():
         program = str(entry.get("detail") or "").partition(" ")[0]
@@ -169,7 +175,7 @@ def _own_programs(
     return found
 
 
-def _backends(health: dict[str, Json]) -> list[Finding]:
+def _backends(health: dict[str, Json], known: dict[str, Program]) -> list[Finding]:
     found = []
     for name, entry in health.items():
         state, reason = entry.get("state"), entry.get("reason")
@@ -178,14 +184,15 @@ def _backends(health: dict[str, Json]) -> list[Finding]:
         detail = entry.get("detail")
         what = f"{name} is out of use: {reason}" + (f" ({detail})" if detail else "")
         if reason == "auth":
-            login = LOGINS.get(name) or f"fallbackd-client health get {command(name)}"
+            login = known[name].login if name in known else ""
+            login = login or f"fallbackd-client health get {command(name)}"
             found.append(Finding("daemon", WARNING, what, login))
         elif reason == "not_configured" and detail == "version":
             what = (
                 f"{name}: its version and this fallbackd do not fit together: it refused a flag, "
                 "or its runtime cannot load it"
             )
-            found.append(Finding("programs", WARNING, what, _renew(name)))
+            found.append(Finding("programs", WARNING, what, _renew(name, known)))
         else:
             mend = f"fallbackd-client health clear {command(name)}"
             found.append(Finding("daemon", NOTE, what, mend))
@@ -195,8 +202,8 @@ def _backends(health: dict[str, Json]) -> list[Finding]:
     return found
 
 
-def _renew(name: str) -> str:
-    install = next((one.install for one in PROGRAMS if one.name == name and one.install), "")
+def _renew(name: str, known: dict[str, Program]) -> str:
+    install = known[name].install if name in known else ""
     if not install:
         return f"fallbackd-client health get {command(name)}"
     return f"{install}@latest && fallbackd-client health clear {command(name)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from fallbackd_client.cli.doctor.findings import (
@@ -14,97 +15,77 @@ from fallbackd_client.cli.doctor.findings import (
     in_turn,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fallbackd_client.calls import Json
+
 RESTART_SERVICE = "systemctl --user restart fallbackd.service"
 RESTART = "fallbackd-client shutdown && fallbackd"
 
 
 class Program:
     """
-    Args:
-        install: Command that installs it; empty where its makers give none.
-        login: Command that logs in.
-        files: Where a login is kept, below the home directory.
-        variables: Any of these is a login too.
-        settings: A file whose presence means that the user has made own arrangements.
-        personal: What became of logins with a personal account, which `files` hold, and what to
-            use instead; empty: they work.
+    What the daemon knows of the program of an agent. It is the daemon's to know: see `Program` in
+    `wire.methods.daemon`.
     """
 
     __slots__ = ("files", "install", "login", "name", "personal", "settings", "variables")
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        install: str = "",
-        login: str = "",
-        files: tuple[str, ...] = (),
-        variables: tuple[str, ...] = (),
-        settings: tuple[str, ...] = (),
-        personal: str = "",
-    ) -> None:
-        self.name = name
-        self.install = install
-        self.login = login
-        self.files = files
-        self.variables = variables
-        self.settings = settings
-        self.personal = personal
+    def __init__(self, known: dict[str, Json]) -> None:
+        self.name = str(known.get("name"))
+        self.install = str(known.get("install") or "")
+        self.login = str(known.get("login") or "")
+        self.files = _words(known, "files")
+        self.variables = _words(known, "variables")
+        self.settings = _words(known, "settings")
+        self.personal = str(known.get("personal") or "")
 
 
-PROGRAMS = (
-    Program(
-        "claude",
-        install="npm install -g @anthropic-ai/claude-code",
-        login="claude auth login",
-        files=(".claude/.credentials.json",),
-        variables=(
-            "ANTHROPIC_API_KEY",
-            "ANTHROPIC_AUTH_TOKEN",
-            "CLAUDE_CODE_OAUTH_TOKEN",
-            "CLAUDE_CODE_USE_BEDROCK",
-            "CLAUDE_CODE_USE_VERTEX",
-        ),
-        settings=(".claude/settings.json",),
-    ),
-    Program(
-        "codex",
-        install="npm install -g @openai/codex",
-        login="codex login",
-        files=(".codex/auth.json",),
-        variables=("OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_HOME"),
-        settings=(".codex/config.toml",),
-    ),
-    Program(
-        "gemini",
-        install="npm install -g @google/gemini-cli",
-        login="gemini",
-        files=(".gemini/oauth_creds.json",),
-        variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"),
-        settings=(".gemini/settings.json", ".gemini/.env"),
-        personal="Gemini CLI has not served personal accounts since June 2026, only API keys and"
-        " organisations: set GEMINI_API_KEY, or install its successor agy",
-    ),
-    # Serves models without a login too: that it has none is no finding.
-    Program("opencode", install="npm install -g opencode-ai", login="opencode auth login"),
-    Program("numasec"),
-    Program("agy"),
-)
-LOGINS = {one.name: one.login for one in PROGRAMS if one.login}
+def _words(known: dict[str, Json], name: str) -> tuple[str, ...]:
+    return tuple(str(one) for one in known.get(name) or ())
+
+
+def programs_of(known: Json) -> tuple[Program, ...]:
+    """As `status` or `fallbackd --programs` lists them; none where they do not."""
+    found = known if isinstance(known, list) else []
+    return tuple(Program(one) for one in found if isinstance(one, dict))
+
+
+def ask_program(machine: Machine, program: str | None) -> tuple[Program, ...]:
+    """
+    What is known where no daemon runs to be asked.
+
+    Args:
+        program: The daemon's own; None: it is not installed.
+    """
+    if not program:
+        return ()
+    ran = machine.run(program, "--programs")
+    try:
+        return programs_of(json.loads(ran.out)) if ran.status == 0 else ()
+    except ValueError:
+        return ()
 
 
 def look_at_programs(
-    machine: Machine, daemon_environ: dict[str, str], *, is_service: bool
+    machine: Machine,
+    programs: Sequence[Program],
+    daemon_environ: dict[str, str],
+    *,
+    is_service: bool,
 ) -> list[Finding]:
     """
     Args:
+        programs: Which to look for.
         daemon_environ: What the daemon has or would get; empty: that is not known.
         is_service: It is started by the service manager, and not from a shell.
     """
     path = daemon_environ.get("PATH")
     found: list[Finding] = []
     lost, missing, there = [], [], []
-    for program in PROGRAMS:
+    for program in programs:
         in_shell = machine.which(program.name)
         in_daemon = in_shell if path is None else machine.which(program.name, path)
         if in_daemon is not None:

@@ -70,6 +70,8 @@ DAEMON_SHUTDOWN: Method[DaemonShutdownParams, DaemonShutdownResult] = Method(
 class StatusParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionName | None = None
     verbose: bool = False
+    programs: bool = False
+    """Tell too what is known of the programs of agents, installed or not."""
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
@@ -144,6 +146,24 @@ class Readiness(Struct, frozen=True, kw_only=True):
     rungs: tuple[Rung, ...] = ()
 
 
+class Program(Struct, frozen=True, kw_only=True):
+    """What is known of the program of an agent, and how far a login can be looked for."""
+
+    name: str
+    install: str = ""
+    """Command that installs it; empty where its makers give none."""
+    login: str = ""
+    """Command that logs in."""
+    files: tuple[str, ...] = ()
+    """Where a login is kept, below the home directory."""
+    variables: tuple[str, ...] = ()
+    """Any of these is a login too."""
+    settings: tuple[str, ...] = ()
+    """Files whose presence means that the user has made own arrangements."""
+    personal: str = ""
+    """What became of logins with a personal account, and what to use instead."""
+
+
 class StatusResult(Struct, frozen=True, kw_only=True):
     daemon: DaemonStatus
     health: dict[str, HealthEntry] = field(default_factory=dict)
@@ -154,6 +174,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     """Where one was asked for."""
     usage: tuple[UsageRow, ...] | None = None
     """Of that session by period and backend, with `verbose`."""
+    programs: tuple[Program, ...] | None = None
     readiness: dict[str, Readiness] | None = None
     """Of every backend, with `verbose` and without a session."""
 

@@ -212,6 +212,7 @@ class _Facts(Struct, frozen=True, kw_only=True):
         state = self.state.state
         return Verdict(
             backend=self.backend.id,
+            kind=self.backend.kind,
             model=self.model,
             verdict="healthy",
             state="rate_limited" if self.is_capped else state,
@@ -337,12 +338,8 @@ def _by_health(facts: _Facts) -> tuple[VerdictWord, str | None] | None:
         case "paused":
             pause = None if facts.record is None else facts.record.pause
             return "paused", (pause.note if pause else None) or "paused by a person"
-        case "broken" if outage is not None and outage.reason is Reason.NOT_INSTALLED:
-            return "not_installed", facts.reason
-        case "broken" if outage is not None and outage.reason is Reason.NOT_CONFIGURED:
-            return "not_configured", facts.reason
         case "broken":
-            return "broken", facts.reason
+            return "broken" if outage is None else outage.reason.row.verdict, facts.reason
         case "rate_limited":
             return "rate_limited", facts.reason
     return None if facts.budget_until_at is None else ("budget", facts.reason)

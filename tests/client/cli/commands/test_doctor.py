@@ -5,10 +5,12 @@ import pytest
 from tests.client.conftest import RunCli
 from tests.support.agents import program
 
+from fallbackd.config.programs import known_programs
 from fallbackd_client import __version__
 from fallbackd_client.cli.main import main
 
 STATUS = {
+    "programs": known_programs(),
     "daemon": {"version": __version__, "pid": 2**22 + 1, "store": "sqlite", "state": "running"},
     "health": {"codex": {"state": "healthy"}},
 }

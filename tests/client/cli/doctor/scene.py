@@ -6,7 +6,11 @@ from pathlib import Path
 
 from tests.support.agents import program
 
+from fallbackd.config.programs import known_programs
 from fallbackd_client.cli.doctor.findings import Finding, Machine
+from fallbackd_client.cli.doctor.programs import programs_of
+
+PROGRAMS = programs_of(known_programs())
 
 UNITS = {
     "fallbackd.service": {

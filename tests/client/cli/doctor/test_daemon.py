@@ -7,6 +7,7 @@ import pytest
 from tests.client.cli.doctor.scene import Home, told
 from tests.support.agents import program
 
+from fallbackd.config.programs import known_programs
 from fallbackd_client import __version__
 from fallbackd_client.cli.doctor.daemon import (
     look_at_daemon,
@@ -25,6 +26,7 @@ RESTART = "systemctl --user restart fallbackd.service"
 
 def status(health: dict[str, Any] | None = None, **daemon: Any) -> dict[str, Any]:
     return {
+        "programs": known_programs(),
         "daemon": {"version": __version__, "pid": 7, "store": "sqlite", **daemon},
         "health": {"codex": {"state": "healthy"}} if health is None else health,
     }

@@ -1,11 +1,12 @@
+import json
 import subprocess
 from pathlib import Path
 
-from tests.client.cli.doctor.scene import Home, told
+from tests.client.cli.doctor.scene import PROGRAMS, Home, told
 from tests.support.agents import program
 
 from fallbackd_client.cli.doctor.programs import (
-    PROGRAMS,
+    ask_program,
     give_path,
     give_variable,
     look_at_programs,
@@ -23,12 +24,12 @@ def test_a_program_that_only_the_shell_finds_is_an_error_with_the_way_to_the_fil
     home = Home(tmp_path)
     install(home.bin, "opencode")
     path = {"PATH": str(home.daemon_bin)}
-    first, *missing = told(look_at_programs(home.machine(), path, is_service=True))
+    first, *missing = told(look_at_programs(home.machine(), PROGRAMS, path, is_service=True))
     assert first[0] == "error"
     assert str(home.bin / "opencode") in first[1]
     assert first[2] == give_path(str(home.config.parent / "env"))
     assert {level for level, _, _ in missing} == {"note"}
-    by_hand = told(look_at_programs(home.machine(), path, is_service=False))
+    by_hand = told(look_at_programs(home.machine(), PROGRAMS, path, is_service=False))
     assert by_hand[0][2] == "fallbackd-client shutdown && fallbackd"
 
 
@@ -44,7 +45,7 @@ def test_the_command_for_the_path_replaces_what_stood_there(tmp_path: Path) -> N
 
 
 def test_missing_programs_are_a_warning_where_there_is_none_at_all(tmp_path: Path) -> None:
-    found = told(look_at_programs(Home(tmp_path).machine(), {}, is_service=False))
+    found = told(look_at_programs(Home(tmp_path).machine(), PROGRAMS, {}, is_service=False))
     assert {level for level, _, _ in found} == {"warning"}
     assert "npm install -g @openai/codex" in {mend for _, _, mend in found}
 
@@ -52,11 +53,11 @@ def test_missing_programs_are_a_warning_where_there_is_none_at_all(tmp_path: Pat
 def test_a_login_is_missed_until_its_file_or_its_variable_is_there(tmp_path: Path) -> None:
     home = Home(tmp_path)
     install(home.bin, *(one.name for one in PROGRAMS))
-    found = told(look_at_programs(home.machine(), {}, is_service=False))
+    found = told(look_at_programs(home.machine(), PROGRAMS, {}, is_service=False))
     assert [mend for _, _, mend in found] == ["claude auth login", "codex login", "gemini"]
     home.write(home.path / ".codex" / "auth.json", "{}")
     environ = {"PATH": str(home.bin), "ANTHROPIC_API_KEY": "x"}
-    found = told(look_at_programs(home.machine(), environ, is_service=False))
+    found = told(look_at_programs(home.machine(), PROGRAMS, environ, is_service=False))
     assert [mend for _, _, mend in found] == ["gemini"]
 
 
@@ -65,13 +66,15 @@ def test_a_personal_login_of_gemini_is_a_note_with_what_to_use_instead(tmp_path:
     install(home.bin, *(one.name for one in PROGRAMS))
     home.write(home.path / ".gemini" / "oauth_creds.json", "{}")
     environ = {"PATH": str(home.bin), "ANTHROPIC_API_KEY": "x", "OPENAI_API_KEY": "x"}
-    [(level, what, mend)] = told(look_at_programs(home.machine(), environ, is_service=True))
+    [(level, what, mend)] = told(
+        look_at_programs(home.machine(), PROGRAMS, environ, is_service=True)
+    )
     assert level == "note"
     assert "personal accounts since June 2026" in what
     assert "agy" in what
     assert mend == give_variable(str(home.config.parent / "env"), "GEMINI_API_KEY", is_service=True)
     with_key = {**environ, "GEMINI_API_KEY": "x"}
-    assert told(look_at_programs(home.machine(), with_key, is_service=True)) == []
+    assert told(look_at_programs(home.machine(), PROGRAMS, with_key, is_service=True)) == []
 
 
 def test_the_command_for_a_variable_replaces_what_stood_there(tmp_path: Path) -> None:
@@ -86,3 +89,14 @@ def test_the_command_for_a_variable_replaces_what_stood_there(tmp_path: Path) ->
     )
     assert env_file.read_text() == "A=1\nGEMINI_API_KEY=typed\n"
     assert env_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_where_no_daemon_runs_its_program_says_what_is_known(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    listed = json.dumps([{"name": "swan", "install": "get swan"}])
+    program(home.bin, "fallbackd", f"test \"$1\" = --programs && echo '{listed}'")
+    found = ask_program(home.machine(), str(home.bin / "fallbackd"))
+    assert [(one.name, one.install, one.files) for one in found] == [("swan", "get swan", ())]
+    assert ask_program(home.machine(), None) == ()
+    program(home.bin, "older", "exit 2")
+    assert ask_program(home.machine(), str(home.bin / "older")) == ()

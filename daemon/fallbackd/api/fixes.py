@@ -1,0 +1,37 @@
+"""What helps a candidate that waiting does not help."""
+
+from fallbackd.backends import KINDS
+from fallbackd.core import reasons
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Verdict
+from fallbackd_client.wire.shapes import Fix
+
+_DISABLED = Fix(kind="configuration", text="enable it in the configuration")
+_BY_WORD = {one.value: one.row.fix for one in Reason if one.row.fix is not None}
+
+
+def fix_of(one: Verdict, failed: Reason | None = None) -> Fix | None:
+    """
+    Args:
+        failed: Why it has failed here, which counts more than its state.
+
+    Returns:
+        None: Waiting helps, or it needs no help.
+    """
+    if failed is not None:
+        return _worded(failed.row.fix, one.kind)
+    if one.verdict == "disabled":
+        return _DISABLED
+    return _worded(_BY_WORD.get(one.reason or "") or _BY_WORD.get(one.verdict), one.kind)
+
+
+def _worded(fix: reasons.Fix | None, kind_name: str) -> Fix | None:
+    if fix is None:
+        return None
+    kind = KINDS.get(kind_name)
+    text = fix.text
+    if kind is not None and fix.command == "login" and kind.setup.login:
+        text = f"log in with: {kind.setup.login}"
+    elif kind is not None and fix.command == "install" and kind.setup.install:
+        text = f"install it with: {kind.setup.install}"
+    return Fix(kind=fix.kind, text=text)
