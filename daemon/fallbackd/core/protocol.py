@@ -64,6 +64,21 @@ class Work(Struct, frozen=True, kw_only=True):
         return f"Work(prompt=<{len(self.prompt)} chars>, cwd={self.cwd!r}, model={self.model!r})"
 
 
+class Confinement(Struct, frozen=True, kw_only=True):
+    """
+    What the kernel holds a program to, where it can: it writes nowhere else, and reads all but what
+    is hidden. Places are as `lib.homes` has them; the program's own environment fills them in.
+    """
+
+    cwd: str = ""
+    """A working directory that it may write to, git's part elsewhere included; empty: none."""
+    writable: tuple[str, ...] = ()
+    """Files and directories. One with a `/` at its end is made where it is missing."""
+    readable: tuple[str, ...] = ()
+    """Although what they are in is hidden."""
+    hidden: tuple[str, ...] = ()
+
+
 class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     argv: tuple[str, ...]
     cwd: str
@@ -76,6 +91,7 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     """Set as its variable `into` by the transport, on top of `env`."""
     own_tmp: bool = False
     """`TMPDIR` is a directory of the attempt, removed when it is over."""
+    confinement: Confinement | None = None
 
     def __repr__(self) -> str:
         return f"CommandLine({self.argv[:1]!r}, {len(self.argv) - 1} arguments)"
@@ -140,6 +156,9 @@ class ServedPrompt(Struct, frozen=True, kw_only=True, tag="served"):
     """What the server asks leave for is granted at `full` and rejected below."""
     otherwise: CommandLine | None = None
     """What does the same without a server, for where none comes up."""
+    family: str = ""
+    """What the keys of servers begin with that differ by their directory only: one of them that is
+    unused makes room for the next. Empty: the server is for all directories."""
 
     def __repr__(self) -> str:
         return f"ServedPrompt({self.key!r}, model={self.model!r})"

@@ -28,6 +28,7 @@ from fallbackd.core.protocol import Call, CommandLine, NotStarted
 from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.lib.procenv import ancestors
 from fallbackd.ports.secrets import SecretProblem, Secrets
+from fallbackd.transports.process.confining import confine_words
 from fallbackd.transports.process.environment import child_environment
 from fallbackd.transports.process.leftovers import take_up
 from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
@@ -100,12 +101,14 @@ class ProcessTransport:
         }
         stdin = call.stdin or b""
         added = {**({"TMPDIR": tmp} if tmp else {}), **call.env}
+        child_env = child_environment(
+            self._environ, added=added, unset=call.unset, marks={**credential, **marks}
+        )
         spec = {
             "argv": call.argv,
             "cwd": call.cwd,
-            "env": child_environment(
-                self._environ, added=added, unset=call.unset, marks={**credential, **marks}
-            ),
+            "env": child_env,
+            "confine": confine_words(call.confinement, child_env, directory=directory),
             "stdin_bytes": len(stdin),
             "directory": directory,
             "tmp": tmp,

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from fallbackd.transports.process.runner import confine
+
 _STDOUT_BYTES = 1024 * 1024
 """Capacity of the pipe that the answer comes through: the most that an ordinary user may ask for.
 
@@ -48,7 +50,9 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
     ours: list[int] = [] if has_input else [-1]
     theirs: list[int] = []
     program = argv[0] if argv else ""
+    rules = None
     try:
+        rules = confine.build(spec.get("confine"))
         if has_input:
             read, write = os.pipe()
             theirs.append(read)
@@ -71,11 +75,15 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
                 stderr=theirs[2],
                 start_new_session=True,
                 umask=spec["umask"],
+                # The runner goes on writing where its program may not. It has a single thread.
+                preexec_fn=None if rules is None else rules.enter,
             )
-    except (OSError, ValueError, IndexError) as error:
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         for handle in ours:
             if handle >= 0:
                 os.close(handle)
+        if isinstance(error, subprocess.SubprocessError):
+            return Refused("EPERM", "the kernel did not confine it: too many sandboxes", program)
         if not isinstance(error, OSError):  # a NUL in a word, no word at all
             return refusal(OSError(errno.EINVAL, ""), program)
         if error.filename == cwd and not _may_enter(cwd):  # else the program has the same path
@@ -87,6 +95,8 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
     finally:
         for handle in theirs:
             os.close(handle)
+        if rules is not None:
+            rules.close()
     stdin, stdout, stderr = ours
     return Started(child.pid, stdin, stdout, stderr, child)
 

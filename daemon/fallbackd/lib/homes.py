@@ -1,0 +1,26 @@
+"""Places of a user that the environment may move: `${CODEX_HOME:-~/.codex}/auth.json`."""
+
+import os
+import re
+from collections.abc import Mapping
+
+_MOVED = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+
+def expand(place: str, environ: Mapping[str, str], *, home: str) -> str | None:
+    """
+    The absolute path of a place, for a program with this environment. A `/` at its end stays.
+
+    Args:
+        home: Where `environ` has no `HOME`.
+
+    Returns:
+        None where it is no absolute path.
+    """
+    if (moved := _MOVED.match(place)) is not None:
+        given = environ.get(moved[1], "")
+        place = (given if os.path.isabs(given) else moved[2]) + place[moved.end() :]
+    if place == "~" or place.startswith("~/"):
+        own = environ.get("HOME", "")
+        place = (own if os.path.isabs(own) else home) + place[1:]
+    return place if os.path.isabs(place) and "\0" not in place else None

@@ -1,0 +1,37 @@
+"""What a runner is told about the places that its program may use."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fallbackd.core.protocol import Confinement
+from fallbackd.lib.homes import expand
+
+
+def confine_words(
+    confinement: Confinement | None, environ: Mapping[str, str], *, directory: str
+) -> dict[str, Any] | None:
+    """
+    For `runner.confine.build`: paths, as the program with this environment will see them.
+
+    Args:
+        directory: Of the attempt: the program may read it, and only its runner writes there.
+    """
+    if confinement is None:
+        return None
+    home = os.path.expanduser("~")
+
+    def paths(places: Iterable[str]) -> list[str]:
+        found = (expand(place, environ, home=home) for place in places)
+        return list(dict.fromkeys(path for path in found if path is not None))
+
+    writable = paths(confinement.writable)
+    if (temporary := environ.get("TMPDIR")) and os.path.isabs(temporary):
+        writable.append(temporary)
+    return {
+        "cwd": confinement.cwd,
+        "made": [path for path in writable if path.endswith("/")],
+        "writable": [path for path in writable if not path.endswith("/")],
+        "readable": [*paths(confinement.readable), directory],
+        "hidden": paths(confinement.hidden),
+    }

@@ -1,0 +1,160 @@
+"""
+Which places a program may write to and read from, as rules for the kernel.
+
+Writing is allowed in the places that are named. Reading is allowed everywhere but in the places
+that are hidden: the kernel knows no exceptions, so on the way to each of them everything beside it
+is allowed, one rule for each entry:
+
+    /          bin  boot  dev  etc  usr …  home▾
+    /home      you  me▾
+    /home/me   src  .ssh  .gitconfig …  .codex▾
+    .codex     sessions  config.toml …  auth.json (no rule: cannot be read)
+
+What appears in one of these directories later, or is replaced there, cannot be read by programs
+that run already; what is below the others can.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from typing import Any
+
+from fallbackd.transports.process.runner.gitplaces import git_places
+from fallbackd.transports.process.runner.landlock import MIN_ABI, READ, WRITE, Ruleset, kernel_abi
+
+MAX_ENTRIES = 20_000
+"""
+Of one directory on the way to a hidden place; with more, all that is below it can be read. Each
+takes some 10 µs of processor time.
+"""
+
+_DEVICES = (
+    *("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm"),
+    *("dri", "kfd", "kvm", "fuse"),
+)
+_OPEN = os.O_PATH | os.O_CLOEXEC
+
+
+def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset | None:
+    """
+    Args:
+        confine: `writable`, `made`, `readable`, `hidden`: lists of absolute paths, see
+            `process.confining`; `cwd`: a working directory that may be written to, or empty.
+        abi: Of the kernel; None: asked for.
+
+    Returns:
+        None where nothing is to be confined, or the kernel cannot.
+
+    Raises:
+        OSError: The kernel could, and fails to.
+    """
+    if confine is None:
+        return None
+    abi = kernel_abi() if abi is None else abi
+    if abi < MIN_ABI:
+        return None
+    hidden = _existing(confine["hidden"])
+    rules = Ruleset(abi=abi, reads=bool(hidden))
+    try:
+        for path in confine["made"]:
+            _make(path)
+        _allow_devices(rules)
+        writable = [*confine["made"], *confine["writable"]]
+        if confine["cwd"]:
+            writable += [confine["cwd"], *git_places(confine["cwd"])]
+        for path in writable:
+            _allow(rules, path, READ | WRITE)
+        if hidden:
+            for path in confine["readable"]:
+                _allow(rules, path, READ)
+            _allow_beside(rules, "/", _tree(hidden))
+    except BaseException:
+        rules.close()
+        raise
+    return rules
+
+
+def _make(path: str) -> None:
+    """A directory that is missing, for its owner alone."""
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)  # the umask of runners leaves others nothing
+    except OSError:
+        pass  # the program says it better
+
+
+def _allow_devices(rules: Ruleset) -> None:
+    for name in _DEVICES:
+        _allow(rules, f"/dev/{name}", READ | WRITE)
+    if os.geteuid() != 0:
+        _allow(rules, "/proc", READ | WRITE)  # of its own processes; the rest is not the user's
+
+
+def _allow(rules: Ruleset, path: str, rights: int) -> None:
+    """Nothing where there is no such path."""
+    try:
+        place = os.open(path, _OPEN)
+    except OSError:
+        return
+    try:
+        is_directory = stat.S_ISDIR(os.fstat(place).st_mode)
+        rules.allow(place, rights, is_directory=is_directory)
+    finally:
+        os.close(place)
+
+
+_Tree = dict[str, "_Tree"]
+"""By name; an empty one is hidden itself."""
+
+
+def _existing(paths: Iterable[str]) -> list[str]:
+    """Real paths. None is `/`: who hides that allows nothing."""
+    real = {os.path.realpath(path) for path in paths if os.path.lexists(path)}
+    return sorted(path for path in real if path != "/")
+
+
+def _tree(paths: Iterable[str]) -> _Tree:
+    root: _Tree = {}
+    for path in paths:  # sorted: what holds a place comes before what is in it
+        node = root
+        *above, name = path.strip("/").split("/")
+        for part in above:
+            if part in node and not node[part]:
+                break
+            node = node.setdefault(part, {})
+        else:
+            node[name] = {}
+    return root
+
+
+def _allow_beside(rules: Ruleset, path: str, hidden: _Tree) -> None:
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        # What is in it cannot be told. Its named parts still are.
+        for name, below in hidden.items():
+            if below:
+                _allow_beside(rules, os.path.join(path, name), below)
+        return
+    try:
+        names = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name not in hidden and not entry.is_symlink():
+                    names.append(entry.name)
+                    if len(names) > MAX_ENTRIES:
+                        rules.allow(directory, READ, is_directory=True)
+                        return
+        for name in names:
+            try:
+                place = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=directory)
+            except OSError:
+                continue  # gone meanwhile
+            try:
+                rules.allow(place, READ, is_directory=False)  # the same right for both
+            finally:
+                os.close(place)
+    finally:
+        os.close(directory)
+    for name, below in hidden.items():
+        if below:
+            _allow_beside(rules, os.path.join(path, name), below)
