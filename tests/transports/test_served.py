@@ -64,6 +64,17 @@ async def test_second_prompt_uses_the_same_server(tmp_path: Path) -> None:
         assert len(place.notes("start")) == 2
 
 
+async def test_unused_server_of_another_directory_makes_room_for_the_next(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        for name in ("a", "b", "a"):
+            assert (await place.ask("say x", key=f"k/{name}", family="k/")).text == "x"
+        first, second, third = (each["pid"] for each in place.notes("start"))
+        await until(lambda: not lives(first) and not lives(second))
+        assert lives(third)
+        assert (await place.ask("say y", key="shared")).text == "y"
+        assert lives(third)
+
+
 async def test_a_prompt_continues_a_session_and_hears_nothing_of_what_it_held(
     tmp_path: Path,
 ) -> None:

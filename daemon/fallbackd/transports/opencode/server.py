@@ -128,6 +128,10 @@ class Server:
         return self._ended.is_set()
 
     @property
+    def is_unused(self) -> bool:
+        return self._leases == 0 and not self.unclaimed
+
+    @property
     def tail(self) -> bytes:
         """The last that it printed, both streams."""
         return self._tail

@@ -168,6 +168,10 @@ class ServedTransport:
         ):
             if server is not None:
                 server.retire()
+            if call.family:
+                for other in self._all:
+                    if other.key.startswith(call.family) and other.is_unused:
+                        other.retire()
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             server = self._servers[call.key] = self._keep(
                 call.key, call.server, self._directory / secrets.token_hex(8)
