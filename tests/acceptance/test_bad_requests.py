@@ -120,8 +120,9 @@ async def test_a_working_directory_that_is_gone_is_named(tmp_path: Path) -> None
 async def test_a_directory_that_goes_away_while_the_work_waits_is_no_crash(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
+    body = f"cat >/dev/null; rmdir '{place}'; exit 75"
     config = (
-        backend_script(tmp_path / "bin", "first", f"cat >/dev/null; rmdir '{place}'; exit 75")
+        backend_script(tmp_path / "bin", "first", body, more=f'writable = ["{tmp_path}"]')
         + echo(tmp_path)
         + chain("first", "echo")
     )

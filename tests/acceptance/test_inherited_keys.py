@@ -35,6 +35,8 @@ kind = "openai-http"
 base_url = "http://127.0.0.1:9/v1"
 model = "m"
 credentials = [{ label = "asked", command = ["COMMAND"] }]
+[defaults]
+confine = false  # they leave word of what they see outside of their directories
 [backends.mine]
 kind = "generic-cli"
 command = ["MINE"]

@@ -236,6 +236,23 @@ def test_a_program_that_cannot_be_held_to_reading_takes_the_directory() -> None:
     assert rejected(play.when(delegate("d3", chain=(entry("a"),), **reader))) is None
 
 
+@pytest.mark.parametrize(
+    ("kernel", "confine", "is_held"),
+    [("yes", None, True), ("yes", False, False), ("partly", None, False), ("no", None, False)],
+)
+def test_a_program_that_the_kernel_holds_to_reading_leaves_the_directory(
+    kernel: Any, confine: bool | None, is_held: bool
+) -> None:
+    generic = Backend(id=BackendId("g"), kind="generic-cli", confine=confine)
+    policy = structs.replace(policy_of(generic, "a"), kernel_confines=kernel)
+    play = Playbook(policy).when(delegate("d1", backend="a", cwd="/w"))
+    reader = {"cwd": "/w", "permissions": "read", "queue": False}
+    expected = None if is_held else "workspace"
+    assert rejected(play.when(delegate("d2", backend="g", **reader))) == expected
+    writer = {**reader, "permissions": "workspace"}
+    assert rejected(play.when(delegate("d3", backend="g", **writer))) == "workspace"
+
+
 def test_the_directory_is_free_with_the_answer() -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w"), succeeded("d1.1"))
     assert rejected(play.when(delegate("d2", backend="a", cwd="/w"))) is None

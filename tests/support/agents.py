@@ -29,10 +29,14 @@ def backend_script(directory: Path, name: str, body: str, *, more: str = "") -> 
     """
     Write the program and return the table that makes it the backend `name`.
 
+    It may write to its home, where many programs leave word of what they have seen.
+
     Args:
         more: Further lines of the table.
     """
     path = program(directory, name, body)
+    if "writable" not in more:
+        more = f'writable = ["~/"]\n{more}'
     return (
         f"[backends.{json.dumps(name)}]\n"
         'kind = "generic-cli"\n'

@@ -37,6 +37,7 @@ from fallbackd_client.wire.methods.daemon import (
 )
 
 if TYPE_CHECKING:
+    from fallbackd.core.policy import Policy
     from fallbackd.engine.api import Engine
     from fallbackd.ports.store import Store
 
@@ -131,7 +132,20 @@ def _daemon(engine: "Engine", caller: Caller) -> DaemonStatus:
             for one in host.troubles()
         ),
         path=host.path,
+        confinement=_confinement(engine.settings.policy),
     )
+
+
+def _confinement(policy: "Policy") -> str:
+    if not policy.defaults.confine:
+        return "off: agents are not held to their permissions, by confine = false in [defaults]"
+    match policy.kernel_confines:
+        case "yes":
+            return "on"
+        case "partly":
+            return "partly: before Linux 6.2, an agent can truncate files outside its directory"
+        case _:
+            return "no: this kernel has no Landlock (Linux 6.2), so agents may write anywhere"
 
 
 def _store(store: "Store") -> str:

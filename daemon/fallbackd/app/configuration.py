@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import anyio.to_thread
 import structlog
+from msgspec import structs
 
 from fallbackd.api.host import Checked, ConfigState, Problem
 from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks
@@ -14,6 +16,7 @@ from fallbackd.config.show import as_dict
 from fallbackd.engine.environment import Settings
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
+from fallbackd.transports.process.runner.landlock import MIN_ABI, WHOLE_ABI, kernel_abi
 
 log = structlog.get_logger("config")
 
@@ -21,8 +24,15 @@ Take = Callable[[Settings], Awaitable[None]]
 Tell = Callable[[bool, dict[str, object]], Awaitable[None]]
 
 
-def settings_of(loaded: Loaded) -> Settings:
-    return Settings(policy=loaded.policy, options=loaded.options, rules_for=loaded.rules_for)
+def settings_of(loaded: Loaded, *, abi: int | None = None) -> Settings:
+    """
+    Args:
+        abi: Of Landlock in the kernel; None: asked for.
+    """
+    abi = kernel_abi() if abi is None else abi
+    confines: Literal["no", "partly", "yes"] = "no" if abi < MIN_ABI else "partly"
+    policy = structs.replace(loaded.policy, kernel_confines=confines if abi < WHOLE_ABI else "yes")
+    return Settings(policy=policy, options=loaded.options, rules_for=loaded.rules_for)
 
 
 class Configuration:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
+from fallbackd.app.private import ENV_FILE
 from fallbackd.app.projects import Projects
 from fallbackd.app.state import digest_key
 from fallbackd.app.tmux import Windows
@@ -207,6 +208,7 @@ def build(
         boot_id=clock.boot_id(),
         variables_of=read_variables,
         open_window=windows.open,
+        private=private_places(places, environ),
         shortage=shortage,
         has_room=has_room,
         secret_values=hidden,
@@ -226,6 +228,13 @@ def build(
         withhold_credentials=withhold_credentials,
         take_up_servers=served.take_up,
     )
+
+
+def private_places(places: Places, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What no agent may read: prompts and answers of others, settings, keys for the daemon."""
+    env_file = os.path.join(os.path.dirname(places.config), ENV_FILE)
+    keys = environ.get("CREDENTIALS_DIRECTORY", "")
+    return (places.state_dir, places.config, env_file, *((keys,) if keys else ()))
 
 
 def mint(now: float) -> str:

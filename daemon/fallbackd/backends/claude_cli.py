@@ -42,7 +42,7 @@ from fallbackd.backends.lines import (
     tool_key,
     words,
 )
-from fallbackd.backends.spec import BackendKind, Login, Options, Setup
+from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
 from fallbackd.classify.reset_fields import names_spent_window
 from fallbackd.core.protocol import (
     Call,
@@ -288,6 +288,12 @@ def _content(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 _LOGIN_WORDS = ("apiKeyHelper", "API_KEY", "AUTH", "TOKEN", "CLAUDE_CODE_USE", "BASE_URL")
 
+_FOOTPRINT = Footprint(
+    # The second one is rewritten in place where no file can be made beside it, in the home.
+    writes=("${CLAUDE_CONFIG_DIR:-~/.claude}/", "${CLAUDE_CONFIG_DIR:-~}/.claude.json"),
+    keys=("${CLAUDE_CONFIG_DIR:-~/.claude}/.credentials.json",),
+)
+
 KIND = BackendKind(
     name="claude",
     start=start,
@@ -321,4 +327,5 @@ KIND = BackendKind(
         command="claude auth login",
     ),
     structured=True,
+    footprint=lambda _: _FOOTPRINT,
 )

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
 from fallbackd.backends.lines import CliParser, count, fields, status_in, tool_key, words
-from fallbackd.backends.spec import BackendKind, Login, Options, Setup
+from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
 from fallbackd.classify.classifier import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -55,6 +55,8 @@ def start(work: Work, options: Options) -> Call:
         case "full":
             argv += ["--dangerously-bypass-approvals-and-sandbox"]
     settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
+    if work.permissions == "workspace":  # as for every agent: its own TMPDIR, not that of all
+        settings.append("sandbox_workspace_write.exclude_slash_tmp=true")
     name = _own_provider(work)
     if name is not None and work.mode == "interactive":
         # Its silent retries would take most of the patience; those that it reports stay on.
@@ -68,7 +70,7 @@ def start(work: Work, options: Options) -> Call:
         argv += ["-m", model]
     if work.resume is not None:
         argv += ["resume", work.resume]  # which takes the options of `exec` only in front of it
-    return command_line(work, options, (*argv, "-"))
+    return command_line(work, options, (*argv, "-"), own_tmp=True)
 
 
 def _own_provider(work: Work) -> str | None:
@@ -313,6 +315,12 @@ RULES = (
 
 _LOGIN_WORDS = ("model_provider", "auth", "env_key", "base_url", "oss", "profile")
 
+_FOOTPRINT = Footprint(
+    keys=("${CODEX_HOME:-~/.codex}/auth.json", "${CODEX_HOME:-~/.codex}/.env"),
+    # bubblewrap: it mounts, which no sandbox of the kernel's own allows.
+    confines_itself=True,
+)
+
 KIND = BackendKind(
     name="codex",
     start=start,
@@ -338,4 +346,5 @@ KIND = BackendKind(
     reads_env=("CODEX_HOME",),
     resumes=resumes,
     structured=True,
+    footprint=lambda _: _FOOTPRINT,
 )

@@ -27,7 +27,7 @@ from fallbackd.backends.commands import (
     resumes,
 )
 from fallbackd.backends.lines import CliParser, count, fields, read_object, tool_key, words
-from fallbackd.backends.spec import BackendKind, Options, Setup
+from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
 from fallbackd.classify.classifier import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -364,6 +364,15 @@ RULES = (
     Rule(id="gemini-turns", reason=Reason.TASK_FAILED, detail="turn_limit", exits=(53,)),
 )
 
+_HOME = "${GEMINI_CLI_HOME:-~}/.gemini"
+_FOOTPRINT = Footprint(
+    writes=(f"{_HOME}/",),
+    keys=tuple(
+        f"{_HOME}/{name}"
+        for name in ("oauth_creds.json", "gemini-credentials.json", "mcp-oauth-tokens.json", ".env")
+    ),
+)
+
 KIND = BackendKind(
     name="gemini",
     start=start,
@@ -382,4 +391,5 @@ KIND = BackendKind(
     keeps_to_reading=True,
     resumes=resumes,
     structured=True,
+    footprint=lambda _: _FOOTPRINT,
 )

@@ -11,7 +11,7 @@ import msgspec
 
 from fallbackd.backends.commands import encode_prompt, substitute
 from fallbackd.backends.lines import CliParser, fields, status_in, words
-from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.backends.spec import BackendKind, Footprint, Options
 from fallbackd.classify.error_json import read_body
 from fallbackd.core.protocol import (
     Call,
@@ -91,10 +91,27 @@ def _text_of(event: dict[str, Any]) -> str:
     return words(fields(event.get("item")).get("text"))
 
 
+_OWN_PLACES = (
+    "${XDG_CONFIG_HOME:-~/.config}/",
+    "${XDG_DATA_HOME:-~/.local/share}/",
+    "${XDG_STATE_HOME:-~/.local/state}/",
+    "~/.",
+)
+
+
+def footprint(options: Options) -> Footprint:
+    """By convention: what is named after the program. Nothing is made for a name alone."""
+    name = options.command[0].rpartition("/")[2] if options.command else ""
+    if name in ("", ".", ".."):
+        return Footprint()
+    return Footprint(writes=tuple(f"{place}{name}" for place in _OWN_PLACES))
+
+
 KIND = BackendKind(
     name="generic-cli",
     start=start,
     parser=Parser,
     program=lambda options: options.command[0] if options.command else None,
     is_plain=lambda options: options.output == "text",
+    footprint=footprint,
 )

@@ -50,4 +50,5 @@ KIND = BackendKind(
     keeps_to_reading=True,
     is_plain=lambda _: True,
     structured=True,
+    footprint=lambda _: opencode_cli.footprint("numasec"),
 )

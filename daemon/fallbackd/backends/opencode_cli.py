@@ -27,7 +27,7 @@ from fallbackd.backends.commands import (
 )
 from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import EventReader
-from fallbackd.backends.spec import BackendKind, Options, Setup
+from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
 from fallbackd.classify.classifier import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -275,6 +275,20 @@ RULES = (
 )
 
 
+def footprint(name: str) -> Footprint:
+    """Also of its relatives, which go by another name."""
+    data = f"${{XDG_DATA_HOME:-~/.local/share}}/{name}"
+    return Footprint(
+        writes=(
+            f"${{XDG_CONFIG_HOME:-~/.config}}/{name}/",
+            f"${{XDG_STATE_HOME:-~/.local/state}}/{name}/",
+            f"${{XDG_CACHE_HOME:-~/.cache}}/{name}/",
+            f"{data}/",
+        ),
+        keys=(f"{data}/auth.json", f"{data}/mcp-auth.json"),
+    )
+
+
 KIND = BackendKind(
     name="opencode",
     start=start,
@@ -287,4 +301,5 @@ KIND = BackendKind(
     reads_env=(_INLINE_CONFIG,),
     resumes=resumes,
     structured=True,
+    footprint=lambda _: footprint("opencode"),
 )

@@ -54,6 +54,8 @@ class Options(Struct, frozen=True, kw_only=True):
     prompt_in_argv: bool = False
     success_exit_codes: tuple[int, ...] = (0,)
     env: Mapping[str, str] = field(default_factory=dict)
+    writable: tuple[str, ...] = ()
+    """Where its program may write beside the usual places; one with a `/` at its end is made."""
     serve: bool = True
     """opencode: use a shared `opencode serve` instead of `opencode run`."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -136,6 +138,17 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """A Hermes agent: it may speak `hermes_chat`, at a port that any user may have taken first."""
 
 
+class Footprint(Struct, frozen=True, kw_only=True):
+    """Where a program keeps what is its own. Places are as `lib.homes` has them."""
+
+    writes: tuple[str, ...] = ()
+    """Its settings, sessions, caches; one with a `/` at its end is made where it is missing."""
+    keys: tuple[str, ...] = ()
+    """Its secrets: no other agent may read them."""
+    confines_itself: bool = False
+    """It has a sandbox of its own that does not work inside of another one."""
+
+
 class BackendKind(Struct, frozen=True, kw_only=True):
     """Everything that the daemon and `doctor` know of a kind; nothing else lists kinds."""
 
@@ -168,3 +181,5 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """None: nobody can tell from outside whether it is logged in."""
     structured: bool = False
     """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""
+    footprint: Callable[[Options], Footprint] = lambda _: Footprint()
+    """Of a program."""

@@ -41,6 +41,7 @@ _HINTS = {
     "command": 'write it as a list, without a shell: command = ["program", "--flag"]',
     "headers": "must be a table of texts",
     "env": "must be a table of texts, each key the name of an environment variable",
+    "writable": "must be a list of paths, each absolute or from ~/",
     "tls_ca_file": FILE_HINT,
     "tls_client_cert": FILE_HINT,
     "tls_client_key": FILE_HINT,

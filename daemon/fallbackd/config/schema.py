@@ -21,6 +21,7 @@ Paths = Annotated[str, Meta(min_length=1, max_length=4096)]
 FilePath = Annotated[
     str, Meta(min_length=2, max_length=4096, pattern=r"^(?:/|~/)[^\x00]+(?![\s\S])")
 ]
+Place = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^(?:/|~/)[^\x00]*(?![\s\S])")]
 Argument = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\x00]*$")]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}(?![\s\S])")]
 Label = Annotated[str, Meta(pattern=r"^[\w.@+-]{1,64}(?![\s\S])")]
@@ -75,6 +76,8 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     stdin: Literal["prompt", "none"] | None = None
     output: Literal["text", "jsonl"] | None = None
     prompt_in_argv: bool | None = None
+    confine: bool | None = None
+    writable: tuple[Place, ...] | None = None
     success_exit_codes: Annotated[tuple[ExitCode, ...], Meta(min_length=1)] | None = None
     timeout_s: Seconds | None = None
     stall_s: Seconds | None = None

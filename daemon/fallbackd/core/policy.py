@@ -81,6 +81,8 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     default_cwd: str | None = None
     allowed_roots: tuple[str, ...] = ()
     allow_broad_cwd: bool = False
+    confine: bool = True
+    """Let the kernel hold agents to their permissions, where it can (Landlock, Linux 6.2)."""
     workspace_lock: Literal["on", "off"] = "on"
     on_partial: Literal["continue", "ask", "fail"] = "continue"
     max_log_bytes: Annotated[int, Meta(ge=65_536)] = 64 * 1024 * 1024
@@ -167,6 +169,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     backoff_base_s: float | None = None
     backoff_max_s: float | None = None
     allow_env: tuple[str, ...] = ()
+    confine: bool | None = None
+    """Null: as `[defaults]` says."""
     cost: Cost | None = None
     """Who pays for a call: a plan that is paid already, each call by itself, or nobody."""
     fallback_model: str | None = None
@@ -242,6 +246,14 @@ class Policy(Struct, frozen=True, kw_only=True):
     """By directory; empty: the user's own file, for wherever there is no other."""
     windows: Mapping[BackendId, Mapping[Reason, ReasonPolicy]] = field(default_factory=dict)
     """Of candidates that the files of projects name: the longest that any of them asks for."""
+    kernel_confines: Literal["no", "partly", "yes"] = "no"
+    """Whether the kernel can hold a program to the places that it may write to. Partly: a file
+    elsewhere can still be truncated."""
+
+    def confines(self, backend: Backend) -> bool:
+        """Whether its program is to be confined, as far as the kernel can."""
+        wanted = self.defaults.confine if backend.confine is None else backend.confine
+        return wanted and self.kernel_confines != "no"
 
     def wait_threshold_s(self, mode: str) -> float:
         fixed = self.defaults.wait_threshold_s
@@ -304,5 +316,6 @@ def implicit_backend(
         backoff_base_s=like.backoff_base_s if like else None,
         backoff_max_s=like.backoff_max_s if like else None,
         allow_env=like.allow_env if like else (),
+        confine=like.confine if like else None,
         cost=like.cost if like else None,
     )

@@ -21,6 +21,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
+from fallbackd.engine.confinement import confined, confinement_of, explained, footprint_of
 from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
@@ -153,6 +154,9 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     if broken is not None:
         raise broken
     ended = await reader.finish(running.exit)
+    is_confined = footprint_of(settings, world, order.backend, delegation.permissions) is not None
+    if ended.failure is not None and is_confined:
+        ended = structs.replace(ended, failure=explained(ended.failure))
     # Who shows its tools has done nothing where it has shown none.
     shows_tools = kind.structured and not backend.plain_output
     is_begun = not shows_tools or ended.effects != "none"
@@ -264,6 +268,7 @@ async def _begin(
     except ValueError as error:
         return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
     call = carrying(call, credential, options)
+    call = confined(call, confinement_of(host.settings, world, order.backend, work))
     before = await anyio.to_thread.run_sync(world.fingerprint, cwd) if looks else None
     if live.is_stopped:
         return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)

@@ -116,6 +116,8 @@ class World(Struct, frozen=True, kw_only=True):
     """Those of the named variables that a process of ours was started with."""
     open_window: Callable[[DelegationId, int], None] = lambda _delegation, _most: None
     """Let people follow a log: the delegation, and how many windows there may be."""
+    private: tuple[str, ...] = ()
+    """Files and directories of the daemon that no confined program may read."""
     shortage: Callable[[], str | None] = lambda: None
     """What this process has too little of to begin more work; None: nothing."""
     has_room: Callable[[], bool] = lambda: True

@@ -159,7 +159,7 @@ def _config_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> li
     if lines or verbose:
         lines.insert(0, f"configuration {daemon.get('config_path') or '(none: built-in profiles)'}")
     if verbose:
-        names = ("state_dir", "store", "connections")
+        names = ("state_dir", "store", "connections", "confinement")
         known = [name for name in names if daemon.get(name) is not None]
         lines += [f"{name.replace('_', ' ')} {daemon[name]}" for name in known]
     return lines

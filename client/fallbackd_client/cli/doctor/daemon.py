@@ -95,6 +95,9 @@ def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) 
         what = f"the daemon cannot write its records, and takes no new work ({store})"
         place = str(daemon.get("state_dir") or machine.state_dir)
         found.append(Finding("daemon", ERROR, what, command("df", "-h", place)))
+    confinement = str(daemon.get("confinement") or "on")
+    if confinement != "on":
+        found.append(Finding("daemon", NOTE, confinement.partition(": ")[2]))
     found += _troubles(daemon)
     found += _configuration(daemon)
     health = status.get("health") or {}

@@ -103,6 +103,8 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     troubles: tuple[Trouble, ...] = ()
     path: str | None = None
     """The PATH on which it finds programs."""
+    confinement: str | None = None
+    """Whether the kernel holds agents to their permissions: on; off, partly or no, and why."""
 
 
 class DelegationLine(Struct, frozen=True, kw_only=True):

@@ -110,12 +110,14 @@ def may_write(policy: Policy, candidates: tuple[Entry, ...], *, reads: bool) -> 
         reads: The work may only read. Not every program can be held to that.
     """
     found = (find_backend(policy, entry.backend) for entry in candidates)
-    return not all(one is not None and _is_harmless(one, reads=reads) for one in found)
+    return not all(one is not None and _is_harmless(policy, one, reads=reads) for one in found)
 
 
-def _is_harmless(backend: Backend, *, reads: bool) -> bool:
-    starts_nothing = backend.is_http or backend.kind == IN_SESSION_KIND
-    return starts_nothing or (reads and backend.keeps_to_reading)
+def _is_harmless(policy: Policy, backend: Backend, *, reads: bool) -> bool:
+    if backend.is_http or backend.kind == IN_SESSION_KIND:
+        return True
+    is_held = policy.kernel_confines == "yes" and policy.confines(backend)
+    return reads and (backend.keeps_to_reading or is_held)
 
 
 def _family(case: CaseView, one: Delegation | None) -> set[str]:

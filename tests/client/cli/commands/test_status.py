@@ -71,6 +71,9 @@ def test_verbose_shows_scopes_and_is_asked_for(run_cli: RunCli) -> None:
     assert ran.params("status") == {"verbose": True, "session": "s1"}
     assert re.search(r"^· quota:chatgpt +rate_limited +usage_limit$", ran.out, re.M)
     assert "state dir /home/a/state" in ran.out
+    daemon = {**STATUS["daemon"], "confinement": "no: this kernel has no Landlock"}
+    ran = run_cli(["status", "--verbose"], {**IDLE, "status": {**STATUS, "daemon": daemon}})
+    assert "confinement no: this kernel has no Landlock" in ran.out
 
 
 def test_one_session_with_its_hops_and_usage(run_cli: RunCli) -> None:

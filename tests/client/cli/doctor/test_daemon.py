@@ -38,7 +38,9 @@ def silence(home: Home, service: Service, cause: str) -> list[tuple[str, str, st
 
 
 def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
-    assert told(look_at_daemon(Home(tmp_path).machine(), HAND, status())) == []
+    machine = Home(tmp_path).machine()
+    assert told(look_at_daemon(machine, HAND, status())) == []
+    assert told(look_at_daemon(machine, HAND, status(confinement="on"))) == []
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,7 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
     [
         (status(version="9.9"), "warning", "9.9", RESTART),
         (status(state="draining"), "warning", "drains", RESTART),
+        (status(confinement="no: this kernel has no Landlock"), "note", "has no Landlock", ""),
         (status(store="sqlite: disk full", state_dir="/s"), "error", "disk full", "df -h /s"),
         (
             status(config_errors=[{"path": "a.b", "message": "no"}], config_path="/c.toml"),

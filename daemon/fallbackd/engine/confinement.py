@@ -1,0 +1,109 @@
+"""To what places the program of an attempt is confined."""
+
+import hashlib
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from fallbackd.backends.spec import Footprint
+from fallbackd.core.failures import Failure
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import (
+    Call,
+    CommandLine,
+    Confinement,
+    Permissions,
+    ServedPrompt,
+    Work,
+)
+from fallbackd.engine.environment import Settings, World
+from fallbackd.lib.homes import expand
+
+_CACHES = ("${XDG_CACHE_HOME:-~/.cache}", "${npm_config_cache:-~/.npm}")
+"""What tools of any agent fill: nothing there is lost if it is wrong."""
+
+
+_REFUSED = ("permission denied", "eacces")
+_HINT = " (it is confined: `writable` and `confine` of the configuration say where it may write)"
+
+
+def footprint_of(
+    settings: Settings, world: World, id: BackendId, permissions: Permissions
+) -> Footprint | None:
+    """What is its own where the kernel is to confine it; None: it may do what its user may."""
+    backend = find_backend(settings.policy, id)
+    if backend is None or backend.kind not in world.kinds or permissions == "full":
+        return None
+    footprint = world.kinds[backend.kind].footprint(settings.options_of(id))
+    is_left = footprint.confines_itself or not settings.policy.confines(backend)
+    return None if is_left else footprint
+
+
+def explained(failure: Failure) -> Failure:
+    """What a confined program died of, with a word about what may have refused it something."""
+    if not any(word in failure.evidence.lower() for word in _REFUSED):
+        return failure
+    return structs.replace(failure, evidence=failure.evidence + _HINT)
+
+
+def confinement_of(
+    settings: Settings, world: World, id: BackendId, work: Work
+) -> Confinement | None:
+    """None: its program may do what its user may."""
+    footprint = footprint_of(settings, world, id, work.permissions)
+    if footprint is None:
+        return None
+    options = settings.options_of(id)
+    is_ours = work.cwd.startswith(f"{world.runs_root}/")
+    return Confinement(
+        cwd=work.cwd if work.permissions == "workspace" else "",
+        writable=(*footprint.writes, *options.writable, *_CACHES),
+        # The prompt first: a server is not given it as a file.
+        readable=(work.prompt_path, work.cwd) if is_ours else (work.prompt_path,),
+        hidden=(*world.private, *dict.fromkeys(_keys_of_others(settings, world, id))),
+    )
+
+
+def _keys_of_others(settings: Settings, world: World, id: BackendId) -> Iterator[str]:
+    """Where other backends have their secrets: logins of programs, files of credentials."""
+    for other, backend in settings.policy.backends.items():
+        if other == id:
+            continue
+        options = settings.options_of(other)
+        places = [ref.name for ref in options.credentials if ref.source == "file"]
+        places += [path for path in (options.tls_client_key,) if path is not None]
+        if backend.kind in world.kinds:
+            places += world.kinds[backend.kind].footprint(options).keys
+        environ = {**world.environ, **options.env}
+        for place in places:
+            if (path := expand(place, environ, home=world.home)) is not None:
+                yield path
+
+
+def confined(call: Call, confinement: Confinement | None) -> Call:
+    """The call with a confinement of its program, which has a private place for temporary files."""
+    if confinement is None:
+        return call
+    match call:
+        case CommandLine():
+            return structs.replace(call, confinement=confinement, own_tmp=True)
+        case ServedPrompt():
+            # The kernel's rules are for good: other rules, or another directory, another server.
+            of_server = structs.replace(confinement, readable=confinement.readable[1:])
+            run = call.otherwise
+            return structs.replace(
+                call,
+                key=f"{call.key}/{_digest(call.cwd, of_server)}",
+                family=f"{call.key}/",
+                server=structs.replace(call.server, confinement=of_server),
+                otherwise=None if run is None else structs.replace(run, confinement=confinement),
+            )
+        case _:
+            return call
+
+
+def _digest(cwd: str, confinement: Confinement) -> str:
+    """The same in every run of the daemon, since servers outlive it."""
+    said = repr((cwd, confinement.writable, confinement.readable, confinement.hidden))
+    return hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()[:8]

@@ -1,0 +1,161 @@
+"""To which places the program of an attempt is confined, by its kind and the configuration."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fallbackd.app.configuration import settings_of
+from fallbackd.backends import KINDS
+from fallbackd.config.load import load
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import CommandLine, Confinement, HttpRequest, ServedPrompt, Work
+from fallbackd.engine.confinement import confined, confinement_of
+from fallbackd.engine.environment import Settings, World
+from fallbackd.transports.process.runner.landlock import WHOLE_ABI
+
+CONFIG = """
+[backends.mine]
+kind = "generic-cli"
+command = ["/opt/agents/goose", "run"]
+writable = ["~/notes/", "/srv/shared"]
+[backends.other]
+kind = "openai-http"
+base_url = "https://api.example.com/v1"
+credentials = [{ label = "one", file = "~/.keys/one" }]
+tls_client_cert = "/etc/keys/client.pem"
+tls_client_key = "/etc/keys/client"
+[backends.codex.env]
+CODEX_HOME = "/srv/codex"
+"""
+WORLD = cast(
+    World,
+    SimpleNamespace(
+        kinds=KINDS,
+        environ={"HOME": "/home/me", "CLAUDE_CONFIG_DIR": "/srv/claude"},
+        home="/home/me",
+        private=("/home/me/.local/state/fallbackd",),
+        runs_root=Path("/home/me/.local/state/fallbackd/runs"),
+    ),
+)
+
+
+def settings(more: str = "", *, abi: int = WHOLE_ABI) -> Settings:
+    return settings_of(load(CONFIG + more, path="config.toml"), abi=abi)
+
+
+def work(**changes: Any) -> Work:
+    given = {"prompt": "p", "prompt_path": "/p", "cwd": "/w", "scratch": "/s", **changes}
+    return Work(**given)
+
+
+def of(backend: str, more: str = "", *, abi: int = WHOLE_ABI, **changes: Any) -> Any:
+    return confinement_of(settings(more, abi=abi), WORLD, BackendId(backend), work(**changes))
+
+
+def test_the_directory_is_written_at_workspace_and_not_at_read() -> None:
+    assert of("claude").cwd == "/w"
+    assert of("claude", permissions="read").cwd == ""
+    assert of("claude", permissions="full") is None
+
+
+@pytest.mark.parametrize("backend", ["claude", "gemini", "opencode", "numasec", "mine"])
+def test_a_program_writes_what_is_its_own_and_caches(backend: str) -> None:
+    writable = of(backend).writable
+    own = {
+        "claude": "${CLAUDE_CONFIG_DIR:-~/.claude}/",
+        "gemini": "${GEMINI_CLI_HOME:-~}/.gemini/",
+        "opencode": "${XDG_DATA_HOME:-~/.local/share}/opencode/",
+        "numasec": "${XDG_DATA_HOME:-~/.local/share}/numasec/",
+        "mine": "${XDG_STATE_HOME:-~/.local/state}/goose",
+    }
+    assert own[backend] in writable
+    assert "${XDG_CACHE_HOME:-~/.cache}" in writable
+    assert not any(place in writable for name, place in own.items() if name != backend)
+
+
+def test_a_configuration_names_further_places() -> None:
+    assert {"~/notes/", "/srv/shared", "~/.goose"} <= set(of("mine").writable)
+    assert "/srv/shared" not in of("claude").writable
+
+
+def test_keys_of_others_are_hidden_where_their_programs_have_them() -> None:
+    hidden = of("mine").hidden
+    assert {
+        "/home/me/.local/state/fallbackd",
+        "/home/me/.keys/one",
+        "/etc/keys/client",
+        "/srv/codex/auth.json",
+        "/srv/claude/.credentials.json",
+        "/home/me/.local/share/opencode/auth.json",
+    } <= set(hidden)
+    assert "/srv/claude/.credentials.json" not in of("claude").hidden
+
+
+def test_its_own_directory_is_read_where_the_daemon_keeps_it() -> None:
+    own = f"{WORLD.runs_root}/d1/work"
+    assert of("claude", cwd=own, permissions="read").readable == ("/p", own)
+    assert of("claude", permissions="read").readable == ("/p",)
+
+
+def test_codex_is_left_to_its_own_sandbox() -> None:
+    assert of("codex") is None
+
+
+@pytest.mark.parametrize(
+    ("more", "confines"),
+    [
+        ("[defaults]\nconfine = false", {"claude": False, "mine": False}),
+        ("[backends.claude]\nconfine = false", {"claude": False, "mine": True}),
+        (
+            "[defaults]\nconfine = false\n[backends.claude]\nconfine = true",
+            {"claude": True, "mine": False},
+        ),
+    ],
+)
+def test_it_can_be_switched_off_for_all_and_for_one(more: str, confines: dict[str, bool]) -> None:
+    assert {name: of(name, more) is not None for name in confines} == confines
+
+
+def test_on_a_kernel_that_cannot_nothing_is_asked_of_it() -> None:
+    assert of("claude", abi=0) is None
+    assert of("claude", abi=2) is not None
+
+
+def test_a_confined_program_has_temporary_files_of_its_own() -> None:
+    call = confined(CommandLine(argv=("a",), cwd="/w"), of("claude"))
+    assert isinstance(call, CommandLine)
+    assert call.own_tmp
+    assert call.confinement == of("claude")
+    request = HttpRequest(method="POST", url="https://api.example.com")
+    assert confined(request, of("other")) is request
+
+
+def test_a_server_of_opencode_is_of_one_directory_and_one_set_of_rules() -> None:
+    def served(cwd: str, **more: Any) -> ServedPrompt:
+        call = KINDS["opencode"].start(work(cwd=cwd), settings().options_of(BackendId("opencode")))
+        made = confined(call, of("opencode", cwd=cwd, **more))
+        assert isinstance(made, ServedPrompt)
+        return made
+
+    one = served("/w")
+    assert one.key == served("/w", prompt_path="/another").key
+    assert one.key != served("/x").key
+    assert one.key.startswith(one.family)
+    assert served("/x").family == one.family
+    changed = served("/w", more='[backends.opencode]\nwritable = ["/srv/data"]')
+    assert changed.key != one.key
+    assert isinstance(one.server.confinement, Confinement)
+    assert one.otherwise is not None
+    assert one.otherwise.confinement is not None
+    open_to_all = served("/w", permissions="full")
+    assert open_to_all.family == ""
+    assert open_to_all.server.confinement is None
+
+
+@pytest.mark.parametrize("bad", ['["notes"]', '["$HOME/x"]', '["~other/x"]', '"~/x"'])
+def test_a_place_that_is_no_path_is_left_out_loudly(bad: str) -> None:
+    loaded = load(f"[backends.claude]\nwritable = {bad}\n", path="config.toml")
+    assert [one.path for one in loaded.warnings] == ["backends.claude.writable"]
+    assert loaded.options[BackendId("claude")].writable == ()
