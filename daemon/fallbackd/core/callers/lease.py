@@ -13,6 +13,7 @@ from fallbackd.core.records import Hop, Session, Verdict
 from fallbackd.core.routing.resolve import Choice, Resolved, candidates_for, find_role
 from fallbackd.core.work.recovery import missed_by, role_counting
 from fallbackd.core.work.resolution import entry_of
+from fallbackd.core.work.sessions import moved
 
 LEASE_S = 600.0
 """A caller that never reports loses its lease after this long."""
@@ -208,44 +209,34 @@ def missed(case: Case, failover: Failover, session: Session, event: Reported) ->
     )
 
 
-def moved(
+def moved_on(
     case: Case, session: Session, left: Backend, following: Following, failure: Failure
 ) -> Session:
     """The session on its next candidate. Announced once for each pair of original and current."""
     choice = following.resolved.choice
     assert choice is not None
-    taken = choice.backend
     hop = Hop(
         at=case.now,
         from_backend=left.id,
-        to_backend=taken.id,
+        to_backend=choice.backend.id,
         trigger="reactive",
         reason=failure.reason.value,
         evidence=failure.evidence,
     )
-    returned = taken.id == session.original
-    pair = f"{session.original}>{taken.id}"
-    notices = session.notices_sent
-    if not returned and pair not in notices:
-        notices = (*notices, pair)
+    wanted = session.original
+    session, is_news = moved(
+        case, session, hop, wanted=wanted, model=choice.entry.model, forgets=True
+    )
+    if is_news:
         case.note(
             "session.notice",
             session=session.session,
-            backend=taken.id,
+            backend=hop.to_backend,
             notice="fallback",
-            route=(session.original, taken.id),
+            route=(wanted, hop.to_backend),
             from_model=None,
             to_model=None,
             reason=hop.reason,
-            text=f"switched from {left.id} to {taken.id} ({hop.reason})",
+            text=f"switched from {left.id} to {hop.to_backend} ({hop.reason})",
         )
-    return structs.replace(
-        session,
-        current=taken.id,
-        current_model=choice.entry.model,
-        depth=0 if returned else session.depth + 1,
-        last_fallback_at=case.now,
-        hops=(*session.hops, hop)[-50:],
-        notices_sent=() if returned else notices,
-        recovered_announced=False,
-    )
+    return session

@@ -11,7 +11,7 @@ from fallbackd.core.callers.lease import (
     counted_credential,
     leased,
     missed,
-    moved,
+    moved_on,
     resolution_of,
     tried_by,
 )
@@ -287,7 +287,7 @@ def _reported_failure(
     if session is not None:
         session = missed(case, failover, session, event)
         if following is not None and following.moves:
-            session = moved(case, session, backend, following, failure)
+            session = moved_on(case, session, backend, following, failure)
         session = structs.replace(session, failover=answer.failover, last_used_at=case.now)
         case.keep_session(session)
     return case.finish(answer=answer)

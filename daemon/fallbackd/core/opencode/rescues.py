@@ -32,7 +32,7 @@ from fallbackd.core.opencode.session import (
     closed,
     lease,
     model_at_server,
-    moved,
+    moved_on,
     new_session,
     placed,
     role_of,
@@ -361,7 +361,7 @@ def _cure(rescue: Rescue) -> str:
 def _done(case: Case, session: Session, rescue: Rescue, message: str) -> Session:
     """The next model has the message: a turn of its own, that continues the same work."""
     session = closed(case, structs.replace(session, rescue=None))
-    session = moved(
+    session = moved_on(
         case,
         session,
         Hop(

@@ -19,9 +19,8 @@ from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Period, Turn
 from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
 from fallbackd.core.routing.suggest import duration
-from fallbackd.core.work.sessions import charged
+from fallbackd.core.work.sessions import charged, moved
 
-MAX_HOPS = 50
 MAX_SUPERSEDED = 20
 MAX_PERIODS = 50
 MAX_TOLD = 20
@@ -169,25 +168,21 @@ def lease(case: Case, choice: Choice, name: AttemptId | None) -> AttemptId | Non
     return name
 
 
-def moved(case: Case, session: Session, hop: Hop) -> Session:
+def moved_on(case: Case, session: Session, hop: Hop) -> Session:
     """The session is on the next model. Said once for each pair of original and current."""
     to = hop.to_backend
     session = on_model(case, session, to)
-    session = structs.replace(
+    session, is_news = moved(
+        case,
         session,
-        last_fallback_at=case.now,
-        hops=(*session.hops, hop)[-MAX_HOPS:],
-        recovered_announced=False,
-        last_used_at=case.now,
+        hop,
+        wanted=session.original,
+        model=session.current_model,
+        forgets=True,
     )
-    if to == session.original:
-        return structs.replace(session, depth=0, notices_sent=())
-    if hop.trigger == "reactive":
-        session = structs.replace(session, depth=session.depth + 1)
-    pair = f"{session.original}>{to}"
-    if pair in session.notices_sent:
+    session = structs.replace(session, last_fallback_at=case.now, last_used_at=case.now)
+    if not is_news:
         return session
-    session = structs.replace(session, notices_sent=(*session.notices_sent, pair))
     left = hop.from_backend if hop.trigger == "reactive" else session.original
     text = f"switched from {model_words(left)} to {model_words(to)} ({hop.reason})"
     if hop.trigger != "reactive":

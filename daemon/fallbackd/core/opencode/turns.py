@@ -12,7 +12,7 @@ from fallbackd.core.opencode.session import (
     chosen_by_user,
     lease,
     model_at_server,
-    moved,
+    moved_on,
     new_session,
     placed,
     returned,
@@ -147,7 +147,7 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
             trigger="preemptive",
             reason=reason,
         )
-        session = moved(case, session, hop)
+        session = moved_on(case, session, hop)
     case.keep_session(structs.replace(session, last_used_at=case.now))
     return Redirect(
         model=model_at_server(choice.entry, choice.backend),

@@ -7,8 +7,11 @@ from msgspec import structs
 from fallbackd.core.case import Case
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.protocol import Usage
-from fallbackd.core.records import Session
+from fallbackd.core.records import Hop, Session
 from fallbackd.core.routing.resolve import Choice
+
+MAX_HOPS = 50
+"""Of a session: the latest ones."""
 
 
 def entered(
@@ -68,6 +71,44 @@ def on_candidate(session: Session, choice: Choice) -> Session:
         current_model=choice.entry.model,
         depth=0 if is_original else session.depth,
     )
+
+
+def moved(
+    case: Case,
+    session: Session,
+    hop: Hop,
+    *,
+    wanted: BackendId,
+    model: str | None,
+    forgets: bool,
+) -> tuple[Session, bool]:
+    """
+    The session after a hop.
+
+    Args:
+        wanted: The first choice of the request, away from which a move is announced.
+        model: Which one of the backend, where the chain names it.
+        forgets: A return to the original is enough to announce the next fall again; else its first
+            answer is.
+
+    Returns:
+        The session, and whether the move is news: each pair is announced once.
+    """
+    to, pair = hop.to_backend, f"{wanted}>{hop.to_backend}"
+    is_back, is_reactive = to == session.original, hop.trigger == "reactive"
+    is_news = to != wanted and pair not in session.notices_sent
+    notices = (*session.notices_sent, pair) if is_news else session.notices_sent
+    after = structs.replace(
+        session,
+        current=to,
+        current_model=model,
+        depth=0 if is_back else session.depth + int(is_reactive),
+        last_fallback_at=case.now if is_reactive else session.last_fallback_at,
+        hops=(*session.hops, hop)[-MAX_HOPS:],
+        notices_sent=() if is_back and forgets else notices,
+        recovered_announced=False,
+    )
+    return after, is_news
 
 
 _S = TypeVar("_S", Session, Session | None)

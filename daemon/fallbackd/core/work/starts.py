@@ -12,6 +12,7 @@ from fallbackd.core.ids import attempt_id
 from fallbackd.core.records import Attempt, Delegation, Hop
 from fallbackd.core.routing.resolve import Choice
 from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
+from fallbackd.core.work.sessions import MAX_HOPS, moved
 from fallbackd.core.work.steps import Start
 
 _REASON_WORDS = frozenset(reason.value for reason in Reason)
@@ -150,17 +151,14 @@ def fallen(case: Case, hop: Hop) -> None:
     """Record a hop in its session, and say it once per pair."""
     note_hop(case, hop)
     delegation, session = case.delegation, case.session
-    deeper = 1 if hop.trigger == "reactive" else 0
     # Another chain than the one of the session's first choice has a first choice of its own.
     wanted = delegation.requested
-    returned = hop.to_backend == session.original
-    if returned and hop.to_backend == wanted:
-        case.move(current=hop.to_backend, depth=0, hops=(*session.hops, hop)[-50:])
+    if hop.to_backend == session.original == wanted:
+        case.move(current=wanted, depth=0, hops=(*session.hops, hop)[-MAX_HOPS:])
         return
-    pair = f"{wanted}>{hop.to_backend}"
-    notices = session.notices_sent
-    if hop.to_backend != wanted and pair not in notices:
-        notices = (*notices, pair)
+    session, is_news = moved(case, session, hop, wanted=wanted, model=hop.to_model, forgets=False)
+    case.keep_session(session)
+    if is_news:
         case.note(
             "session.notice",
             delegation,
@@ -172,15 +170,6 @@ def fallen(case: Case, hop: Hop) -> None:
             reason=hop.reason,
             text=f"switched from {wanted} to {hop.to_backend} ({hop.reason})",
         )
-    case.move(
-        current=hop.to_backend,
-        current_model=hop.to_model,
-        depth=0 if returned else session.depth + deeper,
-        last_fallback_at=case.now if hop.trigger == "reactive" else session.last_fallback_at,
-        hops=(*session.hops, hop)[-50:],
-        notices_sent=notices,
-        recovered_announced=False,
-    )
 
 
 def handoff(attempts: tuple[Attempt, ...]) -> str | None:
