@@ -213,7 +213,7 @@ def test_a_planted_change_of_state_is_caught(planted: str) -> None:
     assert state_changes_in(ast.parse(f"def f(case):\n    {planted}")) == [2]
 
 
-@pytest.mark.parametrize("name", ["plan", "ask", "outcomes", "offers", "outages", "waits"])
+@pytest.mark.parametrize("name", ["plan", "ask", "outcomes", "choices", "outages", "waits"])
 def test_a_plan_sees_a_case_that_cannot_be_changed(name: str) -> None:
     """By type: mypy knows no way to change a `CaseView`."""
     tree = ast.parse((DAEMON / "core" / "work" / f"{name}.py").read_text())

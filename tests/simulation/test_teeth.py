@@ -50,7 +50,7 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     ),
     "poison is held against nobody": (
         4,
-        "fallbackd.core.work.ended.is_poison",
+        "fallbackd.core.work.resolution.is_poison",
         lambda failover: False,
         "is marked by the poison",
     ),

@@ -2,7 +2,7 @@
 
 from msgspec import Struct, structs
 
-from fallbackd.core.callers.going_on import Following, asked
+from fallbackd.core.callers.failing_over import Following, asked
 from fallbackd.core.case import Case
 from fallbackd.core.events import Reported
 from fallbackd.core.failover import Failover, Halt, Tried

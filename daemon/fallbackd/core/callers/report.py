@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.callers.going_on import asked, denied, ended_by, follow, marked, named
+from fallbackd.core.callers.failing_over import asked, denied, ended_by, follow, marked, named
 from fallbackd.core.callers.lease import (
     LEASE_S,
     ReportAnswer,

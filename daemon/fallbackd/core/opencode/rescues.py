@@ -17,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from fallbackd.core.callers.going_on import Following, asked, denied, ended_by, follow, marked
+from fallbackd.core.callers.failing_over import Following, asked, denied, ended_by, follow, marked
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.events import RescueAdvanced, TurnFailed

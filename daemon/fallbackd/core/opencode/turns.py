@@ -2,7 +2,7 @@
 
 from msgspec import Struct, structs
 
-from fallbackd.core.callers.going_on import asked, named
+from fallbackd.core.callers.failing_over import asked, named
 from fallbackd.core.case import Case
 from fallbackd.core.events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
 from fallbackd.core.health.scopes import find_backend

@@ -17,15 +17,15 @@ from fallbackd.core.records import Delegation, DelegationState, HandedBack, Outc
 from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model
 from fallbackd.core.views import fallback_from
 from fallbackd.core.work.ask import return_at
+from fallbackd.core.work.choices import with_rules
 from fallbackd.core.work.giving_up import give_up, withdraw_marks
-from fallbackd.core.work.offers import with_rules
 from fallbackd.core.work.outages import Out
 from fallbackd.core.work.plan import plan
 from fallbackd.core.work.resolution import reactive_hops
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.retry_budget import shown
 from fallbackd.core.work.sessions import on_candidate, take_session
-from fallbackd.core.work.starts import fallen, handoff, hop_to, new_attempt, note_hop, stays_with
+from fallbackd.core.work.starting import fallen, handoff, hop_to, new_attempt, note_hop, stays_with
 from fallbackd.core.work.steps import (
     Ask,
     Clear,

@@ -15,7 +15,7 @@ from fallbackd.core.questions import Question
 from fallbackd.core.records import Attempt, Delegation, Outcome, Waiting
 from fallbackd.core.routing.families import UNKNOWN
 from fallbackd.core.routing.resolve import Request
-from fallbackd.core.work.offers import usable_for
+from fallbackd.core.work.choices import usable_for
 from fallbackd.core.work.outages import Out
 from fallbackd.core.work.outcomes import earliest_return
 from fallbackd.core.work.resolution import forbidden_by, request_of

@@ -16,8 +16,8 @@ from fallbackd.core.work.recovery import counted, tell_return
 from fallbackd.core.work.resolution import (
     entry_of,
     failover_of,
+    futile,
     is_form_error_twice,
-    is_poison,
 )
 from fallbackd.core.work.resumption import own_failure, resume_at
 from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
@@ -178,11 +178,12 @@ def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
 def _failed(case: Case, failure: Failure, backend: Backend | None, *, luck: float) -> None:
     """The mark, a retry, the next candidate, or the end."""
     attempt = case.delegation.attempts[-1]
-    if failure.reason.row.about == "task":
+    cause = futile(failover_of(case.delegation))
+    if cause == "task":
         case.release(attempt)
         _end(case, ended("failed", _of_the_task(attempt, failure), failure=failure))
         return
-    if is_poison(failover_of(case.delegation)):
+    if cause == "poison":
         _poisoned(case, attempt, failure)
         return
     again_at = _retry_at(case, attempt, failure, backend, luck=luck)

@@ -13,8 +13,8 @@ from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.records import Delegation, Waiting
 from fallbackd.core.routing.resolve import Choice, Request, Resolved
 from fallbackd.core.work.ask import at_outage, by_rules, is_recovered, resting, unanswered
+from fallbackd.core.work.choices import resolved_by_person
 from fallbackd.core.work.fairness import has_place
-from fallbackd.core.work.offers import resolved_by_person
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed, exhausted
 from fallbackd.core.work.resolution import failover_of, halted, request_of
 from fallbackd.core.work.retry_budget import held_until, shown

@@ -216,6 +216,14 @@ def is_poison(failover: Failover) -> bool:
     )
 
 
+def futile(failover: Failover) -> Literal["task", "poison"] | None:
+    """Why no other candidate would cure the last failure: the work itself is its cause."""
+    reason = failover.tried[-1].reason
+    if reason is not None and reason.row.about == "task":
+        return "task"
+    return "poison" if is_poison(failover) else None
+
+
 def is_form_error_twice(failover: Failover) -> bool:
     """What two providers could not read, a third one will not read either."""
     return failover.tried[-1].reason is Reason.FORMAT_ERROR and any(

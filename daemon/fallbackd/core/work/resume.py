@@ -6,7 +6,7 @@ from fallbackd.core.events import Resumed
 from fallbackd.core.records import Delegation
 from fallbackd.core.work.apply import advance
 from fallbackd.core.work.resumption import resumed_conversation
-from fallbackd.core.work.starts import handoff
+from fallbackd.core.work.starting import handoff
 
 
 def resumed(case: Case, event: Resumed) -> None:

@@ -1,6 +1,6 @@
 """
 Where a failed call leads whose caller makes the next one itself: callers that report, and turns of
-sessions of opencode servers. A delegation walks by the same bounds (`walk`).
+sessions of opencode servers. A delegation is held by the same bounds (`work.plan`).
 """
 
 from msgspec import Struct, structs
@@ -17,9 +17,9 @@ from fallbackd.core.work.resolution import (
     FREE_TIERS,
     entry_of,
     forbidden_by,
+    futile,
     halted,
     is_form_error_twice,
-    is_poison,
     request_after,
 )
 from fallbackd.core.work.rotation import rotated
@@ -105,10 +105,11 @@ def ended_by(case: Case, failover: Failover, tried: Tried) -> tuple[Failover, Ha
         tier = entry_of(failover.candidates, tried, backend).tier
         tried = structs.replace(tried, tier=tier)
     failover = structs.replace(failover, tried=(*failover.tried, tried))
-    if tried.reason is not None and tried.reason.row.about == "task":
-        return failover, Halt(bound="task", why=f"{tried.reason} is of the task itself")
-    if not is_poison(failover):
+    cause = futile(failover)
+    if cause is None:
         return failover, None
+    if cause == "task":
+        return failover, Halt(bound="task", why=f"{tried.reason} is of the task itself")
     case.withdraw(failover.marks)
     why = f"two candidates failed with {tried.reason}: the task is the likely cause"
     return structs.replace(failover, marks=()), Halt(bound="poison", why=why)
