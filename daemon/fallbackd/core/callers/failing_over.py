@@ -9,10 +9,8 @@ from fallbackd.core.case import Case
 from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.policy import IN_SESSION_KIND, Entry, Role
-from fallbackd.core.records import Session
+from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.routing.resolve import Choice, Request, Resolved, without_choice
-from fallbackd.core.routing.role_rules import rules_for
 from fallbackd.core.work.resolution import (
     FREE_TIERS,
     entry_of,
@@ -57,42 +55,6 @@ class Following(Struct, frozen=True, kw_only=True):
     def moves(self) -> bool:
         """Whether another candidate makes the next call."""
         return self.halt is None and not self.is_same and not self.is_handed_back
-
-
-def asked(
-    case: Case,
-    candidates: tuple[Entry, ...],
-    role: Role | None,
-    session: Session | None,
-    *,
-    prompt_tokens: int | None = None,
-    allow_metered: bool = False,
-    differs_from: tuple[str, ...] | None = None,
-    at_server: bool = False,
-) -> Failover:
-    """What is asked of a chain, before anything was tried."""
-    policy = case.policy
-    rules = rules_for(
-        policy, role, session, candidates, allow_metered=allow_metered, differs_from=differs_from
-    )
-    max_hops = policy.defaults.max_fallback_depth
-    if role is not None and role.max_fallback_depth is not None:
-        max_hops = role.max_fallback_depth
-    wanted = None if role is None else role.fallback_on
-    return Failover(
-        candidates=candidates,
-        role=rules.role,
-        creative=rules.creative,
-        on_outage=rules.on_outage,
-        allow_metered=rules.allow_metered,
-        differs_from=rules.differs_from,
-        fallback_on=None if wanted is None else tuple(sorted(wanted)),
-        max_hops=max_hops,
-        budget=policy.defaults.max_attempts,
-        prompt_tokens=prompt_tokens,
-        at_server=at_server,
-        at=case.now,
-    )
 
 
 def ended_by(case: Case, failover: Failover, tried: Tried) -> tuple[Failover, Halt | None]:

@@ -2,7 +2,7 @@
 
 from msgspec import Struct, structs
 
-from fallbackd.core.callers.failing_over import Following, asked
+from fallbackd.core.callers.failing_over import Following
 from fallbackd.core.case import Case
 from fallbackd.core.events import Reported
 from fallbackd.core.failover import Failover, Halt, Tried
@@ -12,7 +12,7 @@ from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Hop, Session, Verdict
 from fallbackd.core.routing.resolve import Choice, Resolved, candidates_for, find_role
 from fallbackd.core.work.recovery import missed_by, role_counting
-from fallbackd.core.work.resolution import entry_of
+from fallbackd.core.work.resolution import entry_of, failover_for
 from fallbackd.core.work.sessions import moved
 
 LEASE_S = 600.0
@@ -124,7 +124,7 @@ def asked_by_report(
     """
     role = event.role or (None if session is None else session.role)
     candidates = _candidates(case, event, backend, session, role)
-    found = asked(
+    found = failover_for(
         case,
         candidates,
         None if role is None else find_role(case.policy, role),

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.callers.failing_over import asked, denied, ended_by, follow, marked, named
+from fallbackd.core.callers.failing_over import denied, ended_by, follow, marked, named
 from fallbackd.core.callers.lease import (
     LEASE_S,
     ReportAnswer,
@@ -26,7 +26,7 @@ from fallbackd.core.routing.families import UNKNOWN, family_of
 from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.recovery import answered_by, role_counting
-from fallbackd.core.work.resolution import request_after, staying
+from fallbackd.core.work.resolution import failover_for, request_after, staying
 from fallbackd.core.work.rotation import first_throttle
 from fallbackd.core.work.search import search
 from fallbackd.core.work.sessions import charged, entered, on_candidate
@@ -61,7 +61,7 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
         differs_from = ()  # only a look, in no conversation: there is no author to differ from
     failover = _open_failover(case, session, at=case.now)
     if failover is None or event.backend is not None or failover.candidates != candidates:
-        failover = asked(
+        failover = failover_for(
             case,
             candidates,
             role,

@@ -17,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from fallbackd.core.callers.failing_over import Following, asked, denied, ended_by, follow, marked
+from fallbackd.core.callers.failing_over import Following, denied, ended_by, follow, marked
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.events import RescueAdvanced, TurnFailed
@@ -43,6 +43,7 @@ from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Rescue, Turn
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.work.offline import own_trouble
+from fallbackd.core.work.resolution import failover_for
 
 AWAY_S = 60.0
 """A rescue whose step is older has lost its server or its owner, and is not continued."""
@@ -127,7 +128,7 @@ def _rule(case: Case, event: TurnFailed, session: Session, turn: Turn) -> tuple[
     if backend is None:
         return Ruled(ruling="unknown_model", failure=event.failure), session
     role = role_of(case.policy, event.role)
-    failover = turn.failover or asked(
+    failover = turn.failover or failover_for(
         case,
         candidates_of(case, event.backend, event.role, session),
         role,

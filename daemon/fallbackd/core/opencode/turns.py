@@ -2,7 +2,7 @@
 
 from msgspec import Struct, structs
 
-from fallbackd.core.callers.failing_over import asked, named
+from fallbackd.core.callers.failing_over import named
 from fallbackd.core.case import Case
 from fallbackd.core.events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
 from fallbackd.core.health.scopes import find_backend
@@ -22,7 +22,7 @@ from fallbackd.core.opencode.session import (
 )
 from fallbackd.core.records import Hop, Verdict
 from fallbackd.core.upkeep.marks import tell_recovery
-from fallbackd.core.work.resolution import request_after
+from fallbackd.core.work.resolution import failover_for, request_after
 from fallbackd.core.work.search import search
 
 
@@ -114,7 +114,7 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
         case.keep_session(session)
         return Redirect()
     candidates = candidates_of(case, event.backend, event.role, session)
-    failover = asked(case, candidates, role, session, at_server=True)
+    failover = failover_for(case, candidates, role, session, at_server=True)
     request = request_after(case.policy, failover)
     resolved = case.resolve(candidates[:1], request)
     stays = resolved.choice is not None or resolved.in_trial

@@ -8,11 +8,10 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import TMUX_SESSION, Entry
 from fallbackd.core.records import Decision, Delegation, Rejection, RejectionKind
 from fallbackd.core.routing.resolve import candidates_for, find_role
-from fallbackd.core.routing.role_rules import rules_for
 from fallbackd.core.work.apply import advance, apply
 from fallbackd.core.work.outcomes import BY_CALLER
 from fallbackd.core.work.plan import behind
-from fallbackd.core.work.resolution import tried_key
+from fallbackd.core.work.resolution import failover_for, tried_key
 from fallbackd.core.work.sessions import take_session
 from fallbackd.core.work.steps import ended
 from fallbackd.core.work.stopping import stop_below, stop_running
@@ -20,99 +19,86 @@ from fallbackd.core.work.workspaces import blocker, why_blocked
 
 
 def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
-    snapshot, policy, now = case.snapshot, case.policy, case.now
-    if (known := snapshot.same_request) is not None:
-        if known.digest == event.digest:
-            return case.finish(answer=known)
-        return _reject(
-            case,
-            "request_id",
-            f"the request_id {event.request_id!r} was used for another request "
-            f"({known.delegation}); give a new one",
-            delegation=known.delegation,
-        )
-    if snapshot.draining:
-        return _reject(
-            case, "draining", "the daemon is draining: it takes no new work; try again later"
-        )
-    if event.backend is not None and find_backend(policy, event.backend) is None:
-        return _reject(
-            case,
-            "unknown_backend",
-            f"no backend {event.backend!r}; known are {', '.join(policy.backends)}",
-            backend=event.backend,
-        )
-    session = snapshot.session
+    snapshot, policy = case.snapshot, case.policy
+    known = snapshot.same_request
+    if known is not None and known.digest == event.digest:
+        return case.finish(answer=known)
+    if (rejected := _not_now(case, event)) is not None:
+        return rejected
     candidates = candidates_for(
         policy,
         backend=event.backend,
         role=event.role,
         chain=event.chain,
         model=event.model,
-        session=session,
+        session=snapshot.session,
     )
-    if not candidates:
-        return _reject(case, "empty_chain", _no_candidates(event))
-    asked = candidates if event.failover else candidates[:1]
-    if (rejected := _too_large(case, event, asked)) is not None:
-        return rejected
     parent = None if event.parent is None else snapshot.active.get(event.parent)
-    if parent is not None and not _is_inside(event, parent):
-        return _reject(
-            case,
-            "busy",
-            f"the attempt of {parent.delegation} from which this comes has ended or is being "
-            "stopped; nothing new is started for it",
-            delegation=parent.delegation,
+    rejected = (
+        _without_place(case, event, candidates)
+        or _not_inside(case, event, parent)
+        or _too_much(case, event)
+    )
+    if rejected is not None:
+        return rejected
+    opened = _opened(case, event, candidates, parent)
+    by = blocker(case, opened)
+    if by is not None and (not event.queue or by.delegation == event.parent):
+        kind: RejectionKind = "busy" if by.session == event.session else "workspace"
+        return _reject(case, kind, why_blocked(opened, by), delegation=by.delegation)
+    case.open(opened)
+    if opened.tmux_window is not None:
+        most = policy.defaults.tmux_windows
+        case.effects.append(OpenWindow(delegation=event.delegation, most=most))
+    case.note("delegation.accepted", opened, backend=opened.requested, role=event.role)
+    if by is not None:
+        apply(case, behind(case, by), event="accepted")
+    else:
+        take_session(case)
+        advance(case, event="accepted")
+    if opened.deadline_at is not None:
+        case.effects.append(
+            WakeAt(at=opened.deadline_at, delegation=event.delegation, purpose="deadline")
         )
-    nesting = 0 if parent is None else parent.nesting + 1
-    if nesting > policy.defaults.max_nesting:
-        return _reject(
-            case,
-            "nesting",
-            f"delegations from inside a delegation go {policy.defaults.max_nesting} levels deep "
-            "at most; do this part of the work here",
-        )
-    too_much = _too_much(case, event)
-    if too_much is not None:
-        return too_much
-    requested = candidates[0].backend
-    deadline_at = None
-    timeout_s = event.timeout_s if event.timeout_s is not None else policy.defaults.timeout_s
-    if timeout_s is not None:
-        deadline_at = now + timeout_s
-    budget = policy.defaults.max_attempts
-    inherited: tuple[str, ...] = ()
-    if parent is not None:
-        budget = max(1, min(budget, parent.budget - len(parent.attempts)))
-        inherited = (
-            tuple(
-                tried_key(parent.candidates, one)
-                for one in parent.attempts
-                if one.ended_at is not None
-            )
-            + parent.inherited_tried
-        )
-        if parent.deadline_at is not None:
-            deadline_at = min(deadline_at or parent.deadline_at, parent.deadline_at)
+    return case.finish()
+
+
+def _opened(
+    case: Case,
+    event: DelegateRequested,
+    candidates: tuple[Entry, ...],
+    parent: Delegation | None,
+) -> Delegation:
+    """What is known of the work before anything was tried for it."""
+    policy, now = case.policy, case.now
     role = None if event.role is None else find_role(policy, event.role)
-    max_hops = policy.defaults.max_fallback_depth
-    if role is not None and role.max_fallback_depth is not None:
-        max_hops = role.max_fallback_depth
-    rules = rules_for(
-        policy,
+    asked = failover_for(
+        case,
+        candidates,
         role,
         case.snapshot.session,
-        candidates,
+        prompt_tokens=event.prompt_tokens,
         allow_metered=event.allow_metered,
         differs_from=event.differs_from,
     )
+    timeout_s = event.timeout_s if event.timeout_s is not None else policy.defaults.timeout_s
+    deadline_at = None if timeout_s is None else now + timeout_s
+    budget, inherited = asked.budget, asked.inherited_tried
+    if parent is not None:
+        budget = max(1, min(budget, parent.budget - len(parent.attempts)))
+        ended = [one for one in parent.attempts if one.ended_at is not None]
+        inherited = (
+            *(tried_key(parent.candidates, one) for one in ended),
+            *parent.inherited_tried,
+        )
+        if parent.deadline_at is not None:
+            deadline_at = min(deadline_at or parent.deadline_at, parent.deadline_at)
     warnings: tuple[str, ...] = ()
     if event.role is not None and role is None:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
     tmux_window, why_none = _window(case, event)
-    warnings += why_none
-    opened = Delegation(
+    requested = candidates[0].backend
+    return Delegation(
         delegation=event.delegation,
         session=event.session,
         role=event.role,
@@ -124,52 +110,89 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
         created_at=now,
         last_activity_at=now,
         deadline_at=deadline_at,
-        max_hops=max_hops,
+        max_hops=asked.max_hops,
         budget=budget,
         failover=event.failover,
         on_partial=event.on_partial or policy.defaults.on_partial,
         permissions=event.permissions,
-        fallback_on=None
-        if role is None or role.fallback_on is None
-        else tuple(sorted(role.fallback_on)),
+        fallback_on=asked.fallback_on,
         cwd=event.cwd,
         cwd_ids=event.cwd_ids,
         prompt_tokens=event.prompt_tokens,
         request_id=event.request_id,
         digest=event.digest,
         parent=event.parent,
-        nesting=nesting,
+        nesting=0 if parent is None else parent.nesting + 1,
         inherited_tried=inherited,
-        warnings=warnings,
+        warnings=warnings + why_none,
         log_dir=event.log_dir,
         client=event.client,
         tmux_window=tmux_window,
         boot=event.boot,
         env_names=event.env_names,
         metadata=event.metadata,
-        creative=rules.creative,
-        on_outage=rules.on_outage,
-        allow_metered=rules.allow_metered,
-        differs_from=rules.differs_from,
-        question_timeout_s=rules.question_timeout_s,
+        creative=asked.creative,
+        on_outage=asked.on_outage,
+        allow_metered=asked.allow_metered,
+        differs_from=asked.differs_from,
+        question_timeout_s=None if role is None else role.question_timeout_s,
     )
-    by = blocker(case, opened)
-    if by is not None and (not event.queue or by.delegation == event.parent):
-        kind: RejectionKind = "busy" if by.session == event.session else "workspace"
-        return _reject(case, kind, why_blocked(opened, by), delegation=by.delegation)
-    if tmux_window is not None:
-        most = policy.defaults.tmux_windows
-        case.effects.append(OpenWindow(delegation=event.delegation, most=most))
-    case.open(opened)
-    case.note("delegation.accepted", opened, backend=requested, role=event.role)
-    if by is not None:
-        apply(case, behind(case, by), event="accepted")
-    else:
-        take_session(case)
-        advance(case, event="accepted")
-    if deadline_at is not None:
-        case.effects.append(WakeAt(at=deadline_at, delegation=event.delegation, purpose="deadline"))
-    return case.finish()
+
+
+def _not_now(case: Case, event: DelegateRequested) -> Decision | None:
+    """A request that is refused whatever its candidates are."""
+    known, policy = case.snapshot.same_request, case.policy
+    if known is not None:
+        return _reject(
+            case,
+            "request_id",
+            f"the request_id {event.request_id!r} was used for another request "
+            f"({known.delegation}); give a new one",
+            delegation=known.delegation,
+        )
+    if case.snapshot.draining:
+        return _reject(
+            case, "draining", "the daemon is draining: it takes no new work; try again later"
+        )
+    if event.backend is not None and find_backend(policy, event.backend) is None:
+        return _reject(
+            case,
+            "unknown_backend",
+            f"no backend {event.backend!r}; known are {', '.join(policy.backends)}",
+            backend=event.backend,
+        )
+    return None
+
+
+def _without_place(
+    case: Case, event: DelegateRequested, candidates: tuple[Entry, ...]
+) -> Decision | None:
+    """No candidate at all, or none with room for the prompt."""
+    if not candidates:
+        return _reject(case, "empty_chain", _no_candidates(event))
+    return _too_large(case, event, candidates if event.failover else candidates[:1])
+
+
+def _not_inside(case: Case, event: DelegateRequested, parent: Delegation | None) -> Decision | None:
+    """Work that comes from inside an attempt which is over, or from too deep inside."""
+    if parent is None:
+        return None
+    if not _is_inside(event, parent):
+        return _reject(
+            case,
+            "busy",
+            f"the attempt of {parent.delegation} from which this comes has ended or is being "
+            "stopped; nothing new is started for it",
+            delegation=parent.delegation,
+        )
+    if parent.nesting >= case.policy.defaults.max_nesting:
+        return _reject(
+            case,
+            "nesting",
+            f"delegations from inside a delegation go {case.policy.defaults.max_nesting} levels "
+            "deep at most; do this part of the work here",
+        )
+    return None
 
 
 def _window(case: Case, event: DelegateRequested) -> tuple[str | None, tuple[str, ...]]:

@@ -8,9 +8,10 @@ from fallbackd.core.case import CaseView
 from fallbackd.core.failover import Failover, Halt, Tried
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import context_of, find_backend, model_of
-from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role
 from fallbackd.core.records import Attempt, Delegation, Session
 from fallbackd.core.routing.resolve import Request, candidate_key, find_role, sameness
+from fallbackd.core.routing.role_rules import rules_for
 from fallbackd.core.routing.tiers import ONCE, Limits
 from fallbackd.core.work.recovery import prefer, role_counting
 
@@ -18,7 +19,7 @@ FREE_TIERS = frozenset({"model", "in_session"})
 """Moves there do not count: a stand-in for a model stays where it is, the caller starts nothing."""
 
 
-# --- a delegation ----------------------------------------------------------------------------
+# --- what is asked ----------------------------------------------------------------------------
 
 
 def reactive_hops(delegation: Delegation) -> int:
@@ -49,6 +50,42 @@ def failover_of(delegation: Delegation) -> Failover:
         ),
         hops=reactive_hops(delegation),
         marks=delegation.marks,
+    )
+
+
+def failover_for(
+    case: CaseView,
+    candidates: tuple[Entry, ...],
+    role: Role | None,
+    session: Session | None,
+    *,
+    prompt_tokens: int | None = None,
+    allow_metered: bool = False,
+    differs_from: tuple[str, ...] | None = None,
+    at_server: bool = False,
+) -> Failover:
+    """What is asked of a chain, before anything was tried."""
+    policy = case.policy
+    rules = rules_for(
+        policy, role, session, candidates, allow_metered=allow_metered, differs_from=differs_from
+    )
+    max_hops = policy.defaults.max_fallback_depth
+    if role is not None and role.max_fallback_depth is not None:
+        max_hops = role.max_fallback_depth
+    wanted = None if role is None else role.fallback_on
+    return Failover(
+        candidates=candidates,
+        role=rules.role,
+        creative=rules.creative,
+        on_outage=rules.on_outage,
+        allow_metered=rules.allow_metered,
+        differs_from=rules.differs_from,
+        fallback_on=None if wanted is None else tuple(sorted(wanted)),
+        max_hops=max_hops,
+        budget=policy.defaults.max_attempts,
+        prompt_tokens=prompt_tokens,
+        at_server=at_server,
+        at=case.now,
     )
 
 
