@@ -338,6 +338,7 @@ def outages(draw: st.DrawFn, scopes: list[str]) -> Health:
 def worlds(draw: st.DrawFn) -> World:
     is_served = draw(st.booleans())
     count = draw(st.sampled_from([2, 3, 4, 5, 6, 6]))
+    is_retried = draw(st.booleans())
     pick = st.sampled_from
     backends = [
         Backend(
@@ -350,7 +351,7 @@ def worlds(draw: st.DrawFn) -> World:
             family=draw(pick([None, "gpt", "claude"])),
             credentials=() if is_served else draw(pick([(), (), ("k1",), ("k1", "k2")])),
             fallback_model=None if is_served else draw(pick([None, None, "other"])),
-            retries=draw(pick([None, 0])),
+            retries=draw(pick([None, 0])) if is_retried else 0,
         )
         for number in range(count)
     ]
@@ -375,8 +376,10 @@ def worlds(draw: st.DrawFn) -> World:
             must_differ_from=draw(pick([(), (), (), ("gpt",), ("author",)])),
             allow_metered=draw(st.booleans()),
             idle_s=draw(pick([None, 2.0])),
-            return_policy=draw(pick(["idle", "new_session"])),
+            return_policy=draw(pick(["idle", "new_session", "successes"])),
+            return_n=draw(pick([1, 2])),
         )
+    is_single = all(one.retries == 0 for one in backends if one.kind != IN_SESSION_KIND)
     requested = draw(pick([one.id for one in backends if one.kind != IN_SESSION_KIND]))
     policy = policy_of(
         *backends,
@@ -385,7 +388,8 @@ def worlds(draw: st.DrawFn) -> World:
         wait_threshold_s=0.0,
         backoff_base_s=0.0,
         max_fallback_depth=draw(pick([1, 2, 3, 10, 10])),
-        max_attempts=50,
+        # A retry of the engine is a call that only a delegation makes.
+        max_attempts=draw(pick([50, 2, 3, 4])) if is_single else 50,
         retry_floor=1000,
     )
     policy = structs.replace(policy, served=frozenset(names) if is_served else frozenset())
