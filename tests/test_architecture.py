@@ -228,3 +228,35 @@ def test_the_drawings_of_the_architecture_are_those_of_the_code() -> None:
     page = PAGE.read_text()
     assert all(drawn(name) in page for name in DRAWINGS), "python -m tests.support.drawings"
     assert redrawn(page) == page
+
+
+TWICE = {
+    "EffectsWord", "Fingerprint", "Found", "Limits", "Outcome", "Peer", "Problem", "Refused",
+    "Ruled", "Step",
+}  # fmt: skip
+"""Names of types that still mean two things. None is added, and what is renamed goes from here."""
+
+
+def types_of(source: str) -> set[str]:
+    """Public classes and aliases of types at the top of a module."""
+    found: set[str] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            found.update(name for name in names_of(node) if not name.isupper())
+    return {name for name in found if name[0].isupper()}
+
+
+def named_twice(sources: list[str]) -> set[str]:
+    names = [name for source in sources for name in types_of(source)]
+    return {name for name in names if names.count(name) > 1}
+
+
+def test_a_name_of_a_public_type_means_one_thing_in_the_daemon() -> None:
+    assert named_twice([path.read_text() for path in modules_under(DAEMON)]) <= TWICE
+
+
+def test_a_name_that_is_given_twice_is_found() -> None:
+    one, other = "class Swan: ...\n_Pond = str\n", "Swan = dict[str, int]\n_Pond = int\nLAKE = 1\n"
+    assert named_twice([one, other, "LAKE = 2\n"]) == {"Swan"}

@@ -10,7 +10,7 @@ import structlog
 
 from fallbackd.app import private
 from fallbackd.app.places import Places
-from fallbackd.app.private import Guard, Watched, look, require, watched
+from fallbackd.app.private import Guard, WatchedPath, look, require, watched
 
 ME = os.geteuid()
 
@@ -36,7 +36,7 @@ class Scene:
         )
 
     @property
-    def what(self) -> Watched:
+    def what(self) -> WatchedPath:
         return watched(self.places, socket=self.places.socket)
 
 

@@ -9,7 +9,7 @@ from tests.support.engine import FakeHost
 from fallbackd.app.places import Places
 from fallbackd.app.private import Guard, watched
 from fallbackd.app.troubles import NO_TMUX, troubles
-from fallbackd.fronts.rpc.server import Server
+from fallbackd.fronts.rpc.server import RpcServer
 
 
 def guard_of(tmp_path: Path) -> Guard:
@@ -23,7 +23,7 @@ def guard_of(tmp_path: Path) -> Guard:
 
 async def test_a_daemon_that_is_well_has_none(tmp_path: Path) -> None:
     async with in_process(tmp_path) as daemon:
-        server = Server(daemon.engine, FakeHost(), ())
+        server = RpcServer(daemon.engine, FakeHost(), ())
         assert troubles(guard_of(tmp_path), server, daemon.engine) == ()
 
 
@@ -35,7 +35,7 @@ async def test_each_trouble_is_told(tmp_path: Path) -> None:
         (tmp_path / "state").chmod(0o777)
         with structlog.testing.capture_logs():
             guard.look()
-        server = Server(daemon.engine, FakeHost(), ())
+        server = RpcServer(daemon.engine, FakeHost(), ())
         server._postpone("no descriptors")
         found = troubles(guard, server, daemon.engine)
         assert [one.kind for one in found] == ["exposed", "shortage", "tmux"]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from fallbackd.backends import KINDS
-from fallbackd.backends.opencode_server import EventReader
+from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.classify.classifier import classify
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
@@ -41,8 +41,10 @@ def recorded(name: str) -> list[dict[str, Any]]:
     return [json.loads(line)["event"] for line in lines]
 
 
-def read(events: list[dict[str, Any]], *, at: float = 0.0) -> tuple[EventReader, list[Observation]]:
-    reader = EventReader()
+def read(
+    events: list[dict[str, Any]], *, at: float = 0.0
+) -> tuple[OpencodeEventReader, list[Observation]]:
+    reader = OpencodeEventReader()
     return reader, [seen for event in events for seen in reader.feed_event(event, at)]
 
 
@@ -351,7 +353,7 @@ def test_events_in_the_wrapper_of_the_global_stream_are_read_alike() -> None:
 
 
 def test_exit_that_is_no_end_of_a_turn_becomes_its_evidence() -> None:
-    reader = EventReader()
+    reader = OpencodeEventReader()
     killed = reader.outcome(ProcessExit(signal=9, note="the helper server ended"))
     assert killed == Evidence(text="the helper server ended", signal=9)
     missing = reader.outcome(NotStarted(error="ENOENT", text="No such file", path="/x/opencode"))

@@ -17,7 +17,7 @@ from fallbackd.core.protocol import CredentialRef
 from fallbackd.core.records import Delegation
 from fallbackd.engine.api import Engine
 from fallbackd.stores.codec import encode
-from fallbackd.transports.secrets import Secrets
+from fallbackd.transports.secrets import SecretSources
 
 BY_KEY = """cat >/dev/null
 echo "$ACME_KEY" >> "$KEYS_SEEN"
@@ -63,7 +63,7 @@ class Scene:
             settings(*agents),
             clock=self.clock,
             environ=self.environ,
-            secrets=Secrets(environ=self.environ, now=self.clock.now),
+            secrets=SecretSources(environ=self.environ, now=self.clock.now),
         )
 
     @property

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fallbackd.lib.sse import Event, EventReader
+from fallbackd.lib.sse import EventReader, ServerSentEvent
 
 LIMIT_BYTES = 1000
 
@@ -10,11 +10,15 @@ LIMIT_BYTES = 1000
 def test_events_are_read_as_the_standard_says() -> None:
     reader = EventReader(max_bytes=LIMIT_BYTES)
     body = b": hello\n\nevent: a\ndata:1\ndata: 2\nid: 7\nretry: 5\n\ndata\n\nevent: alone\n\nda"
-    assert reader.feed(body) == [Event("a", b"1\n2"), Event("", b""), Event("alone", b"")]
+    assert reader.feed(body) == [
+        ServerSentEvent("a", b"1\n2"),
+        ServerSentEvent("", b""),
+        ServerSentEvent("alone", b""),
+    ]
     assert reader.lines == 12
     assert reader.feed(b"ta: {}") == []
     assert reader.lines == 12
-    assert reader.end() == [Event("", b"{}")]
+    assert reader.end() == [ServerSentEvent("", b"{}")]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
@@ -25,7 +29,7 @@ def test_lines_end_in_any_of_three_ways(end: bytes, size: int) -> None:
     found = []
     for start in range(0, len(body), size):
         found += reader.feed(body[start : start + size])
-    assert found == [Event("", b"1\n2"), Event("", b"3")]
+    assert found == [ServerSentEvent("", b"1\n2"), ServerSentEvent("", b"3")]
 
 
 def test_a_line_that_is_no_field_spoils_its_event_alone() -> None:
@@ -33,7 +37,7 @@ def test_a_line_that_is_no_field_spoils_its_event_alone() -> None:
     (first, second) = reader.feed(b"data: 1\n<html>\ndata: 2\n\ndata: 3\n\n")
     assert first.problem
     assert first.data == b"2"
-    assert second == Event("", b"3")
+    assert second == ServerSentEvent("", b"3")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,7 @@ def test_what_is_too_long_spoils_its_event_alone(long: bytes) -> None:
         found += reader.feed(bytes([byte]))
     found += reader.feed(b"\n\ndata: 1\n\n")
     assert [bool(one.problem) for one in found] == [True, False]
-    assert found[1] == Event("", b"1")
+    assert found[1] == ServerSentEvent("", b"1")
 
 
 def test_an_event_of_any_size_takes_bounded_memory() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.stores.records import NOW, a_note, a_session
 
 from fallbackd.core.records import Decision, Keys, PutSession, Snapshot
-from fallbackd.stores.commit import Commit, Request
+from fallbackd.stores.commit import Commit, CommitRequest
 from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Draft, Mirror
 from fallbackd.stores.writes import writes_of
@@ -17,7 +17,7 @@ def broken(_snapshot: Snapshot) -> Decision:
 
 def test_a_decision_that_raises_leaves_the_draft_as_it_was() -> None:
     draft = Draft(Mirror())
-    request = Request(Keys(), broken, must_keep=True)
+    request = CommitRequest(Keys(), broken, must_keep=True)
     assert request.decide(draft) is None
     assert isinstance(request.error, ZeroDivisionError)
     assert request.is_done
@@ -27,7 +27,7 @@ def test_a_decision_that_raises_leaves_the_draft_as_it_was() -> None:
 def test_a_decision_that_cannot_be_stored_leaves_the_draft_as_it_was() -> None:
     draft = Draft(Mirror())
     unstorable = Decision(changes=(a_note(), PutSession(a_session("\udc80"))))
-    request = Request(Keys(), lambda _: unstorable, must_keep=True)
+    request = CommitRequest(Keys(), lambda _: unstorable, must_keep=True)
     assert request.decide(draft) is None
     assert isinstance(request.error, UnicodeEncodeError)
     assert (draft.last_seq, draft.sessions) == (0, {})

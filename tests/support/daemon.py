@@ -228,8 +228,8 @@ async def in_process(
     from fallbackd.config.load import load
     from fallbackd.engine.ticker import run_ticker
     from fallbackd.fronts.rpc.discover import HANDLERS
-    from fallbackd.fronts.rpc.endpoint import Endpoint
-    from fallbackd.fronts.rpc.server import Server
+    from fallbackd.fronts.rpc.endpoint import SocketEndpoint
+    from fallbackd.fronts.rpc.server import RpcServer
 
     home = tmp_path / "home"
     home.mkdir(parents=True, exist_ok=True)
@@ -251,7 +251,7 @@ async def in_process(
         )
     store, system_clock = await open_records(places)
     clock = clock or system_clock
-    endpoint = Endpoint.open(places.socket)
+    endpoint = SocketEndpoint.open(places.socket)
     try:
         async with anyio.create_task_group() as edges:
             built = build(places, settings, store, clock, environ=environ, tasks=edges, umask=0o022)
@@ -263,7 +263,7 @@ async def in_process(
                         await ready.wait()
                     if tick_s is not None:
                         tasks.start_soon(lambda: run_ticker(built.engine, every_s=tick_s))
-                    server = Server(built.engine, FakeHost(), HANDLERS)
+                    server = RpcServer(built.engine, FakeHost(), HANDLERS)
                     tasks.start_soon(server.serve, endpoint.listener)
                     async with AsyncClient(places.socket, timeout_s=HANG_S) as client:
                         yield InProcess(client, built.engine, places.socket, Path(places.state_dir))

@@ -26,7 +26,7 @@ from fallbackd.core.records import (
     Snapshot,
 )
 from fallbackd.engine.environment import Settings
-from fallbackd.engine.feedback import Known, Sample
+from fallbackd.engine.feedback import KnownAttempt, Sample
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 from fallbackd.engine.runs import KeptAnswer
@@ -182,10 +182,10 @@ class ScriptedEngine:
         self._raise("report")
         return ReportAnswer(failure=None, next=None)
 
-    def signatures(self, kind: str | None) -> tuple[Known, ...]:
+    def signatures(self, kind: str | None) -> tuple[KnownAttempt, ...]:
         self.calls.append(("signatures", kind))
         rule = Rule(id="acme-limit", reason=Reason.RATE_LIMIT, pattern="ACME", statuses=(429,))
-        return (Known(kind=kind, source="yours", rule=rule),)
+        return (KnownAttempt(kind=kind, source="yours", rule=rule),)
 
     def signature_kinds(self) -> tuple[str, ...]:
         return ("codex", "openai-http")

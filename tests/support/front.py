@@ -13,9 +13,9 @@ import anyio.abc
 from tests.support.engine import FakeHost, ScriptedEngine
 
 from fallbackd.fronts.rpc.discover import HANDLERS
-from fallbackd.fronts.rpc.endpoint import Endpoint
-from fallbackd.fronts.rpc.server import Server
-from fallbackd.fronts.rpc.shares import Limits
+from fallbackd.fronts.rpc.endpoint import SocketEndpoint
+from fallbackd.fronts.rpc.server import RpcServer
+from fallbackd.fronts.rpc.shares import ConnectionLimits
 
 HANG_S = 30.0
 
@@ -62,7 +62,9 @@ class Peer:
 
 
 class Front:
-    def __init__(self, engine: ScriptedEngine, host: FakeHost, server: Server, path: str) -> None:
+    def __init__(
+        self, engine: ScriptedEngine, host: FakeHost, server: RpcServer, path: str
+    ) -> None:
         self.engine = engine
         self.host = host
         self.server = server
@@ -82,14 +84,14 @@ class Front:
 
 @asynccontextmanager
 async def front(
-    limits: Limits | None = None, *, allowed_uids: frozenset[int] | None = None
+    limits: ConnectionLimits | None = None, *, allowed_uids: frozenset[int] | None = None
 ) -> AsyncIterator[Front]:
     directory = tempfile.mkdtemp(prefix="fbd-")
     path = os.path.join(directory, "control.sock")
-    endpoint = Endpoint.open(path)
+    endpoint = SocketEndpoint.open(path)
     engine = ScriptedEngine()
     host = FakeHost()
-    server = Server(
+    server = RpcServer(
         engine,  # type: ignore[arg-type]
         host,
         HANDLERS,

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from fallbackd.backends.opencode_server import EventReader
+from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.core.protocol import (
     Chunk,
     CommandLine,
@@ -25,7 +25,7 @@ from fallbackd.core.protocol import (
 )
 from fallbackd.lib.procenv import read_variables
 from fallbackd.ports.transport import Running, Unsent
-from fallbackd.transports.opencode.server import Limits
+from fallbackd.transports.opencode.server import ServerLimits
 from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.process.runner import tree
 from fallbackd.transports.process.transport import ProcessTransport
@@ -126,7 +126,7 @@ def notes(root: Path, word: str) -> list[dict[str, Any]]:
 class Heard:
     def __init__(self, running: Running) -> None:
         self.running = running
-        self.reader = EventReader()
+        self.reader = OpencodeEventReader()
         self.chunks: list[Chunk] = []
         self.seen: list[Observation] = []
         self.arrived = anyio.Event()
@@ -184,7 +184,7 @@ async def serving(
             tasks=tasks,
             directory=str(root / "servers"),
             clock=Ticks(),
-            limits=Limits(**limits),
+            limits=ServerLimits(**limits),
         )
         try:
             await transport.take_up()

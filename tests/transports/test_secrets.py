@@ -12,7 +12,7 @@ from fallbackd.core.protocol import CommandLine, CredentialRef, HttpRequest, Not
 from fallbackd.ports.secrets import SecretProblem
 from fallbackd.transports.http.transport import HttpTransport
 from fallbackd.transports.process.transport import ProcessTransport
-from fallbackd.transports.secrets import MAX_SECRET_BYTES, Secrets, no_secret
+from fallbackd.transports.secrets import MAX_SECRET_BYTES, SecretSources, no_secret
 
 SECRET = "sk-test-0123456789"
 NOW = 1_800_000_000.0
@@ -25,7 +25,7 @@ class Place:
         self.path = path
         self.environ = {"PATH": os.environ["PATH"], "HOME": str(path)}
         self.now = NOW
-        self.secrets = Secrets(environ=self.environ, now=lambda: self.now)
+        self.secrets = SecretSources(environ=self.environ, now=lambda: self.now)
 
     def file(self, text: str, name: str = "key", mode: int = 0o600) -> CredentialRef:
         path = self.path / name
@@ -205,7 +205,7 @@ async def test_a_command_that_fails_hangs_or_chatters_is_told_by_its_name_alone(
     assert "ended with status 3: run it by hand" in await place.problem(failing)
     loud = place.program(f"sys.stdout.write('{SECRET}' * 10000)")
     assert "are no secret" in await place.problem(loud)
-    place.secrets = Secrets(environ=place.environ, now=lambda: NOW, command_limit_s=0.2)
+    place.secrets = SecretSources(environ=place.environ, now=lambda: NOW, command_limit_s=0.2)
     hanging = place.program("import time; time.sleep(1000)")
     assert "did not end within 0.2 s" in await place.problem(hanging)
 
@@ -225,7 +225,7 @@ async def test_a_look_tells_one_material_from_another_and_never_holds_it(place: 
     other = await place.secrets.look(place.file("two"))
     assert first.digest == again.digest != other.digest
     assert b"one" not in (first.digest or b"")
-    stranger = await Secrets(environ=place.environ, now=lambda: NOW).look(place.file("one"))
+    stranger = await SecretSources(environ=place.environ, now=lambda: NOW).look(place.file("one"))
     assert stranger.digest != first.digest
 
 

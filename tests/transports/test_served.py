@@ -31,7 +31,7 @@ from fallbackd.core.protocol import (
     Retrying,
     ToolStarted,
 )
-from fallbackd.transports.opencode.places import Places
+from fallbackd.transports.opencode.places import ServerPlaces
 from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.process.transport import ProcessTransport
 
@@ -455,7 +455,7 @@ async def test_a_directory_is_not_entered_while_it_is_being_left() -> None:
         left.append(cwd)
         await release.wait()
 
-    places, entered = Places(dispose), anyio.Event()
+    places, entered = ServerPlaces(dispose), anyio.Event()
 
     async def enter() -> None:
         await places.enter("/one")

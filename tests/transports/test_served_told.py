@@ -2,27 +2,27 @@
 
 from typing import Any
 
-from fallbackd.transports.opencode.told import Event, Snapshot, Told
+from fallbackd.transports.opencode.told import Told, ToldEvent, ToldSnapshot
 
 
-def updated(name: str, **info: Any) -> Event:
+def updated(name: str, **info: Any) -> ToldEvent:
     info = {"id": name, "role": "assistant", **info}
     return {"type": "message.updated", "properties": {"sessionID": "s", "info": info}}
 
 
-def part(name: str, text: str, **more: Any) -> Event:
+def part(name: str, text: str, **more: Any) -> ToldEvent:
     said = {"id": name, "type": "text", "text": text, **more}
     return {"type": "message.part.updated", "properties": {"sessionID": "s", "part": said}}
 
 
-def delta(name: str) -> Event:
+def delta(name: str) -> ToldEvent:
     return {
         "type": "message.part.delta",
         "properties": {"sessionID": "s", "partID": name, "delta": "x"},
     }
 
 
-def state(*messages: tuple[Event, ...], **more: Any) -> Snapshot:
+def state(*messages: tuple[ToldEvent, ...], **more: Any) -> ToldSnapshot:
     """Each message with its parts."""
     listed = [
         {
@@ -32,10 +32,10 @@ def state(*messages: tuple[Event, ...], **more: Any) -> Snapshot:
         for first, *parts in messages
     ]
     wanted: dict[str, Any] = {"main": "s", "children": (), "statuses": {}}
-    return Snapshot(messages={"s": listed}, **wanted | more)
+    return ToldSnapshot(messages={"s": listed}, **wanted | more)
 
 
-def told(*events: Event) -> Told:
+def told(*events: ToldEvent) -> Told:
     found = Told()
     for each in events:
         found.take(each)

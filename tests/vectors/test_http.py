@@ -31,7 +31,7 @@ from fallbackd.engine.environment import Settings, Transports
 from fallbackd.engine.requests import NewWork
 from fallbackd.transports.http.transport import HttpTransport
 from fallbackd.transports.process.transport import ProcessTransport
-from fallbackd.transports.secrets import Secrets
+from fallbackd.transports.secrets import SecretSources
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "http.json").read_text("utf-8"))
@@ -115,7 +115,7 @@ async def pass_time(case: Json, engine: Engine, clock: ManualClock, begun: Deleg
 async def test_a_case_of_http_backends_is_played_alike(case: Json, tmp_path: Path) -> None:
     clock = ManualClock()
     environ = {"HOME": str(tmp_path), **case.get("environment", {})}
-    secrets = Secrets(environ=environ, now=clock.now)
+    secrets = SecretSources(environ=environ, now=clock.now)
     transport = HttpTransport(clock=clock, environ=environ, secrets=secrets)
     programs = ProcessTransport(environ={**os.environ, **environ}, now=clock.now)
     async with aclosing(transport), aclosing(programs), provider() as p:

@@ -26,7 +26,7 @@ from fallbackd.core.ids import BackendId
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings, Transports
 from fallbackd.transports.http.transport import HttpTransport
-from fallbackd.transports.secrets import Secrets
+from fallbackd.transports.secrets import SecretSources
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "imports.json").read_text("utf-8"))
@@ -132,7 +132,7 @@ def check_report(expected: Json, given: Given) -> None:
 
 async def check_use(given: Given, p: Provider) -> None:
     clock = ManualClock()
-    secrets = Secrets(environ=given.environ, now=clock.now)
+    secrets = SecretSources(environ=given.environ, now=clock.now)
     transport = HttpTransport(clock=clock, environ=given.environ, secrets=secrets)
     config = Settings(policy=given.loaded.policy, options=given.loaded.options)
     async with (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fallbackd.config.project_files import Found, look
+from fallbackd.config.project_files import FoundFiles, look
 from fallbackd.core.failures import Reason
 from fallbackd.core.policy import REASONS, Project
 
@@ -29,7 +29,7 @@ def make(case: Json, base: Path) -> tuple[Path, Path]:
     return home, work
 
 
-def check(found: Found, case: Json) -> None:
+def check(found: FoundFiles, case: Json) -> None:
     for key, expected in case["is"].items():
         project = found.project or Project()
         match key:

@@ -141,7 +141,7 @@ class Host(Protocol):
         ...
 
 
-class Subscriptions(Protocol):
+class EventSubscriptions(Protocol):
     """Those who hear of events."""
 
     def open(
@@ -173,7 +173,7 @@ class Caller(Protocol):
     def host(self) -> Host: ...
 
     @property
-    def subscriptions(self) -> Subscriptions: ...
+    def subscriptions(self) -> EventSubscriptions: ...
 
     @property
     def number(self) -> int: ...

@@ -21,7 +21,7 @@ from fallbackd.transports.process.runner.landlock import MIN_ABI, WHOLE_ABI, ker
 log = structlog.get_logger("config")
 
 Take = Callable[[Settings], Awaitable[None]]
-Tell = Callable[[bool, dict[str, object]], Awaitable[None]]
+TellChange = Callable[[bool, dict[str, object]], Awaitable[None]]
 
 
 def settings_of(loaded: Loaded, *, abi: int | None = None) -> Settings:
@@ -66,7 +66,7 @@ class Configuration:
             )
         return self._shown
 
-    async def reload(self, take: Take, tell: Tell) -> bool:
+    async def reload(self, take: Take, tell: TellChange) -> bool:
         """
         Read the file again; a bad one keeps what is in force.
 

@@ -40,8 +40,8 @@ from fallbackd.engine.environment import Settings
 from fallbackd.engine.ticker import run_ticker
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.discover import HANDLERS
-from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
-from fallbackd.fronts.rpc.server import Server
+from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable, SocketEndpoint
+from fallbackd.fronts.rpc.server import RpcServer
 from fallbackd.lib import coredump, heap
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
@@ -83,11 +83,15 @@ def run(
     heap.keep_large_blocks_apart()
     _raise_descriptor_limit()
     held: list[int] = []
-    endpoint: Endpoint | None = None
+    endpoint: SocketEndpoint | None = None
     try:
         held += claim_state(places.state_dir, places.lock)
         handed = handed_over(environ, own_pid=os.getpid())
-        endpoint = Endpoint.open(places.socket) if handed is None else Endpoint.inherited(handed)
+        endpoint = (
+            SocketEndpoint.open(places.socket)
+            if handed is None
+            else SocketEndpoint.inherited(handed)
+        )
         if (exposed := private.require(private.watched(places, socket=endpoint.path))) is not None:
             raise EndpointUnusable(exposed)
         daemon = Daemon(places, environ, endpoint, umask=umask, core_bytes=core_bytes)
@@ -121,7 +125,7 @@ class Daemon:
         self,
         places: Places,
         environ: Mapping[str, str],
-        endpoint: Endpoint,
+        endpoint: SocketEndpoint,
         *,
         umask: int,
         core_bytes: int,
@@ -143,7 +147,7 @@ class Daemon:
         self._is_finished = False
         self._engine: Engine | None = None
         self._built: Built | None = None
-        self._server: Server | None = None
+        self._server: RpcServer | None = None
         self._configuration: Configuration | None = None
         self._export: VoiceExport | None = None
         self._imports: VoiceImport | None = None
@@ -271,7 +275,7 @@ class Daemon:
                 await tasks.start(_run_engine, engine)
                 await imports.configure(configuration.loaded)
                 await built.projects.configure(configuration.loaded)
-                server = self._server = Server(engine, self, HANDLERS)
+                server = self._server = RpcServer(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(imports.run)
                 tasks.start_soon(export.run)
@@ -369,7 +373,7 @@ class Daemon:
 
         await run_ticker(engine, on_tick=ticked)
 
-    async def _keep_socket(self, server: Server) -> None:
+    async def _keep_socket(self, server: RpcServer) -> None:
         """Cleaners of temporary directories delete sockets; new callers need one."""
         told = ""
         while True:

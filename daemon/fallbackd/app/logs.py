@@ -24,7 +24,7 @@ _LEVELS = {
 }
 
 # structlog hands on whatever was logged
-Fields = MutableMapping[str, Any]
+LogFields = MutableMapping[str, Any]
 
 
 def set_up(
@@ -84,7 +84,7 @@ class _Bridge(logging.Handler):
         )
 
 
-def clean(fields: Fields, conceal: Callable[[str], str]) -> Mapping[str, Any]:
+def clean(fields: LogFields, conceal: Callable[[str], str]) -> Mapping[str, Any]:
     """Make every value printable and free of secrets; leave out what is null."""
     return {
         name: _cleaned(value, name, conceal) for name, value in fields.items() if value is not None

@@ -16,7 +16,7 @@ DEFAULT = ".local/share/opencode/logs/model-fallback.log"
 _SUBJECTS = ("server", "session", "fallback", "rescue", "replay", "event", "notice", "fact")
 _NAMES = frozenset({"config.imported", "config.kept", "health.moved"})
 
-Fields = MutableMapping[str, Any]  # whatever was logged
+CopiedFields = MutableMapping[str, Any]  # whatever was logged
 
 
 class OpencodeLog:
@@ -30,7 +30,7 @@ class OpencodeLog:
     def __init__(self) -> None:
         self.file: RotatingFile | None = None
 
-    def __call__(self, _: object, __: str, fields: Fields) -> Mapping[str, Any]:
+    def __call__(self, _: object, __: str, fields: CopiedFields) -> Mapping[str, Any]:
         event = str(fields.get("event"))
         if self.file is not None and (event.partition(".")[0] in _SUBJECTS or event in _NAMES):
             line = {"ts": fields.get("timestamp"), **fields}

@@ -23,7 +23,7 @@ ENV_FILE = "env"
 log = structlog.get_logger("private")
 
 
-class Watched(Struct, frozen=True, kw_only=True):
+class WatchedPath(Struct, frozen=True, kw_only=True):
     """Paths that may be missing."""
 
     private: tuple[str, ...]
@@ -33,7 +33,7 @@ class Watched(Struct, frozen=True, kw_only=True):
     config: str
 
 
-def watched(places: Places, *, socket: str) -> Watched:
+def watched(places: Places, *, socket: str) -> WatchedPath:
     """
     Args:
         socket: Where the daemon listens, which the service manager may have chosen.
@@ -41,7 +41,7 @@ def watched(places: Places, *, socket: str) -> Watched:
     state = places.state_dir
     directories = (state, places.runs, places.servers, os.path.join(state, "samples"))
     files = tuple(f"{places.database}{suffix}" for suffix in ("", "-wal", "-shm"))
-    return Watched(
+    return WatchedPath(
         private=directories,
         files=(*files, places.digest_key, places.lock),
         socket=socket,
@@ -49,7 +49,7 @@ def watched(places: Places, *, socket: str) -> Watched:
     )
 
 
-def look(what: Watched, *, uid: int | None = None) -> tuple[Trouble, ...]:
+def look(what: WatchedPath, *, uid: int | None = None) -> tuple[Trouble, ...]:
     """Close what is ours, and tell what cannot be trusted. Blocks, for a few microseconds each."""
     me = os.geteuid() if uid is None else uid
     found: list[Trouble] = []
@@ -66,7 +66,7 @@ def look(what: Watched, *, uid: int | None = None) -> tuple[Trouble, ...]:
     return tuple(found)
 
 
-def require(what: Watched, *, uid: int | None = None) -> str | None:
+def require(what: WatchedPath, *, uid: int | None = None) -> str | None:
     """Why no daemon may start here, in a sentence for each reason; None: it may."""
     grave = [one for one in look(what, uid=uid) if one.stops_work]
     return "\n".join(f"{one.message}. Run `{one.mend}`." for one in grave) or None
@@ -75,7 +75,7 @@ def require(what: Watched, *, uid: int | None = None) -> str | None:
 class Guard:
     """Looks again and again, and says what has changed."""
 
-    def __init__(self, what: Watched) -> None:
+    def __init__(self, what: WatchedPath) -> None:
         self._what = what
         self._known: dict[str, Trouble] = {}
 

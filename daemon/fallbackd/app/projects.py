@@ -13,7 +13,7 @@ from fallbackd.classify.rules import Rule
 from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.fields import Problem
 from fallbackd.config.load import Loaded
-from fallbackd.config.project_files import OWN, Found, look, stamp_of
+from fallbackd.config.project_files import OWN, FoundFiles, look, stamp_of
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched
 
@@ -30,7 +30,7 @@ class Projects:
         self._watched = Watched(engine)
         self._log = log
         self._home = os.path.realpath(home)
-        self._found: OrderedDict[str, Found] = OrderedDict()
+        self._found: OrderedDict[str, FoundFiles] = OrderedDict()
         self._explicit: dict[str, str] = {}
         """Files that the configuration names, by directory."""
         self._is_on = True
@@ -95,12 +95,12 @@ class Projects:
         )
         return found.warnings
 
-    def of(self, directory: str) -> Found:
+    def of(self, directory: str) -> FoundFiles:
         """What holds in a directory now."""
         found = self._found.get(directory)
         if found is None or found.path is None:
             found = self._found.get(USER)
-        return found or Found()
+        return found or FoundFiles()
 
     async def _has_changed(self, directory: str) -> bool:
         now = await anyio.to_thread.run_sync(self._stamp, directory)
@@ -111,9 +111,9 @@ class Projects:
             return ()
         return stamp_of(directory, home=self._home, explicit=self._explicit.get(directory))
 
-    def _look(self, directory: str) -> Found:
+    def _look(self, directory: str) -> FoundFiles:
         if not self._is_on and directory not in self._explicit:
-            return Found()
+            return FoundFiles()
         return look(directory, home=self._home, explicit=self._explicit.get(directory))
 
     async def _read(self, directory: str) -> None:
@@ -124,7 +124,7 @@ class Projects:
         if not found.is_valid and before is not None and before.project is not None:
             # What held before a slip of the pen goes on holding.
             log.error("config.kept", directory=directory, path=found.path)
-            found = Found(
+            found = FoundFiles(
                 project=before.project,
                 fallbacks=before.fallbacks,
                 path=before.path,

@@ -3,7 +3,7 @@
 from fallbackd.api.host import Trouble
 from fallbackd.app.private import Guard
 from fallbackd.engine.api import Engine
-from fallbackd.fronts.rpc.server import Server
+from fallbackd.fronts.rpc.server import RpcServer
 from fallbackd.lib.descriptors import shortage
 
 LOOK_BELOW = 100
@@ -15,7 +15,7 @@ NO_TMUX = Trouble(
 )
 
 
-def troubles(guard: Guard, server: Server | None, engine: Engine | None) -> tuple[Trouble, ...]:
+def troubles(guard: Guard, server: RpcServer | None, engine: Engine | None) -> tuple[Trouble, ...]:
     found = list(guard.troubles)
     few = None if server is None else server.postponed
     if few is None and (server is None or server.connections < LOOK_BELOW):

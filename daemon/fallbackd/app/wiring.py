@@ -44,7 +44,7 @@ from fallbackd.transports.process.recording import read_log
 from fallbackd.transports.process.runner.cgroup import find_home
 from fallbackd.transports.process.running import RunnerLimits
 from fallbackd.transports.process.transport import ProcessTransport
-from fallbackd.transports.secrets import KEY_BYTES, Secrets
+from fallbackd.transports.secrets import KEY_BYTES, SecretSources
 
 log = structlog.get_logger("daemon")
 
@@ -142,7 +142,7 @@ def build(
     defaults: Defaults = settings.policy.defaults
     hidden = secret_values or SecretValues(environ)
     inheritable = Inheritable(environ)
-    secrets_of = Secrets(
+    secrets_of = SecretSources(
         environ=environ,
         now=clock.now,
         key=digest_key(places.digest_key, size=KEY_BYTES),

@@ -127,7 +127,7 @@ _HARMLESS_TOOLS = frozenset(
 )
 
 
-class Parser(CliParser):
+class ClaudeParser(CliParser):
     stream_of_errors = "stdout"
 
     def __init__(self, options: Options) -> None:
@@ -297,7 +297,7 @@ _FOOTPRINT = Footprint(
 KIND = BackendKind(
     name="claude",
     start=start,
-    parser=Parser,
+    parser=ClaudeParser,
     rules=RULES,
     program=lambda options: program("claude", options),
     setup=Setup(

@@ -115,7 +115,7 @@ def _backoff_s(number: str | None, why: str | None) -> float | None:
     return 1.1 * BACKOFF_S * 2.0 ** (min(int(number), 10) - 1)
 
 
-class Parser(CliParser):
+class CodexParser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=is_plain(options))
         self._text = ""
@@ -324,7 +324,7 @@ _FOOTPRINT = Footprint(
 KIND = BackendKind(
     name="codex",
     start=start,
-    parser=Parser,
+    parser=CodexParser,
     rules=RULES,
     program=lambda options: program("codex", options),
     setup=Setup(

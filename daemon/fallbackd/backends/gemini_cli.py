@@ -89,7 +89,7 @@ _WAIT = re.compile(r"Retrying after (\d+(?:\.\d+)?)ms")
 _TERMINAL = re.compile(r"Error when talking to Gemini API|\[ERROR\] |\w*QuotaError: |_ApiError: ")
 
 
-class Parser(CliParser):
+class GeminiParser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=is_plain(options))
         self._pieces: list[tuple[str, float]] = []
@@ -376,7 +376,7 @@ _FOOTPRINT = Footprint(
 KIND = BackendKind(
     name="gemini",
     start=start,
-    parser=Parser,
+    parser=GeminiParser,
     rules=RULES,
     program=lambda options: program("gemini", options),
     setup=Setup(

@@ -40,7 +40,7 @@ def start(work: Work, options: Options) -> Call:
 _TEXT_KEYS = ("result", "response", "text", "content", "output", "answer", "message", "delta")
 
 
-class Parser(CliParser):
+class GenericParser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=options.output != "jsonl")
         self._ok = options.success_exit_codes
@@ -110,7 +110,7 @@ def footprint(options: Options) -> Footprint:
 KIND = BackendKind(
     name="generic-cli",
     start=start,
-    parser=Parser,
+    parser=GenericParser,
     program=lambda options: options.command[0] if options.command else None,
     is_plain=lambda options: options.output == "text",
     footprint=footprint,

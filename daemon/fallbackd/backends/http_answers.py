@@ -37,7 +37,7 @@ from fallbackd.core.protocol import (
     Reply,
     Usage,
 )
-from fallbackd.lib.sse import Event, EventReader
+from fallbackd.lib.sse import EventReader, ServerSentEvent
 
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
 MAX_ERROR_BYTES = 256 * 1024
@@ -218,7 +218,7 @@ class HttpParser:
             case _:
                 assert_never(exit)
 
-    def _read(self, events: list[Event]) -> list[Observation]:
+    def _read(self, events: list[ServerSentEvent]) -> list[Observation]:
         seen: list[Observation] = []
         for event in events:
             if self.is_over:
@@ -227,7 +227,7 @@ class HttpParser:
             seen.extend(self._read_one(event))
         return seen
 
-    def _read_one(self, event: Event) -> list[Observation]:
+    def _read_one(self, event: ServerSentEvent) -> list[Observation]:
         data = event.data.strip()
         value = read_object(data)
         if event.name == "error":
@@ -353,7 +353,7 @@ def states_error(value: dict[str, Any]) -> bool:
     return bool(value.get("error")) or "error" in names or is_error(value)
 
 
-def _is_readable(event: Event) -> bool:
+def _is_readable(event: ServerSentEvent) -> bool:
     data = event.data.strip()
     return event.name == "error" or data == DONE or read_object(data) is not None
 

@@ -30,7 +30,7 @@ def start(work: Work, options: Options) -> Call:
     return command_line(work, options, tuple(argv), env=env)
 
 
-class Parser(opencode_cli.Parser):
+class NumasecParser(opencode_cli.OpencodeParser):
     def finish(self, exit: Exit) -> Outcome:
         outcome = super().finish(exit)
         if isinstance(outcome, Reply) or self.has_events or not isinstance(exit, ProcessExit):
@@ -44,7 +44,7 @@ class Parser(opencode_cli.Parser):
 KIND = BackendKind(
     name="numasec",
     start=start,
-    parser=Parser,
+    parser=NumasecParser,
     rules=opencode_cli.RULES,
     program=lambda options: program("numasec", options),
     keeps_to_reading=True,

@@ -26,7 +26,7 @@ from fallbackd.backends.commands import (
     resumes,
 )
 from fallbackd.backends.lines import CliParser, fields, words
-from fallbackd.backends.opencode_server import EventReader
+from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
 from fallbackd.classify.classifier import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
@@ -129,10 +129,10 @@ _FAILED_TRY = re.compile(
 _ERROR_NAME = re.compile(r"(?:AI_)?[A-Za-z]*Error: ")
 
 
-class Parser(CliParser):
+class OpencodeParser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=is_plain(options))
-        self._reader = EventReader()
+        self._reader = OpencodeEventReader()
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         session = words(event.get("sessionID"))
@@ -292,7 +292,7 @@ def footprint(name: str) -> Footprint:
 KIND = BackendKind(
     name="opencode",
     start=start,
-    parser=Parser,
+    parser=OpencodeParser,
     rules=RULES,
     program=lambda options: program("opencode", options),
     # It serves models without a login too: that it has none is no finding.

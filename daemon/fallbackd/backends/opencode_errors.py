@@ -15,7 +15,7 @@ import msgspec
 
 from fallbackd.core.protocol import Evidence
 
-Fields = Mapping[str, object]
+ErrorFields = Mapping[str, object]
 
 OWN_BACKOFF_BASE_S = 2.0
 OWN_BACKOFF_SPREAD = 1.25
@@ -24,7 +24,7 @@ SLACK_S = 0.5
 """Between its clock and the arrival of the event."""
 
 
-def wait_of(status: Fields, *, now: float) -> float | None:
+def wait_of(status: ErrorFields, *, now: float) -> float | None:
     """Seconds until the next try; None: it says none."""
     next_at = status.get("next")
     if not isinstance(next_at, int | float) or isinstance(next_at, bool):
@@ -32,7 +32,7 @@ def wait_of(status: Fields, *, now: float) -> float | None:
     return max(0.0, next_at / 1000 - now)
 
 
-def retry_evidence(status: Fields, *, now: float) -> Evidence:
+def retry_evidence(status: ErrorFields, *, now: float) -> Evidence:
     """A wait that is longer than the server's own back-off is what the provider has stated."""
     attempt = status.get("attempt")
     number = attempt if isinstance(attempt, int) else 1
@@ -45,7 +45,7 @@ def retry_evidence(status: Fields, *, now: float) -> Evidence:
     return Evidence(text=text, stream="jsonl", headers=headers, body=text_body(text))
 
 
-def error_evidence(error: Fields) -> Evidence:
+def error_evidence(error: ErrorFields) -> Evidence:
     data = _fields(error.get("data"))
     text = _text(data.get("message")) or _text(error.get("message"))
     status = data.get("statusCode")
@@ -75,7 +75,7 @@ def _json(text: str) -> object:
         return text
 
 
-def _fields(value: object) -> Fields:
+def _fields(value: object) -> ErrorFields:
     return value if isinstance(value, dict) else {}
 
 

@@ -50,7 +50,7 @@ from fallbackd.core.protocol import (
 )
 
 Effects = Literal["none", "possible"]
-Fields = Mapping[str, object]
+MessageFields = Mapping[str, object]
 
 _HARMLESS_TOOLS = frozenset(
     {
@@ -100,7 +100,7 @@ class _Message(Struct, kw_only=True):
         return "\n\n".join(texts)
 
 
-class EventReader:
+class OpencodeEventReader:
     """Reads the events of one prompt, each once, in order. Unknown events are life."""
 
     def __init__(self) -> None:
@@ -183,13 +183,13 @@ class EventReader:
 
     # --- how a turn went ------------------------------------------------------------------------
 
-    def _read_status(self, status: Fields, at: float) -> list[Observation]:
+    def _read_status(self, status: MessageFields, at: float) -> list[Observation]:
         if status.get("type") != "retry":
             return [Output()]
         evidence = self._seal(retry_evidence(status, now=at))
         return [Retrying(evidence=evidence, wait_s=wait_of(status, now=at))]
 
-    def _read_error(self, error: Fields, *, is_main: bool) -> list[Observation]:
+    def _read_error(self, error: MessageFields, *, is_main: bool) -> list[Observation]:
         name = _text(error.get("name"))
         if not is_main or name == "MessageAbortedError":
             # A subagent's failure goes back to its parent; an abort is what we asked for.
@@ -242,7 +242,7 @@ class EventReader:
 
     # --- messages and their parts ---------------------------------------------------------------
 
-    def _read_message(self, info: Fields, session: str) -> list[Observation]:
+    def _read_message(self, info: MessageFields, session: str) -> list[Observation]:
         key = _text(info.get("id"))
         owner = _text(info.get("sessionID")) or session or self._session
         message = self._messages.get(key) or _Message()
@@ -275,7 +275,7 @@ class EventReader:
             cost_usd=sum(costs) if costs else None,
         )
 
-    def _read_final(self, message: Fields) -> list[Observation]:
+    def _read_final(self, message: MessageFields) -> list[Observation]:
         final = _Message()
         _take_info(final, _fields(message.get("info")))
         parts = message.get("parts")
@@ -291,7 +291,7 @@ class EventReader:
             self._error = self._held or self._seal(error_evidence(error))
         return [Output()]
 
-    def _read_part(self, part: Fields) -> list[Observation]:
+    def _read_part(self, part: MessageFields) -> list[Observation]:
         message = self._messages.get(_text(part.get("messageID")))
         if message is not None:
             _take_part(message, part, key=_text(part.get("id")))
@@ -308,7 +308,7 @@ class EventReader:
             case _:
                 return [Output()]
 
-    def _read_delta(self, properties: Fields) -> list[Observation]:
+    def _read_delta(self, properties: MessageFields) -> list[Observation]:
         delta = _text(properties.get("delta"))
         message = self._messages.get(_text(properties.get("messageID")))
         if message is not None and properties.get("field") == "text":
@@ -320,7 +320,7 @@ class EventReader:
         self._answered = True
         return [ProviderAnswered()]
 
-    def _read_tool(self, part: Fields) -> list[Observation]:
+    def _read_tool(self, part: MessageFields) -> list[Observation]:
         self._answered = True
         call = _text(part.get("callID")) or _text(part.get("id"))
         name = _text(part.get("tool"))
@@ -347,7 +347,7 @@ def tool_effects(tool: str) -> Effects:
     return "none" if tool in _HARMLESS_TOOLS else "possible"
 
 
-def _take_info(message: _Message, info: Fields) -> None:
+def _take_info(message: _Message, info: MessageFields) -> None:
     message.role = _text(info.get("role")) or message.role
     # A user message carries an object here: what it changed.
     message.summary = info.get("summary") is True or info.get("mode") == "compaction"
@@ -355,7 +355,7 @@ def _take_info(message: _Message, info: Fields) -> None:
     message.completed = message.completed or "completed" in _fields(info.get("time"))
 
 
-def _take_part(message: _Message, part: Fields, *, key: str) -> None:
+def _take_part(message: _Message, part: MessageFields, *, key: str) -> None:
     kind = _text(part.get("type"))
     if kind == "step-finish" and message.finish is None:
         message.finish = _text(part.get("reason")) or None
@@ -363,7 +363,7 @@ def _take_part(message: _Message, part: Fields, *, key: str) -> None:
     message.parts[key] = _Part(kind=kind, text=_text(part.get("text")), synthetic=synthetic)
 
 
-def message_usage(info: Fields) -> Usage:
+def message_usage(info: MessageFields) -> Usage:
     tokens = _fields(info.get("tokens"))
     cache = _fields(tokens.get("cache"))
     cost = info.get("cost")
@@ -376,7 +376,7 @@ def message_usage(info: Fields) -> Usage:
     )
 
 
-def _fields(value: object) -> Fields:
+def _fields(value: object) -> MessageFields:
     return value if isinstance(value, dict) else {}
 
 

@@ -84,7 +84,7 @@ def load_file(path: str, environ: Mapping[str, str] = MappingProxyType({})) -> L
     return msgspec.structs.replace(loaded, digest=digest)
 
 
-class Import(Struct, frozen=True, kw_only=True):
+class FileImport(Struct, frozen=True, kw_only=True):
     """What lies at a place of another program. Both null: it is not taken from there."""
 
     digest: str = ""
@@ -92,7 +92,7 @@ class Import(Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
 
 
-def import_from(place: str, environ: Mapping[str, str]) -> Import:
+def import_from(place: str, environ: Mapping[str, str]) -> FileImport:
     """
     Read the configuration of another program.
 
@@ -104,13 +104,13 @@ def import_from(place: str, environ: Mapping[str, str]) -> Import:
         found = {k: v for k, v in environ.items() if k.startswith(import_jkz.PREFIX)}
         named = repr(sorted(found.items())).encode()
         digest = hashlib.sha256(named).hexdigest()
-        return Import(digest=digest, imported=import_jkz.read_jkz(found))
+        return FileImport(digest=digest, imported=import_jkz.read_jkz(found))
     if os.path.basename(place) != import_hermes.FILE_NAME:
-        return Import()
+        return FileImport()
     content = read_content(os.path.expanduser(place))
     if content.text is None:
         why = content.problem or "there is no such file"
-        return Import(digest=content.digest, problem=Problem(place, why))
-    return Import(
+        return FileImport(digest=content.digest, problem=Problem(place, why))
+    return FileImport(
         digest=content.digest, imported=import_hermes.read_hermes(content.text, path=place)
     )

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from fallbackd.classify.redact import excerpt
 
-Source = Literal["hermes", "jkz", "opencode", "voice"]
+ImportSource = Literal["hermes", "jkz", "opencode", "voice"]
 Tables = dict[str, Any]
 """As TOML has them."""
 
@@ -30,7 +30,7 @@ class Left(Struct, frozen=True, kw_only=True):
 
 
 class Imported(Struct, frozen=True, kw_only=True):
-    source: Source
+    source: ImportSource
     tables: Tables = field(default_factory=dict)
     taken: tuple[Taken, ...] = ()
     left: tuple[Left, ...] = ()
@@ -55,7 +55,7 @@ class Report:
         what = excerpt(what, max_chars=200)
         self._left.setdefault(what, Left(what=what, why=excerpt(why, max_chars=300)))
 
-    def made(self, source: Source, tables: Mapping[str, Any]) -> Imported:
+    def made(self, source: ImportSource, tables: Mapping[str, Any]) -> Imported:
         return Imported(
             source=source,
             tables=dict(tables),

@@ -35,7 +35,7 @@ from fallbackd.config.import_hermes import FILE_NAME as HERMES
 from fallbackd.config.import_jkz import ALL as JKZ
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
-from fallbackd.config.read_chains import Known, read_chains, read_roles
+from fallbackd.config.read_chains import KnownNames, read_chains, read_roles
 from fallbackd.config.read_opencode import Opencode, read_opencode
 from fallbackd.config.read_signatures import Signature, read_signatures
 from fallbackd.config.schema import File, Paths, ReasonTable
@@ -132,7 +132,9 @@ def interpret(
     reasons = _reasons(raw.get("policy", {}), say)
     found = read_backends(raw.get("backends", {}), environ, say)
     opencode = read_opencode(raw["opencode"], say) if "opencode" in raw else Opencode()
-    known = Known(backends=dict(found.backends), left_out=found.left_out, quotas=opencode.quotas)
+    known = KnownNames(
+        backends=dict(found.backends), left_out=found.left_out, quotas=opencode.quotas
+    )
     chains = read_chains(raw.get("chains", {}), known, say)
     roles = read_roles(raw.get("roles", {}), chains, known, say)
     signatures = read_signatures(raw["signatures"], say) if "signatures" in raw else ()

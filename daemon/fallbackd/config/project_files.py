@@ -30,11 +30,11 @@ OWN = ".opencode"
 MAX_AGENT_FILES = 500
 MAX_AGENT_BYTES = 256 * 1024
 
-Stamp = tuple[tuple[str, int, int], ...]
+FileStamp = tuple[tuple[str, int, int], ...]
 """(path, mtime in nanoseconds, size) of everything that was looked at."""
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class FoundFiles(Struct, frozen=True, kw_only=True):
     """What holds in one directory."""
 
     project: Project | None = None
@@ -45,10 +45,10 @@ class Found(Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     warnings: tuple[Problem, ...] = ()
     is_valid: bool = True
-    stamp: Stamp = field(default=())
+    stamp: FileStamp = field(default=())
 
 
-def look(directory: str, *, home: str, explicit: str | None = None) -> Found:
+def look(directory: str, *, home: str, explicit: str | None = None) -> FoundFiles:
     """
     Args:
         directory: Of a project; empty: what holds for its user everywhere.
@@ -66,7 +66,7 @@ def look(directory: str, *, home: str, explicit: str | None = None) -> Found:
         warnings.extend(fallbacks.warnings)
     users = _agents(_user_dirs(home, fallbacks.agent_dirs), say)
     own = _agents(_own_dirs(directory), say) if directory else {}
-    found = Found(
+    found = FoundFiles(
         fallbacks=fallbacks,
         path=path,
         rules=fallbacks.rules,
@@ -81,8 +81,8 @@ def look(directory: str, *, home: str, explicit: str | None = None) -> Found:
     return found
 
 
-def _with(found: Found, project: Project) -> Found:
-    return Found(
+def _with(found: FoundFiles, project: Project) -> FoundFiles:
+    return FoundFiles(
         project=project,
         fallbacks=found.fallbacks,
         path=found.path,
@@ -93,7 +93,7 @@ def _with(found: Found, project: Project) -> Found:
     )
 
 
-def stamp_of(directory: str, *, home: str, explicit: str | None = None) -> Stamp:
+def stamp_of(directory: str, *, home: str, explicit: str | None = None) -> FileStamp:
     """Equal as long as nothing has changed. Cheap: files are looked at and not read."""
     places = [explicit] if explicit else list(_places(directory, home))
     for base, is_flat in (*_user_dirs(home, ()), *(_own_dirs(directory) if directory else ())):

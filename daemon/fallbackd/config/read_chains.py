@@ -14,7 +14,7 @@ from fallbackd.core.policy import HOPPING, Backend, Entry, Policy, Role, implici
 from fallbackd.core.routing.families import AUTHOR, known_families
 
 
-class Known(Struct, kw_only=True):
+class KnownNames(Struct, kw_only=True):
     """Backends that entries may name; ids of the form `provider/model` are added when named."""
 
     backends: dict[BackendId, Backend]
@@ -32,7 +32,7 @@ class Known(Struct, kw_only=True):
         return found
 
 
-def read_chains(raw: object, known: Known, say: Say) -> dict[str, tuple[Entry, ...]]:
+def read_chains(raw: object, known: KnownNames, say: Say) -> dict[str, tuple[Entry, ...]]:
     """The built-in chains, with those of the file in their place or behind them."""
     chains = profiles.chains(known.backends)
     for name, value in table(raw, "chains", say).items():
@@ -52,7 +52,7 @@ def _is_name(name: str) -> bool:
 
 
 def _entries(
-    raw: list[Any], path: str, known: Known, say: Say, *, primary: str | None
+    raw: list[Any], path: str, known: KnownNames, say: Say, *, primary: str | None
 ) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     seen: set[tuple[str | None, str | None]] = set() if primary is None else {(primary, None)}
@@ -71,7 +71,7 @@ def _entries(
     return tuple(entries)
 
 
-def _entry(raw: object, path: str, known: Known, say: Say) -> Entry | None:
+def _entry(raw: object, path: str, known: KnownNames, say: Say) -> Entry | None:
     match raw:
         case str():
             given: dict[str, Any] = {"backend": raw}
@@ -95,7 +95,7 @@ def _entry(raw: object, path: str, known: Known, say: Say) -> Entry | None:
 
 
 def read_roles(
-    raw: object, chains: Mapping[str, tuple[Entry, ...]], known: Known, say: Say
+    raw: object, chains: Mapping[str, tuple[Entry, ...]], known: KnownNames, say: Say
 ) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for name, value in table(raw, "roles", say).items():
@@ -126,7 +126,7 @@ def read_roles(
 
 
 def _role_chain(
-    raw: object, path: str, chains: Mapping[str, tuple[Entry, ...]], known: Known, say: Say
+    raw: object, path: str, chains: Mapping[str, tuple[Entry, ...]], known: KnownNames, say: Say
 ) -> tuple[Entry, ...]:
     match raw:
         case str() if raw in chains:
@@ -161,7 +161,7 @@ def _reasons(raw: object, path: str, say: Say) -> frozenset[Reason] | None:
     return frozenset(found)
 
 
-def _families(raw: object, path: str, known: Known, say: Say) -> tuple[str, ...]:
+def _families(raw: object, path: str, known: KnownNames, say: Say) -> tuple[str, ...]:
     """The words that can be used: a bad one does not lift the rule of its neighbours."""
     if not isinstance(raw, list):
         say(path, f"{show(raw)}: must be a list of families, or of {show(AUTHOR)}; it is left out.")

@@ -27,7 +27,7 @@ _MAX_LINKS = 40  # as the kernel
 
 _log = structlog.get_logger(__name__)
 
-Places = dict[str, tuple[int, int]]
+WatchedPlaces = dict[str, tuple[int, int]]
 """Directory → its device and inode: a directory that was replaced is another one."""
 
 
@@ -103,9 +103,9 @@ async def _compare(path: str, on_change: Callable[[], Awaitable[None]], seen: st
     return digest
 
 
-def _places(path: str) -> Places:
+def _places(path: str) -> WatchedPlaces:
     """Existing directories in which a change may make `path` lead to another content."""
-    found: Places = {}
+    found: WatchedPlaces = {}
     rest = [part for part in os.path.abspath(path).split("/") if part]
     here = "/"
     links = 0
@@ -136,7 +136,7 @@ def _places(path: str) -> Places:
     return found
 
 
-def _add(found: Places, directory: str) -> None:
+def _add(found: WatchedPlaces, directory: str) -> None:
     for one in (directory, os.path.dirname(directory)):
         try:
             known = os.stat(one)

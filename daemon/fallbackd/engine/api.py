@@ -397,7 +397,7 @@ class Engine(Performer):
             conceal=self.world.conceal,
         )
 
-    def signatures(self, kind: str | None) -> tuple[corrections.Known, ...]:
+    def signatures(self, kind: str | None) -> tuple[corrections.KnownAttempt, ...]:
         """In the order in which they are tried; None: of every kind."""
         return corrections.known(self.settings, self.world.signatures, kind)
 

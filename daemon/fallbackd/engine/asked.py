@@ -14,12 +14,12 @@ MAX_SEARCHED = 1000
 """Of the delegations, the newest: where questions that are closed are looked for."""
 
 
-class Host(Protocol):
+class AskedHost(Protocol):
     async def handle(self, event: Event, *, must_keep: bool = False) -> Decision: ...
 
 
 async def answer(
-    host: Host, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
+    host: AskedHost, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
 ) -> Question:
     """
     Take what a person has chosen. Returns the question as it is on record now.

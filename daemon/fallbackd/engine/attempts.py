@@ -25,7 +25,7 @@ from fallbackd.engine.confinement import confined, confinement_of, explained, fo
 from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
-from fallbackd.engine.live import Host, LiveAttempt, Prepared
+from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.reading import Reader
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Transport, Unsent
@@ -39,7 +39,7 @@ ROOM_BOUND_S = 30.0
 Fingerprint = Mapping[str, tuple[int, int]]
 
 
-async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None:
+async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> None:
     """Perform a `StartAttempt`."""
     order = live.order
     try:
@@ -66,7 +66,7 @@ async def run_attempt(host: Host, live: LiveAttempt, prepared: Prepared) -> None
     hit("attempt.ended.after")
 
 
-async def _is_proven_gone(host: Host, live: LiveAttempt) -> bool:
+async def _is_proven_gone(host: LiveHost, live: LiveAttempt) -> bool:
     """End what an attempt may have started. False: there is no proof of its end."""
     if live.running is not None:
         return await _is_gone(live.running)
@@ -96,7 +96,7 @@ async def _is_gone(running: Running) -> bool:
         return False
 
 
-async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnded:
+async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> AttemptEnded:
     order = live.order
     settings, world = host.settings, host.world
     running = None
@@ -172,7 +172,7 @@ async def _run(host: Host, live: LiveAttempt, prepared: Prepared) -> AttemptEnde
     return ended
 
 
-async def _attach(host: Host, live: LiveAttempt, directory: str) -> Running | Unsent | None:
+async def _attach(host: LiveHost, live: LiveAttempt, directory: str) -> Running | Unsent | None:
     """
     One after another, as file descriptors allow: what runs goes on by itself until then.
 
@@ -196,7 +196,7 @@ async def _attach(host: Host, live: LiveAttempt, directory: str) -> Running | Un
 
 
 async def _begin(
-    host: Host,
+    host: LiveHost,
     live: LiveAttempt,
     prepared: Prepared,
     kind: BackendKind,
@@ -324,7 +324,7 @@ def _transport(transports: Transports, call: Call) -> Transport:
 
 
 def _not_started(
-    host: Host,
+    host: LiveHost,
     order: StartAttempt,
     text: str,
     *,

@@ -100,7 +100,7 @@ def without_secret(exit: NotStarted, *, now: float) -> Failure:
 DIGESTS_KEY = "credential_digests"
 
 
-class Host(Protocol):
+class CredentialHost(Protocol):
     store: Store
     clock: Clock
     settings: Settings
@@ -110,7 +110,7 @@ class Host(Protocol):
 class CredentialLooks:
     """Looks at the credentials of backends; says only what the records do not say yet."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: CredentialHost) -> None:
         self._host = host
         self._digests: dict[tuple[BackendId, str], bytes] = {}
         self._kept: dict[tuple[BackendId, str], bytes] | None = None

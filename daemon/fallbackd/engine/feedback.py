@@ -32,7 +32,7 @@ MAX_PATTERN_CHARS = 120
 YOURS, VENDOR, COMMON = "yours", "vendor", "common"
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class KnownAttempt(Struct, frozen=True, kw_only=True):
     """A signature and where it comes from."""
 
     kind: str | None
@@ -49,17 +49,17 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 def known(
     settings: Settings, built_in: Mapping[str, tuple[Rule, ...]], kind: str | None
-) -> tuple[Known, ...]:
+) -> tuple[KnownAttempt, ...]:
     """In the order in which they are tried; for one kind, or for all."""
     kinds = sorted(built_in) if kind is None else [kind]
-    found: dict[tuple[str | None, str], Known] = {}
+    found: dict[tuple[str | None, str], KnownAttempt] = {}
     for one in kinds:
         for rule in settings.rules_for(one):
-            found.setdefault((None, rule.id), Known(kind=kind, source=YOURS, rule=rule))
+            found.setdefault((None, rule.id), KnownAttempt(kind=kind, source=YOURS, rule=rule))
     for one in kinds:
         for rule in built_in.get(one, ()):
-            found[one, rule.id] = Known(kind=one, source=VENDOR, rule=rule)
-    common = (Known(kind=None, source=COMMON, rule=rule) for rule in COMMON_RULES)
+            found[one, rule.id] = KnownAttempt(kind=one, source=VENDOR, rule=rule)
+    common = (KnownAttempt(kind=None, source=COMMON, rule=rule) for rule in COMMON_RULES)
     return (*found.values(), *common)
 
 

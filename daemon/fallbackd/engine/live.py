@@ -29,7 +29,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     phase: str | None = None
 
 
-class Host(Protocol):
+class LiveHost(Protocol):
     """What an attempt asks of the engine."""
 
     clock: Clock

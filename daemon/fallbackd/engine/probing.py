@@ -54,7 +54,7 @@ class Climbed(Struct, frozen=True, kw_only=True):
     rungs: tuple[Rung, ...]
 
 
-class Host(Protocol):
+class ProbeHost(Protocol):
     store: Store
     clock: Clock
     settings: Settings
@@ -62,7 +62,7 @@ class Host(Protocol):
 
 
 class Ladder:
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ProbeHost) -> None:
         self._host = host
         self._found: dict[BackendId, Climbed] = {}
         self._settings: Settings | None = None

@@ -22,7 +22,7 @@ from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 
 
-class Host(Protocol):
+class ReadinessHost(Protocol):
     store: Store
     clock: Clock
     settings: Settings
@@ -32,7 +32,7 @@ class Host(Protocol):
 
 
 class Readiness:
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ReadinessHost) -> None:
         self._host = host
         self._credentials = CredentialLooks(host)
 

@@ -42,7 +42,7 @@ from fallbackd.engine.judging import (
     rebooted,
     unexplained,
 )
-from fallbackd.engine.live import Host, LiveAttempt, Prepared, Progress
+from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared, Progress
 
 log = structlog.get_logger("attempts")
 
@@ -62,7 +62,7 @@ class Reader:
 
     def __init__(
         self,
-        host: Host,
+        host: LiveHost,
         live: LiveAttempt,
         kind: BackendKind,
         options: Options,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 _NAME = re.compile(rb"[\w.:/ -]{0,200}")
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     name: str
     """Empty where the server gives none."""
     data: bytes
@@ -42,7 +42,7 @@ class EventReader:
         self.lines = 0
         """Whole lines so far, comments included: bytes of an unfinished line prove no life."""
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[ServerSentEvent]:
         if self._skips_line_feed and data:
             data = data.removeprefix(b"\n")
             self._skips_line_feed = False
@@ -51,13 +51,13 @@ class EventReader:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         first, *rest = data.split(b"\n")
         self._add(first)
-        found: list[Event] = []
+        found: list[ServerSentEvent] = []
         for piece in rest:
             found.extend(self._end_line())
             self._add(piece)
         return found
 
-    def end(self) -> list[Event]:
+    def end(self) -> list[ServerSentEvent]:
         """What stands without its blank line at the end, which some servers leave out."""
         found = [*self._end_line(), *self._dispatch()]
         self.lines -= 1
@@ -70,7 +70,7 @@ class EventReader:
         else:
             self._line += piece
 
-    def _end_line(self) -> list[Event]:
+    def _end_line(self) -> list[ServerSentEvent]:
         line, is_long = bytes(self._line), self._is_long
         self._line.clear()
         self._is_long = False
@@ -107,9 +107,9 @@ class EventReader:
         self._problem = self._problem or problem
         self._data = []
 
-    def _dispatch(self) -> list[Event]:
+    def _dispatch(self) -> list[ServerSentEvent]:
         found = []
         if self._data or self._name or self._problem:
-            found.append(Event(self._name, b"\n".join(self._data), self._problem))
+            found.append(ServerSentEvent(self._name, b"\n".join(self._data), self._problem))
         self._name, self._data, self._data_bytes, self._problem = "", [], 0, ""
         return found

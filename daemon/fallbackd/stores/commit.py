@@ -7,16 +7,16 @@ from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Draft
 from fallbackd.stores.writes import Writes, writes_of
 
-Answer = tuple[Decision, Sequence[Journaled]]
+CommitAnswer = tuple[Decision, Sequence[Journaled]]
 
 
-class Request:
+class CommitRequest:
     """One call of `transact`, until it has its answer."""
 
     def __init__(self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool) -> None:
         self.keys = keys
         self.must_keep = must_keep
-        self.answer: Answer | None = None
+        self.answer: CommitAnswer | None = None
         self.error: Exception | None = None
         self._run = run
 
@@ -24,7 +24,7 @@ class Request:
     def is_done(self) -> bool:
         return self.answer is not None or self.error is not None
 
-    def decide(self, draft: Draft) -> tuple[Answer, Writes] | None:
+    def decide(self, draft: Draft) -> tuple[CommitAnswer, Writes] | None:
         """Add the decision to a draft. None: it raised, and the draft is as it was."""
         try:
             decision = self._run(draft.snapshot(self.keys))
@@ -38,11 +38,11 @@ class Request:
 class Commit:
     """Decisions that are being written together."""
 
-    def __init__(self, requests: Sequence[Request], draft: Draft, writes: Writes) -> None:
+    def __init__(self, requests: Sequence[CommitRequest], draft: Draft, writes: Writes) -> None:
         self.requests = requests
         self.draft = draft
         self.writes = writes
-        self.answers: list[tuple[Request, Answer]] = []
+        self.answers: list[tuple[CommitRequest, CommitAnswer]] = []
         self.is_tried = False
         self.error: Exception | None = None
 

@@ -28,7 +28,7 @@ PRUNED_AT_ONCE = 500
 """Rows that one transaction deletes: the decisions in between must not wait long."""
 
 
-class Loaded(NamedTuple):
+class LoadedRecords(NamedTuple):
     """What an earlier run left, without what has ended."""
 
     health: list[Health]
@@ -63,7 +63,7 @@ class Database:
         files = tuple(one for one in self._files_aside if os.path.lexists(one))
         return files + self._records_aside
 
-    def open(self, *, now: float) -> tuple[Loaded, Exception | None]:
+    def open(self, *, now: float) -> tuple[LoadedRecords, Exception | None]:
         """
         Returns:
             The records, and why nothing can be written, if so.
@@ -86,17 +86,17 @@ class Database:
         self._files_aside = opened.set_aside + earlier
         return loaded, opened.trouble
 
-    def _take(self, opened: Opened) -> Loaded:
+    def _take(self, opened: Opened) -> LoadedRecords:
         self._records_aside = ()
         self._connection = opened.connection
         self._is_writable = opened.trouble is None
         self._file = _identity(self.path)
         self._is_known = opened.connection is not None or self._file is None
         if opened.connection is None:
-            return Loaded([], [], [], [], {}, {}, 0)
+            return LoadedRecords([], [], [], [], {}, {}, 0)
         return self._load(opened.connection)
 
-    def _load(self, connection: sqlite3.Connection) -> Loaded:
+    def _load(self, connection: sqlite3.Connection) -> LoadedRecords:
         def records(kind: type[RecordT], table: str, select: str) -> list[RecordT]:
             good: list[RecordT] = []
             bad: list[tuple[str, str]] = []
@@ -111,7 +111,7 @@ class Database:
 
         (first,) = connection.execute("SELECT max(seq) FROM journal").fetchone()
         pruned = connection.execute("SELECT value FROM meta WHERE key = 'last_seq'").fetchone()
-        return Loaded(
+        return LoadedRecords(
             health=records(Health, "health", "SELECT scope, record FROM health"),
             meters=records(Meter, "meters", "SELECT backend, record FROM meters"),
             sessions=records(Session, "sessions", "SELECT session, record FROM sessions"),

@@ -34,7 +34,7 @@ from fallbackd.core.records import (
 )
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import StoreUnwritable
-from fallbackd.stores.commit import Commit, Request
+from fallbackd.stores.commit import Commit, CommitRequest
 from fallbackd.stores.database import Database, decoded
 from fallbackd.stores.mirror import Draft, Mirror, newest_first
 from fallbackd.stores.opening import Damaged, StoreTooNew
@@ -62,7 +62,7 @@ class SqliteStore:
         self._mirror = mirror
         self._problem = problem
         self._backlog = Writes()
-        self._waiting: list[Request] = []
+        self._waiting: list[CommitRequest] = []
         self._commit: Commit | None = None
         """Under way, or left behind by a task that was killed while it was."""
         self._lock = anyio.Lock(fast_acquire=True)
@@ -87,7 +87,7 @@ class SqliteStore:
         self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool = True
     ) -> tuple[Decision, Sequence[Journaled]]:
         await checkpoint_if_cancelled()
-        request = Request(keys, run, must_keep=must_keep)
+        request = CommitRequest(keys, run, must_keep=must_keep)
         self._waiting.append(request)
         try:
             # What is being written cannot be called back. The disk answers, or gives an error.
@@ -123,7 +123,7 @@ class SqliteStore:
         else:
             self._acknowledge(commit)
 
-    async def _fetch(self, requests: Sequence[Request]) -> None:
+    async def _fetch(self, requests: Sequence[CommitRequest]) -> None:
         """Bring what these decisions want to read and what is only on disk into the mirror."""
         delegations = {one.keys.delegation for one in requests} - {None}
         request_ids = {one.keys.request_id for one in requests} - {None}
@@ -172,7 +172,7 @@ class SqliteStore:
             self._mirror.forget_surplus()
         hit("store.acknowledged")
 
-    def _decide_without_disk(self, request: Request) -> None:
+    def _decide_without_disk(self, request: CommitRequest) -> None:
         """Again and alone: those before it may have been refused."""
         draft = Draft(self._mirror)
         decided = request.decide(draft)

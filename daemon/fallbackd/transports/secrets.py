@@ -42,7 +42,7 @@ class _Answer(Struct, frozen=True, kw_only=True):
         return f"_Answer(until_at={self.until_at})"
 
 
-class Secrets:
+class SecretSources:
     """
     See `ports.secrets.Secrets`.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fallbackd.fronts.rpc.endpoint import Endpoint, EndpointTaken, EndpointUnusable
+from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable, SocketEndpoint
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_directory_and_socket_are_private_whatever_the_umask(directory: str) -> 
     path = f"{directory}/a/fallbackd/control.sock"
     before = os.umask(0)
     try:
-        endpoint = Endpoint.open(path)
+        endpoint = SocketEndpoint.open(path)
     finally:
         os.umask(before)
     assert mode(path) == 0o600
@@ -51,7 +51,7 @@ def test_directory_and_socket_are_private_whatever_the_umask(directory: str) -> 
 def test_an_open_directory_of_ours_is_closed_to_others(directory: str) -> None:
     os.mkdir(f"{directory}/fallbackd", 0o755)
     os.chmod(f"{directory}/fallbackd", 0o755)
-    endpoint = Endpoint.open(f"{directory}/fallbackd/control.sock")
+    endpoint = SocketEndpoint.open(f"{directory}/fallbackd/control.sock")
     assert mode(f"{directory}/fallbackd") == 0o700
     endpoint.close()
 
@@ -60,17 +60,17 @@ def test_a_directory_that_everybody_may_write_to_is_refused(directory: str) -> N
     os.mkdir(f"{directory}/open")
     os.chmod(f"{directory}/open", 0o777)
     with pytest.raises(EndpointUnusable, match="chmod go-w"):
-        Endpoint.open(f"{directory}/open/control.sock")
+        SocketEndpoint.open(f"{directory}/open/control.sock")
 
 
 def test_a_second_one_is_refused_and_names_the_first(directory: str) -> None:
     path = f"{directory}/control.sock"
-    first = Endpoint.open(path)
+    first = SocketEndpoint.open(path)
     with pytest.raises(EndpointTaken, match=f"process {os.getpid()}"):
-        Endpoint.open(path)
+        SocketEndpoint.open(path)
     assert connects(path)
     first.close()
-    Endpoint.open(path).close()
+    SocketEndpoint.open(path).close()
 
 
 def test_a_living_socket_without_a_lock_is_left_alone(directory: str) -> None:
@@ -79,7 +79,7 @@ def test_a_living_socket_without_a_lock_is_left_alone(directory: str) -> None:
         living.bind(path)
         living.listen()
         with pytest.raises(EndpointTaken, match=f"process {os.getpid()} listens"):
-            Endpoint.open(path)
+            SocketEndpoint.open(path)
         assert connects(path)
 
 
@@ -87,7 +87,7 @@ def test_a_socket_that_was_left_over_is_replaced(directory: str) -> None:
     path = f"{directory}/control.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
-    endpoint = Endpoint.open(path)
+    endpoint = SocketEndpoint.open(path)
     assert connects(path)
     endpoint.close()
 
@@ -97,19 +97,19 @@ def test_a_file_at_the_place_of_the_socket_is_never_removed(directory: str) -> N
     with open(path, "w") as file:
         file.write("precious")
     with pytest.raises(EndpointUnusable, match="no socket"):
-        Endpoint.open(path)
+        SocketEndpoint.open(path)
     with open(path) as file:
         assert file.read() == "precious"
 
 
 def test_a_path_that_no_socket_can_have_is_refused_with_a_sentence(directory: str) -> None:
     with pytest.raises(EndpointUnusable, match="shorter"):
-        Endpoint.open(f"{directory}/{'x' * 120}.sock")
+        SocketEndpoint.open(f"{directory}/{'x' * 120}.sock")
 
 
 def test_a_deleted_socket_is_noticed_and_restored(directory: str) -> None:
     path = f"{directory}/control.sock"
-    endpoint = Endpoint.open(path)
+    endpoint = SocketEndpoint.open(path)
     assert endpoint.is_in_place()
     os.unlink(path)
     assert not endpoint.is_in_place()
@@ -126,7 +126,7 @@ def test_a_socket_that_was_handed_over_is_not_removed(directory: str) -> None:
     with socket.socket(socket.AF_UNIX) as given:
         given.bind(path)
         given.listen()
-        endpoint = Endpoint.inherited(given)
+        endpoint = SocketEndpoint.inherited(given)
         assert endpoint.path == path
         assert endpoint.is_in_place()
         endpoint.close()

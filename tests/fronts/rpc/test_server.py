@@ -10,7 +10,7 @@ import anyio
 import pytest
 from tests.support.front import HANG_S, Peer, front
 
-from fallbackd.fronts.rpc.shares import Limits
+from fallbackd.fronts.rpc.shares import ConnectionLimits
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"daemon.ping"}\n'
 
@@ -75,7 +75,7 @@ async def test_garbage_is_answered_by_errors_and_the_connection_lives(garbage: b
 
 
 async def test_a_line_of_the_longest_size_is_taken_and_a_longer_one_is_not() -> None:
-    limits = Limits(max_line_bytes=10_000)
+    limits = ConnectionLimits(max_line_bytes=10_000)
     async with front(limits) as served:
         async with served.peer() as peer:
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "daemon.ping"})
@@ -174,7 +174,7 @@ async def test_a_caller_that_only_closes_its_sending_side_gets_its_answer() -> N
 
 
 async def test_a_connection_too_many_is_told_so_and_closed() -> None:
-    async with front(Limits(max_connections=2)) as served:
+    async with front(ConnectionLimits(max_connections=2)) as served:
         async with served.peer() as one, served.peer() as two:
             assert (await one.call("daemon.ping"))["result"]
             assert (await two.call("daemon.ping"))["result"]
@@ -194,7 +194,7 @@ async def test_a_stranger_is_turned_away() -> None:
 
 
 async def test_too_many_waiting_requests_of_one_connection_are_refused() -> None:
-    async with front(Limits(max_in_flight=3)) as served, served.peer() as peer:
+    async with front(ConnectionLimits(max_in_flight=3)) as served, served.peer() as peer:
         for at in range(4):
             await peer.ask(at, "delegate", prompt="x", wait="finished")
         found = await peer.line()
@@ -203,7 +203,7 @@ async def test_too_many_waiting_requests_of_one_connection_are_refused() -> None
 
 
 async def test_a_peer_that_sends_and_never_reads_is_slowed_down_not_stored() -> None:
-    limits = Limits(max_outbox_bytes=20_000, send_s=HANG_S)
+    limits = ConnectionLimits(max_outbox_bytes=20_000, send_s=HANG_S)
     async with front(limits) as served, served.peer() as greedy, served.peer() as other:
         sent = 0
         with anyio.move_on_after(1.0):
@@ -216,7 +216,7 @@ async def test_a_peer_that_sends_and_never_reads_is_slowed_down_not_stored() -> 
 
 
 async def test_a_peer_that_takes_nothing_for_too_long_is_dropped() -> None:
-    limits = Limits(max_outbox_bytes=20_000, send_s=0.2)
+    limits = ConnectionLimits(max_outbox_bytes=20_000, send_s=0.2)
     async with front(limits) as served, served.peer() as other:
         async with served.peer() as greedy:
             try:
@@ -267,7 +267,7 @@ async def test_another_listener_takes_over_and_connections_stay() -> None:
 
 async def test_silent_connections_give_their_place_to_those_who_ask() -> None:
     async with (
-        front(Limits(max_connections=3, silent_s=0.0)) as served,
+        front(ConnectionLimits(max_connections=3, silent_s=0.0)) as served,
         served.peer() as first,
         served.peer() as garbage,
         served.peer() as silent,
@@ -289,7 +289,7 @@ async def test_silent_connections_give_their_place_to_those_who_ask() -> None:
 
 async def test_who_has_asked_and_idles_gives_its_place_too_and_who_waits_does_not() -> None:
     async with (
-        front(Limits(max_connections=3, silent_s=0.0, idle_s=0.0)) as served,
+        front(ConnectionLimits(max_connections=3, silent_s=0.0, idle_s=0.0)) as served,
         served.peer() as waits,
         served.peer() as listens,
         served.peer() as idle,
@@ -307,7 +307,11 @@ async def test_who_has_asked_and_idles_gives_its_place_too_and_who_waits_does_no
 
 
 async def test_a_line_that_never_ends_is_told_so_and_closed() -> None:
-    async with front(Limits(line_s=0.2)) as served, served.peer() as half, served.peer() as other:
+    async with (
+        front(ConnectionLimits(line_s=0.2)) as served,
+        served.peer() as half,
+        served.peer() as other,
+    ):
         await half.send('{"jsonrpc":"2.0","id":1,')
         found = await half.line()
         assert found["error"]["code"] == -32600
@@ -317,7 +321,7 @@ async def test_a_line_that_never_ends_is_told_so_and_closed() -> None:
 
 
 async def test_unfinished_lines_of_all_together_are_bounded_and_the_oldest_goes() -> None:
-    limits = Limits(max_connections=4, max_lines_bytes=400_000)
+    limits = ConnectionLimits(max_connections=4, max_lines_bytes=400_000)
     async with front(limits) as served, served.peer() as small:
         await small.send("x" * 1000)
         async with served.peer() as first, served.peer() as second, served.peer() as third:
@@ -336,7 +340,7 @@ async def test_unfinished_lines_of_all_together_are_bounded_and_the_oldest_goes(
 
 
 async def test_answers_that_nobody_reads_are_bounded_for_one_connection() -> None:
-    limits = Limits(max_unsent_bytes=1_000_000, send_s=HANG_S)
+    limits = ConnectionLimits(max_unsent_bytes=1_000_000, send_s=HANG_S)
     async with front(limits) as served, served.peer() as other:
         async with served.peer() as greedy:
             for at in range(6):
@@ -352,7 +356,7 @@ async def test_answers_that_nobody_reads_are_bounded_for_one_connection() -> Non
 
 
 async def test_who_reads_least_goes_when_much_is_unsent_to_all() -> None:
-    limits = Limits(max_unsent_bytes_of_all=1_000_000, send_s=HANG_S)
+    limits = ConnectionLimits(max_unsent_bytes_of_all=1_000_000, send_s=HANG_S)
     async with front(limits) as served, served.peer() as reads:
         async with served.peer() as greedy, served.peer() as modest:
             await greedy.ask(1, "delegate", prompt="x", wait="finished")
@@ -368,7 +372,7 @@ async def test_who_reads_least_goes_when_much_is_unsent_to_all() -> None:
 
 
 async def test_many_waiting_requests_of_all_leave_each_connection_its_share() -> None:
-    limits = Limits(max_in_flight_of_all=2, fair_in_flight=1)
+    limits = ConnectionLimits(max_in_flight_of_all=2, fair_in_flight=1)
     async with front(limits) as served, served.peer() as greedy, served.peer() as modest:
         for at in range(3):
             await greedy.ask(at, "delegate", prompt="x", wait="finished")
@@ -389,7 +393,9 @@ async def test_an_http_request_is_turned_down_with_its_body() -> None:
 
 
 async def test_a_dropped_flood_of_unread_answers_leaves_no_traceback() -> None:
-    limits = Limits(max_outbox_bytes=1_000_000, max_unsent_bytes_of_all=3_000_000, send_s=HANG_S)
+    limits = ConnectionLimits(
+        max_outbox_bytes=1_000_000, max_unsent_bytes_of_all=3_000_000, send_s=HANG_S
+    )
     loop = asyncio.get_running_loop()
     broken: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: broken.append(context))

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 from tests.support.front import HANG_S, Front, Peer, front
 
-from fallbackd.fronts.rpc.shares import Limits
+from fallbackd.fronts.rpc.shares import ConnectionLimits
 from fallbackd.fronts.rpc.subscriptions import MAX_OF_CONNECTION
 
 
@@ -127,7 +127,7 @@ async def flood(served: Front, count: int) -> None:
 
 
 async def test_a_subscriber_that_does_not_read_is_dropped_and_slows_nobody() -> None:
-    limits = Limits(send_s=HANG_S)
+    limits = ConnectionLimits(send_s=HANG_S)
     async with front(limits) as served, served.peer() as lazy, served.peer() as eager:
         await subscribed(lazy)
         await subscribed(eager)

@@ -26,7 +26,7 @@ from fallbackd.backends.opencode_errors import error_evidence, retry_evidence
 from fallbackd.backends.opencode_server import message_usage, tool_effects
 from fallbackd.core.protocol import Evidence, Usage
 
-Fields = Mapping[str, Any]  # any JSON
+EventFields = Mapping[str, Any]  # any JSON
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ ABORTED = frozenset({"MessageAbortedError", "AbortError"})
 UNEVENTFUL = frozenset({"server.connected", "server.heartbeat", "session.updated", "session.diff"})
 
 
-def facts(event: Fields, *, now: float) -> Sequence[Fact] | None:
+def facts(event: EventFields, *, now: float) -> Sequence[Fact] | None:
     """What an event says, in order; None: it is of a kind that is not known."""
     properties = _table(event.get("properties")) or _table(event.get("data"))
     session = session_of(properties)
@@ -139,7 +139,7 @@ def facts(event: Fields, *, now: float) -> Sequence[Fact] | None:
             return None
 
 
-def session_of(properties: Fields) -> str:
+def session_of(properties: EventFields) -> str:
     info = _table(properties.get("info"))
     for found in (
         properties.get("sessionID"),
@@ -153,7 +153,7 @@ def session_of(properties: Fields) -> str:
     return ""
 
 
-def model_of(info: Fields) -> str | None:
+def model_of(info: EventFields) -> str | None:
     """`provider/model` of a message, of the user or of a model."""
     given = info.get("model")
     if isinstance(given, str) and "/" in given:
@@ -170,7 +170,7 @@ def split_model(model: str) -> dict[str, str]:
     return {"providerID": provider, "modelID": name}
 
 
-def _message(info: Fields, session: str) -> Sequence[Fact]:
+def _message(info: EventFields, session: str) -> Sequence[Fact]:
     reply, message, model = _text(info.get("id")), _text(info.get("parentID")), model_of(info)
     if info.get("role") != "assistant" or not (session and reply and message and model):
         return ()
@@ -201,7 +201,7 @@ def _message(info: Fields, session: str) -> Sequence[Fact]:
     return found
 
 
-def _part(part: Fields, session: str) -> Sequence[Fact]:
+def _part(part: EventFields, session: str) -> Sequence[Fact]:
     reply = _text(part.get("messageID"))
     if not session or not reply:
         return ()
@@ -229,7 +229,7 @@ def _part(part: Fields, session: str) -> Sequence[Fact]:
             return ()
 
 
-def _status(status: Fields, session: str, *, now: float) -> Sequence[Fact]:
+def _status(status: EventFields, session: str, *, now: float) -> Sequence[Fact]:
     if not session:
         return ()
     match status.get("type"):
@@ -249,7 +249,7 @@ def _status(status: Fields, session: str, *, now: float) -> Sequence[Fact]:
             return ()
 
 
-def _error(error: Fields, session: str) -> Sequence[Fact]:
+def _error(error: EventFields, session: str) -> Sequence[Fact]:
     if not session or not error:
         return ()
     if error.get("name") in ABORTED:
@@ -283,7 +283,7 @@ def parts_again(parts: object) -> list[dict[str, Any]]:
     return found
 
 
-def is_of_user(message: Fields) -> bool:
+def is_of_user(message: EventFields) -> bool:
     """Whether a person wrote it: a compaction writes messages in the name of the user too."""
     if _table(message.get("info")).get("role") != "user":
         return False
@@ -300,7 +300,7 @@ def is_task_of(part: object, child: str) -> bool:
     )
 
 
-def may_have_written(messages: Sequence[Fields], message: str) -> bool:
+def may_have_written(messages: Sequence[EventFields], message: str) -> bool:
     """Whether tools of the turn of a message may have changed files."""
     for one in messages:
         info = _table(one.get("info"))
@@ -313,7 +313,7 @@ def may_have_written(messages: Sequence[Fields], message: str) -> bool:
     return False
 
 
-def _table(value: object) -> Fields:
+def _table(value: object) -> EventFields:
     return value if isinstance(value, dict) else {}
 
 

@@ -11,10 +11,10 @@ from fallbackd.api.opencode_servers import BadServer, ServerState, is_usable
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched, Where
-from fallbackd.fronts.opencode.plugin_link import PluginLink, Tell
+from fallbackd.fronts.opencode.plugin_link import PluginLink, TellPlugin
 from fallbackd.fronts.opencode.sessions import ProjectFiles
 from fallbackd.fronts.opencode.telling import Notice, Recoveries, notice_of, show
-from fallbackd.fronts.opencode.watch import Peers, Watch
+from fallbackd.fronts.opencode.watch import Peers, ServerWatch
 from fallbackd.ports.opencode import Link, OpenLink
 
 log = structlog.get_logger("opencode")
@@ -33,7 +33,7 @@ class OpencodeFront:
         self._engine = engine
         self._open_link = open_link
         self._files = files
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, ServerWatch] = {}
         self._peers = Peers()
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._passwords: dict[str, str | None] = {}
@@ -125,7 +125,7 @@ class OpencodeFront:
         log.info("server.announced", server=url)
         return False
 
-    def attach(self, name: str, connection: int, tell: Tell, *, directory: str) -> bool:
+    def attach(self, name: str, connection: int, tell: TellPlugin, *, directory: str) -> bool:
         """
         An opencode that cannot be called is there, and its plugin is at the other end of a
         connection.
@@ -206,8 +206,10 @@ class OpencodeFront:
         self._passwords[url] = password
         self._begin(watch)
 
-    def _watched_at(self, link: Link, *, is_announced: bool, seen_at: float | None = None) -> Watch:
-        return Watch(
+    def _watched_at(
+        self, link: Link, *, is_announced: bool, seen_at: float | None = None
+    ) -> ServerWatch:
+        return ServerWatch(
             self.watched,
             link,
             self._files,
@@ -216,13 +218,13 @@ class OpencodeFront:
             seen_at=self.watched.now if seen_at is None else seen_at,
         )
 
-    def _begin(self, watch: Watch) -> None:
+    def _begin(self, watch: ServerWatch) -> None:
         self._watches[watch.url] = watch
         if self._tasks is not None:
             scope = self._scopes[watch.url] = anyio.CancelScope()
             self._tasks.start_soon(self._watch, watch, scope)
 
-    async def _watch(self, watch: Watch, scope: anyio.CancelScope) -> None:
+    async def _watch(self, watch: ServerWatch, scope: anyio.CancelScope) -> None:
         with scope:
             try:
                 await watch.run()

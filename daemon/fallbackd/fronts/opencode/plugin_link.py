@@ -19,7 +19,7 @@ MAX_WAITING_EVENTS = 10_000
 MAX_ANSWER_CHARS = 256 * 1024 * 1024
 LOST = "the connection to its plugin was lost"
 
-Tell = Callable[[Mapping[str, Any]], None]
+TellPlugin = Callable[[Mapping[str, Any]], None]
 """Sends one call to the plugin: `{call, method, path, directory, body}`."""
 
 
@@ -34,7 +34,7 @@ class _Call:
 class PluginLink:
     is_inside = True
 
-    def __init__(self, name: str, tell: Tell, *, version: str | None = None) -> None:
+    def __init__(self, name: str, tell: TellPlugin, *, version: str | None = None) -> None:
         self.url = name
         self._tell = tell
         self._version = version

@@ -23,7 +23,7 @@ from msgspec import Struct
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.opencode import Watched, message_id
 from fallbackd.fronts.opencode.convert import (
-    Fields,
+    EventFields,
     is_of_user,
     model_of,
     parts_again,
@@ -42,7 +42,7 @@ IDLES_OF_ABORT = 1
 IDLES_OF_ERROR = 3
 """When a turn has ended with an error, and then nothing is left to be stopped (measured)."""
 
-End = Literal["done", "failed", "stopped", "gone", "lost", "overtaken"]
+ReplayEnd = Literal["done", "failed", "stopped", "gone", "lost", "overtaken"]
 
 
 class Failed(Exception):
@@ -53,7 +53,7 @@ class StoppedByUser(Exception):
     """The user has stopped the session, which is not to be overruled."""
 
 
-class Gone(Exception):
+class ReplayGone(Exception):
     """The session is not there any more."""
 
 
@@ -68,7 +68,7 @@ class At(Struct, frozen=True, kw_only=True):
     session: str
     directory: str = ""
 
-    async def call(self, method: str, path: str = "", *, body: Fields | None = None) -> Called:
+    async def call(self, method: str, path: str = "", *, body: EventFields | None = None) -> Called:
         """
         Raises:
             Gone, Lost.
@@ -77,7 +77,7 @@ class At(Struct, frozen=True, kw_only=True):
             method, f"/session/{self.session}{path}", body=body, directory=self.directory
         )
         if called.status == 404:
-            raise Gone
+            raise ReplayGone
         if called.status == 0 and not await self._is_there():
             raise Lost
         return called
@@ -89,7 +89,7 @@ class At(Struct, frozen=True, kw_only=True):
                 return True
         return False
 
-    async def messages(self) -> list[Fields]:
+    async def messages(self) -> list[EventFields]:
         """
         Raises:
             Failed, Gone, Lost.
@@ -100,7 +100,7 @@ class At(Struct, frozen=True, kw_only=True):
             raise Failed(f"reading the session's messages ({why})")
         return [one for one in called.body if isinstance(one, dict)]
 
-    async def info(self) -> Fields:
+    async def info(self) -> EventFields:
         """Of the session itself. Raises `Gone`, `Lost`; what cannot be read is empty."""
         called = await self.call("GET")
         return called.body if isinstance(called.body, dict) else {}
@@ -123,7 +123,9 @@ class Replay:
         self._idles = self._stops = self._own_idles = 0
         self._log = log.bind(session=at.session, rescue=rescue.id)
 
-    async def run(self, *, waits_since_idle: int | None = None, is_resumed: bool = False) -> End:
+    async def run(
+        self, *, waits_since_idle: int | None = None, is_resumed: bool = False
+    ) -> ReplayEnd:
         """
         Args:
             waits_since_idle: The turn waits to be tried again: how often the session had been
@@ -141,7 +143,7 @@ class Replay:
             if is_resumed and (sent := self._sent(messages)):
                 return await self._accepted(sent)
             return await self._run(messages, waits_since_idle)
-        except Gone:
+        except ReplayGone:
             await self._end("gone")
             self._log.info("rescue.gone", step=self._rescue.step)
             return "gone"
@@ -163,7 +165,7 @@ class Replay:
         if self._track.parent:
             await tell_parent(self._at, state, text)
 
-    def _sent(self, messages: Sequence[Fields]) -> str:
+    def _sent(self, messages: Sequence[EventFields]) -> str:
         """
         Under which id the next model has it already; empty: it has not.
 
@@ -182,7 +184,7 @@ class Replay:
             raise Failed("continuing (the session went on in the meantime)")
         return ""
 
-    def _compaction_in(self, messages: Sequence[Fields]) -> str:
+    def _compaction_in(self, messages: Sequence[EventFields]) -> str:
         """The request for the repeated compaction: the server chooses its id."""
         rescue = self._rescue
         if not rescue.compacts:
@@ -196,7 +198,9 @@ class Replay:
         )
         return next(found, "")
 
-    async def _run(self, messages: Sequence[Fields], waits_since_idle: int | None) -> End:
+    async def _run(
+        self, messages: Sequence[EventFields], waits_since_idle: int | None
+    ) -> ReplayEnd:
         rescue = self._rescue
         found = next((one for one in messages if _id(one) == rescue.message), None)
         is_kind = found is not None and (
@@ -228,7 +232,7 @@ class Replay:
             await self._send_queued(messages)
         return await self._accepted(rescue.new_message)
 
-    async def _abort(self, waits_since_idle: int | None) -> list[Fields]:
+    async def _abort(self, waits_since_idle: int | None) -> list[EventFields]:
         """
         Returns:
             The messages as they are now: nothing more comes to the turn that was stopped.
@@ -286,7 +290,7 @@ class Replay:
                 await self._at.call("POST", "/unrevert")
             raise StoppedByUser
 
-    async def _prompt(self, message: str, info: Fields, parts: list[dict[str, Any]]) -> None:
+    async def _prompt(self, message: str, info: EventFields, parts: list[dict[str, Any]]) -> None:
         body: dict[str, Any] = {
             "messageID": message,
             "model": split_model(self._rescue.model),
@@ -334,7 +338,7 @@ class Replay:
         self._log.info("replay.compact.ok", model=self._rescue.model)
         return found
 
-    async def _send_queued(self, messages: Sequence[Fields]) -> None:
+    async def _send_queued(self, messages: Sequence[EventFields]) -> None:
         """What the user wrote behind the failed message was waiting, and went with it."""
         for number, one in enumerate(_later(messages, self._rescue.message), start=1):
             parts = parts_again(one.get("parts"))
@@ -345,7 +349,7 @@ class Replay:
     async def _go_on(self, step: Literal["revert", "prompt"]) -> bool:
         return await self._watched.advance(self._at.session, self._rescue.id, step)
 
-    async def _accepted(self, message: str) -> End:
+    async def _accepted(self, message: str) -> ReplayEnd:
         is_ours = await self._watched.advance(
             self._at.session, self._rescue.id, "done", message=message
         )
@@ -369,12 +373,12 @@ async def tell_parent(at: At, state: Literal["moving", "failed"], text: str = ""
         await at.link.call("POST", "/fallbackd/child", body=body)
 
 
-def _check_known(messages: Sequence[Fields], known: frozenset[str]) -> None:
+def _check_known(messages: Sequence[EventFields], known: frozenset[str]) -> None:
     if any(_id(one) not in known and is_of_user(one) for one in messages):
         raise Failed("continuing (the session went on in the meantime)")
 
 
-def _is_request(message: Fields) -> bool:
+def _is_request(message: EventFields) -> bool:
     """For a compaction."""
     info = message.get("info")
     return isinstance(info, dict) and info.get("role") == "user" and not is_of_user(message)
@@ -388,12 +392,12 @@ def continuation(rescue: Rescue) -> str:
     )
 
 
-def _later(messages: Sequence[Fields], message: str) -> Sequence[Fields]:
+def _later(messages: Sequence[EventFields], message: str) -> Sequence[EventFields]:
     ids = [_id(one) for one in messages]
     return messages[ids.index(message) + 1 :] if message in ids else ()
 
 
-def _id(message: Fields) -> str:
+def _id(message: EventFields) -> str:
     info = message.get("info")
     found = info.get("id") if isinstance(info, dict) else None
     return found if isinstance(found, str) else ""

@@ -25,8 +25,8 @@ from fallbackd.fronts.opencode.convert import (
     Completed,
     Deleted,
     Errored,
+    EventFields,
     Fact,
-    Fields,
     Idle,
     Retried,
     Stopped,
@@ -35,7 +35,7 @@ from fallbackd.fronts.opencode.convert import (
     is_task_of,
     may_have_written,
 )
-from fallbackd.fronts.opencode.replay import At, Failed, Gone, Lost, Replay, tell_parent
+from fallbackd.fronts.opencode.replay import At, Failed, Lost, Replay, ReplayGone, tell_parent
 from fallbackd.fronts.opencode.track import Track, understand, work_of
 from fallbackd.ports.opencode import Link
 
@@ -70,7 +70,7 @@ class _Look:
     """How a session is at its server, at the word that a turn of it has failed."""
 
     def __init__(self) -> None:
-        self.messages: list[Fields] | None = None
+        self.messages: list[EventFields] | None = None
         self.is_late = False
         self.is_gone = False
         self.is_lost = False
@@ -91,7 +91,7 @@ class Sessions:
 
     # --- what comes in -------------------------------------------------------------------------
 
-    def hear(self, event: Fields, *, directory: str) -> None:
+    def hear(self, event: EventFields, *, directory: str) -> None:
         found = facts(event, now=self._watched.now)
         if found is None:
             self._say_unknown(str(event.get("type"))[:80])
@@ -285,7 +285,7 @@ class Sessions:
         """A subagent whose retries would go on for long."""
         try:
             called = await at.call("POST", "/abort")
-        except Gone:
+        except ReplayGone:
             await self._watched.deleted(at.session)
             return
         except Lost:
@@ -296,7 +296,7 @@ class Sessions:
         log.info("subagent.stopped", session=at.session)
         try:
             await self._explain(parent, at, why)
-        except (Gone, Lost, Failed) as problem:
+        except (ReplayGone, Lost, Failed) as problem:
             log.info("subagent.unexplained", session=at.session, problem=type(problem).__name__)
 
     async def _explain(self, parent: str, child: At, why: str) -> None:
@@ -312,7 +312,7 @@ class Sessions:
     async def _look_at_messages(self, look: _Look, at: At) -> None:
         try:
             look.messages = await at.messages()
-        except Gone:
+        except ReplayGone:
             look.is_gone = True
         except Lost:
             look.is_lost = True
@@ -346,7 +346,7 @@ class Sessions:
             return
         try:
             info = await at.info()
-        except Gone:
+        except ReplayGone:
             look.is_gone = True
             return
         except Lost:

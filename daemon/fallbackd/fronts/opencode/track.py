@@ -10,8 +10,8 @@ from fallbackd.fronts.opencode.convert import (
     ABORTED,
     Asked,
     Errored,
+    EventFields,
     Fact,
-    Fields,
     Idle,
     Stopped,
     model_of,
@@ -82,7 +82,7 @@ class Track:
         self.facts.extend(kept)
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class TurnWork(Struct, frozen=True, kw_only=True):
     """What a session is at, or was at when it stopped, by its messages."""
 
     message: str
@@ -98,7 +98,7 @@ class Work(Struct, frozen=True, kw_only=True):
     """Its reply has ended without an error and without an end."""
 
 
-def work_of(messages: Sequence[Fields]) -> Work | None:
+def work_of(messages: Sequence[EventFields]) -> TurnWork | None:
     """
     The reply that is not whole, or the newest message that was never replied to. None: every
     message has its whole answer, and whatever failed was none of them.
@@ -119,7 +119,7 @@ def work_of(messages: Sequence[Fields]) -> Work | None:
     return None if newest is None or model is None else _work(newest, model)
 
 
-def _is_behind(newest: Fields | None, last: Fields) -> bool:
+def _is_behind(newest: EventFields | None, last: EventFields) -> bool:
     """Whether a message without a reply was written when the last reply was over already."""
     ended_at = _table(_info(last).get("time")).get("completed")
     if newest is None or not isinstance(ended_at, int | float):
@@ -128,7 +128,7 @@ def _is_behind(newest: Fields | None, last: Fields) -> bool:
     return not isinstance(written_at, int | float) or written_at >= ended_at
 
 
-def understand(track: Track, work: Work) -> None:
+def understand(track: Track, work: TurnWork) -> None:
     """What was heard of it may be late; the messages are as the server has them now."""
     if track.message != work.message:
         track.is_answered = False
@@ -137,12 +137,14 @@ def understand(track: Track, work: Work) -> None:
     track.agent = work.agent or track.agent
 
 
-def _work(question: Fields, model: str, *, reply: str = "", is_aborted: bool = False) -> Work:
+def _work(
+    question: EventFields, model: str, *, reply: str = "", is_aborted: bool = False
+) -> TurnWork:
     parts = question.get("parts")
     asks = map(_table, parts if isinstance(parts, list) else ())
     compaction = next((one for one in asks if one.get("type") == "compaction"), None)
     agent = _info(question).get("agent")
-    return Work(
+    return TurnWork(
         message=_id(question),
         model=model,
         reply=reply,
@@ -153,12 +155,12 @@ def _work(question: Fields, model: str, *, reply: str = "", is_aborted: bool = F
     )
 
 
-def _is_whole(info: Fields) -> bool:
+def _is_whole(info: EventFields) -> bool:
     finish = info.get("finish")
     return bool(finish) and finish not in NOT_WHOLE and not info.get("error")
 
 
-def _is_aborted(info: Fields) -> bool:
+def _is_aborted(info: EventFields) -> bool:
     error = _table(info.get("error"))
     if error:
         return error.get("name") in ABORTED
@@ -166,14 +168,14 @@ def _is_aborted(info: Fields) -> bool:
     return is_over and not info.get("finish")
 
 
-def _info(message: Fields) -> Fields:
+def _info(message: EventFields) -> EventFields:
     return _table(message.get("info"))
 
 
-def _id(message: Fields) -> str:
+def _id(message: EventFields) -> str:
     found = _info(message).get("id")
     return found if isinstance(found, str) else ""
 
 
-def _table(value: object) -> Fields:
+def _table(value: object) -> EventFields:
     return value if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ import structlog
 
 from fallbackd.core.records import Session
 from fallbackd.engine.opencode import Watched
-from fallbackd.fronts.opencode.convert import Fields
+from fallbackd.fronts.opencode.convert import EventFields
 from fallbackd.fronts.opencode.sessions import ProjectFiles, Sessions
 from fallbackd.ports.opencode import Link
 
@@ -40,7 +40,7 @@ class Peers:
         """Rescues that one of them goes on with."""
 
 
-class Watch:
+class ServerWatch:
     """
     Attributes:
         is_up: It answers, and its events are followed.
@@ -210,7 +210,7 @@ def models_of(found: object) -> dict[str, int | None]:
     providers = found.get("providers") if isinstance(found, Mapping) else None
     models: dict[str, int | None] = {}
     for provider in providers if isinstance(providers, list) else ():
-        table: Fields = provider if isinstance(provider, dict) else {}
+        table: EventFields = provider if isinstance(provider, dict) else {}
         listed = table.get("models")
         for name, model in listed.items() if isinstance(listed, dict) else ():
             limit = model.get("limit") if isinstance(model, dict) else None

@@ -72,7 +72,7 @@ class Garbage(bytes):
     """An error line for what is no request at all."""
 
 
-Answer = bytes | Later | None
+AnswerLine = bytes | Later | None
 """None: nothing to send (a notification)."""
 
 
@@ -81,7 +81,7 @@ class Dispatcher:
         self._engine = engine
         self._handlers = {one.method.name: one for one in handlers}
 
-    def take(self, line: bytes, caller: Caller) -> Answer:
+    def take(self, line: bytes, caller: Caller) -> AnswerLine:
         """Serve one line. Never raises for what it holds."""
         try:
             request = _request_decoder.decode(line)
@@ -95,7 +95,7 @@ class Dispatcher:
             return _too_deep()
         return self._request(request, caller)
 
-    def _request(self, request: Request, caller: Caller) -> Answer:
+    def _request(self, request: Request, caller: Caller) -> AnswerLine:
         request_id = request.id
         handler = self._handlers.get(request.method)
         try:
@@ -133,7 +133,7 @@ class Dispatcher:
         except Exception as error:
             return _failed(request_id, error, handler.method.name)
 
-    def _batch(self, line: bytes, caller: Caller) -> Answer:
+    def _batch(self, line: bytes, caller: Caller) -> AnswerLine:
         try:
             entries = _batch_decoder.decode(line)
         except NOT_JSON as error:
@@ -155,7 +155,7 @@ class Dispatcher:
             return Later(lambda: _gather(answers), outlives=outlives)
         return _array([one for one in answers if isinstance(one, bytes)])
 
-    def _entry(self, entry: bytes, caller: Caller) -> Answer:
+    def _entry(self, entry: bytes, caller: Caller) -> AnswerLine:
         try:
             request = _request_decoder.decode(entry)
         except NOT_JSON as error:
@@ -165,7 +165,7 @@ class Dispatcher:
         return self._request(request, caller)
 
 
-async def _gather(answers: list[Answer]) -> bytes | None:
+async def _gather(answers: list[AnswerLine]) -> bytes | None:
     """Wait for all answers of a batch at once."""
     ready: list[bytes | None] = [one if isinstance(one, bytes) else None for one in answers]
 

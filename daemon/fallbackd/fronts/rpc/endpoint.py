@@ -90,7 +90,7 @@ def _taken(owner: str, path: str) -> EndpointTaken:
     )
 
 
-class Endpoint:
+class SocketEndpoint:
     """A listening socket at `path`, or one that was handed over by the service manager."""
 
     def __init__(self, path: str, listener: socket.socket, *, lock: int | None) -> None:
@@ -101,7 +101,7 @@ class Endpoint:
         self._former: socket.socket | None = None
 
     @classmethod
-    def open(cls, path: str) -> "Endpoint":
+    def open(cls, path: str) -> "SocketEndpoint":
         """
         Listen at `path`: directory 0700, socket 0600.
 
@@ -123,7 +123,7 @@ class Endpoint:
             raise
 
     @classmethod
-    def inherited(cls, listener: socket.socket) -> "Endpoint":
+    def inherited(cls, listener: socket.socket) -> "SocketEndpoint":
         """One that belongs to the service manager: it is neither locked nor unlinked here."""
         name = listener.getsockname()
         return cls(name if isinstance(name, str) else os.fsdecode(name), listener, lock=None)

@@ -21,7 +21,7 @@ from fallbackd.api.handler import Handler
 from fallbackd.api.host import Host
 from fallbackd.fronts.rpc.connection import Connection
 from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
-from fallbackd.fronts.rpc.shares import Limits, Shares
+from fallbackd.fronts.rpc.shares import ConnectionLimits, Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib import peercred
 from fallbackd_client.wire import codes
@@ -38,7 +38,7 @@ _OUT_OF_SOMETHING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 _log = structlog.get_logger()
 
 
-class Server:
+class RpcServer:
     """Serves any number of listening sockets, until it is cancelled."""
 
     def __init__(
@@ -47,13 +47,13 @@ class Server:
         host: Host,
         handlers: Iterable[Handler[Any, Any]],
         *,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         allowed_uids: frozenset[int] | None = None,
     ) -> None:
         self._dispatcher = Dispatcher(engine, handlers)
         self._host = host
         self._subscriptions = Subscriptions(engine)
-        self._limits = limits or Limits()
+        self._limits = limits or ConnectionLimits()
         self._shares = Shares(self._limits)
         self._postponed: str | None = None
         self._say_at = 0.0

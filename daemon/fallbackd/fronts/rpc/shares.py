@@ -14,7 +14,7 @@ from msgspec import Struct
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
     max_connections: int = 1024
     silent_s: float = 1.0
     """Where all are taken: after this long without any request a connection may be closed."""
@@ -75,7 +75,7 @@ class Holder(Protocol):
 
 
 class Shares:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.line_bytes = 0
         self.unsent_bytes = 0

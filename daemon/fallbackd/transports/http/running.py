@@ -54,7 +54,7 @@ class Carried(Struct, frozen=True, kw_only=True):
         return f"Carried({self.values!r})"
 
 
-class Line:
+class BodyLine:
     """What all requests share."""
 
     def __init__(self, *, clients: Clients, clock: Clock, farewell_s: float) -> None:
@@ -78,7 +78,7 @@ class HttpRunning:
         *,
         carried: Carried,
         problem: NotStarted | None,
-        line: Line,
+        line: BodyLine,
         directory: str,
     ) -> None:
         self._call = call

@@ -17,8 +17,8 @@ from fallbackd.ports.clock import Clock
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.http import record as http_record
 from fallbackd.transports.http.clients import Clients
-from fallbackd.transports.http.running import FAREWELL_S, Carried, HttpRunning, Line
-from fallbackd.transports.secrets import Secrets as RealSecrets
+from fallbackd.transports.http.running import FAREWELL_S, BodyLine, Carried, HttpRunning
+from fallbackd.transports.secrets import SecretSources as RealSecrets
 from fallbackd.transports.secrets import no_secret
 
 _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -42,7 +42,7 @@ class HttpTransport:
     ) -> None:
         self._environ = environ
         self._secrets = RealSecrets(environ=environ, now=clock.now) if secrets is None else secrets
-        self._line = Line(clients=Clients(), clock=clock, farewell_s=farewell_s)
+        self._line = BodyLine(clients=Clients(), clock=clock, farewell_s=farewell_s)
 
     async def open(
         self, call: Call, *, attempt: str, directory: str, env: dict[str, str]

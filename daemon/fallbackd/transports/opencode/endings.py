@@ -7,12 +7,12 @@ import msgspec
 
 from fallbackd.core.protocol import Exit, HttpResponse, NoAnswer, NotStarted, ProcessExit
 from fallbackd.transports.opencode.client import CallFailed
-from fallbackd.transports.opencode.server import Server
+from fallbackd.transports.opencode.server import OpencodeServer
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def without_server(server: Server, *, was_posted: bool, at: float) -> Exit:
+def without_server(server: OpencodeServer, *, was_posted: bool, at: float) -> Exit:
     """The server did not start, or ended under the prompt."""
     exit = server.exit
     tail = _COLOURS.sub("", server.tail.decode(errors="replace")).strip()

@@ -18,7 +18,7 @@ _LOOK_S = 0.02
 _OWN_PREFIX = "FALLBACKD_"
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class FoundServer(Struct, frozen=True, kw_only=True):
     key: str
     """Empty: it is of a daemon that did not write it down."""
     running: Running
@@ -34,7 +34,7 @@ class Found(Struct, frozen=True, kw_only=True):
         return _shared(self.environment) == _shared(environment)
 
 
-async def find_server(directory: Path, processes: Transport) -> Found | None:
+async def find_server(directory: Path, processes: Transport) -> FoundServer | None:
     """
     Take up the process whose runner has its files below `directory`.
 
@@ -56,7 +56,7 @@ async def find_server(directory: Path, processes: Transport) -> Found | None:
             if environment := _environment(identity):
                 break
             await anyio.sleep(_LOOK_S)
-    return Found(
+    return FoundServer(
         key="" if record is None else record.key,
         running=running,
         environment=environment,

@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from fallbackd.transports.opencode.told import Event
+from fallbackd.transports.opencode.told import ToldEvent
 
 
-class Listener(Protocol):
+class ListeningSocket(Protocol):
     """A prompt that uses the server."""
 
     attempt: str
@@ -14,7 +14,7 @@ class Listener(Protocol):
         """Whether this process is one of its tools."""
         ...
 
-    def hear(self, event: Event) -> None: ...
+    def hear(self, event: ToldEvent) -> None: ...
 
     def joined(self) -> None:
         """Another prompt uses the server too from now on."""
@@ -29,22 +29,22 @@ class Listener(Protocol):
 
 class Listeners:
     def __init__(self) -> None:
-        self._by_session: dict[str, Listener] = {}
+        self._by_session: dict[str, ListeningSocket] = {}
 
-    def add(self, session: str, listener: Listener) -> None:
+    def add(self, session: str, listener: ListeningSocket) -> None:
         self._by_session[session] = listener
 
-    def remove(self, listener: Listener) -> None:
+    def remove(self, listener: ListeningSocket) -> None:
         for session in [s for s, each in self._by_session.items() if each is listener]:
             del self._by_session[session]
 
-    def all(self) -> set[Listener]:
+    def all(self) -> set[ListeningSocket]:
         return set(self._by_session.values())
 
     def attempt_of(self, pid: int) -> str | None:
         return next((each.attempt for each in self.all() if each.has_started(pid)), None)
 
-    def dispatch(self, event: Event) -> None:
+    def dispatch(self, event: ToldEvent) -> None:
         properties = event["properties"]
         info = properties.get("info")
         if event.get("type") == "session.created" and isinstance(info, dict):

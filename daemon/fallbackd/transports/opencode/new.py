@@ -20,7 +20,7 @@ from fallbackd.transports.opencode.endings import error_of, without_server
 from fallbackd.transports.opencode.found import identify
 from fallbackd.transports.opencode.prompt import RunningPrompt
 from fallbackd.transports.opencode.record import PromptRecord, note_prompt, write_prompt
-from fallbackd.transports.opencode.server import Server
+from fallbackd.transports.opencode.server import OpencodeServer
 from fallbackd.transports.opencode.session import ServedSession, continue_session, create_session
 from fallbackd.transports.opencode.tools import watch_tools
 
@@ -30,7 +30,7 @@ class NewPrompt(RunningPrompt):
         self,
         call: ServedPrompt,
         *,
-        lease: Callable[[], Server | None],
+        lease: Callable[[], OpencodeServer | None],
         otherwise: Callable[[], Awaitable[Running | None]],
         attempt: str,
         directory: str,
@@ -125,7 +125,7 @@ class NewPrompt(RunningPrompt):
         async for chunk in self._follow(server, session):
             yield chunk
 
-    async def _without(self, server: Server) -> AsyncIterator[Chunk]:
+    async def _without(self, server: OpencodeServer) -> AsyncIterator[Chunk]:
         """No server came up."""
         if not isinstance(server.exit, NotStarted):
             self._instead = await self._otherwise()
@@ -148,7 +148,7 @@ class NewPrompt(RunningPrompt):
             yield chunk
         self._exit = self._instead.exit
 
-    async def _begin(self, server: Server) -> ServedSession:
+    async def _begin(self, server: OpencodeServer) -> ServedSession:
         """The session. No tool of the prompt can run before this: what runs now is not ours."""
         assert server.pid is not None
         self._tools = watch_tools(server.pid, self.cwd)
@@ -170,7 +170,7 @@ class NewPrompt(RunningPrompt):
         except OSError:
             pass  # nothing is posted without the record that follows
 
-    def _write_down(self, server: Server, session: ServedSession) -> Exit | None:
+    def _write_down(self, server: OpencodeServer, session: ServedSession) -> Exit | None:
         """Before the prompt is posted: who finds no record posts it again. Not None: it cannot."""
         assert self._tools is not None
         record = PromptRecord(

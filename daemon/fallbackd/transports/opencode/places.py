@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 
-class Places:
+class ServerPlaces:
     def __init__(self, dispose: Callable[[str], Awaitable[None]]) -> None:
         """
         Args:

@@ -25,9 +25,9 @@ from fallbackd.ports.clock import Clock
 from fallbackd.transports.opencode.client import CallFailed
 from fallbackd.transports.opencode.endings import without_server
 from fallbackd.transports.opencode.record import PromptRecord, forget_prompt, write_prompt
-from fallbackd.transports.opencode.server import Server
+from fallbackd.transports.opencode.server import OpencodeServer
 from fallbackd.transports.opencode.session import LOOK_S, ServedSession
-from fallbackd.transports.opencode.told import Event, Snapshot, Told
+from fallbackd.transports.opencode.told import Told, ToldEvent, ToldSnapshot
 from fallbackd.transports.opencode.tools import ToolWatch, end_tools, find_tools
 from fallbackd.transports.output_log import OutputLog
 from fallbackd.transports.process.recording import mend
@@ -69,14 +69,14 @@ class RunningPrompt:
         self._clock = clock
         self._log = OutputLog(directory, size_bytes=mend(directory))
         self._record: PromptRecord | None = None
-        self._server: Server | None = None
+        self._server: OpencodeServer | None = None
         self._session: ServedSession | None = None
         self._was_posted = False
         self._is_placed = False
         """It counts among those that work in its directory."""
         self._tools: ToolWatch | None = None
         self._told = Told()
-        self._heard: collections.deque[Event] = collections.deque()
+        self._heard: collections.deque[ToldEvent] = collections.deque()
         self._news = anyio.Event()
         self._had_gap = False
         self._has_caught_up = False
@@ -114,7 +114,7 @@ class RunningPrompt:
 
     # --- what the server tells ------------------------------------------------------------------
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event: ToldEvent) -> None:
         if self._session is not None and self._session.is_earlier(event):
             return
         self._mind(event)
@@ -122,7 +122,7 @@ class RunningPrompt:
             self._heard.append(event)
         self._news.set()
 
-    def _mind(self, event: Event) -> None:
+    def _mind(self, event: ToldEvent) -> None:
         """What it says about the turn as a whole."""
         kind, properties = event.get("type"), event["properties"]
         if self._session is None or properties.get("sessionID") != self._session.name:
@@ -176,7 +176,7 @@ class RunningPrompt:
     def _course(self) -> AsyncIterator[Chunk]:
         raise NotImplementedError
 
-    async def _follow(self, server: Server, session: ServedSession) -> AsyncIterator[Chunk]:
+    async def _follow(self, server: OpencodeServer, session: ServedSession) -> AsyncIterator[Chunk]:
         """Hand on what happens until it is over; sets the exit."""
         while self._stop_grace_s is None and not server.is_over:
             if self._had_gap:
@@ -210,7 +210,7 @@ class RunningPrompt:
                 )
             )
 
-    def _is_stale(self, event: Event) -> bool:
+    def _is_stale(self, event: ToldEvent) -> bool:
         """Whether it had happened before the state of the server was looked at."""
         return (
             self._has_caught_up and event.get("type") != "session.status" and self._told.has(event)
@@ -220,12 +220,12 @@ class RunningPrompt:
         await self._news.wait()
         self._news = anyio.Event()
 
-    async def _hand_on(self, session: ServedSession, event: Event) -> AsyncIterator[Chunk]:
+    async def _hand_on(self, session: ServedSession, event: ToldEvent) -> AsyncIterator[Chunk]:
         yield self._chunk(event)
         async for chunk in self._answer(session, event):
             yield chunk
 
-    async def _answer(self, session: ServedSession, event: Event) -> AsyncIterator[Chunk]:
+    async def _answer(self, session: ServedSession, event: ToldEvent) -> AsyncIterator[Chunk]:
         """Nobody is there to be asked, and what waits for an answer waits for ever."""
         kind = event.get("type")
         if kind not in ("permission.asked", "question.asked"):
@@ -270,7 +270,7 @@ class RunningPrompt:
             gone = (await self._stopped()).gone
             self._end(ProcessExit(at=self._clock.now(), gone=gone, note=note))
 
-    async def _look(self, session: ServedSession) -> Snapshot | None:
+    async def _look(self, session: ServedSession) -> ToldSnapshot | None:
         """Of a turn that goes on, or whose end is written down; None: no answer for now."""
         until = anyio.current_time() + session.server.limits.settle_s
         while not session.server.is_over:
@@ -286,7 +286,7 @@ class RunningPrompt:
             await anyio.sleep(LOOK_S)
         return None
 
-    async def _final(self, session: ServedSession) -> Event | None:
+    async def _final(self, session: ServedSession) -> ToldEvent | None:
         try:
             messages = await session.messages()
         except CallFailed:
@@ -321,7 +321,7 @@ class RunningPrompt:
             exception="Cancelled", text="stopped", at=self._clock.now(), gone=gone, stopped=True
         )
 
-    async def _end_tools(self, server: Server, *, all_sessions: bool = False) -> bool:
+    async def _end_tools(self, server: OpencodeServer, *, all_sessions: bool = False) -> bool:
         if self._tools is None or server.is_over:
             return server.exit is None or server.exit.gone
         return await end_tools(self._tools, is_alone=self._is_alone, all_sessions=all_sessions)
@@ -350,7 +350,7 @@ class RunningPrompt:
             return await step()
         return None
 
-    def _chunk(self, event: Event) -> Chunk:
+    def _chunk(self, event: ToldEvent) -> Chunk:
         """Recorded, then handed on."""
         self._told.take(event)
         chunk = Chunk("event", msgspec.json.encode(event) + b"\n", self._clock.now())
@@ -360,7 +360,7 @@ class RunningPrompt:
     def _line(self, kind: str, **properties: Any) -> Chunk:
         return self._chunk(self._own(kind, **properties))
 
-    def _own(self, kind: str, **properties: Any) -> Event:
+    def _own(self, kind: str, **properties: Any) -> ToldEvent:
         """A line of our own between those of the server."""
         name = "" if self._session is None else self._session.name
         return {"type": kind, "properties": {"sessionID": name, **properties}}

@@ -26,7 +26,7 @@ _PROMPTS = "prompts"
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 
-Phase = Literal["opened", "posting", "posted", "ended"]
+PromptPhase = Literal["opened", "posting", "posted", "ended"]
 
 T = TypeVar("T", bound=Struct)
 
@@ -49,7 +49,7 @@ class PromptRecord(Struct, frozen=True, kw_only=True):
     session: str = ""
     cwd: str
     permissions: Permissions
-    phase: Phase
+    phase: PromptPhase
     """`opened`: no server has it. `posting`: whether one has it is not known; its messages tell."""
     is_alone: bool = True
     before: tuple[tuple[int, int], ...] = ()

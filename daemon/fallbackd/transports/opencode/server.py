@@ -32,9 +32,9 @@ from msgspec import Struct
 from fallbackd.core.protocol import CommandLine, Exit, NoAnswer, ProcessExit
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.transports.opencode.client import CALL_LIMIT_S, CallFailed, ServerClient
-from fallbackd.transports.opencode.found import Found
-from fallbackd.transports.opencode.listeners import Listener, Listeners
-from fallbackd.transports.opencode.places import Places
+from fallbackd.transports.opencode.found import FoundServer
+from fallbackd.transports.opencode.listeners import Listeners, ListeningSocket
+from fallbackd.transports.opencode.places import ServerPlaces
 from fallbackd.transports.opencode.record import ServerRecord, noted_prompts, write_server
 
 PASSWORD_VARIABLE = "OPENCODE_SERVER_PASSWORD"
@@ -51,7 +51,7 @@ STARTS = 3
 TAIL_BYTES = 8192
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class ServerLimits(Struct, frozen=True, kw_only=True):
     start_s: float = 20.0
     idle_s: float = 300.0
     stray_s: float = 60.0
@@ -61,18 +61,18 @@ class Limits(Struct, frozen=True, kw_only=True):
     latter takes up to 30 ms (measured)."""
 
 
-class Server:
+class OpencodeServer:
     """One process. `run` is its life; everything else may be called while that goes on."""
 
     def __init__(
         self,
         key: str,
-        source: CommandLine | Found,
+        source: CommandLine | FoundServer,
         *,
         processes: Transport,
         directory: Path,
-        limits: Limits,
-        on_over: Callable[["Server"], None],
+        limits: ServerLimits,
+        on_over: Callable[["OpencodeServer"], None],
     ) -> None:
         """
         Args:
@@ -84,7 +84,7 @@ class Server:
         self.directory = directory
         self.limits = limits
         self._on_over = on_over
-        if isinstance(source, Found):
+        if isinstance(source, FoundServer):
             self._password = source.environment.get(PASSWORD_VARIABLE, "")
             self._running: Running | None = source.running
             self.unclaimed = noted_prompts(directory)
@@ -104,7 +104,7 @@ class Server:
         self._must_stop = anyio.Event()
         self._ended = anyio.Event()
         self.listeners = Listeners()
-        self.places = Places(self._dispose)
+        self.places = ServerPlaces(self._dispose)
         self._tasks: TaskGroup | None = None
         self._leases = 0
         self._uses = 0
@@ -141,7 +141,7 @@ class Server:
     async def run(self) -> None:
         """From start to proven end. Cancelling it stops the process and waits for its end."""
         try:
-            if isinstance(self._source, Found):
+            if isinstance(self._source, FoundServer):
                 await self._live(self._source.running)
             else:
                 for number in range(STARTS):
@@ -270,7 +270,7 @@ class Server:
     def runs_with(self, environment: Mapping[str, str]) -> bool:
         """Whether a server that was started now would have the same environment."""
         source = self._source
-        return not isinstance(source, Found) or source.runs_with(environment)
+        return not isinstance(source, FoundServer) or source.runs_with(environment)
 
     def retire(self) -> None:
         """Take no new prompts; end when the last one has left."""
@@ -319,7 +319,7 @@ class Server:
         except CallFailed:
             pass  # it lives until the server ends, as it did before
 
-    def join(self, listener: Listener) -> bool:
+    def join(self, listener: ListeningSocket) -> bool:
         """
         Say to all other prompts that this one is there too.
 

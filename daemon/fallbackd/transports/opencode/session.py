@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 
 from fallbackd.transports.opencode.client import CallFailed
-from fallbackd.transports.opencode.server import Server
-from fallbackd.transports.opencode.told import Event, Snapshot
+from fallbackd.transports.opencode.server import OpencodeServer
+from fallbackd.transports.opencode.told import ToldEvent, ToldSnapshot
 
 CREATE_LIMIT_S = 90.0
 """The first session of a directory waits for the user's plugins, which may be installed first."""
@@ -16,7 +16,7 @@ NOT_FOUND = 404
 _MAX_CHILDREN = 200
 
 
-async def create_session(server: Server, *, title: str, cwd: str) -> "ServedSession":
+async def create_session(server: OpencodeServer, *, title: str, cwd: str) -> "ServedSession":
     """Raises `CallFailed`."""
     made = await server.call(
         "POST", "/session", body={"title": title}, cwd=cwd, limit_s=CREATE_LIMIT_S
@@ -27,7 +27,7 @@ async def create_session(server: Server, *, title: str, cwd: str) -> "ServedSess
     return ServedSession(server, name, cwd=cwd)
 
 
-async def continue_session(server: Server, name: str, *, cwd: str) -> "ServedSession":
+async def continue_session(server: OpencodeServer, name: str, *, cwd: str) -> "ServedSession":
     """For one more prompt in it. Raises `CallFailed`."""
     whole = ServedSession(server, name, cwd=cwd)
     earlier = [str(_id_of(each)) for each in await whole.messages()]
@@ -43,7 +43,7 @@ class ServedSession:
     """
 
     def __init__(
-        self, server: Server, name: str, *, cwd: str, earlier: tuple[str, ...] = ()
+        self, server: OpencodeServer, name: str, *, cwd: str, earlier: tuple[str, ...] = ()
     ) -> None:
         """
         Args:
@@ -55,7 +55,7 @@ class ServedSession:
         self._cwd = cwd
         self._earlier = frozenset(earlier)
 
-    def is_earlier(self, event: Event) -> bool:
+    def is_earlier(self, event: ToldEvent) -> bool:
         """Whether it tells of what the session held before."""
         properties = event["properties"]
         named = [properties.get("sessionID"), properties.get("messageID")]
@@ -81,7 +81,7 @@ class ServedSession:
     async def is_busy(self) -> bool:
         """By the list of sessions that are at work. True where it cannot be had."""
         try:
-            return Snapshot(
+            return ToldSnapshot(
                 main=self.name, children=(), statuses=await self._statuses(), messages={}
             ).is_busy
         except CallFailed:
@@ -103,11 +103,11 @@ class ServedSession:
         """After this no prompt can reach it, also none that was sent before and is late."""
         await self._call("DELETE", f"/session/{self.name}")
 
-    async def look(self) -> Snapshot:
+    async def look(self) -> ToldSnapshot:
         statuses = await self._statuses()
         children = await self.children()
         names = [self.name, *(str(each["id"]) for each in children)]
-        return Snapshot(
+        return ToldSnapshot(
             main=self.name,
             children=tuple(children),
             statuses=statuses,
@@ -126,7 +126,7 @@ class ServedSession:
             parents += [str(each["id"]) for each in below]
         return children
 
-    async def answer(self, event: Event, *, allow: bool) -> bool:
+    async def answer(self, event: ToldEvent, *, allow: bool) -> bool:
         """
         Answer what a tool asks. Does not raise.
 
@@ -151,7 +151,7 @@ class ServedSession:
         found = await self._call("GET", "/session/status")
         return found if isinstance(found, dict) else {}
 
-    async def _asked(self, sessions: set[str]) -> AsyncIterator[Event]:
+    async def _asked(self, sessions: set[str]) -> AsyncIterator[ToldEvent]:
         for word in ("permission", "question"):
             for each in await self._rows(f"/{word}"):
                 if each.get("sessionID") in sessions:

@@ -17,7 +17,7 @@ from fallbackd.transports.opencode.client import CallFailed
 from fallbackd.transports.opencode.endings import without_server
 from fallbackd.transports.opencode.prompt import RunningPrompt
 from fallbackd.transports.opencode.record import PromptRecord
-from fallbackd.transports.opencode.server import Server
+from fallbackd.transports.opencode.server import OpencodeServer
 from fallbackd.transports.opencode.session import ServedSession
 from fallbackd.transports.opencode.tools import ToolWatch
 from fallbackd.transports.process.orphans import Family, end_family, end_group
@@ -32,7 +32,7 @@ class TakenUpPrompt(RunningPrompt):
     def __init__(
         self,
         record: PromptRecord,
-        server: Server | None,
+        server: OpencodeServer | None,
         *,
         attempt: str,
         directory: str,
@@ -135,7 +135,7 @@ class TakenUpPrompt(RunningPrompt):
         return ProcessExit(at=at, gone=is_proven, note=note)
 
 
-def session_of(server: Server, record: PromptRecord) -> ServedSession:
+def session_of(server: OpencodeServer, record: PromptRecord) -> ServedSession:
     return ServedSession(server, record.session, cwd=record.cwd, earlier=record.earlier)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-Event = dict[str, Any]
+ToldEvent = dict[str, Any]
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
+class ToldSnapshot(Struct, frozen=True, kw_only=True):
     """The state of a prompt's session, and of those of its subagents."""
 
     main: str
@@ -26,7 +26,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Of those that are at work. Asked for before the messages: what is idle has said all."""
     messages: Mapping[str, list[Any]]
     """`[{"info", "parts"}]` by session."""
-    asked: tuple[Event, ...] = ()
+    asked: tuple[ToldEvent, ...] = ()
     """`permission.asked` and `question.asked` that wait for an answer."""
 
     @property
@@ -93,14 +93,14 @@ class Told:
         key = _key(event)
         return bool(key) and self._seen.get(key) == _digest(event)
 
-    def missed(self, now: Snapshot) -> Iterator[Event]:
+    def missed(self, now: ToldSnapshot) -> Iterator[ToldEvent]:
         """What has happened since the last event that was taken. Takes what it yields."""
         for each in self._missed(now):
             if not self.has(each):
                 self.take(each)
                 yield each
 
-    def _missed(self, now: Snapshot) -> Iterator[Event]:
+    def _missed(self, now: ToldSnapshot) -> Iterator[ToldEvent]:
         for child in now.children:
             yield _event("session.created", str(child.get("id")), info=child)
         for session, messages in now.messages.items():
@@ -113,7 +113,7 @@ class Told:
 
     def _message(
         self, session: str, message: Mapping[str, Any], *, is_main: bool
-    ) -> Iterator[Event]:
+    ) -> Iterator[ToldEvent]:
         info = _fields(message.get("info"))
         updated = _event("message.updated", session, info=info)
         is_news = not self.has(updated)
@@ -129,7 +129,7 @@ def _is_complete(info: Mapping[str, Any]) -> bool:
     return bool(info.get("finish")) or "completed" in _fields(info.get("time"))
 
 
-def _event(kind: str, session: str, **properties: Any) -> Event:
+def _event(kind: str, session: str, **properties: Any) -> ToldEvent:
     return {"type": kind, "properties": {"sessionID": session, **properties}}
 
 

@@ -32,10 +32,10 @@ from fallbackd.core.protocol import Call, CommandLine, ServedPrompt
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running, Transport, Unsent
-from fallbackd.transports.opencode.found import Found, find_server
+from fallbackd.transports.opencode.found import FoundServer, find_server
 from fallbackd.transports.opencode.new import NewPrompt
 from fallbackd.transports.opencode.record import forget_prompt, read_prompt
-from fallbackd.transports.opencode.server import Limits, Server
+from fallbackd.transports.opencode.server import OpencodeServer, ServerLimits
 from fallbackd.transports.opencode.taken_up import TakenUpPrompt, session_of, was_posted
 from fallbackd.transports.process.environment import child_environment
 from fallbackd.transports.process.leftovers import fence
@@ -59,16 +59,16 @@ class ServedTransport:
         directory: str,
         clock: Clock,
         environ: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self._processes = processes
         self._tasks = tasks
         self._directory = Path(directory)
         self._clock = clock
         self._environ = os.environ if environ is None else environ
-        self._limits = Limits() if limits is None else limits
-        self._servers: dict[str, Server] = {}
-        self._all: set[Server] = set()
+        self._limits = ServerLimits() if limits is None else limits
+        self._servers: dict[str, OpencodeServer] = {}
+        self._all: set[OpencodeServer] = set()
         self._is_closed = False
 
     async def open(
@@ -155,7 +155,7 @@ class ServedTransport:
         """The attempt one of whose tools this process is, or is started by; None: of nobody."""
         return next(filter(None, (server.listeners.attempt_of(pid) for server in self._all)), None)
 
-    def _server_for(self, call: ServedPrompt) -> Server | None:
+    def _server_for(self, call: ServedPrompt) -> OpencodeServer | None:
         """The server of this key with a lease on it, started where none runs; None: closed."""
         if self._is_closed:
             return None
@@ -179,8 +179,8 @@ class ServedTransport:
         server.lease()
         return server
 
-    def _keep(self, key: str, source: CommandLine | Found, directory: Path) -> Server:
-        server = Server(
+    def _keep(self, key: str, source: CommandLine | FoundServer, directory: Path) -> OpencodeServer:
+        server = OpencodeServer(
             key,
             source,
             processes=self._processes,
@@ -195,7 +195,7 @@ class ServedTransport:
     def _environment_of(self, command: CommandLine) -> dict[str, str]:
         return child_environment(self._environ, added=command.env, unset=command.unset, marks={})
 
-    def _forget(self, server: Server) -> None:
+    def _forget(self, server: OpencodeServer) -> None:
         self._all.discard(server)
         if self._servers.get(server.key) is server:
             del self._servers[server.key]

@@ -34,7 +34,7 @@ from fallbackd.transports.process.leftovers import take_up
 from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
 from fallbackd.transports.process.runner import cgroup, frames
 from fallbackd.transports.process.running import RunnerLimits, RunningProcess
-from fallbackd.transports.secrets import Secrets as RealSecrets
+from fallbackd.transports.secrets import SecretSources as RealSecrets
 from fallbackd.transports.secrets import no_secret
 
 _BOOT = (
