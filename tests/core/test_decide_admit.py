@@ -26,7 +26,6 @@ from fallbackd.core.events import (
     HealthCleared,
     HealthMarked,
     QuestionAnswered,
-    Resumed,
     SessionCompacted,
     SessionEnded,
     WorkspaceMoved,
@@ -214,7 +213,7 @@ def test_after_a_boot_a_directory_is_known_by_what_lies_at_its_path() -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", cwd="/w", cwd_ids=("1:7",), boot="one"))
     for boot, known in (("one", ("1:7",)), ("two", ("4:7",))):
         play.restart()
-        play.when(Resumed(delegation=DelegationId("d1"), boot=boot, cwd_ids=("4:7",)))
+        play.resume("d1", boot=boot, cwd_ids=("4:7",))
         assert play.delegation("d1").cwd_ids == known
 
 
@@ -575,9 +574,7 @@ def resume(play: Playbook, *names: str, boot: str = "") -> Playbook:
     """What the engine does at its start for each unfinished delegation."""
     play.then_whatever()
     play.restart()
-    for name in names:
-        play.when(Resumed(delegation=DelegationId(name), boot=boot))
-    return play
+    return play.resume(*names, boot=boot)
 
 
 def taken_up(play: Playbook) -> list[StartAttempt]:
@@ -820,3 +817,17 @@ def test_affinity_is_for_the_one_that_answered() -> None:
     play.when(failed("d2.1", fail(Reason.RATE_LIMIT, at=901)), succeeded("d2.2"))
     play.then(starts("d2.2", "b"), answers("d2"))
     play.at(2000).when(delegate("d3", session="s")).then(starts("d3.1", "b"))
+
+
+def test_what_this_run_has_started_is_not_taken_up_as_if_it_were_of_the_run_before() -> None:
+    """The end of one that is read back makes a place for another that is read back after it."""
+    play = Playbook(AB)
+    play.when(delegate("d1", backend="a", session="s", timeout_s=50, chain=(entry("a"),)))
+    play.when(failed("d1.1", fail(Reason.RATE_LIMIT, wait_s=20)))
+    play.when(delegate("d2", backend="b", session="s"))
+    assert [play.delegation(name).state for name in ("d1", "d2")] == ["waiting", "queued"]
+    play.then_whatever()
+    play.restart().now += 60
+    play.resume("d1", "d2")
+    orders = [one for one in play.then_whatever() if isinstance(one, StartAttempt)]
+    assert [(one.attempt, one.taken_up) for one in orders] == [("d2.1", False)]

@@ -45,7 +45,6 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Reported,
     ResolveRequested,
-    Resumed,
     SessionCompacted,
     SessionEnded,
     Ticked,
@@ -464,15 +463,14 @@ class Laws(RuleBasedStateMachine):
     def the_daemon_is_lost(self, stopped_s: float, boot: str) -> None:
         world = self.world
         self.seen.extend(world.attempts)
-        lost = list(world.peek().active)
+        lost = dict(world.peek().active)
         world.restart()
         world.now += stopped_s
         active = world.peek().active.values()
         running = {one.running.attempt for one in active if one.running is not None}
         records = world.memory.mirror.health.values()
         world.put_health(*(from_disk(one, now=world.wall, running=running) for one in records))
-        for name in lost:
-            world.when(Resumed(delegation=name, boot=boot))
+        world.resume(*lost, boot=boot)
 
     # --- the laws --------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from fallbackd.core.events import (
     HealthMarked,
     QuestionAnswered,
     ResolveRequested,
-    Resumed,
     Ticked,
 )
 from fallbackd.core.failures import Reason
@@ -97,7 +96,7 @@ def test_no_time_answers_it() -> None:
     for minute in range(1000):
         play.at(60.0 * minute)
         play.when(Ticked())
-    play.restart().when(Resumed(delegation=DelegationId("d1"), boot="next")).then()
+    play.restart().resume("d1", boot="next").then()
     assert play.delegation("d1").state == "awaiting_answer"
     assert question(play).is_open
 
@@ -106,7 +105,7 @@ def test_the_deadline_of_a_question_ends_the_work_where_one_is_set() -> None:
     play = adversary(question_timeout_s=60).when(delegate("d1", role="judge"))
     assert question(play).deadline_at == T0 + 60
     play.at(59).then()
-    play.restart().when(Resumed(delegation=DelegationId("d1"), boot="next"))
+    play.restart().resume("d1", boot="next")
     play.at(60).then(answers("d1"))
     found = play.delegation("d1")
     assert found.state == "refused"

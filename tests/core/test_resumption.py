@@ -24,10 +24,9 @@ from fallbackd.core.events import (
     AttemptRetrying,
     ConversationSeen,
     HealthPaused,
-    Resumed,
 )
 from fallbackd.core.failures import NO_CONVERSATION, Failure, Reason
-from fallbackd.core.ids import AttemptId, BackendId, DelegationId
+from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.policy import Backend, Policy
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
@@ -195,14 +194,14 @@ def test_a_conversation_that_cannot_be_resumed_is_left_for_what_broke_it() -> No
 def test_a_new_daemon_orders_a_resumption_as_the_old_one_did() -> None:
     play = at_work().at(1).when(broke_off("d1.1")).at(4)
     before = order(play)
-    play.restart().when(Resumed(delegation=DelegationId("d1")))
+    play.restart().resume("d1")
     again = order(play)
     assert (again.resume, again.handoff, again.taken_up) == (before.resume, None, True)
 
 
 def test_a_new_daemon_resumes_what_the_old_one_was_about_to() -> None:
     play = at_work().at(1).when(broke_off("d1.1"))
-    play.restart().at(2).when(Resumed(delegation=DelegationId("d1"))).then()
+    play.restart().at(2).resume("d1").then()
     assert order(play.at(4)).resume == "talk-1"
 
 

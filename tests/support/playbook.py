@@ -28,6 +28,7 @@ from fallbackd.core.events import (
     ClockStepped,
     DelegateRequested,
     Event,
+    Resumed,
     Woke,
 )
 from fallbackd.core.failures import Confidence, Failure, Reason, make_failure
@@ -151,6 +152,21 @@ class Playbook:
         self.attempts.clear()
         self._wakes.clear()
         return self
+
+    def resume(self, *names: str, boot: str = "", **more: Any) -> "Playbook":
+        """What the engine does at its start for each unfinished delegation, as it stands then."""
+        found = [self.delegation(name) for name in names]
+        return self.when(
+            *(
+                Resumed(
+                    delegation=one.delegation,
+                    attempt=None if one.running is None else one.running.attempt,
+                    boot=boot,
+                    **more,
+                )
+                for one in found
+            )
+        )
 
     def _hear(self, event: Event) -> None:
         self._pending.append(event)

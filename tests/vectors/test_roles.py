@@ -15,7 +15,7 @@ from tests.support.playbook import T0, Playbook, delegate, fail, failed, policy_
 from tests.vectors.test_core import Driver
 
 from fallbackd.api import shapes
-from fallbackd.core.events import ClockStepped, HealthMarked, QuestionAnswered, Resumed
+from fallbackd.core.events import ClockStepped, HealthMarked, QuestionAnswered
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.machine import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
@@ -164,8 +164,7 @@ class RoleDriver(Driver):
 
     def restart(self, step: Json) -> None:
         self.play.restart()
-        for name in list(self.play.memory.mirror.active):
-            self.play.when(Resumed(delegation=name, boot="next"))
+        self.play.resume(*self.play.memory.mirror.active, boot="next")
 
     def at_once(self, step: Json) -> None:
         """Many at the same instant; `starts` says how many attempts that makes."""

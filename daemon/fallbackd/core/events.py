@@ -352,6 +352,9 @@ class Resumed(Struct, frozen=True, kw_only=True, tag="resumed"):
     """A new run of the daemon has read an unfinished delegation back."""
 
     delegation: DelegationId
+    attempt: AttemptId | None
+    """The one that was under way when the run before ended. Another one is of this run: what was
+    resumed before it has given it a place, and it is not to be started again."""
     boot: str = ""
     """Identity of this boot of the machine."""
     cwd_ids: tuple[str, ...] = ()

@@ -157,6 +157,7 @@ class Performer:
             await self.handle(
                 Resumed(
                     delegation=one.delegation,
+                    attempt=None if one.running is None else one.running.attempt,
                     boot=self.world.boot_id,
                     cwd_ids=identities(one.cwd) if one.cwd else (),
                     luck=self.world.luck(),

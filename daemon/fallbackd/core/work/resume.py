@@ -20,12 +20,14 @@ def resumed(case: Case, event: Resumed) -> None:
     delegation = case.snapshot.delegation
     if delegation is None or delegation.is_ended:
         return
+    running = delegation.running
+    if running is not None and running.attempt != event.attempt:
+        return
     if delegation.question is not None:
         case.effects.append(AskPerson(delegation=delegation.delegation))  # it is open still
     rebooted = bool(delegation.boot) and delegation.boot != event.boot
     if rebooted or not delegation.cwd_ids:  # devices have other numbers after a boot
         case.update(cwd_ids=event.cwd_ids)
-    running = delegation.running
     if running is None:
         case.update(boot=event.boot)
         advance(case, event="daemon started")
