@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e e2e-newest e2e-agents e2e-daemon soak bench completions fmt lock clean
+.PHONY: help setup demo test check e2e e2e-newest e2e-agents e2e-daemon soak bench weights completions fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,14 @@ soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800)
 bench: $(READY) ## speed, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks
 
+weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" adds messages
+	PYTHONPATH=daemon:. OMP_NUM_THREADS=1 .venv-weights/bin/python -m contrib.weights.train $(LABELLED)
+
+.venv-weights/.ready: requirements/weights.txt
+	$(PYTHON) -m venv .venv-weights
+	.venv-weights/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/weights.txt
+	@touch $@
+
 completions: $(READY) ## the completions for shells, from the parser
 	@mkdir -p contrib/completions
 	$(BIN)/fallbackd-client completions bash > contrib/completions/fallbackd-client.bash
@@ -71,6 +79,7 @@ lock: $(READY) ## resolve the requirements anew
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet pyproject.toml --output-file requirements/run.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group dev pyproject.toml --output-file requirements/dev.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group weights pyproject.toml --output-file requirements/weights.txt
 
 clean: ## remove what the targets have made
-	rm -rf $(VENV) .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-weights .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

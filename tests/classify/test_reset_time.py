@@ -38,6 +38,13 @@ NOW = 1785578400.0
         ('{"resets_in_seconds":602705}', 602705),
         ('"retryDelay": "47s"', 47),
         ("or try a\ngain at 7:09 PM.", 9 * 3600 + 9 * 60),
+        ("Your window will reset at 1pm (Etc/GMT+5).", 8 * 3600),
+        ("The plan is used up [retrying in 10h 7m attempt #1]", 36420),
+        ("It will reset when the month ends on 9/23/2026.", 4543200),
+        ("You can resume at 8/2/2026, 11:45:49 AM.", 92700),
+        ("Tente novamente em 10 de ago. de 2026, 11:52", 9 * 86400 + 6720),
+        ("free usage is over - next=2026-08-02T00:00:00.000Z)", 14 * 3600),
+        ("used up, reset after 19h 24m 10s)", 69850),
     ],
 )
 def test_a_sentence_states_a_time(text: str, seconds: float) -> None:
@@ -50,6 +57,8 @@ def test_a_sentence_states_a_time(text: str, seconds: float) -> None:
         "Please try again later",
         "Retrying after 14877231ms...",
         "Retrying in 4 seconds… (attempt 4/10)",
+        "Waiting for 10 seconds before the next try",
+        '{"totalRetryDelay": 39000}',
         "Your limit will reset at 2026",
         "Limit 30000, Used 29000, Requested 2000",
         "HTTP 429 Too Many Requests",

@@ -31,6 +31,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     wait_until_at: float | None = None
     wait_s: float | None = None
     confidence: str = "exit_code"
+    confidence_score: float = 1.0
+    """0 to 1: of a reason that was guessed from text how likely it is; else 1."""
     signature: str = ""
     evidence: str = ""
     """A redacted excerpt."""

@@ -39,6 +39,7 @@ def failure(one: failures.Failure | None) -> wire.Failure | None:
         wait_until_at=one.wait_until_at,
         wait_s=one.wait_s,
         confidence=one.confidence,
+        confidence_score=one.confidence_score,
         signature=one.signature,
         evidence=one.evidence,
     )

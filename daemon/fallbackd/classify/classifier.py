@@ -25,6 +25,7 @@ from fallbackd.classify.rules import Rule
 from fallbackd.classify.stack_frames import has_frames
 from fallbackd.classify.version_trouble import RULE as VERSION
 from fallbackd.classify.version_trouble import version_trouble
+from fallbackd.classify.weighing import weighed
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.protocol import Evidence
 
@@ -68,12 +69,19 @@ def classify(
         or _version(evidence)
         or text_hit(evidence, rules)
     )
+    if not _is_limit_exit(evidence) and not (hit is None and _is_plain_end(evidence)):
+        hit = weighed(hit, evidence, rules)
     if hit is not None and _is_limit_exit(evidence) and not hit.rule.reason.row.is_limit:
         hit = None
     hit = hit or _exit_alone(evidence, rules)
     if hit is None:
         return None
     return _failure(hit, evidence, said, now=now, timezone=timezone, max_wait_s=max_wait_s)
+
+
+def rule_of(evidence: Evidence, rules: tuple[Rule, ...] = ()) -> Hit | None:
+    """What the rules find by themselves, without the model and without an exit status."""
+    return _structured(evidence, _statements(evidence), rules) or text_hit(evidence, rules)
 
 
 # --- structured statements ---------------------------------------------------------------------
@@ -228,6 +236,13 @@ _QUESTION = re.compile(
 )
 
 
+def _is_plain_end(evidence: Evidence) -> bool:
+    """A question for leave, or a trace on a program's own stderr: the end says what it was."""
+    if not evidence.exit_code:
+        return False
+    return _is_asking(evidence) or (evidence.stream == "stderr" and has_frames(evidence.text))
+
+
 def _is_asking(evidence: Evidence) -> bool:
     """The last that it printed asks for leave: its input ended where the answer was read."""
     if evidence.stream not in ("stdout", "stderr", "unknown"):
@@ -258,7 +273,7 @@ def _failure(
 ) -> Failure:
     rule, reason = hit.rule, hit.rule.reason
     reset_s = None
-    if reason.row.is_limit or hit.confidence != "exit_code" or evidence.exit_code == 75:
+    if reason.row.is_limit or evidence.exit_code == 75:
         reset_s = _reset(hit, evidence, said, now=now, timezone=timezone)
     if (
         reason is Reason.RATE_LIMIT
@@ -282,6 +297,7 @@ def _failure(
             else None
         ),
         confidence=hit.confidence,
+        confidence_score=hit.score,
         signature=rule.id,
         evidence=excerpt(hit.text or _shown(evidence)),
         rotate=rule.rotate,

@@ -41,6 +41,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     text: str
     confidence: Confidence
     said: Said | None = None
+    score: float = 1.0
+    """How sure the reason is, 0 to 1. A structure and an exit status are taken as they are."""
 
 
 MAX_NOTICE_CHARS = 500
@@ -81,7 +83,7 @@ def text_hit(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
 
 
 @lru_cache(maxsize=8)
-def _lines(text: str, stream: str) -> tuple[Line, ...]:
+def lines_of(text: str, stream: str) -> tuple[Line, ...]:
     if len(text) > MAX_HEAD_CHARS + MAX_TAIL_CHARS:
         # Of a long output, as of many lines, its beginning and its end count.
         text = f"{text[:MAX_HEAD_CHARS]}\n\n{text[-MAX_TAIL_CHARS:].partition(NEWLINE)[2]}"
@@ -106,7 +108,7 @@ def _vendor_line(
     openers = [r for r in heard if r.opens]
     heard = [r for r in heard if not r.opens]
     weak: Hit | None = None
-    lines = _lines(evidence.text, evidence.stream)
+    lines = lines_of(evidence.text, evidence.stream)
     for at in range(len(lines) - 1, -1, -1):
         line = lines[at].text
         opener = next((r for r in openers if compiled(r).match(line)), None)
@@ -167,7 +169,7 @@ def _is_heard(rule: Rule, stream: str) -> bool:
 def _common_line(evidence: Evidence) -> Hit | None:
     weak: Hit | None = None
     is_errors = evidence.stream == "stderr"
-    lines = _lines(evidence.text, evidence.stream)
+    lines = lines_of(evidence.text, evidence.stream)
     listed = _listed_statuses(evidence.text)
     if listed is _EVERY:
         return None

@@ -93,8 +93,10 @@ _BEFORE = (
     r"|usage|quota|the)){0,6}(?: ?:)? ~?"
 )
 _OWN_BACKOFF = re.compile(
-    r"retrying (?:\d+/\d+ )?(?:again )?(?:after|in)\s+\d+(?:\.\d+)?\s*\w+(?:\s+\d+\s*s\b)?"
-    r"|\[retrying in[^\]]*\]|retry_delay_ms\W+\d+",
+    r"retrying (?:\d+/\d+ )?(?:again )?(?:after|in)\s+\d+(?:\.\d+)?(?![\d.])\s*"
+    r"(?![hd\s])\w+(?:\s+\d+\s*s\b)?"
+    r"|waiting (?:for )?\d+(?:\.\d+)? ?(?:s|sec|seconds)\b"
+    r"|(?:retry_?delay_?ms|total_?retry_?delay)\W+\d+",
     re.I,
 )
 _IN_SPAN = re.compile(
@@ -115,6 +117,12 @@ _DAY_FIRST = re.compile(
     rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
     re.I,
 )
+_NUMBERED_DATE = re.compile(
+    rf"\b(?P<mon>\d{{1,2}})/(?P<day>\d{{1,2}})(?:/(?P<year>\d{{4}}))?(?![\d/])"
+    rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
+    re.I,
+)
+"""Month first, as the services print it that print dates like this."""
 _WEEKDAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _WEEKDAY_AT = re.compile(
     rf"\b(?P<day>(?:{'|'.join(_WEEKDAYS)}))[a-z]{{0,6}}\.?,?\s+(?:at\s+)?{_CLOCK}{_ZONE}", re.I
@@ -198,7 +206,8 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
         moment = iso_instant(f"{match['day']}T00:00:00", zone)
         if moment is not None:
             return moment - now
-    for match in (*_NAMED_DATE.finditer(flat), *_DAY_FIRST.finditer(flat)):
+    dates = (_NAMED_DATE, _DAY_FIRST, _NUMBERED_DATE)
+    for match in (one for pattern in dates for one in pattern.finditer(flat)):
         if _speaks_of_reset(flat[: match.start()]):
             seconds = _named_date(match, now=now, zone=zone)
             if seconds is not None:
@@ -244,8 +253,8 @@ def _keyed(flat: str, now: float) -> float | None:
 def _speaks_of_reset(before: str) -> bool:
     return bool(
         re.search(
-            r"reset|again|retry|wait|available|regain|renew|refresh|until|expire|return|重置|将在|恢复"
-            r"|reinicia|will end",
+            r"reset|again|retry|wait|resume|\bnext ?[=:]|available|regain|renew|refresh"
+            r"|until|expire|return|重置|将在|恢复|reinicia|will end",
             before[-160:],
             re.I,
         )
@@ -296,7 +305,8 @@ def _on_day(
 
 
 def _named_date(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | None:
-    month = _MONTHS.index(match["mon"][:3].lower()) + 1
+    name = match["mon"]
+    month = int(name) if name.isdigit() else _MONTHS.index(name[:3].lower()) + 1
     used = zone_of(match["zone"]) or zone
     here = _local(now, used)
     hour, minute = _hour_minute(match) or (0, 0)

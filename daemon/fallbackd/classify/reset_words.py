@@ -44,22 +44,22 @@ _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?")
 
 _MONTHS = {
     "jan": "januar|janvier|enero|janeiro|gennaio",
-    "feb": "februar|février|fevrier|febrero|fevereiro|febbraio",
+    "feb": "februar|février|fevrier|febrero|fevereiro|febbraio|fev",
     "mar": "märz|mars|marzo|março",
-    "apr": "april|avril|abril|aprile",
+    "apr": "april|avril|abril|aprile|abr",
     "may": "mai|mayo|maio|maggio",
-    "jun": "juni|juin|junio|junho|giugno",
-    "jul": "juli|juillet|julio|julho|luglio",
-    "aug": "august|août|aout|agosto",
+    "jun": "juni|juin|junio|junho|giugno|jun",
+    "jul": "juli|juillet|julio|julho|luglio|jul",
+    "aug": "august|août|aout|agosto|ago",
     "sep": "september|septembre|septiembre|setembro|settembre",
     "oct": "oktober|octobre|octubre|outubro|ottobre",
     "nov": "november|novembre|noviembre|novembro",
-    "dec": "dezember|décembre|diciembre|dezembro|dicembre",
+    "dec": "dezember|décembre|diciembre|dezembro|dicembre|dez|dic",
 }
 _NAMES = {name: short for short, names in _MONTHS.items() for name in names.split("|")}
 _DATE = re.compile(
     rf"\b(?P<day>\d{{1,2}})(?:\.|º|er)? (?:de )?(?P<month>{'|'.join(_NAMES)})\b"
-    r"(?: (?:de )?(?P<year>\d{4}))?",
+    r"\.?(?: (?:de )?(?P<year>\d{4}))?",
     re.I,
 )
 MAX_DISTANCE = 60

@@ -18,7 +18,7 @@ ABBREVIATIONS = "|".join(sorted((*_PLACES, *_HOURS), key=len, reverse=True))
 PATTERN = (
     r"(?:\s*\(?(?P<zone>(?:UTC|GMT)\s?[+-]\d{1,2}(?::?\d\d)?|UTC|GMT|Z"
     rf"|(?-i:{ABBREVIATIONS})"
-    r"|[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_+-]+){1,2}|[+-]\d\d:?\d\d)(?![A-Za-z\d])\)?)?"
+    r"|[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_+-]+\d{0,2}){1,2}|[+-]\d\d:?\d\d)(?![A-Za-z\d])\)?)?"
 )
 """A group `zone` behind a clock time, if there is one."""
 

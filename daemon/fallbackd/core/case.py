@@ -16,6 +16,7 @@ from fallbackd.core.effects import Effect, Export, WakeWaiting
 from fallbackd.core.failover import MadeMark, without_marks
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import machine
+from fallbackd.core.health.doubt import doubted, is_doubtful
 from fallbackd.core.health.machine import Health, view
 from fallbackd.core.health.scopes import failed_scope, scopes_of
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
@@ -274,6 +275,9 @@ class Case:
             first_window_s = MODEL_UNKNOWN_WINDOW_S
         if failure.reason is Reason.AUTH and len(backend.credentials) > 1:
             first_window_s = 300.0
+        if is_doubtful(failure):
+            failure, policy = doubted(failure, policy, now=self.now)
+            first_window_s = None
         after = machine.fail(
             before,
             scope,

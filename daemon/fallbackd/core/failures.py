@@ -43,6 +43,8 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=False):
     wait_until_at: float | None = None
     wait_s: float | None = None
     confidence: Confidence = "exit_code"
+    confidence_score: float = 1.0
+    """0 to 1. Of a text that was guessed at: how likely it is this reason; else 1."""
     signature: str = ""
     evidence: str = ""
 
@@ -69,6 +71,7 @@ def make_failure(
     reset_s: float | None = None,
     at_least_s: float | None = None,
     confidence: Confidence = "structured",
+    confidence_score: float = 1.0,
     signature: str = "",
     evidence: str = "",
     rotate: bool | None = None,
@@ -121,6 +124,7 @@ def make_failure(
         wait_until_at=None if wait_s is None else now + wait_s,
         wait_s=wait_s,
         confidence=confidence,
+        confidence_score=confidence_score,
         signature=signature,
         evidence=evidence,
     )

@@ -1,0 +1,188 @@
+"""
+A text as the model sees it: hashed n-grams of its beginning and its end, and its lines' shape.
+
+Nothing is counted, only present or not, and nothing but a bucket is kept of an n-gram, so that rows
+for training can be handed on without the texts that they come from.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from zlib import crc32
+
+from msgspec import Struct
+
+from fallbackd.classify.redact import strip_escapes
+
+BUCKETS = 1 << 18
+"""An n-gram is known by one of these; the weights of most are left out of the shipped file."""
+
+HEAD_CHARS, TAIL_CHARS = 600, 1_800
+"""Of a long text its beginning and its end are read: it bounds what a text costs."""
+_LAST_LINES, _LAST_CHARS = 3, 600
+_SIZES = (3, 4, 5)
+
+_WHOLE, _LAST, _SHAPE = 0, 0x51ED270B, 0x2C1B3C6D
+"""Where a checksum begins: the same n-gram in another part is another feature."""
+
+
+class Features(Struct, frozen=True):
+    """Buckets by part. Sorted, without doubles."""
+
+    whole: tuple[int, ...]
+    last: tuple[int, ...]
+    """Of the last lines alone: a failure that ended a run stands there."""
+    shape: tuple[int, ...]
+
+
+def features_of(text: str, http_status: int | None = None) -> Features:
+    """Cut, normalise and hash. An empty text has a shape as well."""
+    text = _cut(text)
+    plain = _normalised(text)
+    last = "\n".join([one for one in plain.split("\n") if one.strip()][-_LAST_LINES:])
+    return Features(
+        whole=_buckets(_grams(plain), _WHOLE),
+        last=_buckets(_grams(last[-_LAST_CHARS:]), _LAST),
+        shape=_buckets(shape_of(text, http_status), _SHAPE),
+    )
+
+
+def _cut(text: str) -> str:
+    # Escapes are counted out first, of a text that is not longer than can be told apart.
+    if len(text) > 2 * (HEAD_CHARS + TAIL_CHARS):
+        text = f"{text[: 2 * HEAD_CHARS]}\n{text[-2 * TAIL_CHARS :]}"
+    text = strip_escapes(text).replace("\r\n", "\n").replace("\r", "\n")
+    if len(text) > HEAD_CHARS + TAIL_CHARS:
+        text = f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
+    return text
+
+
+_NUMBER = re.compile(r"(?<![\d.])(?![1-5]\d\d(?![\d.]))\d[\d.]*|(?<=\.)\d+")
+_BLANKS = re.compile(r"[ \t]+")
+_RULERS = re.compile(r"([-=─━_*#])\1{3,}")
+_DIGIT = re.compile(r"\d")
+
+
+def _normalised(text: str) -> str:
+    """Lower case, without the values of numbers other than those that may be a status."""
+    text = text.replace("’", "'").lower()
+    text = _NUMBER.sub(lambda found: _DIGIT.sub("0", found[0]), text)
+    return _RULERS.sub(r"\1\1\1\1", _BLANKS.sub(" ", text))
+
+
+_WORD = re.compile(
+    r"[a-z][a-z']{0,30}|\d{1,3}|[\u00e0-\u024f\u0400-\u04ff]{1,30}"
+    r"|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]"
+)
+
+
+def _grams(text: str) -> set[str]:
+    flat = f"\n{text}\n"
+    found: set[str] = set()
+    for size in _SIZES:
+        found.update([flat[at : at + size] for at in range(len(flat) - size + 1)])
+    words = _WORD.findall(text)
+    found.update([f"w {word}" for word in words])
+    found.update([f"w {one} {two}" for one, two in pairwise(words)])
+    return found
+
+
+def _buckets(names: Iterable[str], begin: int) -> tuple[int, ...]:
+    mask = BUCKETS - 1
+    return tuple(sorted({crc32(n.encode("utf-8", "replace"), begin) & mask for n in names}))
+
+
+# --- the shape ---------------------------------------------------------------------------------
+
+_LEVEL = re.compile(
+    r"\b(?:error|fatal|failed|failure|exception|warn(?:ing)?|info|debug|panic|traceback|critical"
+    r"|denied|unable|cannot|invalid)\b",
+    re.I,
+)
+_CODE = re.compile(
+    r"\s*(?:def|class|import|from|return|if|for|const|let|var|func|fn|pub|async|export|try|except"
+    r"|raise|throw|case)\b"
+)
+_CODE_INSIDE = re.compile(r"=>|\(\)|==|!=|\+=")
+_FRAME = re.compile(r'\s*at .*\d|\s*File "')
+_PROMPT = re.compile(r"\s*(?:[\w@~:/.-]{1,60})?[$%❯›>] \S")
+_BULLET = re.compile(r"\s*(?:[-*•] |\d+[.)] )")
+_CHANGED = re.compile(r"\s*\d*\s*[+-](?!-)")
+_STAMP = re.compile(r"\W{0,3}\d{4}-\d\d-\d\d[T ]\d")
+_HEADING = re.compile(r"#{1,6} ")
+_TOOL = re.compile(r"^\s*[⏺●•]\s*(?:Bash|Read|Update|Write|Edit|Ran|Web|Grep)|^exec$|^\$ ", re.M)
+
+_SHARES: tuple[tuple[str, Callable[[str], object]], ...] = (
+    ("code", lambda x: x.rstrip()[-1:] in "{};" or _CODE.match(x) or _CODE_INSIDE.search(x)),
+    ("quote", lambda x: x.lstrip()[:1] == ">"),
+    ("table", lambda x: x.lstrip()[:1] == "|" or x.count("|") > 2),
+    ("bullet", _BULLET.match),
+    ("diff", _CHANGED.match),
+    ("deep", lambda x: x.startswith(("    ", "\t"))),
+    ("level", _LEVEL.search),
+    ("json", lambda x: x.lstrip()[:1] in ("{", "[")),
+    ("prose", lambda x: len(x.split()) > 7 and x.rstrip()[-1:] in (".", "!", "?", ":")),
+    ("frames", _FRAME.match),
+    ("code-quotes", lambda x: "`" in x),
+    ("tool-output", lambda x: x.lstrip()[:1] in ("⎿", "│", "└")),
+    ("marks", lambda x: x.lstrip()[:1] in ("⏺", "●", "✦", "•")),
+    ("stamp", _STAMP.match),
+    ("prompt", _PROMPT.match),
+    ("heading", _HEADING.match),
+)
+_HAS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("fence", re.compile(r"```")),
+    ("source-file", re.compile(r"\.(?:py|ts|js|go|rs|md|java)\b")),
+    ("source-line", re.compile(r"\.(?:py|ts|js|go|rs|java|md):\d")),
+    ("I", re.compile(r"\b(?:I|I'll|I've|Let me)\b")),
+    ("you", re.compile(r"\byou(?:r|'ve|'re)?\b", re.I)),
+    ("url", re.compile(r"https?://")),
+    ("reset", re.compile(r"reset|try again|retry", re.I)),
+    ("test", re.compile(r"\b(?:test|assert|mock|expect)", re.I)),
+    ("tool", _TOOL),
+)
+
+
+def shape_of(text: str, http_status: int | None) -> list[str]:
+    """`name=value` for every property of the lines; values are steps, not amounts."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    count = max(1, len(lines))
+    status = None if http_status is None else http_status // 100
+    found = [
+        f"status={http_status}",
+        f"status-class={status}",
+        f"lines={_step(len(lines), (1, 2, 3, 5, 8, 12, 20))}",
+        f"chars={_step(len(text), (40, 80, 150, 250, 400, 700, 1200))}",
+        f"longest={_step(max(map(len, lines), default=0), (40, 80, 120, 200, 400, 800))}",
+    ]
+    for name, is_one in _SHARES:
+        share = sum(1 for line in lines if is_one(line)) / count
+        found.append(f"share-{name}={_step(share, (0, 0.1, 0.25, 0.5, 0.75, 0.99))}")
+    found += [f"has-{name}={pattern.search(text) is not None}" for name, pattern in _HAS]
+    found += _shape_of_line("first", lines[0] if lines else "")
+    found += _shape_of_line("last", lines[-1] if lines else "")
+    return found
+
+
+def _shape_of_line(name: str, line: str) -> list[str]:
+    bare = line.strip()
+    first, last = bare[:1], bare[-1:]
+    levels = ",".join(sorted({word.lower() for word in _LEVEL.findall(bare)})[:2])
+    return [
+        f"{name}-begins={'a' if first.isalnum() else first}",
+        f"{name}-ends={'a' if last.isalnum() else last}",
+        f"{name}-case={_case(first)}",
+        f"{name}-levels={levels}",
+        f"{name}-chars={_step(len(bare), (20, 40, 80, 120, 200, 400))}",
+        f"{name}-indent={min(4, len(line) - len(line.lstrip()))}",
+    ]
+
+
+def _case(first: str) -> str:
+    if first.isupper():
+        return "upper"
+    return "lower" if first.islower() else "digit" if first.isdigit() else "other"
+
+
+def _step(amount: float, edges: tuple[float, ...]) -> int:
+    return next((at for at, edge in enumerate(edges) if amount <= edge), len(edges))

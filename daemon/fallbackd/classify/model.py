@@ -1,0 +1,149 @@
+"""
+The learned part: how likely a text is a failure's, and which reason it gives.
+
+Linear, over hashed n-grams. The weights are a file of the package, written by `make weights`, one
+byte per weight; they are read when the first text needs them. No rule is known here.
+"""
+
+import zlib
+from array import array
+from functools import lru_cache
+from importlib.resources import files
+from math import exp, sqrt
+
+import msgspec
+from msgspec import Struct
+
+from fallbackd.classify.features import features_of
+from fallbackd.core.failures import Reason
+
+MAGIC = b"fallbackd-weights-1\n"
+
+
+class TableHead(Struct, frozen=True, kw_only=True):
+    """Of one table of weights: `buckets` rows of `columns` bytes, column after column."""
+
+    part: str
+    """Of the features: whole, last or shape."""
+    buckets: int
+    norm: float
+    """What a text's features amount to together; 0: every one counts 1."""
+    scales: list[float]
+    """What a weight of 1 stands for, by column."""
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    failure: list[TableHead]
+    failure_bias: float
+    failure_slope: float
+    failure_offset: float
+    """From a margin to a probability: 1 / (1 + exp(-(slope·margin + offset)))."""
+    reasons: list[Reason]
+    reason: list[TableHead]
+    reason_biases: list[float]
+    reason_slope: float
+    alarm_margin: float
+    """Above it a text is a failure, where nothing else is known of the program."""
+
+
+class Guess(Struct, frozen=True):
+    margin: float
+    """Above 0: rather a failure. The threshold is that of the caller."""
+    failure: float
+    """Probability."""
+    reasons: tuple[tuple[Reason, float], ...]
+    """Margins by reason, the best first, given that it is a failure."""
+    known: int = 0
+    """N-grams for which the model has weights of a reason."""
+
+
+class _Table:
+    def __init__(self, head: TableHead, data: memoryview) -> None:
+        self.head = head
+        gaps = array("H")
+        gaps.frombytes(data[: 2 * head.buckets])
+        bucket = 0
+        self.places: dict[int, int] = {}
+        for place, gap in enumerate(gaps):
+            bucket += gap
+            self.places[bucket] = place
+        weights = array("b")
+        weights.frombytes(data[2 * head.buckets :])
+        self.columns = [
+            weights[at : at + head.buckets] for at in range(0, len(weights), head.buckets)
+        ]
+
+    def known(self, buckets: tuple[int, ...]) -> int:
+        return sum(1 for one in buckets if one in self.places)
+
+    def sums(self, buckets: tuple[int, ...]) -> list[float]:
+        """Of the weights of what is known among these, by column."""
+        places = self.places
+        known = [places[one] for one in buckets if one in places]
+        factor = self.head.norm / sqrt(max(1, len(buckets))) if self.head.norm else 1.0
+        return [
+            sum(map(column.__getitem__, known)) * scale * factor
+            for column, scale in zip(self.columns, self.head.scales, strict=True)
+        ]
+
+
+class Model:
+    """
+    A file of weights that has been read.
+
+    Raises:
+        ValueError: It is no file of weights.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        if not content.startswith(MAGIC):
+            raise ValueError("no file of weights")
+        head, _, packed = content[len(MAGIC) :].partition(b"\n")
+        self.head = msgspec.json.decode(head, type=Head)
+        data = memoryview(zlib.decompress(packed))
+        self._failure, data = _tables(self.head.failure, data)
+        self._reason, data = _tables(self.head.reason, data)
+
+    def guess(self, text: str, http_status: int | None = None) -> Guess:
+        features = features_of(text, http_status)
+        head = self.head
+        margin = head.failure_bias
+        for table in self._failure:
+            margin += table.sums(getattr(features, table.head.part))[0]
+        margins = list(head.reason_biases)
+        known = 0
+        for table in self._reason:
+            known += table.known(getattr(features, table.head.part))
+            for at, one in enumerate(table.sums(getattr(features, table.head.part))):
+                margins[at] += one
+        ranked = sorted(zip(head.reasons, margins, strict=True), key=lambda one: -one[1])
+        return Guess(margin, self.failure_share(margin), tuple(ranked), known)
+
+    def failure_share(self, margin: float) -> float:
+        head = self.head
+        return 1.0 / (1.0 + exp(-_within(head.failure_slope * margin + head.failure_offset)))
+
+    def shares(self, margins: tuple[tuple[Reason, float], ...]) -> dict[Reason, float]:
+        """Probabilities of the reasons, given that it is a failure."""
+        slope = self.head.reason_slope
+        powers = {reason: exp(_within(slope * margin)) for reason, margin in margins}
+        whole = sum(powers.values())
+        return {reason: power / whole for reason, power in powers.items()}
+
+
+def _tables(heads: list[TableHead], data: memoryview) -> tuple[list[_Table], memoryview]:
+    found = []
+    for head in heads:
+        size = head.buckets * (2 + len(head.scales))
+        found.append(_Table(head, data[:size]))
+        data = data[size:]
+    return found, data
+
+
+def _within(power: float) -> float:
+    return max(-30.0, min(30.0, power))
+
+
+@lru_cache(maxsize=1)
+def shipped() -> Model:
+    return Model((files("fallbackd.classify") / "weights.bin").read_bytes())
