@@ -1,0 +1,98 @@
+"""The learned part of classification: what it may decide, and what it may not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from fallbackd.classify.classifier import classify, rule_of
+from fallbackd.classify.features import features_of
+from fallbackd.classify.lines import Hit
+from fallbackd.classify.model import Model, shipped
+from fallbackd.classify.rules import Rule
+from fallbackd.classify.weighing import weighed
+from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.health.doubt import MAX_FIRST_WINDOW_S, SURE, doubted, is_doubtful
+from fallbackd.core.policy import REASONS
+from fallbackd.core.protocol import Evidence
+
+NOW = 1_800_000_000.0
+UNKNOWN_WORDING = [
+    ("no more prompts for you today on this subscription tier", Reason.USAGE_LIMIT),
+    ("could not open a connection to the upstream host, the socket was refused", Reason.NETWORK),
+    ("the access key that you have sent is not one of ours", Reason.AUTH),
+    ("our servers cannot take more work right now, all capacity is in use", Reason.OVERLOADED),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), UNKNOWN_WORDING)
+def test_words_that_no_rule_knows_have_a_reason_where_a_program_has_failed(
+    text: str, reason: Reason
+) -> None:
+    evidence = Evidence(text=text, stream="stderr", exit_code=1)
+    assert rule_of(evidence) is None
+    failure = classify(evidence, now=NOW)
+    assert failure is not None
+    assert failure.reason is reason
+    assert failure.signature == f"model/{reason.value}"
+    assert 0 < failure.confidence_score <= 1
+
+
+@given(st.sampled_from([text for text, _ in UNKNOWN_WORDING]) | st.text(max_size=400))
+def test_a_program_that_ended_well_is_never_doubted(text: str) -> None:
+    evidence = Evidence(text=text, stream="stdout", exit_code=0)
+    assert weighed(None, evidence, ()) is None
+
+
+@pytest.mark.parametrize("confidence", ["structured", "exit_code"])
+def test_a_structure_and_a_status_stand(confidence: str) -> None:
+    hit = Hit(rule=Rule(id="x", reason=Reason.BILLING), text="t", confidence=confidence)  # type: ignore[arg-type]
+    text, _ = UNKNOWN_WORDING[0]
+    assert weighed(hit, Evidence(text=text, stream="stderr", exit_code=1), ()) is hit
+
+
+def test_a_signature_of_the_user_stands() -> None:
+    mine = Rule(id="mine", reason=Reason.BILLING)
+    hit = Hit(rule=mine, text="t", confidence="text")
+    text, _ = UNKNOWN_WORDING[0]
+    assert weighed(hit, Evidence(text=text, stream="stderr", exit_code=1), (mine,)) is hit
+
+
+@given(st.text(max_size=3000))
+def test_any_text_has_features_and_a_guess(text: str) -> None:
+    features_of(text, None)
+    guess = shipped().guess(text)
+    assert 0 <= guess.failure <= 1
+    assert sum(shipped().shares(guess.reasons).values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"fallbackd-weights-2\n{}\n"])
+def test_what_is_no_file_of_weights_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="no file of weights"):
+        Model(content)
+
+
+def test_what_is_guessed_marks_shortly_and_a_long_stated_time_is_not_believed() -> None:
+    guessed = make_failure(
+        Reason.USAGE_LIMIT,
+        now=NOW,
+        reset_s=5 * 3600,
+        max_wait_s=86_400,
+        confidence="text",
+        confidence_score=SURE - 0.01,
+    )
+    assert is_doubtful(guessed)
+    failure, policy = doubted(guessed, REASONS[Reason.USAGE_LIMIT], now=NOW)
+    assert failure.wait_until_at is None
+    assert policy.window_s <= MAX_FIRST_WINDOW_S
+    assert policy.growth >= 2
+    soon = structs.replace(guessed, wait_until_at=NOW + 30, wait_s=30)
+    assert doubted(soon, REASONS[Reason.USAGE_LIMIT], now=NOW)[0].wait_s == 30
+
+
+def test_what_is_sure_marks_as_its_reason_says() -> None:
+    for failure in (
+        make_failure(Reason.AUTH, now=NOW, confidence="text", confidence_score=SURE),
+        make_failure(Reason.AUTH, now=NOW, confidence="structured", confidence_score=0.2),
+    ):
+        assert not is_doubtful(failure)
