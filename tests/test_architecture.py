@@ -13,10 +13,10 @@ CLIENT = ROOT / "client" / "fallbackd_client"
 CORE_MAY_IMPORT = {
     "collections", "datetime", "email", "enum", "fallbackd", "functools", "hashlib", "itertools",
     "json", "math", "msgspec", "re", "re2", "types", "typing", "zoneinfo",
-    "array", "importlib", "zlib",
+    "array", "pkgutil", "zlib",
 }  # fmt: skip
 """`datetime`, `email`, `zoneinfo`: reset times are calendar arithmetic on a given instant. `re2`:
-the patterns of users, in linear time. `array`, `importlib`, `zlib`: the weights of the classifier,
+the patterns of users, in linear time. `array`, `pkgutil`, `zlib`: the weights of the classifier,
 a file of the package."""
 BACKENDS_MAY_IMPORT = CORE_MAY_IMPORT | {"codecs", "tomllib", "urllib"}
 PURE = ("core", "classify", "backends")

@@ -8,8 +8,8 @@ byte per weight; they are read when the first text needs them. No rule is known 
 import zlib
 from array import array
 from functools import lru_cache
-from importlib.resources import files
 from math import exp, sqrt
+from pkgutil import get_data
 
 import msgspec
 from msgspec import Struct
@@ -146,4 +146,4 @@ def _within(power: float) -> float:
 
 @lru_cache(maxsize=1)
 def shipped() -> Model:
-    return Model((files("fallbackd.classify") / "weights.bin").read_bytes())
+    return Model(get_data("fallbackd.classify", "weights.bin") or b"")
