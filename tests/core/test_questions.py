@@ -12,6 +12,7 @@ from tests.support.playbook import (
     fail,
     failed,
     policy_of,
+    started,
     starts,
     succeeded,
 )
@@ -599,3 +600,14 @@ def test_who_asks_is_told_whom_consent_and_family_forbid() -> None:
     play = court().when(ResolveRequested(role="judge", session=SessionId("s")))
     assert isinstance(play.decision.answer, Resolution)
     assert play.decision.answer.backend == "codex"
+
+
+def test_a_question_stays_open_while_what_was_begun_inside_the_attempt_is_stopped() -> None:
+    play = Playbook(policy_of("a", "b", chains={"*": ["a", "b"]}))
+    play.when(delegate("d1", backend="a", on_partial="ask")).when(started("d1.1"))
+    play.when(delegate("d2", backend="b", parent="d1", parent_attempt="d1.1"))
+    play.when(failed("d1.1", fail(Reason.AUTH), effects="seen"))
+    found = play.delegation("d1")
+    assert (found.state, question(play).is_open) == ("awaiting_answer", True)
+    play.when(Ticked())
+    assert play.delegation("d1").state == "awaiting_answer"

@@ -53,7 +53,10 @@ def plan(case: CaseView) -> Step | Clear:
 
 def nested_first(case: CaseView) -> Step | None:
     """Nothing follows an attempt before what was delegated from inside it is gone."""
-    return Hold(is_nested=True) if below(case, case.delegation) else None
+    if not below(case, case.delegation):
+        return None
+    # A question that is open meanwhile stays open: that is its state.
+    return Hold(is_nested=case.delegation.question is None)
 
 
 def pending_end(case: CaseView) -> Step | None:
