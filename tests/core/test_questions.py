@@ -611,3 +611,16 @@ def test_a_question_stays_open_while_what_was_begun_inside_the_attempt_is_stoppe
     assert (found.state, question(play).is_open) == ("awaiting_answer", True)
     play.when(Ticked())
     assert play.delegation("d1").state == "awaiting_answer"
+
+
+def test_the_trial_of_a_service_that_was_out_is_no_way_to_write_in_the_place_of_another() -> None:
+    writer = role("creative", "a", "b", on_outage="ask")
+    play = of(writer, "a", "b")
+    play.when(delegate("d0", backend="b")).when(failed("d0.1", fail(Reason.BILLING)))
+    play.then_whatever()
+    play.at(100_000)
+    play.when(HealthMarked(target="a", reason="rate_limit", ttl_s=500))
+    play.when(delegate("d2", role="judge"))
+    found = play.delegation("d2")
+    assert [one.backend for one in found.attempts] == []
+    assert found.state == "awaiting_answer"

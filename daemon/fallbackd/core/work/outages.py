@@ -77,11 +77,17 @@ def guard(
         if not is_passed and verdict.verdict not in _NO_MATTER:
             is_out, trial_at = service_of(case, verdict)
             if is_out:
-                return _at_outage(
-                    case, ruled, candidates, request, resolved, number=number, trial_at=trial_at
-                )
+                trial = None
+                if trial_at is not None and case.now >= trial_at:
+                    trial = _trial_of(case, candidates, request, resolved, number=number)
+                if trial is None:
+                    out = _out_of(verdict, is_first=number == 0, trial_at=trial_at)
+                    return without_choice(resolved, _why(out, ruled)), out
+                resolved = trial
+                break
         if is_chosen:
             break
+    has_choice = resolved.choice is not None
     if not has_choice or not ruled.creative or _writes_alike(case, candidates, resolved):
         return resolved, None
     first = resolved.verdicts[0]
@@ -97,36 +103,35 @@ def _why(out: Out, ruled: Ruled) -> str:
     return f'not used: {out.text} (on_outage = "{ruled.on_outage}")'
 
 
-def _at_outage(
+def _trial_of(
     case: CaseView,
-    ruled: Ruled,
     candidates: tuple[Entry, ...],
     request: Request,
     resolved: Resolved,
     *,
     number: int,
-    trial_at: float | None,
-) -> tuple[Resolved, Out | None]:
-    verdict = resolved.verdicts[number]
-    entry = _entry_of(case, candidates, verdict)
-    is_due = trial_at is not None and case.now >= trial_at
-    if entry is not None and is_due:
-        alone = case.resolve((entry,), request)
-        if alone.choice is not None:
-            others = tuple(
-                structs.replace(one, verdict="healthy") if one.verdict == "chosen" else one
-                for one in resolved.verdicts
-            )
-            verdicts = (*others[:number], alone.verdicts[0], *others[number + 1 :])
-            return structs.replace(resolved, choice=alone.choice, verdicts=verdicts), None
-    out = Out(
+) -> Resolved | None:
+    """The resolution with the candidate of that number chosen, where it can be used at all."""
+    entry = _entry_of(case, candidates, resolved.verdicts[number])
+    alone = None if entry is None else case.resolve((entry,), request)
+    if alone is None or alone.choice is None:
+        return None
+    others = tuple(
+        structs.replace(one, verdict="healthy") if one.verdict == "chosen" else one
+        for one in resolved.verdicts
+    )
+    verdicts = (*others[:number], alone.verdicts[0], *others[number + 1 :])
+    return structs.replace(resolved, choice=alone.choice, verdicts=verdicts)
+
+
+def _out_of(verdict: Verdict, *, is_first: bool, trial_at: float | None) -> Out:
+    return Out(
         verdict=verdict,
         text=f"{verdict.backend} is out ({verdict.reason or 'it keeps failing'})",
-        is_first=number == 0,
+        is_first=is_first,
         in_trial=verdict.verdict == "in_trial",
         trial_at=trial_at,
     )
-    return without_choice(resolved, _why(out, ruled)), out
 
 
 def service_of(case: CaseView, verdict: Verdict) -> tuple[bool, float | None]:
