@@ -143,7 +143,9 @@ async def test_measured_times_correct_the_estimate(tmp_path: Path) -> None:
     slow = 'while [ ! -e "$HOME/go" ]; do sleep 0.05; done; rm "$HOME/go"; ' + body(
         "opencode", "ok"
     )
-    async with stage(tmp_path, {"does": {"opencode": slow}}) as played:
+    # The clock is set while it works: that is no reason to take it for silent.
+    patient = "[defaults]\nfirst_output_s = 86400\nfirst_answer_s = 86400\n"
+    async with stage(tmp_path, {"does": {"opencode": slow}, "config": patient}) as played:
         params = {"goal": "g", "project_size": "small", "scope": "code", "complexity": "low"}
         before = await played.call("suggest", params)
         for _ in range(5):

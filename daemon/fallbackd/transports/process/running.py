@@ -372,6 +372,8 @@ class RunningProcess:
         if runner is not None and tree.is_same(runner):
             with anyio.CancelScope(shield=True):  # bounded by both limits
                 self._exit = await self._end_below(runner)
+            if self._exit is not None:
+                clear_drafts(self._directory)  # it may have been killed while it wrote its last one
         self._exit = self._exit or self._recorded_exit()
         if self._exit is not None:
             return
