@@ -76,15 +76,15 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
 def _why(retry_at: float | None, *, is_empty: bool) -> str:
     if is_empty:
         return (
-            "There is nobody to choose from: name a backend, a role or a chain, or configure the"
-            ' chain that is meant otherwise: [chains] "*" = ["BACKEND", …].'
+            "There is no backend to choose from: name a backend, a role or a chain, or configure"
+            ' the chain that is used otherwise: [chains] "*" = ["BACKEND", …].'
         )
     if retry_at is None:
         return (
-            "Nobody is available, and time alone changes nothing: `candidates` says what to"
-            " configure, or ask `health` for the reasons."
+            "No backend is available, and waiting will not help: `candidates` says what to"
+            " configure, and `health` has the reasons."
         )
-    return "Nobody is available now. Try again at `retry_at`, or ask `health` for the reasons."
+    return "No backend is available now. Try again at `retry_at`; `health` has the reasons."
 
 
 async def report(engine: "Engine", params: ReportParams, caller: Caller) -> ReportResult:

@@ -24,7 +24,7 @@ DAEMON_PING: Method[DaemonPingParams, DaemonPingResult] = Method(
     params=DaemonPingParams,
     result=DaemonPingResult,
     read_only=True,
-    summary="Is somebody there, and who.",
+    summary="Check that the daemon answers, and which one it is.",
 )
 
 
@@ -138,7 +138,7 @@ class Rung(Struct, frozen=True, kw_only=True):
     name: str
     """program, login, models, quota, request."""
     ok: bool | None = None
-    """Null: nobody can tell without spending."""
+    """Null: it cannot be known without a paid call."""
     detail: str = ""
 
 

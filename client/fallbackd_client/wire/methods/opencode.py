@@ -108,7 +108,7 @@ class OpencodeResolveResult(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why another one is used."""
     retry_at: float | None = None
-    """Nobody is usable: the earliest return, where one is known."""
+    """When the first model is available again, if none is now and a time is known."""
     candidates: tuple[CandidateVerdict, ...] = ()
 
 
