@@ -201,6 +201,25 @@ async def test_a_socket_that_was_deleted_comes_back(tmp_path: Path) -> None:
         assert (await daemon.client.call("daemon.ping"))["pid"] == daemon.pid
 
 
+async def test_a_socket_whose_place_is_taken_is_told_once_and_comes_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        directory = os.path.dirname(daemon.socket)
+        os.unlink(daemon.socket)
+        os.symlink("/nowhere", daemon.socket)
+        for _ in range(3):  # each look closes the directory again
+            os.chmod(directory, 0o755)
+            with anyio.fail_after(HANG_S):
+                while stat.S_IMODE(os.stat(directory).st_mode) != 0o700:
+                    await anyio.sleep(0.05)
+        assert daemon.log().count("socket.lost") == 1
+        os.unlink(daemon.socket)
+        with anyio.fail_after(HANG_S):
+            while not os.path.exists(daemon.socket):
+                await anyio.sleep(0.05)
+        async with AsyncClient(daemon.socket) as anew:
+            assert (await anew.call("daemon.ping"))["pid"] == daemon.pid
+
+
 HAND_OVER = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
