@@ -47,7 +47,7 @@ GREETS = """
 
 @contextmanager
 def held(pid: int) -> Iterator[None]:
-    """Stopped again and again, as by a debugger: a SIGCONT does not last."""
+    """Stopped again and again, as by a debugger: a SIGCONT does not last until it lets go."""
     over = threading.Event()
 
     def hold() -> None:
@@ -62,6 +62,8 @@ def held(pid: int) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+        if is_alive(pid):
+            os.kill(pid, signal.SIGCONT)
 
 
 async def stubborn(by: ProcessTransport, place: Path, mark: str) -> RunningProcess:
@@ -103,9 +105,11 @@ async def test_closing_the_transport_ends_what_a_held_runner_has(tmp_path: Path)
     async with transport(limits=BRIEF) as by:
         running = await stubborn(by, tmp_path, mark)
         assert running.pid is not None
-        with held(runner_of(running.pid)):
+        runner = runner_of(running.pid)
+        with held(runner):
             await by.aclose()
-    assert pids_with(mark) == []
+        assert pids_with(mark) == []
+    await until(lambda: not is_alive(runner))
 
 
 @pytest.mark.parametrize("who", ["launcher", "stock", "both"])
