@@ -125,7 +125,7 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, Command | None]:
         argv = [*argv[:place], *argv[place + 1 :], "--help"]
         if argv[place] == "--help":
             before.parse_args(["--help"])
-    by_name = {command.name: command for command in COMMANDS}
+    by_name = {name: command for command in COMMANDS for name in command.names}
     command = by_name.get(argv[place])
     if command is None:
         before.error(_unknown(argv[place], list(by_name)))

@@ -80,8 +80,9 @@ def _global_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _commands_help() -> str:
-    width = max(len(command.name) for command in COMMANDS)
-    lines = [f"  {command.name.ljust(width)}  {command.help_line}" for command in COMMANDS]
+    shown = [(", ".join(command.names), command.help_line) for command in COMMANDS]
+    width = max(len(names) for names, _ in shown)
+    lines = [f"  {names.ljust(width)}  {help_line}" for names, help_line in shown]
     return "\n".join(
         [
             "commands:",

@@ -35,7 +35,7 @@ def test_help_lists_every_command_and_every_exit_code(capsys: pytest.CaptureFixt
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     for command in COMMANDS:
-        assert f"  {command.name} " in shown
+        assert f"  {', '.join(command.names)} " in shown
     for code in ("0", "1", "2", "69", "75", "77", "78", "130"):
         assert f"\n  {code} " in shown
 

@@ -22,15 +22,29 @@ class Command:
         help_line: One line for `--help`; a verb first.
         example: What a person would type after the program's name.
         waits: It may last: a daemon that restarts meanwhile gets more time to come back.
+        aliases: Other names for it.
     """
 
-    __slots__ = ("example", "help_line", "name", "waits")
+    __slots__ = ("aliases", "example", "help_line", "name", "waits")
 
-    def __init__(self, name: str, help_line: str, example: str, *, waits: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        help_line: str,
+        example: str,
+        *,
+        waits: bool = False,
+        aliases: tuple[str, ...] = (),
+    ) -> None:
         self.name = name
         self.help_line = help_line
         self.example = example
         self.waits = waits
+        self.aliases = aliases
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
 
 
 COMMANDS: tuple[Command, ...] = (
