@@ -53,6 +53,7 @@ Tokens = Annotated[int, Meta(ge=0)]
 Offset = Annotated[int, Meta(ge=0, description="Bytes from the start of the log.")]
 
 Mode = Literal["interactive", "batch"]
+Stream = Literal["stdout", "stderr", "jsonl", "http", "exception", "unknown"]
 WaitFor = Literal["accepted", "settled", "finished"]
 Permissions = Literal["read", "workspace", "full"]
 OnPartial = Literal["continue", "ask", "fail"]
@@ -92,3 +93,37 @@ Verdict = Literal[
     "local_network",
     "affinity",
 ]
+
+
+# Words of answers. A reader takes any text, since a later version may know more of them; the schema
+# names those of this version.
+
+
+def _one_of(*words: str) -> Meta:
+    return Meta(extra_json_schema={"enum": list(words)})
+
+
+ReasonWord = Annotated[
+    str,
+    _one_of(
+        "rate_limit", "usage_limit", "local_budget", "overloaded", "server_error", "network",
+        "timeout", "stalled", "crash", "unknown", "empty_result", "billing", "auth",
+        "not_installed", "not_configured", "permission", "tls", "model_not_found", "manual",
+        "context_overflow", "payload_too_large", "format_error", "content_policy",
+        "provider_policy", "task_failed", "approval_required", "cancelled", "local_network",
+    ),
+]  # fmt: skip
+"""A reason of the taxonomy."""
+ConfidenceWord = Annotated[str, _one_of("exit_code", "structured", "text")]
+AttemptStateWord = Annotated[
+    str, _one_of("starting", "running", "stopping", "succeeded", "failed", "cancelled")
+]
+QuestionKindWord = Annotated[str, _one_of("outage", "consent", "partial", "must_differ")]
+HealthSourceWord = Annotated[str, _one_of("policy", "provider", "person", "import")]
+TierWord = Annotated[str, _one_of("primary", "model", "api", "in_session")]
+UnitWord = Annotated[str, _one_of("requests", "tokens")]
+CostWord = Annotated[str, _one_of("subscription", "metered", "local")]
+PeriodWord = Annotated[str, _one_of("hour", "day", "week", "total", "since", "model")]
+DaemonStateWord = Annotated[str, _one_of("running", "draining")]
+CheckWord = Annotated[str, _one_of("program", "login", "models", "quota", "request")]
+SignatureSourceWord = Annotated[str, _one_of("yours", "vendor", "common")]

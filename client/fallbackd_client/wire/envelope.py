@@ -67,9 +67,10 @@ class Method(Generic[P, R]):
         result: Anything msgspec can describe.
         read_only: Changes nothing for any params: answered inline, repeated freely.
         summary: One line for `rpc.discover`.
+        example: Params and a result for `rpc.discover`; fields left out have their defaults.
     """
 
-    __slots__ = ("name", "params", "read_only", "result", "summary")
+    __slots__ = ("example", "name", "params", "read_only", "result", "summary")
 
     def __init__(
         self,
@@ -79,8 +80,10 @@ class Method(Generic[P, R]):
         result: Any,  # `type[R]` cannot be said of a union; `Method[P, R]` is annotated instead
         read_only: bool,
         summary: str,
+        example: tuple[dict[str, Any], Any] | None = None,  # JSON
     ) -> None:
         self.name = name
+        self.example = example
         self.params = params
         self.result = result
         self.read_only = read_only

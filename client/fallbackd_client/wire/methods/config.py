@@ -15,11 +15,15 @@ class ConfigGetParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class ConfigGetResult(Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = field(default_factory=dict)  # as in the file, profiles included
+    """The configuration in effect, built-in profiles included."""
     path: str | None = None
+    """The file it was read from; null: none."""
     loaded_at: float | None = None
+    """When it was read."""
     errors: tuple[ConfigProblem, ...] = ()
-    """Of the file on disk, where it was not taken."""
+    """Errors of the file on disk, if it was not taken."""
     warnings: tuple[ConfigProblem, ...] = ()
+    """Warnings about the configuration in effect."""
 
 
 CONFIG_GET: Method[ConfigGetParams, ConfigGetResult] = Method(
@@ -28,23 +32,35 @@ CONFIG_GET: Method[ConfigGetParams, ConfigGetResult] = Method(
     result=ConfigGetResult,
     read_only=True,
     summary="The configuration in effect.",
+    example=(
+        {},
+        {
+            "path": "/home/me/.config/fallbackd/config.toml",
+            "loaded_at": 1767268800.0,
+            "config": {"chains": {"codex": ["opencode"]}},
+        },
+    ),
 )
 
 
 class ConfigCheckParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: DirectoryPath | None = None
-    """Null: the daemon's own."""
+    """File to check; null: the daemon's own."""
     text: str | None = None
-    """The text itself instead of a file."""
+    """Text to check instead of a file."""
     directory: DirectoryPath | None = None
-    """Without `path` and `text`: of an opencode project whose files are checked as well."""
+    """An opencode project whose files are checked as well; without `path` and `text`."""
 
 
 class ConfigCheckResult(Struct, frozen=True, kw_only=True):
     ok: bool
+    """There are no errors."""
     path: str | None = None
+    """The file that was checked."""
     errors: tuple[ConfigProblem, ...] = ()
+    """What makes it unusable."""
     warnings: tuple[ConfigProblem, ...] = ()
+    """What is ignored or replaced by a default."""
 
 
 CONFIG_CHECK: Method[ConfigCheckParams, ConfigCheckResult] = Method(
@@ -53,37 +69,55 @@ CONFIG_CHECK: Method[ConfigCheckParams, ConfigCheckResult] = Method(
     result=ConfigCheckResult,
     read_only=True,
     summary="What is wrong with a configuration.",
+    example=(
+        {"text": "[defaults]\nsettle_s = 99\n"},
+        {
+            "ok": True,
+            "warnings": [
+                {
+                    "path": "defaults.settle_s",
+                    "message": "99: must be a number from 0 to 60; the default 5 is used.",
+                }
+            ],
+        },
+    ),
 )
 
 
 class ConfigImportParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: DirectoryPath | None = None
-    """Of a Hermes `config.yaml`. Null: the `JKZ_*` variables."""
+    """A Hermes `config.yaml`; null: the `JKZ_*` variables."""
     env: dict[str, str] | None = None
-    """`JKZ_*` variables of the caller; null: those of the daemon. Values of keys are not used."""
+    """The caller's `JKZ_*` variables; null: the daemon's. Values of keys are not used."""
     write: bool = False
-    """Put it behind the configuration file that is in use. False: only show it."""
+    """Append it to the configuration file in use; false: only show it."""
 
 
 class ImportTaken(Struct, frozen=True, kw_only=True):
     what: str
-    """A key or a variable of the other program."""
+    """A key or variable of the other program."""
     to: str
+    """What it became here."""
 
 
 class ImportLeft(Struct, frozen=True, kw_only=True):
     what: str
+    """A key or variable of the other program."""
     why: str
+    """Why it was not taken."""
 
 
 class ConfigImportResult(Struct, frozen=True, kw_only=True):
     source: str
+    """What was read."""
     toml: str
-    """Empty: there is nothing to take."""
+    """The configuration to add; empty: there is nothing to take."""
     taken: tuple[ImportTaken, ...] = ()
+    """What was taken."""
     left: tuple[ImportLeft, ...] = field(default=())
+    """What was not taken."""
     written: str | None = None
-    """The file that it was put into."""
+    """The file that it was appended to."""
 
 
 CONFIG_IMPORT: Method[ConfigImportParams, ConfigImportResult] = Method(
@@ -92,6 +126,7 @@ CONFIG_IMPORT: Method[ConfigImportParams, ConfigImportResult] = Method(
     result=ConfigImportResult,
     read_only=False,
     summary="Take over the configuration of another program.",
+    example=({"env": {"JKZ_CODEX_MODEL": "gpt-5.3"}}, {"source": "JKZ_* variables", "toml": ""}),
 )
 
 
@@ -101,8 +136,11 @@ class ConfigReloadParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class ConfigReloadResult(Struct, frozen=True, kw_only=True):
     changed: bool
+    """The configuration in effect is another one now."""
     path: str | None = None
+    """The file that was read."""
     warnings: tuple[ConfigProblem, ...] = ()
+    """Warnings about it."""
 
 
 CONFIG_RELOAD: Method[ConfigReloadParams, ConfigReloadResult] = Method(
@@ -111,6 +149,7 @@ CONFIG_RELOAD: Method[ConfigReloadParams, ConfigReloadResult] = Method(
     result=ConfigReloadResult,
     read_only=False,
     summary="Read the configuration again; a bad one keeps the last good one.",
+    example=({}, {"changed": True, "path": "/home/me/.config/fallbackd/config.toml"}),
 )
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from fallbackd_client.wire.bounds import SessionName
+from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, DelegationState, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import ConfigProblem, HealthEntry, Question, SessionView, UsageRow
 
@@ -13,10 +13,13 @@ class DaemonPingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class DaemonPingResult(Struct, frozen=True, kw_only=True):
     version: str
+    """Version of the daemon."""
     pid: int
+    """Process id of the daemon."""
     at: float
-    state: str = "running"
-    """running, draining."""
+    """Its clock."""
+    state: DaemonStateWord = "running"
+    """`running` or `draining`."""
 
 
 DAEMON_PING: Method[DaemonPingParams, DaemonPingResult] = Method(
@@ -25,6 +28,7 @@ DAEMON_PING: Method[DaemonPingParams, DaemonPingResult] = Method(
     result=DaemonPingResult,
     read_only=True,
     summary="Check that the daemon answers, and which one it is.",
+    example=({}, {"version": "0.1.0", "pid": 4711, "at": 1767268800.0}),
 )
 
 
@@ -33,7 +37,8 @@ class DaemonDrainParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DaemonDrainResult(Struct, frozen=True, kw_only=True):
-    state: str = "draining"
+    state: DaemonStateWord = "draining"
+    """`draining`."""
     running: int = 0
     """Delegations that have not ended."""
 
@@ -44,16 +49,18 @@ DAEMON_DRAIN: Method[DaemonDrainParams, DaemonDrainResult] = Method(
     result=DaemonDrainResult,
     read_only=False,
     summary="Take no new work, let running work end.",
+    example=({}, {"state": "draining", "running": 2}),
 )
 
 
 class DaemonShutdownParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_work: bool = False
-    """Cancel what runs. False: wait for its end, and leave what takes longer to the next daemon."""
+    """Cancel running work; false: wait for it, and leave what takes too long to the next daemon."""
 
 
 class DaemonShutdownResult(Struct, frozen=True, kw_only=True):
-    state: str = "draining"
+    state: DaemonStateWord = "draining"
+    """`draining`."""
     running: int = 0
     """Delegations that have not ended."""
 
@@ -64,121 +71,162 @@ DAEMON_SHUTDOWN: Method[DaemonShutdownParams, DaemonShutdownResult] = Method(
     result=DaemonShutdownResult,
     read_only=False,
     summary="Drain, then exit.",
+    example=({"stop_work": False}, {"state": "draining", "running": 0}),
 )
 
 
 class StatusParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionName | None = None
+    """Show this session in detail."""
     verbose: bool = False
+    """With readiness of every backend, or usage of the session."""
     programs: bool = False
-    """Tell too what is known of the programs of agents, installed or not."""
+    """With what is known of agent programs, installed or not."""
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
     """Something around the daemon that is not as it has to be, while it lasts."""
 
     kind: str
+    """A stable word for it."""
     message: str
+    """What is wrong, in a sentence."""
     mend: str = ""
-    """The command line that ends it, where there is one."""
+    """Command that fixes it, where there is one."""
     stops_work: bool = False
-    """New work is refused until it has ended."""
+    """New work is refused until it is fixed."""
 
 
 class DaemonStatus(Struct, frozen=True, kw_only=True):
     version: str
+    """Version of the daemon."""
     pid: int
+    """Process id of the daemon."""
     started_at: float
+    """When it was started."""
     uptime_s: float
+    """Seconds since then."""
     socket: str
-    state: str = "running"
-    """running, draining."""
+    """Path of its socket."""
+    state: DaemonStateWord = "running"
+    """`running` or `draining`."""
     config_path: str | None = None
+    """The configuration file in use; null: none."""
     config_errors: tuple[ConfigProblem, ...] = ()
+    """Why the file on disk was not taken."""
     config_warnings: tuple[ConfigProblem, ...] = ()
+    """What in it is ignored or replaced by a default."""
     state_dir: str | None = None
+    """Directory of its state."""
     store: str | None = None
+    """How state is kept, such as `sqlite`."""
     connections: int = 0
+    """Open connections."""
     last_tick_at: float | None = None
+    """When it last looked after health and timers."""
     troubles: tuple[Trouble, ...] = ()
+    """What is wrong around it, while it lasts."""
     path: str | None = None
-    """The PATH on which it finds programs."""
+    """The PATH on which it looks for programs."""
     confinement: str | None = None
-    """Whether the kernel holds agents to their permissions: on; off, partly or no, and why."""
+    """Whether the kernel confines agents to their permissions: `on`, or `off`, `partly` or `no`
+    with the reason."""
 
 
 class DelegationLine(Struct, frozen=True, kw_only=True):
     """A delegation that has not ended, in short."""
 
     delegation: str
-    state: str
+    """Id of the delegation."""
+    state: DelegationState
+    """What it is doing."""
     created_at: float
+    """When it was accepted."""
     session: str | None = None
+    """Its session."""
     requested: str | None = None
+    """The backend that it was to run on first."""
     active: str | None = None
+    """The backend in use."""
     phase: str | None = None
+    """What the agent is doing."""
     hops: int = 0
+    """How often it failed over."""
 
 
 class DelegationCounts(Struct, frozen=True, kw_only=True):
     running: int = 0
+    """Delegations that are running."""
     waiting: int = 0
+    """Delegations that wait for a backend."""
     queued: int = 0
+    """Delegations that wait for a place, a session or a directory."""
     awaiting_answer: int = 0
-    """Those that wait for a person."""
+    """Delegations that wait for a person."""
     finished_total: int = 0
+    """Delegations that have ended."""
     by_state: dict[str, int] = field(default_factory=dict)
-    """Ended ones by how they ended."""
+    """Ended delegations by state."""
     active: tuple[DelegationLine, ...] = ()
+    """Delegations that have not ended."""
 
 
 class Rung(Struct, frozen=True, kw_only=True):
     """One thing that can be known of a backend without spending anything."""
 
-    name: str
-    """program, login, models, quota, request."""
+    name: CheckWord
+    """`program`, `login`, `models`, `quota` or `request`."""
     ok: bool | None = None
-    """Null: it cannot be known without a paid call."""
+    """Whether it is in order; null: it cannot be known without a paid call."""
     detail: str = ""
+    """What was found."""
 
 
 class Readiness(Struct, frozen=True, kw_only=True):
     at: float
-    """When it was looked at; up to 30 s ago."""
+    """When it was checked, up to 30 s ago."""
     rungs: tuple[Rung, ...] = ()
+    """The checks, from the program to a real request."""
 
 
 class Program(Struct, frozen=True, kw_only=True):
     """What is known of the program of an agent, and how far a login can be looked for."""
 
     name: str
+    """Name of the program."""
     install: str = ""
-    """Command that installs it; empty where its makers give none."""
+    """Command that installs it; empty: its makers give none."""
     login: str = ""
     """Command that logs in."""
     files: tuple[str, ...] = ()
-    """Where a login is kept, below the home directory."""
+    """Files of a login, relative to the home directory."""
     variables: tuple[str, ...] = ()
-    """Any of these is a login too."""
+    """Environment variables that are a login."""
     settings: tuple[str, ...] = ()
-    """Files whose presence means that the user has made own arrangements."""
+    """Files that show that the user has a setup of their own."""
     personal: str = ""
-    """What became of logins with a personal account, and what to use instead."""
+    """What became of personal accounts and what to use instead."""
 
 
 class StatusResult(Struct, frozen=True, kw_only=True):
     daemon: DaemonStatus
+    """The daemon itself."""
     health: dict[str, HealthEntry] = field(default_factory=dict)
+    """Health of every configured backend."""
     sessions: tuple[SessionView, ...] = ()
+    """Sessions, the last used first."""
     delegations: DelegationCounts = DelegationCounts()
+    """Counts, and the delegations that have not ended."""
     questions: tuple[Question, ...] = ()
+    """Open questions."""
     session: SessionView | None = None
-    """Where one was asked for."""
+    """The session that was asked for."""
     usage: tuple[UsageRow, ...] | None = None
-    """Of that session by period and backend, with `verbose`."""
+    """Usage of that session, with `verbose`."""
     programs: tuple[Program, ...] | None = None
+    """Known agent programs, with `programs`."""
     readiness: dict[str, Readiness] | None = None
-    """Of every backend, with `verbose` and without a session."""
+    """Checks of every backend, with `verbose` and without a session."""
 
 
 STATUS: Method[StatusParams, StatusResult] = Method(
@@ -187,6 +235,31 @@ STATUS: Method[StatusParams, StatusResult] = Method(
     result=StatusResult,
     read_only=True,
     summary="The daemon, health, sessions and delegations at a glance.",
+    example=(
+        {},
+        {
+            "daemon": {
+                "version": "0.1.0",
+                "pid": 4711,
+                "started_at": 1767265200.0,
+                "uptime_s": 3600.0,
+                "socket": "/run/user/1000/fallbackd/control.sock",
+            },
+            "health": {
+                "codex": {
+                    "state": "rate_limited",
+                    "reason": "usage_limit",
+                    "since_at": 1767268800.0,
+                    "until_at": 1767272400.0,
+                    "count": 1,
+                    "source": "provider",
+                    "seconds_remaining": 3600.0,
+                },
+                "opencode": {"state": "healthy"},
+            },
+            "delegations": {"finished_total": 12, "by_state": {"succeeded": 12}},
+        },
+    ),
 )
 
 

@@ -31,46 +31,68 @@ from fallbackd_client.wire.shapes import CandidateVerdict, Delegation, Question
 
 class ChainEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: Name
+    """Id of a backend."""
     model: Name | None = None
+    """The model to use there."""
     tier: Name | None = None
+    """`primary`, `model`, `api` or `in_session`."""
     effort: Name | None = None
+    """Reasoning effort for the caller, with `in-session`."""
 
 
 class DelegateParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`timeout_s` stops the work; `wait_s` bounds only the waiting of this call."""
 
     prompt: PromptText
+    """What the agent is to do."""
     backend: Name | None = None
+    """The backend to try first."""
     platform: Name | None = None
-    """The same as `backend`."""
+    """The same as `backend`, for older callers."""
     role: RoleName | None = None
+    """A configured role: its chain and its rules."""
     chain: ChainName | tuple[Name | ChainEntry, ...] | None = None
     """Candidates in order, or the name of a configured chain."""
     session: SessionName | None = None
+    """The caller's conversation, which keeps related work on the same backend."""
     session_id: SessionName | None = None
-    """The same as `session`."""
+    """The same as `session`, for older callers."""
     cwd: DirectoryPath | None = None
+    """Working directory of the agent; null: `default_cwd`, else a private directory."""
     model: Name | None = None
+    """The model to use."""
     mode: Mode | None = None
+    """`interactive` fails over quickly, `batch` waits longer."""
     wait: WaitFor = "settled"
+    """When to answer: `accepted` at once, `settled` at the first output, `finished` at the end."""
     settle_s: SettleS | None = None
+    """How long `settled` waits for an early failure."""
     wait_s: WaitS | None = None
+    """How long to wait for the answer to this call; the work continues."""
     strict_wait: bool = False
-    """An error (-32007) when `wait_s` is over, instead of the delegation with `wait_over`."""
+    """Answer with the error -32007 when `wait_s` is over, instead of the running delegation."""
     queue: bool = True
-    """Wait for a session or a directory that is in use; false: refused at once (-32002)."""
+    """Wait for a session or directory that is in use; false: refuse at once with -32002."""
     timeout_s: DeadlineS | None = None
+    """Deadline of the work: it is stopped after this time."""
     request_id: RequestName | None = None
-    """The same id with the same params is the same delegation, never a second run."""
+    """Idempotency key: the same id with the same parameters is the same delegation."""
     failover: bool = True
+    """Use the next candidate after a failure; false: the first one only."""
     on_partial: OnPartial | None = None
+    """What to do if a failed attempt may have changed files."""
     allow_metered: bool = False
+    """Allow backends that are billed by use."""
     differs_from: tuple[Name, ...] = ()
+    """Model families or delegations; their model families are left out."""
     permissions: Permissions | None = None
+    """What the agent may do: `read`, `workspace` (default) or `full`."""
     env: dict[str, str] | None = None
+    """Variables for the agent; only those that `allow_env` of the backend names."""
     metadata: dict[str, Any] | None = None  # the caller's own JSON
+    """The caller's own JSON, returned with the delegation."""
     parent: Name | None = None
-    """Attempt from inside which the caller runs (`$FALLBACKD_ATTEMPT`), or its delegation."""
+    """Sent by the clients; the daemon finds the attempt around a caller by its processes."""
 
     def normalised(self) -> "DelegateParams":
         """
@@ -94,11 +116,34 @@ DELEGATE: Method[DelegateParams, Delegation] = Method(
     result=Delegation,
     read_only=False,
     summary="Have a prompt answered by the best healthy candidate.",
+    example=(
+        {
+            "prompt": "Make the parser accept empty input",
+            "backend": "codex",
+            "cwd": "/home/me/project",
+            "wait": "finished",
+            "timeout_s": 900,
+        },
+        {
+            "delegation": "d4f0c2a91b7e",
+            "state": "succeeded",
+            "created_at": 1767268800.0,
+            "session": "s-review",
+            "requested": "codex",
+            "active": "opencode",
+            "served_by": "opencode",
+            "fallback_from": "codex",
+            "fallback_reason": "usage_limit: codex hit its usage limit",
+            "text": "The parser now accepts empty input.",
+            "ended_at": 1767268842.5,
+        },
+    ),
 )
 
 
 class DelegationGetParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
+    """Id of the delegation."""
 
 
 DELEGATION_GET: Method[DelegationGetParams, Delegation] = Method(
@@ -107,17 +152,37 @@ DELEGATION_GET: Method[DelegationGetParams, Delegation] = Method(
     result=Delegation,
     read_only=True,
     summary="One delegation as it is now.",
+    example=(
+        {"delegation": "d4f0c2a91b7e"},
+        {
+            "delegation": "d4f0c2a91b7e",
+            "state": "succeeded",
+            "created_at": 1767268800.0,
+            "session": "s-review",
+            "requested": "codex",
+            "active": "opencode",
+            "served_by": "opencode",
+            "fallback_from": "codex",
+            "fallback_reason": "usage_limit: codex hit its usage limit",
+            "text": "The parser now accepts empty input.",
+            "ended_at": 1767268842.5,
+        },
+    ),
 )
 
 
 class DelegationListParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionName | None = None
+    """Only of this session."""
     state: DelegationState | None = None
+    """Only in this state."""
     limit: CountLimit | None = None
+    """At most this many, newest first."""
 
 
 class DelegationListResult(Struct, frozen=True, kw_only=True):
     delegations: tuple[Delegation, ...] = ()
+    """The delegations, newest first."""
     truncated: bool = False
     """There are more within `limit`; together they are too large for one answer."""
 
@@ -128,15 +193,36 @@ DELEGATION_LIST: Method[DelegationListParams, DelegationListResult] = Method(
     result=DelegationListResult,
     read_only=True,
     summary="Delegations, newest first.",
+    example=(
+        {"state": "succeeded", "limit": 1},
+        {
+            "delegations": [
+                {
+                    "delegation": "d4f0c2a91b7e",
+                    "state": "succeeded",
+                    "created_at": 1767268800.0,
+                    "session": "s-review",
+                    "requested": "codex",
+                    "active": "opencode",
+                    "served_by": "opencode",
+                    "fallback_from": "codex",
+                    "fallback_reason": "usage_limit: codex hit its usage limit",
+                    "text": "The parser now accepts empty input.",
+                    "ended_at": 1767268842.5,
+                }
+            ]
+        },
+    ),
 )
 
 
 class DelegationWaitParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
+    """Id of the delegation."""
     timeout_s: WaitS | None = None
-    """Bounds only the waiting; the work continues."""
+    """How long to wait; the work continues."""
     strict_wait: bool = False
-    """An error (-32007) when the time is over, instead of the delegation with `wait_over`."""
+    """Answer with the error -32007 when the time is over, instead of the running delegation."""
 
 
 DELEGATION_WAIT: Method[DelegationWaitParams, Delegation] = Method(
@@ -145,11 +231,24 @@ DELEGATION_WAIT: Method[DelegationWaitParams, Delegation] = Method(
     result=Delegation,
     read_only=True,
     summary="Wait for the end of a delegation, or until a question opens.",
+    example=(
+        {"delegation": "d4f0c2a91b7e", "timeout_s": 30},
+        {
+            "delegation": "d4f0c2a91b7e",
+            "state": "running",
+            "created_at": 1767268800.0,
+            "requested": "codex",
+            "active": "codex",
+            "phase": "thinking",
+            "wait_over": True,
+        },
+    ),
 )
 
 
 class DelegationCancelParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
+    """Id of the delegation."""
 
 
 DELEGATION_CANCEL: Method[DelegationCancelParams, Delegation] = Method(
@@ -158,32 +257,50 @@ DELEGATION_CANCEL: Method[DelegationCancelParams, Delegation] = Method(
     result=Delegation,
     read_only=False,
     summary="Stop a delegation; returns when it is proven stopped.",
+    example=(
+        {"delegation": "d4f0c2a91b7e"},
+        {
+            "delegation": "d4f0c2a91b7e",
+            "state": "cancelled",
+            "created_at": 1767268800.0,
+            "requested": "codex",
+            "active": "codex",
+            "ended_at": 1767268812.0,
+        },
+    ),
 )
 
 
 class DelegationLogParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
+    """Id of the delegation."""
     attempt: Name | Annotated[int, Meta(ge=1)] | None = None
-    """Its id, or its number; null: the last one."""
+    """Id or number of the attempt; null: the last one."""
     offset: Offset = 0
+    """First byte to return."""
     max_bytes: Annotated[int, Meta(ge=1, le=1048576)] | None = None
-    """Never cuts a character: one that is longer than this comes whole."""
+    """At most this many bytes; a character is never cut."""
 
 
 class DelegationLogResult(Struct, frozen=True, kw_only=True):
     """Ask again from `next_offset`. All is read when `ended` and `next_offset == size_bytes`."""
 
     delegation: str
+    """Id of the delegation."""
     text: str
-    """UTF-8; bytes that are none are replaced. Offsets count the recorded bytes."""
+    """The output as UTF-8; invalid bytes are replaced."""
     offset: int
+    """First byte that was returned."""
     next_offset: int
+    """Where the next piece begins."""
     size_bytes: int
+    """Size of the log now."""
     ended: bool
-    """The attempt has ended, or the delegation without any: the log grows no more."""
+    """The log will not grow any more."""
     attempt: str | None = None
-    """Null where no attempt has started."""
+    """The attempt; null: none has started."""
     log_path: str | None = None
+    """File of the log."""
 
 
 DELEGATION_LOG: Method[DelegationLogParams, DelegationLogResult] = Method(
@@ -192,39 +309,62 @@ DELEGATION_LOG: Method[DelegationLogParams, DelegationLogResult] = Method(
     result=DelegationLogResult,
     read_only=True,
     summary="A piece of the recorded output of one attempt.",
+    example=(
+        {"delegation": "d4f0c2a91b7e", "offset": 0, "max_bytes": 4096},
+        {
+            "delegation": "d4f0c2a91b7e",
+            "text": "Reading parser.py\n",
+            "offset": 0,
+            "next_offset": 18,
+            "size_bytes": 18,
+            "ended": True,
+            "attempt": "d4f0c2a91b7e.1",
+        },
+    ),
 )
 
 
 class ExplainParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
+    """Id of the delegation."""
 
 
 class Step(Struct, frozen=True, kw_only=True):
     """One decision."""
 
     at: float
+    """When it was taken."""
     event: str
-    """What happened, as the name of the event (`DelegateRequested`, `AttemptFailed`, …)."""
+    """The event that led to it, such as `DelegateRequested` or `AttemptEnded`."""
     text: str = ""
     """The same as a sentence."""
     attempt: str | None = None
+    """The attempt that it is about."""
     candidates: tuple[CandidateVerdict, ...] = ()
+    """All candidates with their verdicts at that time."""
     policy: dict[str, Any] = field(default_factory=dict)  # knobs by name, as they were used
+    """The settings that were used, by name."""
     evidence: dict[str, Any] | None = None  # fields of the failure or of its evidence, redacted
+    """The failure that led to it, redacted."""
     changes: tuple[str, ...] = ()
-    """What was kept, a sentence each."""
+    """What was recorded, in sentences."""
     effects: tuple[str, ...] = ()
-    """What was set going, a sentence each."""
+    """What was started, in sentences."""
 
 
 class ExplainResult(Struct, frozen=True, kw_only=True):
     delegation: str
+    """Id of the delegation."""
     decisions: tuple[Step, ...] = ()
+    """Every decision, in order."""
     state: str | None = None
+    """State of the delegation."""
     requested: str | None = None
+    """The backend that it was to run on first."""
     served_by: str | None = None
+    """The backend that answered."""
     questions: tuple[Question, ...] = ()
-    """What persons were asked about it, in order."""
+    """The questions that were asked about it, in order."""
     truncated: bool = False
     """Older decisions were dropped."""
 
@@ -235,6 +375,31 @@ EXPLAIN: Method[ExplainParams, ExplainResult] = Method(
     result=ExplainResult,
     read_only=True,
     summary="Every decision taken about one delegation, with candidates, policy and evidence.",
+    example=(
+        {"delegation": "d4f0c2a91b7e"},
+        {
+            "delegation": "d4f0c2a91b7e",
+            "state": "succeeded",
+            "requested": "codex",
+            "served_by": "opencode",
+            "decisions": [
+                {
+                    "at": 1767268800.0,
+                    "event": "DelegateRequested",
+                    "candidates": [
+                        {
+                            "backend": "codex",
+                            "verdict": "rate_limited",
+                            "reason": "usage_limit",
+                            "state": "rate_limited",
+                            "until_at": 1767272400.0,
+                        },
+                        {"backend": "opencode", "verdict": "chosen", "state": "healthy"},
+                    ],
+                }
+            ],
+        },
+    ),
 )
 
 

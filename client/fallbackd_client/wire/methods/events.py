@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from fallbackd_client.wire.bounds import Name, SessionName
+from fallbackd_client.wire.bounds import Name, QuestionKindWord, SessionName
 from fallbackd_client.wire.envelope import Method
 
 EventKind = Literal[
@@ -28,63 +28,93 @@ NOTIFICATION = "event"
 
 class EventsSubscribeParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kinds: tuple[str, ...] | None = None
-    """Null: all but `attempt.output`, which has to be named."""
+    """Kinds of events to send; null: all but `attempt.output`, which has to be named."""
     session: SessionName | None = None
+    """Only of this session."""
     since: Annotated[int, Meta(ge=0)] | None = None
-    """Replay journaled events with a `seq` above this one first."""
+    """First replay the journaled events with a `seq` above this one."""
 
 
 class EventsSubscribeResult(Struct, frozen=True, kw_only=True):
     subscription: str
+    """Id of the subscription."""
     seq: int
-    """Of the last journaled event at this moment."""
+    """`seq` of the last journaled event."""
     warning: str | UnsetType = UNSET
-    """`since` is beyond the end of the journal: it began anew, or belongs to somebody else."""
+    """`since` lies beyond the end of the journal, which was lost or belongs to another daemon."""
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Fields that a kind does not carry are absent."""
 
     at: float
+    """When it happened."""
     kind: EventKind
+    """What happened."""
     seq: int | UnsetType = UNSET
+    """Place in the journal; absent for events that are not journaled."""
     subscription: str | UnsetType = UNSET
+    """The subscription that it is sent for."""
     delegation: str | UnsetType = UNSET
+    """The delegation."""
     session: str | UnsetType = UNSET
+    """The session."""
     backend: str | UnsetType = UNSET
+    """The backend."""
     attempt: str | UnsetType = UNSET
+    """The attempt."""
     model: str | UnsetType | None = UNSET
+    """The model."""
     state: str | UnsetType = UNSET
-    """Of the delegation, the attempt or the backend after it."""
+    """State of the delegation, attempt or backend after the event."""
     previous: str | UnsetType = UNSET
-    """Of the backend before it."""
+    """State of the backend before the event."""
     reason: str | UnsetType | None = UNSET
+    """The reason of a failure or outage."""
     until_at: float | UnsetType | None = UNSET
+    """When the backend is expected to be available again."""
     scope: str | UnsetType = UNSET
+    """The scope whose health changed."""
     unproven: bool | UnsetType = UNSET
+    """The outage ended by time alone; the next call is a probe."""
     from_: str | UnsetType | None = field(name="from", default=UNSET)
+    """The backend that was left."""
     to: str | UnsetType | None = UNSET
+    """The next backend."""
     from_model: str | UnsetType | None = UNSET
+    """The model that was left."""
     to_model: str | UnsetType | None = UNSET
+    """The next model."""
     trigger: str | UnsetType = UNSET
+    """Why the work moved, as in `Hop`."""
     stream: str | UnsetType = UNSET
+    """Stream of new output: `stdout` or `stderr`."""
     offset: int | UnsetType = UNSET
-    """`attempt.output`: where the new bytes begin in the log."""
+    """With `attempt.output`: where the new bytes begin in the log."""
     size_bytes: int | UnsetType = UNSET
-    """`attempt.output`: size of the log now."""
+    """With `attempt.output`: size of the log now."""
     notice: Literal["fallback", "recovered", "outage"] | UnsetType = UNSET
+    """Kind of a session notice."""
     question: str | UnsetType = UNSET
-    question_kind: str | UnsetType = UNSET
-    """outage, consent, partial, must_differ."""
+    """Id of the question."""
+    question_kind: QuestionKindWord | UnsetType = UNSET
+    """Kind of the question, as in `Question`."""
     role: str | UnsetType | None = UNSET
+    """Role of the delegation."""
     choices: tuple[str, ...] | UnsetType = UNSET
+    """What can be chosen."""
     deadline_at: float | UnsetType | None = UNSET
+    """When the delegation ends without an answer."""
     choice: str | UnsetType = UNSET
+    """What was chosen."""
     note: str | UnsetType | None = UNSET
+    """The note that came with the answer."""
     answered_by: dict[str, int | None] | UnsetType = UNSET
+    """The process that answered."""
     text: str | UnsetType = UNSET
     """A sentence for people."""
     errors: tuple[Any, ...] | UnsetType = UNSET  # `ConfigProblem`s of a rejected configuration
+    """What is wrong with the rejected configuration."""
 
 
 EVENTS_SUBSCRIBE: Method[EventsSubscribeParams, EventsSubscribeResult] = Method(
@@ -94,16 +124,18 @@ EVENTS_SUBSCRIBE: Method[EventsSubscribeParams, EventsSubscribeResult] = Method(
     read_only=False,  # bound to its connection
     summary="Be told what happens, as notifications on this connection. Without `kinds` every kind"
     " but `attempt.output` comes: that one has to be named.",
+    example=({"kinds": ["health.moved", "delegation.hopped"]}, {"subscription": "e1", "seq": 1204}),
 )
 
 
 class EventsUnsubscribeParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     subscription: Name
+    """Id of the subscription."""
 
 
 class EventsUnsubscribeResult(Struct, frozen=True, kw_only=True):
     ended: bool
-    """False: there was none of that name."""
+    """It existed; false: there is no such subscription."""
 
 
 EVENTS_UNSUBSCRIBE: Method[EventsUnsubscribeParams, EventsUnsubscribeResult] = Method(
@@ -112,6 +144,7 @@ EVENTS_UNSUBSCRIBE: Method[EventsUnsubscribeParams, EventsUnsubscribeResult] = M
     result=EventsUnsubscribeResult,
     read_only=False,
     summary="End a subscription of this connection.",
+    example=({"subscription": "e1"}, {"ended": True}),
 )
 
 

@@ -15,17 +15,23 @@ Action = Literal["list", "get", "mark", "clear", "pause", "resume"]
 
 class HealthParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     action: Action = "list"
+    """What to do."""
     target: Name | None = None
-    """A backend or a scope."""
+    """A backend, or a scope such as `quota:chatgpt-plan`."""
     platform: Name | None = None
-    """The same as `target`."""
+    """The same as `target`, for older callers."""
     reason: Note | None = None
+    """With `mark`: a reason of the taxonomy, or your own words."""
     ttl_s: DurationS | None = None
-    """0 clears."""
+    """With `mark` and `pause`: for how long; 0 clears the mark."""
     ttl: DurationS | None = None
+    """The same as `ttl_s`, for older callers."""
     ttl_seconds: DurationS | None = None
+    """The same as `ttl_s`, for older callers."""
     note: Note | None = None
+    """A note for people."""
     only: Literal["unhealthy"] | None = None
+    """With `list`: leave out healthy backends."""
 
     def normalised(self) -> "HealthParams":
         """
@@ -53,7 +59,9 @@ class HealthResult(Struct, frozen=True, kw_only=True):
     """`cleared` after `clear`, `health` after everything else; both after a mark with TTL 0."""
 
     health: dict[str, HealthEntry] | UnsetType = UNSET
+    """Health by backend; absent after `clear`."""
     cleared: tuple[str, ...] | UnsetType = UNSET
+    """What had a mark that was cleared; only after `clear`, or `mark` with a `ttl_s` of 0."""
 
 
 HEALTH: Method[HealthParams, HealthResult] = Method(
@@ -62,6 +70,25 @@ HEALTH: Method[HealthParams, HealthResult] = Method(
     result=HealthResult,
     read_only=False,  # list and get change nothing, the others do
     summary="Read and set the health of backends and scopes.",
+    example=(
+        {
+            "action": "pause",
+            "target": "codex",
+            "ttl_s": 3600,
+            "note": "saving the plan for tonight",
+        },
+        {
+            "health": {
+                "codex": {
+                    "state": "paused",
+                    "reason": "manual",
+                    "until_at": 1767272400.0,
+                    "source": "person",
+                    "note": "saving the plan for tonight",
+                }
+            }
+        },
+    ),
 )
 
 

@@ -20,6 +20,10 @@ RPC_DISCOVER: Method[RpcDiscoverParams, RpcDiscoverResult] = Method(
     result=RpcDiscoverResult,
     read_only=True,
     summary="All methods as an OpenRPC document.",
+    example=(
+        {},
+        {"openrpc": "1.3.2", "info": {"title": "fallbackd", "version": "0.1.0"}, "methods": []},
+    ),
 )
 
 

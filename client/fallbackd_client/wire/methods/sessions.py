@@ -9,6 +9,7 @@ from fallbackd_client.wire.shapes import SessionView
 
 class SessionGetParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionName
+    """Id of the session."""
 
 
 SESSION_GET: Method[SessionGetParams, SessionView] = Method(
@@ -17,15 +18,27 @@ SESSION_GET: Method[SessionGetParams, SessionView] = Method(
     result=SessionView,
     read_only=True,
     summary="One session.",
+    example=(
+        {"session": "s-review"},
+        {
+            "session": "s-review",
+            "original": "codex",
+            "current": "opencode",
+            "depth": 1,
+            "last_active_at": 1767268842.5,
+        },
+    ),
 )
 
 
 class SessionListParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit: CountLimit | None = None
+    """At most this many, the last used first."""
 
 
 class SessionListResult(Struct, frozen=True, kw_only=True):
     sessions: tuple[SessionView, ...] = ()
+    """The sessions, the last used first."""
 
 
 SESSION_LIST: Method[SessionListParams, SessionListResult] = Method(
@@ -34,15 +47,31 @@ SESSION_LIST: Method[SessionListParams, SessionListResult] = Method(
     result=SessionListResult,
     read_only=True,
     summary="Known sessions, the last used first.",
+    example=(
+        {"limit": 10},
+        {
+            "sessions": [
+                {
+                    "session": "s-review",
+                    "original": "codex",
+                    "current": "opencode",
+                    "depth": 1,
+                    "last_active_at": 1767268842.5,
+                }
+            ]
+        },
+    ),
 )
 
 
 class SessionEndParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionName
+    """Id of the session."""
 
 
 class SessionEndResult(Struct, frozen=True, kw_only=True):
     session: str
+    """Id of the session."""
     ended: bool
     """True; an unknown session is an error."""
 
@@ -53,11 +82,13 @@ SESSION_END: Method[SessionEndParams, SessionEndResult] = Method(
     result=SessionEndResult,
     read_only=False,
     summary="Forget a session.",
+    example=({"session": "s-review"}, {"session": "s-review", "ended": True}),
 )
 
 
 class SessionCompactedParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionName
+    """Id of the session."""
 
 
 SESSION_COMPACTED: Method[SessionCompactedParams, SessionView] = Method(
@@ -66,6 +97,16 @@ SESSION_COMPACTED: Method[SessionCompactedParams, SessionView] = Method(
     result=SessionView,
     read_only=False,
     summary="A conversation was compacted: models and depth stay, history and notices go.",
+    example=(
+        {"session": "s-review"},
+        {
+            "session": "s-review",
+            "original": "codex",
+            "current": "opencode",
+            "depth": 0,
+            "last_active_at": 1767268842.5,
+        },
+    ),
 )
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fallbackd_client.wire.bounds import Instant, Name, Note
+from fallbackd_client.wire.bounds import Instant, Name, Note, ReasonWord, SignatureSourceWord
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import Evidence, Failure
 
@@ -14,12 +14,15 @@ ClassifyResult = Failure | None
 
 class ClassifyParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence: Evidence
+    """The output to understand."""
     backend: Name | None = None
+    """The backend that it comes from; its kind is used."""
     kind: Name | None = None
-    """A profile or API kind: codex, opencode, openai-http, generic, …"""
+    """A kind of backend, such as `codex` or `openai-http`; `generic` for any."""
     now_at: Instant | None = None
+    """The time at which it was printed, for stated reset times; null: now."""
     timezone: Name | None = None
-    """IANA name, for times that are stated without a zone; null: the machine's."""
+    """IANA name of the zone of stated times without one; null: the machine's."""
 
 
 CLASSIFY: Method[ClassifyParams, Failure | None] = Method(
@@ -28,25 +31,51 @@ CLASSIFY: Method[ClassifyParams, Failure | None] = Method(
     result=ClassifyResult,
     read_only=True,
     summary="What an output means, as a failure or null.",
+    example=(
+        {
+            "kind": "codex",
+            "evidence": {
+                "text": "You've hit your usage limit. Try again in 1 hour.",
+                "stream": "stderr",
+                "exit_code": 1,
+            },
+        },
+        {
+            "reason": "usage_limit",
+            "scope": "quota:chatgpt-plan",
+            "rotate_credential": True,
+            "hop": True,
+            "marks_health": True,
+            "stated_reset_s": 3600.0,
+            "wait_s": 3600.0,
+            "confidence": "structured",
+            "signature": "codex/usage-limit",
+            "evidence": "You've hit your usage limit. Try again in 1 hour.",
+        },
+    ),
 )
 
 
 class ClassificationWrongParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
+    """Id of the delegation."""
     attempt: Name | Annotated[int, Meta(ge=1)] | None = None
-    """Its id or number; null: the last."""
+    """Id or number of the attempt; null: the last one."""
     reason: Name | None = None
-    """The right one, of the taxonomy; null: not known to the caller."""
+    """The right reason of the taxonomy; null: unknown."""
     note: Note | None = None
+    """A note that is kept with the sample."""
 
 
 class ClassificationWrongResult(Struct, frozen=True, kw_only=True):
     delegation: str
+    """Id of the delegation."""
     attempt: str
+    """The attempt."""
     sample_path: str
-    """A private file of this machine, redacted."""
+    """Private file with the redacted sample."""
     signature_toml: str
-    """To be pasted into the configuration."""
+    """A signature to paste into the configuration."""
 
 
 CLASSIFICATION_WRONG: Method[ClassificationWrongParams, ClassificationWrongResult] = Method(
@@ -55,33 +84,51 @@ CLASSIFICATION_WRONG: Method[ClassificationWrongParams, ClassificationWrongResul
     result=ClassificationWrongResult,
     read_only=False,
     summary="Note that a failure was misunderstood: keeps a sample, offers a signature.",
+    example=(
+        {"delegation": "d4f0c2a91b7e", "reason": "usage_limit"},
+        {
+            "delegation": "d4f0c2a91b7e",
+            "attempt": "d4f0c2a91b7e.1",
+            "sample_path": "/home/me/.local/state/fallbackd/samples/d4f0c2a91b7e.1.json",
+            "signature_toml": '[[signatures]]\nid = "mine-1"\n',
+        },
+    ),
 )
 
 
 class SignaturesListParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: Name | None = None
-    """A profile or API kind; null: of all."""
+    """Only of this kind of backend; null: of all."""
 
 
 class Signature(Struct, frozen=True, kw_only=True):
     """One signature. It fits by its pattern, by one of its codes, or by its status."""
 
     id: str
-    reason: str
-    source: str
-    """yours, vendor, common: in this order they are tried."""
+    """Id of the signature."""
+    reason: ReasonWord
+    """The reason that it stands for."""
+    source: SignatureSourceWord
+    """`yours`, `vendor` or `common`; tried in this order."""
     kind: str | None = None
-    """Null: of every kind."""
+    """Kind of backend; null: every kind."""
     detail: str | None = None
+    """A narrower word."""
     pattern: str = ""
+    """Regular expression that matches the output."""
     streams: tuple[str, ...] = ()
+    """Streams that it is looked for in; empty: all."""
     codes: tuple[str, ...] = ()
+    """Error codes that match."""
     statuses: tuple[int, ...] = ()
+    """HTTP statuses that match."""
     exits: tuple[int, ...] = ()
+    """Exit statuses that match."""
 
 
 class SignaturesListResult(Struct, frozen=True, kw_only=True):
     signatures: tuple[Signature, ...] = ()
+    """The signatures, in the order in which they are tried."""
     kinds: tuple[str, ...] = ()
     """Every kind that `classify` knows."""
 
@@ -92,6 +139,20 @@ SIGNATURES_LIST: Method[SignaturesListParams, SignaturesListResult] = Method(
     result=SignaturesListResult,
     read_only=True,
     summary="The signatures by which failures are known, in the order in which they are tried.",
+    example=(
+        {"kind": "codex"},
+        {
+            "signatures": [
+                {
+                    "id": "codex/usage-limit",
+                    "reason": "usage_limit",
+                    "source": "vendor",
+                    "kind": "codex",
+                }
+            ],
+            "kinds": ["claude", "codex", "gemini", "generic", "opencode"],
+        },
+    ),
 )
 
 

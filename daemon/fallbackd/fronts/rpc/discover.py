@@ -7,13 +7,17 @@ Source: https://spec.open-rpc.org (1.3.2), objects Method, Content Descriptor, E
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from fallbackd.api.handler import Handler
 from fallbackd.api.handlers import HANDLERS as OF_THE_API
 from fallbackd.api.host import Caller
+from fallbackd.lib.schemas import described_components
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.error_data import ABOUT
 from fallbackd_client.wire.methods import METHODS
 from fallbackd_client.wire.methods.events import Event
 from fallbackd_client.wire.methods.rpc import RPC_DISCOVER, RpcDiscoverParams, RpcDiscoverResult
@@ -31,7 +35,7 @@ Document = dict[str, Any]
 @lru_cache(maxsize=2)
 def document(version: str) -> Document:
     types = [each for one in METHODS for each in (one.params, one.result)]
-    found, schemas = msgspec.json.schema_components((*types, Event), ref_template=_REF)
+    found, schemas = described_components((*types, Event), _REF)
     pairs = [(found[at * 2], found[at * 2 + 1]) for at in range(len(METHODS))]
     return {
         "openrpc": OPENRPC_VERSION,
@@ -69,15 +73,36 @@ def _method(
         "description": one.summary,
         "paramStructure": "by-name",
         "params": [
-            {"name": name, "required": name in required, "schema": schema}
+            {
+                "name": name,
+                "description": schema.get("description", ""),
+                "required": name in required,
+                "schema": schema,
+            }
             for name, schema in sorted(
                 shape.get("properties", {}).items(), key=lambda each: each[0] not in required
             )
         ],
         "result": {"name": "result", "schema": result},
         "errors": [{"$ref": f"#/components/errors/{_error_name(code)}"} for code in codes.KINDS],
+        "examples": _examples(one),
         "x-read-only": one.read_only,
     }
+
+
+def _examples(one: Method[Any, Any]) -> list[Document]:
+    """The example of a method, with the defaults of what it leaves out of its result."""
+    if one.example is None:
+        return []
+    params, result = one.example
+    whole = msgspec.to_builtins(msgspec.convert(result, one.result))
+    return [
+        {
+            "name": one.name,
+            "params": [{"name": name, "value": value} for name, value in params.items()],
+            "result": {"name": "result", "value": whole},
+        }
+    ]
 
 
 def _error_name(code: int) -> str:
@@ -85,13 +110,23 @@ def _error_name(code: int) -> str:
 
 
 def _error(code: int) -> Document:
-    words = codes.KINDS[code].replace("_", " ")
-    return {"code": code, "message": words, "data": {"kind": codes.KINDS[code]}}
+    about = ABOUT[code]
+    return {
+        "code": code,
+        "message": about.text,
+        "data": {"kind": codes.KINDS[code], **about.example},
+        "x-kinds": [codes.KINDS[code], *about.kinds],
+        "x-data": {"kind": "A stable word for programs.", **about.fields},
+    }
 
 
-def rpc_discover(engine: "Engine", params: RpcDiscoverParams, caller: Caller) -> RpcDiscoverResult:
-    # Encoded once: it is large, and must not cost those beside the caller anything.
-    return encoded(caller.host.version)  # type: ignore[return-value]
+async def rpc_discover(
+    engine: "Engine", params: RpcDiscoverParams, caller: Caller
+) -> RpcDiscoverResult:
+    # Made once, beside the loop: it takes a quarter of a second, for which other callers must not
+    # wait.
+    raw: Any = await anyio.to_thread.run_sync(encoded, caller.host.version)
+    return raw  # type: ignore[no-any-return] # already JSON
 
 
 HANDLERS: tuple[Handler[Any, Any], ...] = tuple(
