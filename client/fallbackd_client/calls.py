@@ -56,7 +56,7 @@ def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
     """Sending it twice is the same as sending it once."""
     if method in READ_ONLY or method == "delegation.cancel":
         return True
-    if method == "delegate":
+    if method in ("delegate", "delegation.retry"):
         return bool(params.get("request_id"))
     if method == "health":
         return params.get("action", "list") in ("list", "get")
@@ -71,11 +71,10 @@ def with_request_id(method: str, params: "Mapping[str, Json] | None") -> "dict[s
     from inside which attempt it comes.
     """
     own = dict(params) if params else {}
-    if method == "delegate":
-        if not own.get("request_id"):
-            own["request_id"] = os.urandom(16).hex()
-        if not own.get("parent") and (parent := inside_of()) is not None:
-            own["parent"] = parent
+    if method in ("delegate", "delegation.retry") and not own.get("request_id"):
+        own["request_id"] = os.urandom(16).hex()
+    if method == "delegate" and not own.get("parent") and (parent := inside_of()) is not None:
+        own["parent"] = parent
     return own
 
 

@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="answer call cancel classify completions config delegate doctor drain events explain health log ping questions report resolve sessions show shutdown status suggest usage wait" ;;
+            children="answer call cancel classify completions config delegate doctor drain events explain health list log ping questions report resolve retry sessions show shutdown status suggest usage wait" ;;
         "answer")
             flags="-h --help --socket --json --note"
             valued="--socket --note"
@@ -81,6 +81,10 @@ _fallbackd_client_table() {
             flags="-h --help"
             valued="--socket"
             children="" ;;
+        "list")
+            flags="-h --help --socket --json --all --state --backend --cwd --since --session --wide"
+            valued="--socket --state --backend --cwd --since --session"
+            children="" ;;
         "log")
             flags="-h --help --socket --json -f --follow --attempt"
             valued="--socket --attempt"
@@ -100,6 +104,10 @@ _fallbackd_client_table() {
         "resolve")
             flags="-h --help --socket --json --backend --session --role --chain --model --prompt-tokens --lease"
             valued="--socket --backend --session --role --chain --model --prompt-tokens"
+            children="" ;;
+        "retry")
+            flags="-h --help --socket --json --wait-for"
+            valued="--socket --wait-for"
             children="" ;;
         "sessions")
             flags="-h --help --socket --json --limit --end"
@@ -181,6 +189,11 @@ _fallbackd_client_value() {
         "health pause:1") _fallbackd_client_ask backends ;;
         "health resume:--socket") _fallbackd_client_paths -f ;;
         "health resume:1") _fallbackd_client_ask backends ;;
+        "list:--socket") _fallbackd_client_paths -f ;;
+        "list:--state") _fallbackd_client_words "awaiting_answer cancelled failed handed_back queued refused running succeeded waiting" ;;
+        "list:--backend") _fallbackd_client_ask backends ;;
+        "list:--cwd") _fallbackd_client_paths -d ;;
+        "list:--session") _fallbackd_client_ask sessions ;;
         "log:--socket") _fallbackd_client_paths -f ;;
         "log:1") _fallbackd_client_ask delegations ;;
         "ping:--socket") _fallbackd_client_paths -f ;;
@@ -197,6 +210,8 @@ _fallbackd_client_value() {
         "resolve:--session") _fallbackd_client_ask sessions ;;
         "resolve:--chain") _fallbackd_client_ask backends ;;
         "resolve:1") _fallbackd_client_ask backends ;;
+        "retry:--socket") _fallbackd_client_paths -f ;;
+        "retry:1") _fallbackd_client_ask delegations ;;
         "sessions:--socket") _fallbackd_client_paths -f ;;
         "sessions:1") _fallbackd_client_ask sessions ;;
         "show:--socket") _fallbackd_client_paths -f ;;

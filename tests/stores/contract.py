@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec import structs
 from tests.stores.records import (
     NOW,
     a_delegation,
@@ -30,7 +31,7 @@ from fallbackd.core.records import (
     PutSession,
     Snapshot,
 )
-from fallbackd.ports.store import Store
+from fallbackd.ports.store import Selection, Store
 from fallbackd.stores import open_store
 
 D1, D2, D3 = DelegationId("d1"), DelegationId("d2"), DelegationId("d3")
@@ -200,10 +201,35 @@ class StoreContract:
             )
             assert list(await store.delegations()) == [third, second, first]
             assert list(await store.delegations(limit=2)) == [third, second]
-            assert list(await store.delegations(session=S2)) == [third, second]
-            assert list(await store.delegations(state="succeeded")) == [first]
-            assert list(await store.delegations(session=S2, state="failed")) == [third]
-            assert list(await store.delegations(session=S3)) == []
+            assert list(await store.delegations(Selection(session=S2))) == [third, second]
+            assert list(await store.delegations(Selection(state="succeeded"))) == [first]
+            assert list(await store.delegations(Selection(session=S2, state="failed"))) == [third]
+            assert list(await store.delegations(Selection(session=S3))) == []
+
+    async def test_ended_delegations_are_listed_by_their_end_page_by_page(
+        self, tmp_path: Path
+    ) -> None:
+        early = structs.replace(an_ended("d4", at=NOW), ended_at=NOW + 5)
+        late = structs.replace(an_ended("d1", at=NOW - 9), ended_at=NOW + 7)
+        same = structs.replace(an_ended("d2", at=NOW - 9), ended_at=NOW + 5)
+        busy = a_delegation("d3", at=NOW + 3)
+        async with self.opened(tmp_path) as store:
+            await store.transact(
+                NONE, deciding(*(PutDelegation(one) for one in (early, late, same, busy)))
+            )
+            ended = Selection(is_ended=True)
+            assert list(await store.delegations(ended)) == [late, early, same]
+            assert list(await store.delegations(Selection(is_ended=False))) == [busy]
+            after_late = structs.replace(ended, before=ended.place(late))
+            assert list(await store.delegations(after_late, limit=1)) == [early]
+            after_early = structs.replace(ended, before=ended.place(early))
+            assert list(await store.delegations(after_early)) == [same]
+            assert list(await store.delegations(Selection(is_ended=True, since_at=NOW + 6))) == [
+                late
+            ]
+            assert list(await store.delegations(Selection(since_at=NOW))) == [busy, early]
+            assert list(await store.delegations(Selection(prefix="d2"))) == [same]
+            assert list(await store.delegations(Selection(prefix="d2x"))) == []
 
     async def test_sessions_are_listed_by_their_last_use(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:

@@ -40,7 +40,7 @@ from fallbackd.core.records import (
     PutMeter,
     PutSession,
 )
-from fallbackd.ports.store import Store, StoreUnwritable
+from fallbackd.ports.store import Selection, Store, StoreUnwritable
 from fallbackd.stores.database import Database
 from fallbackd.stores.memory import MemoryStore
 from fallbackd.stores.sqlite import open_sqlite
@@ -99,8 +99,8 @@ async def test_a_full_disk_refuses_new_work_and_keeps_what_must_go_on(tmp_path: 
         )
         assert [one.seq for one in notes] == [2]
         assert await store.delegation(ended.delegation) == ended
-        assert list(await store.delegations(state="succeeded")) == [ended]
-        assert list(await store.delegations(state="running")) == []
+        assert list(await store.delegations(Selection(state="succeeded"))) == [ended]
+        assert list(await store.delegations(Selection(state="running"))) == []
         assert list(await store.story(ended.delegation)) == [a_story("d1")]
         assert [one.note.kind for one in await store.journal(after_seq=0)] == ["before", "kept"]
         assert await store.finished_counts() == {"succeeded": 1}
@@ -246,7 +246,7 @@ async def shown(store: Store) -> Any:
         seen.session_count,
         list(await store.sessions()),
         list(await store.delegations()),
-        list(await store.delegations(session=SessionId("s1"), state="failed", limit=2)),
+        list(await store.delegations(Selection(session=SessionId("s1"), state="failed"), limit=2)),
         [await store.delegation(one) for one in everybody],
         [list(await store.story(one)) for one in everybody],
         list(await store.journal(after_seq=0)),

@@ -27,6 +27,16 @@ def duration_s(text: str) -> float:
     return _seconds(number, text)
 
 
+def wait_for_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait-for",
+        dest="wait_s",
+        type=duration_s,
+        metavar="DURATION",
+        help="wait this long at most (90s, 5m, 1h30m); the work continues",
+    )
+
+
 def _seconds(number: str, text: str) -> float:
     try:
         found = float(number)

@@ -11,6 +11,8 @@ from fallbackd_client.cli.progress import Progress
 from fallbackd_client.cli.refusals import exit_code
 from fallbackd_client.cli.render import clean, one_line
 from fallbackd_client.cli.views import failure_line, question_view, refusal
+from fallbackd_client.errors import NoDaemon
+from fallbackd_client.wire.states import END_STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +36,43 @@ class Waited:
         self.found = found
         self.is_over = is_over
         self.shown_hops = shown_hops
+
+
+def begun(client: Client, method: str, params: dict[str, Json]) -> dict[str, Json] | None:
+    """The delegation that this call begins; None: interrupted, and said so."""
+    try:
+        found: dict[str, Json] = client.call(method, params)
+    except KeyboardInterrupt:
+        note("interrupted; if it was accepted, `fallbackd-client list` shows it")
+        return None
+    return found
+
+
+def see_through(args: argparse.Namespace, client: Client, accepted: dict[str, Json]) -> int:
+    """Wait for the end of a delegation for `args.wait_s` at most, and print it; the exit code."""
+    found, shown_hops = accepted, 0
+    delegation = one_line(accepted.get("delegation", "?"))
+    next_steps = (
+        f"Wait again: fallbackd-client wait {delegation};"
+        f" cancel: fallbackd-client cancel {delegation}"
+    )
+    try:
+        if found.get("state") not in END_STATES:
+            waited = wait_for(client, found, args.wait_s)
+            found, shown_hops = waited.found, waited.shown_hops
+            if waited.is_over:
+                if args.json:
+                    emit_json(found)
+                state = one_line(found.get("state", "?"))
+                note(f"{delegation} is still {state}. {next_steps}")
+                return exits.TRY_LATER
+    except KeyboardInterrupt:
+        note(f"interrupted; {delegation} is still running. {next_steps}")
+        return exits.INTERRUPTED
+    except NoDaemon:
+        note(f"{delegation} was accepted; see its result later: fallbackd-client show {delegation}")
+        raise
+    return finish(args, found, waited=True, shown_hops=shown_hops)
 
 
 def wait_for(client: Client, accepted: dict[str, Json], wait_s: float | None) -> Waited:

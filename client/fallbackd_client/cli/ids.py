@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from fallbackd_client.cli.output import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
-_LOOKED_AT = 1000
-"""So many of the newest delegations are looked through."""
+_COUNTED = 1000
+"""So far back a delegation can be named by its place."""
+_SOME = 5
+"""So many of those that an id fits are named."""
 _WHOLE_CHARS = 20
+_SHORT_CHARS = 8
+_TIME_CHARS = 12
 HELP = "its id, the beginning of it, or @last, @-2, …"
+
+
+def shortened(ids: list[str], *, is_part: bool = False) -> list[str]:
+    """
+    Each as short as it is the beginning of no other one; 8 characters at least.
+
+    Args:
+        is_part: There are others between these. Ids begin with the time, to the millisecond.
+    """
+    ordered = sorted(set(ids))
+    least = dict.fromkeys(ordered, _TIME_CHARS if is_part else _SHORT_CHARS)
+    for one, other in pairwise(ordered):
+        pairs = enumerate(zip(one, other, strict=False))
+        common = 1 + next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+        least[one], least[other] = max(least[one], common), max(least[other], common)
+    return [one[: least[one]] for one in ids]
 
 
 def whole_id(client: Client, given: str) -> str:
@@ -27,18 +49,18 @@ def whole_id(client: Client, given: str) -> str:
         return _counted(client, given)
     if len(given) >= _WHOLE_CHARS or not re.fullmatch("d[0-9a-f]{3,}", given):
         return given
-    found = [one for one in _newest(client, _LOOKED_AT) if one.startswith(given)]
+    found = _newest(client, _SOME + 1, prefix=given)
     if given in found or not found:
         return given
     if len(found) > 1:
-        some = ", ".join(found[:4]) + (", …" if len(found) > 4 else "")
-        raise UsageError(f"{given} fits {len(found)} delegations ({some}); give more of the id")
+        some = ", ".join(found[:_SOME]) + (", …" if len(found) > _SOME else "")
+        raise UsageError(f"{given} fits several delegations ({some}); give more of the id")
     return found[0]
 
 
 def _counted(client: Client, given: str) -> str:
     number = "1" if given == "@last" else given.removeprefix("@-")
-    if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= _LOOKED_AT):
+    if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= _COUNTED):
         raise UsageError(f"{given} is not an id; use @last for the newest, @-2 for the one before")
     found = _newest(client, int(number))
     if len(found) < int(number):
@@ -46,6 +68,9 @@ def _counted(client: Client, given: str) -> str:
     return found[-1]
 
 
-def _newest(client: Client, limit: int) -> list[str]:
-    answer = client.call("delegation.list", {"limit": limit})
-    return [str(one.get("delegation")) for one in answer.get("delegations") or []]
+def _newest(client: Client, limit: int, *, prefix: str | None = None) -> list[str]:
+    params: dict[str, Json] = {"limit": limit, "brief": True}
+    if prefix is not None:
+        params["prefix"] = prefix
+    answer = client.call("delegation.list", params)
+    return [str(one.get("delegation")) for one in answer.get("lines") or []]

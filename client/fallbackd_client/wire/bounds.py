@@ -49,6 +49,7 @@ SettleS = Annotated[float, Meta(ge=0, le=60, description="Seconds.")]
 WaitS = Annotated[float, Meta(ge=0, le=604800, description="Seconds; bounds only the waiting.")]
 DeadlineS = Annotated[float, Meta(gt=0, le=604800, description="Seconds; stops the work.")]
 CountLimit = Annotated[int, Meta(ge=1, le=10000)]
+Cursor = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[0-9a-zA-Z.:_+-]+$")]
 Tokens = Annotated[int, Meta(ge=0)]
 Offset = Annotated[int, Meta(ge=0, description="Bytes from the start of the log.")]
 

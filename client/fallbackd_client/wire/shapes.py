@@ -320,6 +320,45 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """What the caller should know, in sentences."""
 
 
+class DelegationLine(Struct, frozen=True, kw_only=True):
+    """A delegation in short."""
+
+    delegation: str
+    """Id of the delegation."""
+    state: DelegationState
+    """What it is doing, or how it ended."""
+    created_at: float
+    """When it was accepted."""
+    ended_at: float | None = None
+    """When it ended; null while it has not."""
+    session: str | None = None
+    """Its session."""
+    role: str | None = None
+    """The role that it was asked of."""
+    requested: str | None = None
+    """The backend that it was to run on first."""
+    active: str | None = None
+    """The backend that runs it, or ran it last."""
+    served_by: str | None = None
+    """The backend that answered; null unless succeeded."""
+    phase: str | None = None
+    """What the agent does now: thinking, writing, waiting or the name of a tool."""
+    blocked_by: str | None = None
+    """The delegation whose session or directory this one waits for."""
+    last_activity_at: float | None = None
+    """When its agent last printed anything."""
+    cwd: str | None = None
+    """Its working directory; null: a private one."""
+    hops: int = 0
+    """How often it failed over."""
+    fallback_reason: str | None = None
+    """Why it did not stay on the backend that was asked for, as a sentence."""
+    message: str | None = None
+    """A sentence for people about how it ended."""
+    prompt: str | None = None
+    """How the prompt begins, with secrets masked, in `delegation.list`; null: it is gone."""
+
+
 class ScopeHealth(Struct, frozen=True, kw_only=True):
     """The record of one scope that a backend touches."""
 

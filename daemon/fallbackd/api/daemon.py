@@ -14,6 +14,7 @@ from fallbackd.api.usage import MAX_DELEGATIONS
 from fallbackd.classify.redact import redact
 from fallbackd.config.programs import known_programs
 from fallbackd.core.records import Delegation
+from fallbackd.ports.store import Selection
 from fallbackd_client.wire.methods.daemon import (
     DAEMON_DRAIN,
     DAEMON_PING,
@@ -27,7 +28,6 @@ from fallbackd_client.wire.methods.daemon import (
     DaemonShutdownResult,
     DaemonStatus,
     DelegationCounts,
-    DelegationLine,
     Program,
     Readiness,
     Rung,
@@ -81,7 +81,11 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
         daemon=_daemon(engine, caller),
         health=health_entries(snapshot, engine.settings.policy, now=engine.clock.now()),
         sessions=tuple(shapes.session(each) for each in recent),
-        delegations=_counts(tuple(snapshot.active.values()), ended, of_session=params.session),
+        delegations=_counts(
+            tuple(engine.as_seen(each) for each in snapshot.active.values()),
+            ended,
+            of_session=params.session,
+        ),
         questions=tuple(
             shapes.question(each) for each in await engine.questions(session=params.session)
         ),
@@ -89,7 +93,7 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
         usage=None
         if one is None or not params.verbose
         else shapes.session_usage(
-            one, await engine.delegations(session=one.session, limit=MAX_DELEGATIONS)
+            one, await engine.delegations(Selection(session=one.session), limit=MAX_DELEGATIONS)
         ),
         readiness=await _readiness(engine) if params.verbose and one is None else None,
         programs=msgspec.convert(known_programs(), tuple[Program, ...])
@@ -177,19 +181,7 @@ def _counts(
         awaiting_answer=states["awaiting_answer"],
         finished_total=sum(ended.values()),
         by_state=ended,
-        active=tuple(
-            DelegationLine(
-                delegation=one.delegation,
-                state=one.state,
-                created_at=one.created_at,
-                session=one.session,
-                requested=one.requested,
-                active=one.active,
-                phase=one.phase,
-                hops=len(one.hops),
-            )
-            for one in shown[:MAX_ACTIVE]
-        ),
+        active=tuple(shapes.delegation_line(one) for one in shown[:MAX_ACTIVE]),
     )
 
 

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import structs
 
-from fallbackd.api import chains, shapes
+from fallbackd.api import chains, listing, shapes
 from fallbackd.api.errors import ApiError
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
@@ -18,6 +17,7 @@ from fallbackd_client.wire.methods.delegations import (
     DELEGATION_GET,
     DELEGATION_LIST,
     DELEGATION_LOG,
+    DELEGATION_RETRY,
     DELEGATION_WAIT,
     EXPLAIN,
     DelegateParams,
@@ -27,6 +27,7 @@ from fallbackd_client.wire.methods.delegations import (
     DelegationListResult,
     DelegationLogParams,
     DelegationLogResult,
+    DelegationRetryParams,
     DelegationWaitParams,
     ExplainParams,
     ExplainResult,
@@ -132,25 +133,24 @@ async def delegation_get(
     return shapes.answered(found, await engine.kept_answer(found))
 
 
-DEFAULT_LIMIT = 100
-MAX_BYTES = 8 * 1024 * 1024
-"""Of all delegations in one answer."""
-
-
 async def delegation_list(
     engine: "Engine", params: DelegationListParams, caller: Caller
 ) -> DelegationListResult:
-    found = await engine.delegations(
-        session=params.session, state=params.state, limit=params.limit or DEFAULT_LIMIT
+    return await listing.page(engine, params)
+
+
+async def delegation_retry(
+    engine: "Engine", params: DelegationRetryParams, caller: Caller
+) -> Delegation:
+    work = structs.replace(
+        await engine.request_of(params.delegation),
+        wait="accepted",
+        request_id=params.request_id,
+        parent=_parent(engine, caller),
+        client=caller.client,
     )
-    shown: list[Delegation] = []
-    size_bytes = 0
-    for one in found:
-        shown.append(shapes.delegation(one))
-        size_bytes += len(msgspec.json.encode(shown[-1]))
-        if size_bytes > MAX_BYTES:
-            break
-    return DelegationListResult(delegations=tuple(shown), truncated=len(shown) < len(found))
+    begun = await engine.delegate(work)
+    return shapes.answered(begun, await engine.kept_answer(begun))
 
 
 async def delegation_wait(
@@ -248,6 +248,7 @@ def _evidence(
 HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DELEGATE, delegate, waits=True),
     Handler(DELEGATION_GET, delegation_get),
+    Handler(DELEGATION_RETRY, delegation_retry),
     Handler(DELEGATION_LIST, delegation_list),
     Handler(DELEGATION_WAIT, delegation_wait, waits=True),
     Handler(DELEGATION_CANCEL, delegation_cancel),

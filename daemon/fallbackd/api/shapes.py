@@ -198,6 +198,32 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
     )
 
 
+def delegation_line(one: state.Delegation, *, prompt: str | None = None) -> wire.DelegationLine:
+    """
+    Args:
+        prompt: How the prompt begins, which is not part of the record.
+    """
+    return wire.DelegationLine(
+        delegation=one.delegation,
+        state=one.state,
+        created_at=one.created_at,
+        ended_at=one.ended_at,
+        session=one.session,
+        role=one.role,
+        requested=one.requested,
+        active=one.active,
+        served_by=one.served_by,
+        phase=one.phase,
+        blocked_by=one.blocked_by,
+        last_activity_at=one.last_activity_at,
+        cwd=one.cwd or None,
+        hops=len(one.hops),
+        fallback_reason=views.fallback_reason(one),
+        message=one.message,
+        prompt=prompt,
+    )
+
+
 def session(one: state.Session) -> wire.SessionView:
     return wire.SessionView(
         session=one.session,

@@ -12,6 +12,7 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Policy
 from fallbackd.core.records import Meter
 from fallbackd.engine.requests import Unknown
+from fallbackd.ports.store import Selection
 from fallbackd_client.wire.methods.usage import USAGE, UsageParams, UsageResult
 from fallbackd_client.wire.shapes import UsageRow
 
@@ -34,7 +35,7 @@ async def usage(engine: "Engine", params: UsageParams, caller: Caller) -> UsageR
         raise Unknown(f"There is no backend {params.backend!r}. Known backends: {known}.")
     if params.session is not None:
         one = await engine.session(params.session)
-        made = await engine.delegations(session=params.session, limit=MAX_DELEGATIONS)
+        made = await engine.delegations(Selection(session=one.session), limit=MAX_DELEGATIONS)
         rows: Iterable[UsageRow] = shapes.session_usage(one, made)
     else:
         rows = _of_backends(

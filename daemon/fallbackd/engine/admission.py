@@ -13,7 +13,7 @@ from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Rejection, Snapshot
 from fallbackd.core.routing.resolve import find_role
 from fallbackd.engine.environment import World
-from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused
+from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, mode_of
 from fallbackd.lib.directories import identities, is_below
 
 CHARS_PER_TOKEN = 4.0
@@ -56,7 +56,7 @@ def admit(
     chain, chain_name = _chain(work, policy)
     cwd = real_cwd(work.cwd or policy.defaults.default_cwd, policy, world)
     _require_allowed_env(work, policy)
-    mode = work.mode or ("interactive" if work.wait == "settled" else "batch")
+    mode = mode_of(work)
     parent = _parent(work, seen)
     return DelegateRequested(
         delegation=delegation,

@@ -1,6 +1,6 @@
 """What callers can ask of the engine. Each call becomes an event; none decides anything."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -39,7 +39,7 @@ from fallbackd.core.records import (
     Snapshot,
 )
 from fallbackd.core.watch import worse
-from fallbackd.engine import asked, authors
+from fallbackd.engine import asked, authors, retrying
 from fallbackd.engine import feedback as corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.environment import Settings
@@ -49,7 +49,7 @@ from fallbackd.engine.loop import Held, Performer
 from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import StoreUnwritable
+from fallbackd.ports.store import ALL, Selection, StoreUnwritable
 
 WITH_DAEMON = "stopped with the daemon"
 
@@ -84,7 +84,7 @@ class Engine(Performer):
             ),
         )
         try:
-            self.runs.create(event.delegation, work.prompt)
+            self.runs.create(event.delegation, work.prompt, retrying.kept(work))
         except OSError as error:
             raise Draining(
                 f"no new work: {self.runs.root} cannot be written "
@@ -105,6 +105,19 @@ class Engine(Performer):
                 self.runs.remove(event.delegation)
                 self._tell_freed()
         return accepted
+
+    async def request_of(self, delegation: str) -> NewWork:
+        """
+        What was asked, to be asked once more.
+
+        Raises:
+            Unknown: No such delegation, or its prompt is not on record any more.
+            Invalid: It has not ended, or cannot be repeated as it was.
+        """
+        found = await self.delegation(delegation)
+        return await anyio.to_thread.run_sync(
+            retrying.request_of, self.runs, found, limiter=self.runs.readers
+        )
 
     def require_room(self) -> None:
         for kind, why in self._obstacles.items():
@@ -191,6 +204,10 @@ class Engine(Performer):
         found = await self.store.delegation(DelegationId(delegation))
         if found is None:
             raise Unknown(f"no delegation {delegation!r}; see `fallbackd-client status`")
+        return self.as_seen(found)
+
+    def as_seen(self, found: Delegation) -> Delegation:
+        """With what its running attempt shows, of which the record knows nothing yet."""
         running = found.running
         live = None if running is None else self._live.get(running.attempt)
         if running is None or live is None:
@@ -206,10 +223,20 @@ class Engine(Performer):
         )
 
     async def delegations(
-        self, *, session: str | None = None, state: str | None = None, limit: int = 100
+        self, wanted: Selection = ALL, *, limit: int = 100
     ) -> Sequence[Delegation]:
-        name = None if session is None else SessionId(session)
-        return await self.store.delegations(session=name, state=state, limit=limit)
+        return [self.as_seen(one) for one in await self.store.delegations(wanted, limit=limit)]
+
+    async def prompt_starts(
+        self, delegations: Sequence[Delegation], *, max_bytes: int
+    ) -> Mapping[DelegationId, str]:
+        """How the prompts of these begin, without secrets; those that can still be read."""
+        names = [one.delegation for one in delegations]
+        found = await anyio.to_thread.run_sync(
+            lambda: {one: self.runs.read_prompt_start(one, max_bytes=max_bytes) for one in names},
+            limiter=self.runs.readers,
+        )
+        return {one: self.world.redact(text) for one, text in found.items() if text is not None}
 
     async def text(self, delegation: Delegation) -> str | None:
         found = await self.kept_answer(delegation)

@@ -8,7 +8,7 @@ from fallbackd.core.ids import SessionId
 from fallbackd.core.questions import Question, delegation_asking
 from fallbackd.core.records import Decision, Delegation
 from fallbackd.engine.requests import Draining, Refused, Unknown
-from fallbackd.ports.store import Store, StoreUnwritable
+from fallbackd.ports.store import Selection, Store, StoreUnwritable
 
 MAX_SEARCHED = 1000
 """Of the delegations, the newest: where questions that are closed are looked for."""
@@ -51,7 +51,7 @@ async def questions(
     name = None if session is None else SessionId(session)
     found: Sequence[Delegation] = tuple(store.peek().active.values())
     if not only_open:
-        found = await store.delegations(session=name, limit=MAX_SEARCHED)
+        found = await store.delegations(Selection(session=name), limit=MAX_SEARCHED)
     listed = [
         one
         for delegation in found

@@ -68,6 +68,11 @@ class NewWork(Struct, frozen=True, kw_only=True):
         return f"NewWork(<{len(self.prompt)} chars>, backend={self.backend!r})"
 
 
+def mode_of(work: NewWork) -> Literal["interactive", "batch"]:
+    """Where none is named: a caller that waits for the first signs only is a person who looks."""
+    return work.mode or ("interactive" if work.wait == "settled" else "batch")
+
+
 class LogPart(Struct, frozen=True, kw_only=True):
     """A piece of an attempt's log. Offsets are bytes; `text` is cut at whole characters."""
 

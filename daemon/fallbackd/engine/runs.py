@@ -2,6 +2,7 @@
 Private files of delegations: the prompt, the answer, one directory for each attempt.
 
     <root>/<delegation>/prompt      what was asked            0600
+    <root>/<delegation>/request     the other parameters      0600
     <root>/<delegation>/answer      what came back, at the end 0600
     <root>/<delegation>/work/       the working directory of those who name none
     <root>/<delegation>/<n>/        log and exit record of attempt n
@@ -24,6 +25,7 @@ from fallbackd.lib.failpoints import hit
 BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the file system. Source: stat(2)."""
 MAX_PROMPT_BYTES = 64 * 1024 * 1024
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_TEXT_BYTES = 8 * 1024 * 1024
 """So much of an answer is given out; JSON may spell each byte with six."""
 READERS = 8
@@ -53,14 +55,15 @@ class Runs:
         self._held: dict[DelegationId, str] = {}
         """Answers that the disk did not take yet. Few: no new work is taken then."""
 
-    def create(self, delegation: DelegationId, prompt: str) -> None:
-        """Make the directory and write the prompt. Raises `OSError`."""
+    def create(self, delegation: DelegationId, prompt: str, request: bytes) -> None:
+        """Make the directory, write the prompt and what was asked beside it. Raises `OSError`."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = self.path(delegation)
         directory.mkdir(mode=0o700)
         hit("run.directory")
         _write_new(directory / "prompt", prompt.encode("utf-8", "surrogatepass"))
         hit("run.prompt")
+        _write_new(directory / "request", request)
         if self._held:  # the disk takes something again
             self.write_held()
 
@@ -81,6 +84,24 @@ class Runs:
             return data.decode("utf-8", "surrogatepass")
         except (OSError, UnicodeDecodeError):
             return None
+
+    def read_request(self, delegation: DelegationId) -> bytes | None:
+        """What was asked beside the prompt; None: it is not on record any more."""
+        try:
+            path = self.path(delegation) / "request"
+            return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES, names=1)
+        except OSError:
+            return None
+
+    def read_prompt_start(self, delegation: DelegationId, *, max_bytes: int) -> str | None:
+        """Its first characters; None: it cannot be read any more."""
+        try:
+            data, _ = privatefile.read_start(
+                self.prompt_path(delegation), max_bytes=max_bytes, names=1
+            )
+        except OSError:
+            return None
+        return data.decode("utf-8", "ignore")
 
     def prepare(self, attempt: AttemptId) -> Path:
         directory = self.attempt_path(attempt)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import (
     Decision,
@@ -17,6 +19,42 @@ from fallbackd.core.records import (
 
 class StoreUnwritable(Exception):
     """The records cannot be made durable now (full disk, read-only directory): says why."""
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """
+    Which delegations are asked for. They are ordered by when they were created, and by when they
+    ended where only ended ones are wanted; equal instants by id, so that every store gives the same
+    list.
+    """
+
+    session: SessionId | None = None
+    state: str | None = None
+    is_ended: bool | None = None
+    """True: only those that have ended; False: only the others."""
+    since_at: float | None = None
+    prefix: str = ""
+    """Their ids begin with it."""
+    before: tuple[float, DelegationId] | None = None
+    """The place of one of them: those behind it are wanted."""
+
+    def place(self, one: Delegation) -> tuple[float, DelegationId]:
+        at = one.ended_at if self.is_ended and one.ended_at is not None else one.created_at
+        return at, one.delegation
+
+    def fits(self, one: Delegation) -> bool:
+        place = self.place(one)
+        return (
+            self.session in (None, one.session)
+            and self.state in (None, one.state)
+            and self.is_ended in (None, one.is_ended)
+            and (self.since_at is None or place[0] >= self.since_at)
+            and one.delegation.startswith(self.prefix)
+            and (self.before is None or place < self.before)
+        )
+
+
+ALL = Selection()
 
 
 class StoreFacts(Protocol):
@@ -61,7 +99,7 @@ class Store(StoreFacts, Protocol):
     async def delegation(self, delegation: DelegationId) -> Delegation | None: ...
 
     async def delegations(
-        self, *, session: SessionId | None = None, state: str | None = None, limit: int = 100
+        self, wanted: Selection = ALL, *, limit: int = 100
     ) -> Sequence[Delegation]:
         """Newest first, ended ones too."""
         ...

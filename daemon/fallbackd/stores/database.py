@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fallbackd.core.health.machine import Health
-from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.ids import DelegationId
 from fallbackd.core.records import Delegation, Meter, Session
 from fallbackd.lib.failpoints import hit
+from fallbackd.ports.store import Selection
 from fallbackd.stores.codec import RecordT, Undecodable, decode
 from fallbackd.stores.opening import (
     Opened,
@@ -24,6 +25,7 @@ from fallbackd.stores.opening import (
 from fallbackd.stores.trouble import warn
 from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, Writes
 
+MAX_CODE_POINT = 0x10FFFF
 PRUNED_AT_ONCE = 500
 """Rows that one transaction deletes: the decisions in between must not wait long."""
 
@@ -257,17 +259,26 @@ class Database:
             found += self._delegations(newest, (request_id,))
         return found
 
-    def newest_delegations(
-        self, *, session: SessionId | None, state: str | None, limit: int
-    ) -> list[Delegation]:
-        where, values = ["1"], list[str | int]()
-        if session is not None:
-            where.append("session = ?")
-            values.append(session)
-        if state is not None:
-            where.append("state = ?")
-            values.append(state)
-        order = " ORDER BY created_at DESC, delegation DESC LIMIT ?"
+    def newest_delegations(self, wanted: Selection, *, limit: int) -> list[Delegation]:
+        at = "ended_at" if wanted.is_ended else "created_at"
+        where, values = ["1"], list[str | float]()
+        if wanted.is_ended is not None:  # written out, so that an index on part of the rows fits
+            where.append(f"is_ended = {int(wanted.is_ended)}")
+        for test, value in (
+            ("session = ?", wanted.session),
+            ("state = ?", wanted.state),
+            (f"{at} >= ?", wanted.since_at),
+        ):
+            if value is not None:
+                where.append(test)
+                values.append(value)
+        if wanted.prefix:
+            where.append("delegation >= ? AND delegation < ?")
+            values += (wanted.prefix, wanted.prefix + chr(MAX_CODE_POINT))
+        if wanted.before is not None:
+            where.append(f"({at}, delegation) < (?, ?)")
+            values += wanted.before
+        order = f" ORDER BY {at} DESC, delegation DESC LIMIT ?"
         return self._delegations(" AND ".join(where) + order, (*values, limit))
 
     def story(self, delegation: DelegationId) -> list[bytes]:
@@ -286,7 +297,7 @@ class Database:
             (after_seq, limit),
         ).fetchall()
 
-    def _delegations(self, where: str, values: Sequence[str | int]) -> list[Delegation]:
+    def _delegations(self, where: str, values: Sequence[str | float]) -> list[Delegation]:
         if self._connection is None:
             return []
         rows = self._connection.execute(

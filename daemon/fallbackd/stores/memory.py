@@ -14,8 +14,8 @@ from fallbackd.core.records import (
     Session,
     Snapshot,
 )
-from fallbackd.ports.store import StoreUnwritable
-from fallbackd.stores.mirror import Draft, Mirror
+from fallbackd.ports.store import ALL, Selection, StoreUnwritable
+from fallbackd.stores.mirror import Draft, Mirror, newest_first
 
 
 class MemoryStore:
@@ -60,9 +60,9 @@ class MemoryStore:
         return self._mirror.delegation(delegation)
 
     async def delegations(
-        self, *, session: SessionId | None = None, state: str | None = None, limit: int = 100
+        self, wanted: Selection = ALL, *, limit: int = 100
     ) -> Sequence[Delegation]:
-        return self._mirror.delegations(session=session, state=state, limit=limit)
+        return newest_first(self._mirror.in_memory(), wanted, limit=limit)
 
     async def session(self, session: SessionId) -> Session | None:
         return self._mirror.session(session)

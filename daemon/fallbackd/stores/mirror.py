@@ -33,22 +33,13 @@ from fallbackd.core.records import (
     Session,
     Snapshot,
 )
+from fallbackd.ports.store import Selection
 
 
 def newest_first(
-    delegations: Iterable[Delegation],
-    *,
-    session: SessionId | None,
-    state: str | None,
-    limit: int,
+    delegations: Iterable[Delegation], wanted: Selection, *, limit: int
 ) -> list[Delegation]:
-    """Equal instants are ordered by id, so that every store gives the same list."""
-    wanted = (
-        one
-        for one in delegations
-        if (session is None or one.session == session) and (state is None or one.state == state)
-    )
-    return nlargest(limit, wanted, key=lambda one: (one.created_at, one.delegation))
+    return nlargest(limit, filter(wanted.fits, delegations), key=wanted.place)
 
 
 class Mirror:
@@ -89,12 +80,6 @@ class Mirror:
     def sessions(self, *, limit: int) -> Sequence[Session]:
         """Most recently used first."""
         return [self._sessions[one] for _, one in islice(reversed(self._by_use), limit)]
-
-    def delegations(
-        self, *, session: SessionId | None, state: str | None, limit: int
-    ) -> list[Delegation]:
-        """Those in memory, newest first."""
-        return newest_first(self.in_memory(), session=session, state=state, limit=limit)
 
     def in_memory(self) -> Iterator[Delegation]:
         yield from self.active.values()

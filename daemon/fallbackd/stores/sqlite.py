@@ -33,7 +33,7 @@ from fallbackd.core.records import (
     Snapshot,
 )
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import StoreUnwritable
+from fallbackd.ports.store import ALL, Selection, StoreUnwritable
 from fallbackd.stores.commit import Commit, CommitRequest
 from fallbackd.stores.database import Database, decoded
 from fallbackd.stores.mirror import Draft, Mirror, newest_first
@@ -226,18 +226,18 @@ class SqliteStore:
         return read[0] if read else None
 
     async def delegations(
-        self, *, session: SessionId | None = None, state: str | None = None, limit: int = 100
+        self, wanted: Selection = ALL, *, limit: int = 100
     ) -> Sequence[Delegation]:
         async with self._lock:
             await self._settle()
             # What is not written yet may differ from what is on disk, and so be left out below.
             reach = limit + self._backlog.count("delegations")
             read = await self._on_disk(
-                lambda: self._database.newest_delegations(session=session, state=state, limit=reach)
+                lambda: self._database.newest_delegations(wanted, limit=reach)
             )
             known = {one.delegation: one for one in read}
             known.update((one.delegation, one) for one in self._mirror.in_memory())
-        return newest_first(known.values(), session=session, state=state, limit=limit)
+        return newest_first(known.values(), wanted, limit=limit)
 
     async def session(self, session: SessionId) -> Session | None:
         return self._mirror.session(session)

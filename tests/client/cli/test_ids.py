@@ -1,12 +1,19 @@
 """Ids of delegations as people type them."""
 
+from typing import Any
+
 import pytest
 from tests.client.conftest import RunCli
 
 KNOWN = ["d1a206ccaac0e0aebfd7", "d1a206ccaab0b8dacb61", "d1a1ffffffff00000000"]
-LIST = {
-    "delegation.list": lambda p: {"delegations": [{"delegation": k} for k in KNOWN[: p["limit"]]]}
-}
+
+
+def listed(params: dict[str, Any]) -> dict[str, Any]:
+    fitting = [k for k in KNOWN if k.startswith(params.get("prefix", ""))]
+    return {"lines": [{"delegation": k} for k in fitting[: params["limit"]]]}
+
+
+LIST = {"delegation.list": listed}
 GET = {"delegation.get": lambda params: {"delegation": params["delegation"], "state": "running"}}
 
 
@@ -33,7 +40,7 @@ def test_an_id_is_found_by_its_beginning_or_its_place(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("d1a206", "d1a206 fits 2 delegations"),
+        ("d1a206", "d1a206 fits several delegations"),
         ("@-4", "there is no @-4: the daemon knows 3 delegations"),
         ("@0", "@0 is not an id; use @last"),
         ("@-x", "@-x is not an id"),

@@ -73,6 +73,12 @@ COMMANDS: tuple[Command, ...] = (
         "show which backends are unavailable, and override it",
         "health pause codex --ttl 1h",
     ),
+    Command(
+        "list",
+        "list delegations: running ones, then the last ended",
+        "list --since 2h",
+        aliases=("ps", "ls", "history"),
+    ),
     Command("log", "print the output of a delegation's attempt", "log -f ID", waits=True),
     Command("ping", "check that the daemon answers", "ping"),
     Command("questions", "list the decisions that need a human", "questions"),
@@ -82,6 +88,12 @@ COMMANDS: tuple[Command, ...] = (
         "report --backend codex --file out.log",
     ),
     Command("resolve", "show which backend would be used now", "resolve --backend codex"),
+    Command(
+        "retry",
+        "delegate the prompt of a delegation once more, with the same parameters",
+        "retry @last",
+        waits=True,
+    ),
     Command("sessions", "list sessions, or show one", "sessions"),
     Command("show", "show a delegation and its answer", "show ID"),
     Command("shutdown", "drain, then stop the daemon", "shutdown"),
@@ -91,7 +103,11 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("usage", "show usage by backend and period", "usage --backend codex"),
     Command(
-        "wait", "wait for a delegation and print its answer", "wait --wait-for 5m ID", waits=True
+        "wait",
+        "wait for a delegation and print its answer",
+        "wait --wait-for 5m ID",
+        waits=True,
+        aliases=("attach",),
     ),
 )
 

@@ -7,13 +7,10 @@ import os
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.durations import duration_s
-from fallbackd_client.cli.ending import finish, wait_for
-from fallbackd_client.cli.output import UsageError, emit_json, note
-from fallbackd_client.cli.render import clean
-from fallbackd_client.errors import NoDaemon
+from fallbackd_client.cli.durations import duration_s, wait_for_flag
+from fallbackd_client.cli.ending import begun, finish, see_through
+from fallbackd_client.cli.output import UsageError
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
-from fallbackd_client.wire.states import END_STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,13 +38,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         default="finished",
         help="what to wait for (default: finished)",
     )
-    add(
-        "--wait-for",
-        dest="wait_s",
-        type=duration_s,
-        metavar="DURATION",
-        help="wait this long at most (90s, 5m, 1h30m); the work continues",
-    )
+    wait_for_flag(parser)
     add("--wait-s", dest="wait_s", type=duration_s, help=argparse.SUPPRESS)
     add(
         "--settle",
@@ -91,24 +82,10 @@ def run(args: argparse.Namespace, client: Client) -> int:
     if finished:  # accepted first, so that its id is known while it runs
         params["wait"] = "accepted"
         params.pop("wait_s", None)
-    accepted = ""
-    shown_hops = 0
-    try:
-        found = client.call("delegate", params)
-        accepted = str(found.get("delegation", ""))
-        if finished and found.get("state") not in END_STATES:
-            waited = wait_for(client, found, args.wait_s)
-            found, shown_hops = waited.found, waited.shown_hops
-            if waited.is_over:
-                return _wait_is_over(args, found)
-    except KeyboardInterrupt:
-        _interrupted(accepted)
+    found = begun(client, "delegate", params)
+    if found is None:
         return exits.INTERRUPTED
-    except NoDaemon:
-        if accepted:
-            note(f"{accepted} was accepted; see its result later: fallbackd-client show {accepted}")
-        raise
-    return finish(args, found, waited=finished, shown_hops=shown_hops)
+    return see_through(args, client, found) if finished else finish(args, found, waited=False)
 
 
 def _params(args: argparse.Namespace) -> dict[str, Json]:
@@ -183,26 +160,3 @@ def _env(arguments: list[str] | None) -> dict[str, str] | None:
             raise UsageError(f"--env takes NAME=VALUE, not {argument!r}")
         env[name] = value
     return env
-
-
-def _wait_is_over(args: argparse.Namespace, found: dict[str, Json]) -> int:
-    if args.json:
-        emit_json(found)
-    delegation = clean(found).get("delegation", "?")
-    note(
-        f"{delegation} is still {clean(found).get('state', '?')}."
-        f" Wait again: fallbackd-client wait {delegation};"
-        f" cancel: fallbackd-client cancel {delegation}"
-    )
-    return exits.TRY_LATER
-
-
-def _interrupted(delegation: str) -> None:
-    if delegation:
-        note(
-            f"interrupted; {delegation} is still running."
-            f" Wait again: fallbackd-client wait {delegation};"
-            f" cancel: fallbackd-client cancel {delegation}"
-        )
-    else:
-        note("interrupted; if it was accepted, `fallbackd-client status` shows it")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _REDRAW_S = 1.0
 _SESSIONS_SHOWN = 20
-_RECENT_LOOKED_AT = 20
 _RECENT_SHOWN = 5
 
 
@@ -252,7 +251,7 @@ def _view(args: argparse.Namespace) -> Callable[[Json, Style], str]:
 def _ask(client: Client, params: dict[str, Json]) -> dict[str, Json]:
     """The status, and beside it what ended last."""
     found: dict[str, Json] = client.call("status", params)
-    wanted: dict[str, Json] = {"limit": _RECENT_LOOKED_AT}
+    wanted: dict[str, Json] = {"limit": _RECENT_SHOWN, "ended": True, "brief": True}
     if params.get("session"):
         wanted["session"] = params["session"]
-    return {**found, "recent": client.call("delegation.list", wanted).get("delegations") or []}
+    return {**found, "recent": client.call("delegation.list", wanted).get("lines") or []}

@@ -1,14 +1,12 @@
-"""`wait`: wait for the end of a delegation, print its answer."""
+"""`wait`: wait for a delegation, show what it does meanwhile, print its answer."""
 
 from __future__ import annotations
 
 import argparse
 
-from fallbackd_client.cli import exits, ids
-from fallbackd_client.cli.durations import duration_s
-from fallbackd_client.cli.ending import finish, wait_for
-from fallbackd_client.cli.output import emit_json, note
-from fallbackd_client.wire.states import END_STATES
+from fallbackd_client.cli import ids
+from fallbackd_client.cli.durations import duration_s, wait_for_flag
+from fallbackd_client.cli.ending import see_through
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,25 +15,9 @@ if TYPE_CHECKING:
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
-    parser.add_argument(
-        "--wait-for",
-        dest="wait_s",
-        type=duration_s,
-        metavar="DURATION",
-        help="wait this long at most (90s, 5m, 1h30m); the work continues",
-    )
+    wait_for_flag(parser)
     parser.add_argument("--timeout", dest="wait_s", type=duration_s, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    found = client.call("delegation.get", {"delegation": args.delegation})
-    shown_hops = 0
-    if found.get("state") not in END_STATES:
-        waited = wait_for(client, found, args.wait_s)
-        found, shown_hops = waited.found, waited.shown_hops
-        if waited.is_over:
-            if args.json:
-                emit_json(found)
-            note(f"{args.delegation} is still {found.get('state')}")
-            return exits.TRY_LATER
-    return finish(args, found, waited=True, shown_hops=shown_hops)
+    return see_through(args, client, client.call("delegation.get", {"delegation": args.delegation}))

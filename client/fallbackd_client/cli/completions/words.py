@@ -35,7 +35,7 @@ def _ask(client: Client, kind: str) -> list[tuple[str, str]]:
             health = client.call("health", {})["health"]
             return [(name, _state(entry)) for name, entry in health.items()]
         case tree.DELEGATIONS:
-            listed = client.call("delegation.list", {"limit": _SHOWN})["delegations"]
+            listed = client.call("delegation.list", {"limit": _SHOWN, "brief": True})["lines"]
             return [(one["delegation"], _work(one)) for one in listed]
         case tree.SESSIONS:
             listed = client.call("session.list", {"limit": _SHOWN})["sessions"]

@@ -2,9 +2,16 @@
 
 from msgspec import Struct, field
 
-from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, DelegationState, SessionName
+from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, SessionName
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.shapes import ConfigProblem, HealthEntry, Question, SessionView, UsageRow
+from fallbackd_client.wire.shapes import (
+    ConfigProblem,
+    DelegationLine,
+    HealthEntry,
+    Question,
+    SessionView,
+    UsageRow,
+)
 
 
 class DaemonPingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -131,27 +138,6 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     confinement: str | None = None
     """Whether the kernel confines agents to their permissions: `on`, or `off`, `partly` or `no`
     with the reason."""
-
-
-class DelegationLine(Struct, frozen=True, kw_only=True):
-    """A delegation that has not ended, in short."""
-
-    delegation: str
-    """Id of the delegation."""
-    state: DelegationState
-    """What it is doing."""
-    created_at: float
-    """When it was accepted."""
-    session: str | None = None
-    """Its session."""
-    requested: str | None = None
-    """The backend that it was to run on first."""
-    active: str | None = None
-    """The backend in use."""
-    phase: str | None = None
-    """What the agent is doing."""
-    hops: int = 0
-    """How often it failed over."""
 
 
 class DelegationCounts(Struct, frozen=True, kw_only=True):

@@ -9,9 +9,11 @@ from fallbackd_client.wire.aliases import one_of
 from fallbackd_client.wire.bounds import (
     ChainName,
     CountLimit,
+    Cursor,
     DeadlineS,
     DelegationState,
     DirectoryPath,
+    Instant,
     Mode,
     Name,
     Offset,
@@ -26,7 +28,7 @@ from fallbackd_client.wire.bounds import (
     WaitS,
 )
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.shapes import CandidateVerdict, Delegation, Question
+from fallbackd_client.wire.shapes import CandidateVerdict, Delegation, DelegationLine, Question
 
 
 class ChainEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -176,15 +178,33 @@ class DelegationListParams(Struct, frozen=True, kw_only=True, omit_defaults=True
     """Only of this session."""
     state: DelegationState | None = None
     """Only in this state."""
+    backend: Name | None = None
+    """Run last, or answered, by this backend."""
+    cwd: DirectoryPath | None = None
+    """In this directory or below it."""
+    ended: bool | None = None
+    """True: only ended ones, the last ended first; false: only the others."""
+    prefix: Name | None = None
+    """The id begins with this."""
+    since_at: Instant | None = None
+    """Created at or after this time; with `ended: true`, ended at or after it."""
     limit: CountLimit | None = None
-    """At most this many, newest first."""
+    """At most so many; default 100."""
+    cursor: Cursor | None = None
+    """`next_cursor` of the answer before, to continue behind it."""
+    brief: bool = False
+    """Answer with `lines` instead of `delegations`: short, with the beginning of the prompt."""
 
 
 class DelegationListResult(Struct, frozen=True, kw_only=True):
     delegations: tuple[Delegation, ...] = ()
     """The delegations, newest first."""
+    lines: tuple[DelegationLine, ...] = ()
+    """With `brief`."""
     truncated: bool = False
     """There are more within `limit`; together they are too large for one answer."""
+    next_cursor: str | None = None
+    """Null: there are no more. An answer may hold fewer than `limit`, even none, and have one."""
 
 
 DELEGATION_LIST: Method[DelegationListParams, DelegationListResult] = Method(
@@ -212,6 +232,26 @@ DELEGATION_LIST: Method[DelegationListParams, DelegationListResult] = Method(
                 }
             ]
         },
+    ),
+)
+
+
+class DelegationRetryParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    delegation: Name
+    """One that has ended."""
+    request_id: RequestName | None = None
+    """Idempotency key of the new delegation."""
+
+
+DELEGATION_RETRY: Method[DelegationRetryParams, Delegation] = Method(
+    "delegation.retry",
+    params=DelegationRetryParams,
+    result=Delegation,
+    read_only=False,
+    summary="Delegate the same prompt with the same parameters once more; returns at once.",
+    example=(
+        {"delegation": "d1a206ccaac0e0aebfd7"},
+        {"delegation": "d1a206ffaab0b8dacb61", "state": "queued", "created_at": 1790000000.0},
     ),
 )
 
@@ -407,6 +447,7 @@ METHODS = (
     DELEGATE,
     DELEGATION_GET,
     DELEGATION_LIST,
+    DELEGATION_RETRY,
     DELEGATION_WAIT,
     DELEGATION_CANCEL,
     DELEGATION_LOG,

@@ -196,7 +196,7 @@ def test_interruption_names_the_delegation_and_leaves_it_running(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fallbackd_client.cli.commands.delegate.wait_for", interrupt)
+    monkeypatch.setattr("fallbackd_client.cli.ending.wait_for", interrupt)
     ran = run_cli(["delegate", "x"], answers(DONE))
     assert ran.code == 130
     assert "fallbackd-client cancel d1" in ran.err

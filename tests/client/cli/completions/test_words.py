@@ -18,7 +18,7 @@ ANSWERS = {
         }
     },
     "delegation.list": {
-        "delegations": [
+        "lines": [
             {"delegation": "d2", "state": "running", "active": "codex", "session": "s\x1b[31m1"},
             {"delegation": "d1", "state": "failed", "requested": "gemini"},
         ]
