@@ -4,9 +4,9 @@ The shape of the file: one Struct per table, from which the loader and the JSON 
 All fields are optional. `None` is "not written", since TOML knows no null.
 """
 
+import tomllib
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from fallbackd.core.failures import Reason
@@ -33,153 +33,256 @@ class ReasonTable(Struct, frozen=True, kw_only=True):
     """`[policy.<reason>]`: how long a backend is out for this reason."""
 
     window_s: Window | None = None
+    """How long a backend is unavailable after the first failure; a stated reset time wins."""
     max_window_s: Window | None = None
+    """Longest window; consecutive failures grow it up to here."""
     cooldown_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    """How long a backend is only second choice afterwards."""
     growth: Annotated[float, Meta(ge=1, le=10)] | None = None
+    """Factor by which the window grows with each consecutive failure."""
     retries: Annotated[int, Meta(ge=0, le=10)] | None = None
+    """How often the same backend is tried again before the next one."""
     max_wait_s: Annotated[float, Meta(ge=10, le=2_678_400)] | None = None
+    """Longest reset time of a provider that is believed."""
 
 
 class CredentialTable(Struct, frozen=True, kw_only=True):
     """One of `credentials`: a name for it, and one place where it is found."""
 
     label: Label | None = None
+    """Name of the credential in `status`, `health` and logs."""
     env: Variable | None = None
+    """Environment variable of the daemon that holds it."""
     file: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^(/|~/)")] | None = None
+    """File that holds it; must not be readable by others."""
     command: Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=100)] | None = None
+    """Program that prints it, as a list of arguments."""
     systemd: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][\w.@-]{0,254}(?![\s\S])")] | None = None
+    """Name of a systemd credential (`LoadCredential=`)."""
     field: Annotated[str, Meta(pattern=r"^[\w-]{1,100}(\.[\w-]{1,100}){0,5}(?![\s\S])")] | None = (
         None
     )
-    """Where it is in a JSON document."""
+    """Where it is in a JSON document, such as `tokens.access`."""
     into: Variable | None = None
-    """For programs: the variable that they find it in; where it is absent, `env`."""
+    """Variable in which the program expects it; default: `env`."""
 
 
 class BackendTable(Struct, frozen=True, kw_only=True):
     """`[backends.<id>]`: overlays the built-in profile of that id, or makes a new backend."""
 
     enabled: bool | None = None
+    """Use this backend."""
     kind: ShortText | None = None
+    """Kind of backend; required for a new one."""
     name: ShortText | None = None
+    """Name for people; default: the id."""
     command: Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1000)] | None = None
+    """Command line as a list of arguments, never run by a shell. `{prompt_file}`, `{cwd}`,
+    `{model}`, `{session}` and, with `prompt_in_argv`, `{prompt}` are replaced."""
     base_url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    """Address of an HTTP API."""
     model: ShortText | None = None
+    """Model to ask for; default: the backend's own."""
     quota: ShortText | None = None
+    """Name of the account limit; backends with the same name share it."""
     hourly_cap: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    """Most requests (or tokens, where the backend counts tokens) within an hour; then the reason is
+    `local_budget`."""
     context_tokens: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    """Context size; larger prompts go to other candidates."""
     provider: ShortText | None = None
+    """Host or name of the provider; backends of one provider share network failures."""
     family: ShortText | None = None
+    """Model family, for `must_differ_from` and `differs_from`."""
     env: dict[Variable, Argument] | None = None
+    """Variables to set for the program."""
     headers: dict[ShortText, Argument] | None = None
+    """Additional headers of HTTP requests."""
     allow_env: tuple[Variable, ...] | None = None
+    """Variables that a request may set with `env`."""
     stdin: Literal["prompt", "none"] | None = None
+    """Whether the prompt is sent on standard input."""
     output: Literal["text", "jsonl"] | None = None
+    """How the output of a `generic-cli` is read."""
     prompt_in_argv: bool | None = None
+    """Allow `{prompt}` in `command`; the prompt is then visible in the process list."""
     confine: bool | None = None
+    """Let the kernel hold this backend to its permissions; default: as `[defaults]`."""
     writable: tuple[Place, ...] | None = None
+    """Further places that a confined agent may write to; one that ends with `/` is created."""
     success_exit_codes: Annotated[tuple[ExitCode, ...], Meta(min_length=1)] | None = None
+    """Exit statuses that mean success."""
     timeout_s: Seconds | None = None
+    """Deadline of one attempt."""
     stall_s: Seconds | None = None
+    """Longest silence after the first output; default: as `[defaults]`."""
     busy_stall_s: Seconds | None = None
+    """Longest silence inside one tool call; default: as `[defaults]`."""
     first_answer_s: Seconds | None = None
+    """Longest wait for the provider's first reply; default: as `[defaults]`."""
     retries: Annotated[int, Meta(ge=0, le=10)] | None = None
+    """How often this backend is tried again after a failure that passes; default: by the reason."""
     backoff_base_s: Annotated[float, Meta(ge=0, le=60)] | None = None
+    """First pause before it is tried again; default: as `[defaults]`."""
     backoff_max_s: Annotated[float, Meta(ge=0, le=600)] | None = None
+    """Longest pause before it is tried again; default: as `[defaults]`."""
     credentials: tuple[CredentialTable, ...] | None = None
+    """Where its keys are found; keys are never written into the configuration."""
     credential_strategy: Literal["fill_first", "round_robin", "least_used", "random"] | None = None
+    """Which of several credentials is used next."""
     cost: Literal["subscription", "metered", "local"] | None = None
+    """How calls are paid; `metered` needs consent before it follows another backend."""
     serve: bool | None = None
+    """Kind `opencode`: run prompts through a private `opencode serve`; false: through `opencode
+    run`."""
     fallback_model: ShortText | None = None
+    """Model to use once if `model` does not exist."""
     api_mode: ShortText | None = None
+    """Dialect of an HTTP API, if it cannot be seen from `base_url`."""
     max_output_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    """Longest answer to ask for."""
     connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] | None = None
+    """Longest wait for a connection."""
     read_timeout_s: Seconds | None = None
+    """Longest wait for the next piece of an answer."""
     insecure_http: bool | None = None
+    """Allow a key to be sent over plain http to another machine."""
     tls_ca_file: FilePath | None = None
+    """File with CA certificates to trust."""
     tls_client_cert: FilePath | None = None
+    """Client certificate."""
     tls_client_key: FilePath | None = None
+    """Key of the client certificate."""
     tls_verify: bool | None = None
+    """Check the server's certificate."""
 
 
 class EntryTable(Struct, frozen=True, kw_only=True):
     """An entry of a chain that says more than the id of a backend."""
 
     backend: ShortText | None = None
+    """Id of the backend."""
     model: ShortText | None = None
+    """Model to use there."""
     tier: Tier | None = None
+    """Rank of the entry, shown as `tier_served`."""
     effort: ShortText | None = None
+    """Reasoning effort for the caller, with the backend `in-session`."""
 
 
 class ReturnTable(Struct, frozen=True, kw_only=True):
     """`return_to_better`: when a session goes back up its chain."""
 
     policy: Literal["idle", "new_session", "successes"] | None = None
+    """When to look for a better backend again: after `idle_s`, in a new session only, or after `n`
+    answers."""
     n: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    """Answers before that, with `successes`."""
     step: Literal["best", "one"] | None = None
+    """Return to the `best` backend, or move up by `one`."""
 
 
 class RoleTable(Struct, frozen=True, kw_only=True):
     """`[roles.<name>]`"""
 
     kind: Literal["creative", "adversarial", "validator", "utility"] | None = None
+    """What the role does; decides `on_outage` if that is not set."""
     chain: str | tuple[str | EntryTable, ...] | None = None
+    """Candidates in order, or the name of a chain."""
     on_outage: Literal["stop", "skip", "ask", "fallback"] | None = None
+    """What to do if the preferred service is unavailable; default: `stop` for creative, `ask` for
+    adversarial and validator, else `fallback`."""
     must_differ_from: tuple[ShortText, ...] | None = None
+    """`author` or model families that must not serve this role."""
     fallback_on: tuple[Reason, ...] | None = None
+    """Reasons that move to the next candidate; default: all that can."""
     enabled: bool | None = None
+    """Fail over at all."""
     max_fallback_depth: Annotated[int, Meta(ge=1, le=10)] | None = None
+    """Most moves within one delegation; default: as `[defaults]`."""
     idle_s: Annotated[float, Meta(ge=0, le=604_800)] | None = None
+    """A session returns to its first choice after this long; default: as `[defaults]`."""
     return_to_better: ReturnTable | None = None
+    """When a session returns to a better backend."""
     allow_metered: bool | None = None
+    """Allow backends that are billed by use."""
     fallback_model: ShortText | None = None
+    """Model to use if another one does not exist."""
     question_timeout_s: Seconds | None = None
+    """How long a question waits for a person; default: without an end."""
 
 
 class SignatureTable(Struct, frozen=True, kw_only=True):
     """One of `[[signatures]]`: a line of output that means a failure."""
 
     id: ShortText | None = None
+    """Name of the signature in `explain` and `classify`."""
     kind: ShortText | None = None
+    """Kind of backend; default: every kind."""
     stream: Literal["stdout", "stderr", "jsonl", "http", "exception", "unknown"] | None = None
+    """Stream in which it is looked for; default: every stream."""
     pattern: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+    """Regular expression (RE2 syntax)."""
     reason: Reason | None = None
+    """The reason that a match means."""
     detail: ShortText | None = None
+    """A narrower word."""
 
 
 class ServerTable(Struct, frozen=True, kw_only=True):
     """An opencode server that wants a password."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    """Address of the server."""
     password_env: Variable | None = None
+    """Environment variable of the daemon that holds its password."""
 
 
 class OpencodeTable(Struct, frozen=True, kw_only=True):
     """`[opencode]`: the sessions of running opencode servers."""
 
     enabled: bool | None = None
+    """Move turns whose model fails to another model."""
     servers: tuple[str | ServerTable, ...] | None = None
+    """Servers to watch; those with the plugin announce themselves."""
     quotas: dict[ShortText, ShortText] | None = None
+    """Name of the account limit for each provider of opencode."""
     projects: bool | None = None
+    """Read `model-fallback.json` of the projects of sessions."""
     log_path: Paths | None = None
+    """File to log decisions about opencode sessions to."""
 
 
 class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """The whole file."""
 
     imports: tuple[Paths, ...] | None = None
-    """Files of other programs, read where they lie."""
+    """Configurations of other programs, read where they are."""
     export_voice_health: Paths | None = None
-    """Where to keep `voice-platform-health.json` up to date."""
+    """File in which health is kept up to date for voice agents."""
     defaults: Defaults | None = None
+    """Limits and timings that hold everywhere."""
     policy: dict[Reason, ReasonTable] | None = None
+    """How long each reason takes a backend out of use."""
     backends: dict[str, BackendTable] | None = None
+    """Backends: a built-in profile that is changed, or a new one."""
     chains: dict[str, tuple[str | EntryTable, ...]] | None = None
+    """Which backends follow another; `*` for those without a chain of their own."""
     roles: dict[str, RoleTable] | None = None
+    """Named kinds of work, with a chain and rules."""
     signatures: tuple[SignatureTable, ...] | None = None
+    """Lines of output that mean a failure, tried before the built-in ones."""
     opencode: OpencodeTable | None = None
+    """Sessions of running opencode servers."""
 
 
 def json_schema() -> dict[str, Any]:  # a JSON document
     """The JSON schema of the file, for editors and documentation."""
-    return msgspec.json.schema(File)
+    from fallbackd.config.examples import EXAMPLES  # as heavy as what only this needs
+    from fallbackd.lib.schemas import described_components
+
+    (root,), tables = described_components((File,), "#/$defs/{name}")
+    for name, lines in EXAMPLES.items():
+        for key, value in tomllib.loads(lines).items():
+            tables[name]["properties"][key]["examples"] = [value]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": tables}

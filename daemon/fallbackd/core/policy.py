@@ -39,65 +39,90 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """`[defaults]` of the configuration."""
 
     max_fallback_depth: Annotated[int, Meta(ge=1, le=10)] = 3
+    """Most moves to another backend within one delegation."""
     settle_s: Annotated[float, Meta(ge=0, le=60)] = 5.0
+    """How long `delegate` with `wait = settled` waits for an early failure."""
     wait_threshold_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
-    """How long a delegation waits for a stated time where no other candidate is usable; null: 30 s
-    interactive, 300 s batch. Beside a usable one it waits for at most `patience_s`."""
+    """How long a delegation waits for a reset time stated by the provider while no other candidate
+    is usable; default: 30 s interactive, 300 s batch. Beside a usable candidate it waits for at
+    most `patience_s`."""
     dedup_window_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
+    """Reports of the same failure within this time count once."""
     patience_s: Annotated[float, Meta(ge=0, le=600)] | None = None
-    """How long failures are borne, from the first one until a whole step has succeeded; null: 5 s
-    interactive, 30 s batch."""
+    """How long an agent may retry on its own, from the first failure until a whole step has
+    succeeded; default: 5 s interactive, 30 s batch."""
     first_output_s: Annotated[float, Meta(ge=0.1, le=86_400)] | None = None
-    """Limit to the first output; null: the same as `first_answer_s`."""
+    """Longest wait for the first output; default: as `first_answer_s`."""
     first_answer_s: Annotated[float, Meta(ge=0.1, le=86_400)] | None = None
-    """Limit to `provider_answered`; null: 120 s interactive, 300 s batch."""
+    """Longest wait for the provider's first reply; default: 120 s interactive, 300 s batch."""
     stall_s: Annotated[float, Meta(ge=0.1, le=86_400)] | None = None
-    """Silence after the first output; null: 450 s (HTTP 180 s, loopback HTTP 900 s)."""
+    """Longest silence after the first output; default: 450 s for agents, 180 s for HTTP, 900 s for
+    HTTP on loopback."""
     busy_stall_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 1200.0
-    """Silence inside one tool call."""
+    """Longest silence inside one tool call."""
     timeout_s: Annotated[float, Meta(ge=0.1, le=604_800)] | None = None
-    """Overall deadline of a delegation that names none; null: none."""
+    """Deadline of a delegation that names none; default: no deadline."""
     trial_grace_s: Annotated[float, Meta(ge=0.1, le=3600)] = 20.0
+    """A probe of a program whose output does not show the provider's reply passes after this time
+    without a failure."""
     stop_grace_s: Annotated[float, Meta(ge=0, le=60)] = 2.0
-    """Between TERM and KILL."""
+    """Time between SIGTERM and SIGKILL when an agent is stopped."""
     backoff_base_s: Annotated[float, Meta(ge=0, le=60)] = 2.0
+    """First pause before the same backend is tried again."""
     backoff_max_s: Annotated[float, Meta(ge=0, le=600)] = 60.0
+    """Longest pause before the same backend is tried again."""
     max_attempts: Annotated[int, Meta(ge=1, le=50)] = 8
+    """Most attempts of one delegation."""
     retry_share: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    """Attempts beyond the first of each delegation, as a part of the first ones of this host."""
+    """Retries and moves of all delegations together, as a share of the delegations; protects
+    providers during an outage."""
     retry_floor: Annotated[int, Meta(ge=0, le=10_000)] = 8
-    """As many such attempts are allowed where hardly anything is demanded."""
+    """Retries and moves that are allowed in any case, also when few delegations run."""
     max_running: Annotated[int, Meta(ge=1, le=1000)] = 64
-    """Running attempts on this host; more wait in the state `queued`."""
+    """Attempts that run at the same time on this host; more wait as `queued`."""
     max_unfinished: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Delegations that have not ended; more are refused."""
     max_unfinished_of_client: Annotated[int, Meta(ge=1, le=100_000)] = 750
-    """The same of one user's session of processes: the rest is for others."""
+    """Delegations of one login session that have not ended; more are refused."""
     last_resort_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
+    """While no backend is usable, one probe is allowed this long after the last attempt."""
     loop_steps: Annotated[int, Meta(ge=3, le=1000)] = 20
+    """An agent that repeats the same step this often is stopped as `stalled`."""
     idle_s: Annotated[float, Meta(ge=0, le=604_800)] = 3600.0
     """A session returns to its first choice after this long without a delegation."""
     max_nesting: Annotated[int, Meta(ge=0, le=10)] = 2
+    """How deep delegations from inside delegations may go."""
     default_cwd: str | None = None
+    """Working directory of requests that name none; default: a private directory."""
     allowed_roots: tuple[str, ...] = ()
+    """Directories below which agents may work; default: anywhere."""
     allow_broad_cwd: bool = False
+    """Allow agents to work in very broad directories, such as `/` or the home directory."""
     confine: bool = True
     """Let the kernel hold agents to their permissions, where it can (Landlock, Linux 6.2)."""
     workspace_lock: Literal["on", "off"] = "on"
+    """Let only one delegation at a time write in a directory."""
     on_partial: Literal["continue", "ask", "fail"] = "continue"
+    """What to do if a failed attempt may have changed files: `continue` with the next backend,
+    `ask` a person, or `fail`."""
     max_log_bytes: Annotated[int, Meta(ge=65_536)] = 64 * 1024 * 1024
+    """Most bytes kept of the output of one attempt."""
     max_sessions: Annotated[int, Meta(ge=1)] = 10_000
+    """Most sessions that are remembered; the oldest go first."""
     session_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
+    """Sessions that were unused for this long are forgotten."""
     delegation_ttl_s: Annotated[float, Meta(ge=60)] = 30 * DAY_S
+    """Delegations that ended this long ago are removed."""
     tmux: bool = False
-    """A window of tmux for each delegation, that follows its log."""
+    """Open a tmux window for each delegation that follows its log."""
     tmux_windows: Annotated[int, Meta(ge=1, le=200)] = 16
-    """So many at most; further delegations have none."""
+    """Most tmux windows; further delegations get none."""
     max_runs_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 4 * 1024 * 1024 * 1024
-    """Prompts, answers and logs of all delegations; the oldest ended ones go first."""
+    """Most bytes of prompts, answers and logs; the oldest ended delegations go first."""
     journal_ttl_s: Annotated[float, Meta(ge=60)] = 7 * DAY_S
+    """Events can be replayed for this long."""
     max_journal: Annotated[int, Meta(ge=1000)] = 200_000
-    """Events that can be replayed."""
+    """Most events that can be replayed."""
 
 
 Cost = Literal["subscription", "metered", "local"]
