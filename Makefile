@@ -37,7 +37,7 @@ e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, 
 	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-agents e2e-daemon
 
 # Two halves that share nothing, since both wait more than they work.
-AGENTS := clis_alone confinement failover opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
+AGENTS := clis_alone confinement failover mcp opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
 
 e2e-newest: export FALLBACKD_E2E = newest

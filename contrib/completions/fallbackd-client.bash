@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="answer call cancel classify completions config delegate doctor drain events explain health list log ping questions report resolve retry sessions show shutdown status suggest usage wait" ;;
+            children="answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry sessions show shutdown status suggest usage wait" ;;
         "answer")
             flags="-h --help --socket --json --note"
             valued="--socket --note"
@@ -88,6 +88,10 @@ _fallbackd_client_table() {
         "log")
             flags="-h --help --socket --json -f --follow --attempt"
             valued="--socket --attempt"
+            children="" ;;
+        "mcp")
+            flags="-h --help --socket --json --allow-health"
+            valued="--socket"
             children="" ;;
         "ping")
             flags="-h --help --socket --json"
@@ -196,6 +200,7 @@ _fallbackd_client_value() {
         "list:--session") _fallbackd_client_ask sessions ;;
         "log:--socket") _fallbackd_client_paths -f ;;
         "log:1") _fallbackd_client_ask delegations ;;
+        "mcp:--socket") _fallbackd_client_paths -f ;;
         "ping:--socket") _fallbackd_client_paths -f ;;
         "questions:--socket") _fallbackd_client_paths -f ;;
         "questions:--session") _fallbackd_client_ask sessions ;;

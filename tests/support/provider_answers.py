@@ -114,6 +114,20 @@ def shell_call(dialect: Dialect, body: dict[str, Any], command: str) -> ToolCall
     return None
 
 
+def offered_call(body: dict[str, Any], name: str, arguments: dict[str, Any]) -> ToolCall | None:
+    """The call of a tool of an MCP server, whatever prefix the client has given it."""
+    for tool in body.get("tools") or []:
+        if tool.get("type") == "namespace":
+            inner = [each["name"] for each in tool["tools"]]
+            if tool["name"].startswith("mcp__") and name in inner:
+                return ToolCall(name=name, arguments=arguments, namespace=tool["name"])
+            continue
+        for offered in _tool_names(tool):
+            if offered.endswith(f"_{name}"):
+                return ToolCall(name=offered, arguments=arguments)
+    return None
+
+
 def has_tool_result(body: dict[str, Any]) -> bool:
     text = json.dumps(body)
     marks = ('"function_call_output"', '"role": "tool"', '"tool_result"', '"functionResponse"')

@@ -18,6 +18,8 @@ INPUT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS = 120, 20, 9
 class ToolCall(Struct, frozen=True, kw_only=True):
     name: str
     arguments: dict[str, Any]
+    namespace: str | None = None
+    """Of the Responses API, where codex puts the tools of each MCP server."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -109,6 +111,7 @@ def _responses_item(answer: Answer) -> dict[str, Any]:
             "name": answer.tool.name,
             "arguments": json.dumps(answer.tool.arguments),
             "status": "completed",
+            **({} if answer.tool.namespace is None else {"namespace": answer.tool.namespace}),
         }
     part = {"type": "output_text", "text": answer.text, "annotations": []}
     return {

@@ -35,6 +35,9 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = 5
     reset_in_s: float = 13872
     command: str = "true"
+    call: str = ""
+    """A tool of an MCP server that `tool` calls in place of the shell; with `arguments`."""
+    arguments: dict[str, Any] = {}
     text: str = provider_frames.TEXT
     status: int = 400
     message: str = "no"
@@ -85,7 +88,10 @@ async def perform(
             return True
     tool = None
     if name == "tool" and not provider_answers.has_tool_result(request.body):
-        tool = provider_answers.shell_call(dialect, request.body, behaviour.command)
+        if behaviour.call:
+            tool = provider_answers.offered_call(request.body, behaviour.call, behaviour.arguments)
+        else:
+            tool = provider_answers.shell_call(dialect, request.body, behaviour.command)
     text = request.wanted_json or behaviour.text
     answer = provider_frames.Answer(
         model=request.model, text=text, tool=tool, ending=ENDINGS.get(name, "stop")

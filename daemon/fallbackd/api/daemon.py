@@ -49,7 +49,15 @@ def daemon_ping(engine: "Engine", params: DaemonPingParams, caller: Caller) -> D
         pid=host.pid,
         at=engine.clock.now(),
         state="draining" if host.is_draining else "running",
+        attempt=_attempt_of(caller),
     )
+
+
+def _attempt_of(caller: Caller) -> str | None:
+    try:
+        return None if caller.peer_pid is None else caller.host.attempt_of(caller.peer_pid)
+    except OSError:  # out of file descriptors: `delegate` says so
+        return None
 
 
 async def daemon_drain(

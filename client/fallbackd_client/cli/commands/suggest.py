@@ -40,11 +40,11 @@ def run(args: argparse.Namespace, client: Client) -> int:
     }
     params = {name: value for name, value in given.items() if value is not None}
     found = client.call("suggest", params)
-    show(args, found, _view)
+    show(args, found, suggest_view)
     return exits.OK if found.get("suggestion") else exits.TRY_LATER
 
 
-def _view(found: dict[str, Json], style: Style) -> str:
+def suggest_view(found: dict[str, Json], style: Style) -> str:
     name = found.get("suggestion")
     lines = [style.paint(one_line(name), "bold") if name else "no backend is available"]
     if found.get("reason"):

@@ -27,6 +27,8 @@ class DaemonPingResult(Struct, frozen=True, kw_only=True):
     """Its clock."""
     state: DaemonStateWord = "running"
     """`running` or `draining`."""
+    attempt: str | None = None
+    """From inside which attempt the caller runs, by the processes above it."""
 
 
 DAEMON_PING: Method[DaemonPingParams, DaemonPingResult] = Method(

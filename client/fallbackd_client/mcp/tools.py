@@ -1,0 +1,280 @@
+"""
+The tools as clients see them. Their text stands in the prompt of each turn, so every word counts.
+
+Only plain types, no `$ref`, `oneOf`, `format` or null: clients rewrite or refuse these.
+"""
+
+from __future__ import annotations
+
+from fallbackd_client.errors import ClientError
+from fallbackd_client.mcp.call import ToolFailed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+    from fallbackd_client.mcp.call import Call
+
+_TEXT: dict[str, Json] = {"type": "string"}
+_NUMBER: dict[str, Json] = {"type": "number"}
+_OBJECT: dict[str, Json] = {"type": "object"}
+DEFAULT_WAIT_S = 50.0
+_LOOK_S = 1.0
+
+
+def _text(description: str) -> dict[str, Json]:
+    return {**_TEXT, "description": description}
+
+
+def _number(description: str) -> dict[str, Json]:
+    return {**_NUMBER, "description": description}
+
+
+def _one_of(*words: str) -> dict[str, Json]:
+    return {**_TEXT, "enum": list(words)}
+
+
+_WAIT = _number("seconds to wait before a handle is returned instead; default 50")
+_ID = _text("id as delegate returned it")
+_OUTCOME: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "delegation": _TEXT,
+        "state": _text("succeeded, failed, refused, cancelled, running, awaiting_answer, …"),
+        "text": _text("the answer"),
+        "served_by": _TEXT,
+        "fallback_from": _TEXT,
+        "fallback_reason": _TEXT,
+        "message": _TEXT,
+        "next": _text("what to do now"),
+        "retry_at": _NUMBER,
+        "question": _OBJECT,
+        "usage": _OBJECT,
+    },
+    "required": ["delegation", "state"],
+}
+_ANY: dict[str, Json] = {"type": "object"}
+READS = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
+CHANGES = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+_SHOWN = {"_meta": {"anthropic/alwaysLoad": True}}
+"""Otherwise Claude Code hides a tool behind a search where there are many."""
+
+
+class Tool:
+    """
+    Args:
+        function: `module.name` below this package; loaded when the tool is called.
+        extra: Further fields of its definition.
+    """
+
+    __slots__ = ("definition", "function", "name")
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        function: str,
+        *,
+        arguments: dict[str, Json],
+        required: tuple[str, ...] = (),
+        returns: dict[str, Json] = _ANY,
+        annotations: dict[str, bool],
+        extra: dict[str, Json] | None = None,
+    ) -> None:
+        self.name = name
+        self.function = function
+        schema: dict[str, Json] = {"type": "object", "properties": arguments}
+        if required:
+            schema["required"] = list(required)
+        self.definition: dict[str, Json] = {
+            "name": name,
+            "description": description,
+            "inputSchema": schema,
+            "outputSchema": returns,
+            "annotations": annotations,
+            **(extra or {}),
+        }
+
+
+TOOLS: tuple[Tool, ...] = (
+    Tool(
+        "delegate",
+        "Run a prompt on another agent or model, failing over along the chain when one is limited,"
+        " logged out or down. Returns the answer, which backend gave it, and why.",
+        "delegating.delegate",
+        arguments={
+            "prompt": _text("complete instructions; this conversation is not seen"),
+            "backend": _text("tried first: claude, codex, opencode, gemini, … (see status)"),
+            "role": _text("a configured role"),
+            "cwd": _text("directory of the work, inside the project; default the project"),
+            "model": _TEXT,
+            "session": _text("name of a conversation to continue; default this one's"),
+            "permissions": {
+                **_one_of("read", "workspace", "full"),
+                "description": "default workspace: may write below cwd",
+            },
+            "timeout_s": _number("stops the work"),
+            "wait_s": _WAIT,
+            "request_id": _text("the same id is never run twice"),
+        },
+        required=("prompt",),
+        returns=_OUTCOME,
+        annotations={**CHANGES, "idempotentHint": False},
+        extra={
+            "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 100_000},
+        },
+    ),
+    Tool(
+        "wait",
+        "Wait for a delegation that is still running, and return its answer.",
+        "delegating.wait",
+        arguments={"delegation": _ID, "wait_s": _WAIT},
+        required=("delegation",),
+        returns=_OUTCOME,
+        annotations=READS,
+    ),
+    Tool(
+        "cancel",
+        "Stop a delegation; returns when its processes have exited.",
+        "delegating.cancel",
+        arguments={"delegation": _ID},
+        required=("delegation",),
+        returns=_OUTCOME,
+        annotations={**CHANGES, "idempotentHint": True},
+    ),
+    Tool(
+        "status",
+        "Which backends are available now, which are limited and until when, and running work.",
+        "looking.status",
+        arguments={},
+        annotations=READS,
+        extra=_SHOWN,
+    ),
+    Tool(
+        "health",
+        "Health of the backends, or of one with its scopes.",
+        "looking.health",
+        arguments={"action": _one_of("list"), "target": _text("a backend or scope")},
+        annotations=READS,
+    ),
+    Tool(
+        "suggest",
+        "Which backend suits a task.",
+        "looking.suggest",
+        arguments={
+            "goal": _text("the task"),
+            "size": _one_of("tiny", "small", "medium", "large", "xlarge"),
+            "complexity": _one_of("low", "medium", "high", "extreme"),
+            "scope": _text("code, refactor, security, research, analysis, build, test"),
+        },
+        required=("goal",),
+        annotations=READS,
+    ),
+    Tool(
+        "explain",
+        "Why a delegation was routed as it was.",
+        "looking.explain",
+        arguments={"delegation": _ID},
+        required=("delegation",),
+        annotations=READS,
+    ),
+)
+
+_HEALTH_ACTIONS = ("list", "clear", "pause", "resume")
+
+
+def _with_health_changes(tool: Tool) -> Tool:
+    return Tool(
+        tool.name,
+        "Health of the backends; clear, pause or resume one.",
+        tool.function,
+        arguments={
+            "action": _one_of(*_HEALTH_ACTIONS),
+            "target": _text("a backend or scope"),
+        },
+        annotations={**CHANGES, "idempotentHint": True, "openWorldHint": False},
+    )
+
+
+class Offer:
+    """
+    The tools of one server.
+
+    Args:
+        may_change_health: An agent that may could lift its own limits, so only its user says so.
+        inside: The attempt in which this process runs, as its environment says.
+    """
+
+    def __init__(self, *, may_change_health: bool, inside: str | None) -> None:
+        tools = [
+            _with_health_changes(one) if one.name == "health" and may_change_health else one
+            for one in TOOLS
+        ]
+        self._tools = {one.name: one for one in tools}
+        self._is_inside: bool | None = True if inside else None
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._tools)
+
+    def find(self, name: Json) -> Tool | None:
+        return self._tools.get(name) if isinstance(name, str) else None
+
+    def listed(self, connect: Callable[[], Client]) -> list[Json]:
+        """
+        Their definitions. Work that was handed over is done, not handed on: inside of an attempt
+        only `status` is offered, and the daemon bounds what is called all the same.
+        """
+        return [
+            one.definition
+            for one in self._tools.values()
+            if one.name == "status" or not self.is_inside(connect)
+        ]
+
+    def is_inside(self, connect: Callable[[], Client]) -> bool:
+        """By the environment, else by the processes above this one, which the daemon looks at."""
+        if self._is_inside is None:
+            try:
+                with connect() as client:
+                    found = client.call("daemon.ping", timeout_s=_LOOK_S)
+            except ClientError:  # it is asked again next time
+                return False
+            self._is_inside = bool(found.get("attempt"))
+        return self._is_inside
+
+
+def load(tool: Tool) -> Callable[[Call], dict[str, Json]]:
+    module, _, name = tool.function.partition(".")
+    loaded = __import__(f"{__package__}.{module}", fromlist=[name])
+    function: Callable[[Call], dict[str, Json]] = getattr(loaded, name)
+    return function
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "number": (int, float)}
+
+
+def check(tool: Tool, arguments: dict[str, Json]) -> None:
+    """
+    Hold arguments to the schema, and leave out those that are null.
+
+    Raises:
+        ToolFailed: With what is wrong, for the model to correct.
+    """
+    schema = tool.definition["inputSchema"]
+    properties: dict[str, dict[str, Json]] = schema["properties"]
+    for name in [name for name, value in arguments.items() if value is None]:
+        del arguments[name]
+    for name in schema.get("required", ()):
+        if name not in arguments:
+            raise ToolFailed(f"{tool.name} needs the argument `{name}`")
+    for name, value in arguments.items():
+        if name not in properties:
+            known = ", ".join(properties) or "none"
+            raise ToolFailed(f"{tool.name} has no argument `{name[:80]}`; it takes: {known}")
+        wanted = properties[name]
+        if isinstance(value, bool) or not isinstance(value, _TYPES[wanted["type"]]):
+            raise ToolFailed(f"`{name}` has to be a {wanted['type']}")
+        if "enum" in wanted and value not in wanted["enum"]:
+            raise ToolFailed(f"`{name}` has to be one of {', '.join(wanted['enum'])}")
