@@ -99,7 +99,7 @@ def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
         return []
     found: list[Said] = []
     for line in text.split("\n"):
-        line = line.strip()
+        line = line.strip().removeprefix("data:").lstrip()
         if line[:1] not in "{[" or len(line) > MAX_JSON_LINE_CHARS or len(line) < 2:
             continue
         value = _parse(line)
@@ -141,6 +141,8 @@ def _event(value: dict[str, Any]) -> Iterator[Said]:
     properties = value.get("properties")
     if isinstance(properties, dict):
         yield from _server_event(properties)
+    elif isinstance(blocked := value.get("promptFeedback"), dict) and blocked.get("blockReason"):
+        yield Said(text=str(blocked["blockReason"]), words=("content_filter",), value=value)
     elif value.get("retryMessage"):
         yield Said(text=str(value["retryMessage"]), value=value)
     elif kind == "rate_limit_event":
@@ -159,6 +161,7 @@ def _server_event(properties: dict[str, Any]) -> Iterator[Said]:
         yield Said(text=str(status.get("message") or ""), value={"status": "retry"})
 
 
+_ERROR_NAME = re.compile(r"\w(?:Error|Exception)$")
 _ERROR_WORD = re.compile(
     r"error|exceeded|invalid|denied|unauthori|overloaded|quota|not_found|failed|exhausted"
     r"|exception",
@@ -186,6 +189,8 @@ def is_error(value: dict[str, Any]) -> bool:
         return True
     error = value.get("error")
     if isinstance(error, dict) and error:
+        return True
+    if isinstance(value.get("data"), dict) and _ERROR_NAME.search(str(value.get("name"))):
         return True
     if isinstance(error, str) and error:
         return kind is None or kind == "result"

@@ -33,8 +33,8 @@ class Line(Struct, frozen=True):
     """Indented as code is."""
 
 
-_BOX = re.compile(r"^[\s│┃╭╰╮╯─■●•×✕✖✗⨯❌⚠⎿›└├⚕✘🚫⛔❗☠\ufe0f‼!！]+")
-_BULLET = re.compile(r"[■●•×✕✖✗⨯❌⚠⎿›✘🚫⛔❗☠]")
+_BOX = re.compile(r"^[\s│┃╭╰╮╯─■⏺●•×✕✖✗⨯❌⚠⎿›└├⚕✘🚫⛔❗☠\ufe0f‼!！]+")
+_BULLET = re.compile(r"[■⏺●•×✕✖✗⨯❌⚠⎿›✘🚫⛔❗☠]")
 _PREFIXES = (
     # 2026-02-03T04:05:06.789Z, [2026-02-03 04:05:06,789], 2026/02/03 04:05:06
     re.compile(
@@ -72,7 +72,7 @@ _TOOL_OPENS = re.compile(
     r"^\s*(?:"
     r"[⏺●✓✔]\s*[A-Z][\w-]*(?: [A-Z][\w-]*)?\("
     r"|[⏺●]\s*(?:Bash|Update|Write|Edit|Read|Web ?Search|WebFetch|Grep|Glob|Task|MultiEdit"
-    r"|Shell)\b"
+    r"|Shell)\b(?! \d)"
     r"|exec$|diff --git |@@ |--- [ab]/|\+\+\+ [ab]/|Index: \S"
     rf"|(?:[\w.@~:/-]{{1,60}})?[$%] (?!(?:sudo |\w+=\S+ )?{_AGENTS}\b)\S"
     r"|PS [A-Z]:\\[^>]{0,80}> \S"
@@ -90,7 +90,12 @@ _TOOL_ENDS = re.compile(
     rf"|(?:[\w.@~:/-]{{1,60}})?[$%] {_AGENTS}\b)"
 )
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
-_AGENT_SPEAKS = re.compile(r"^\s*(?:[⏺●✦⚕]\s+(?!API Error)|codex$|assistant$|thinking$)")
+# What a CLI prints in the place of an answer, or below it, is a notice of its own.
+_BANNER = r"(?:API Error\b|[^\n.!?`]{0,80}\blimit\b[^\n.!?`]{0,30} [·∙•] resets )"
+_AGENT_SPEAKS = re.compile(rf"^\s*(?:[⏺●✦⚕]\s+(?!{_BANNER})|codex$|assistant$|thinking$)")
+_SPEAKS_BANNER = re.compile(rf"^\s*[⏺●]\s+{_BANNER}")
+_BELOW = re.compile(r"^\s*(?:>\s*)?⎿")
+"""Below a call it is the tool's output, once; below what the agent says it is the program's."""
 
 # Lines that show something instead of saying it: lists, tables, quotations, diffs, headings.
 _SHOWN = re.compile(
@@ -110,7 +115,7 @@ def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:
         mixed: The text may hold an agent's prose and the output of its tools.
     """
     lines: list[Line] = []
-    in_tool = in_fence = in_prose = False
+    in_tool = in_fence = in_prose = has_output = False
     begins = True
     depth = 0  # of brackets: inside of JSON a line that begins with a quote quotes nothing
     for raw in text.split("\n"):
@@ -127,13 +132,20 @@ def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:
             continue
         if _TOOL_OPENS.match(raw):
             in_fence = bool(_FENCE.match(raw))
-            in_tool, in_prose = not in_fence, False
+            in_tool, in_prose, has_output = not in_fence, False, False
             continue
+        is_below = _BELOW.match(raw) is not None
         if in_tool:
-            if not _TOOL_ENDS.match(raw):
+            if not _TOOL_ENDS.match(raw) and not (is_below and has_output):
+                has_output = has_output or is_below
                 continue
             in_tool, begins = False, True
-        if _AGENT_SPEAKS.match(raw):
+        if is_below:
+            raw = raw[raw.index("⎿") :]
+            in_prose, begins = False, True
+        elif _SPEAKS_BANNER.match(raw):
+            in_prose, begins = False, True
+        elif _AGENT_SPEAKS.match(raw):
             in_prose = True
         if (in_prose and mixed) or (depth <= 0 and _SHOWN.match(raw)):
             begins = True

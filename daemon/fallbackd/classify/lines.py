@@ -71,6 +71,8 @@ def first_fit(said: Said, rules: Iterable[Rule]) -> Rule | None:
 
 
 def text_hit(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
+    if evidence.http_status is not None and evidence.http_status < 400:
+        return None  # an answer that came, whatever it speaks of
     if evidence.exit_code == 0 or not evidence.text:
         return _notice(evidence, rules) or _despite_success(evidence, rules)
     signalled = evidence.signal is not None or evidence.exit_code in SIGNAL_EXITS

@@ -121,7 +121,9 @@ def _is_open(hit: Hit) -> bool:
 
 
 def _is_asked(hit: Hit | None, evidence: Evidence) -> bool:
-    code = evidence.exit_code
+    code, status = evidence.exit_code, evidence.http_status
+    if status is not None and status < 400:
+        return False
     if code == 0 or evidence.signal is not None or code in SIGNAL_EXITS:
         return False
     if hit is not None and hit.rule.id == "version":
