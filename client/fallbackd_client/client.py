@@ -88,6 +88,11 @@ class Client:
         """The socket that would be connected to now."""
         return self._path or find_socket()
 
+    @property
+    def is_default(self) -> bool:
+        """The socket is looked for where every client does."""
+        return self._path is None
+
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:

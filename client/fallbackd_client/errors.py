@@ -2,7 +2,9 @@
 
 from fallbackd_client.wire.codes import kind_of
 
-_START = "start it with `systemctl --user start fallbackd.socket`, or run `fallbackd`"
+_START = (
+    "start it with `fallbackd-client service start`, or set it up with `fallbackd-client setup`"
+)
 
 _NO_DAEMON = {
     "missing": "no fallbackd at {path}: " + _START,

@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry sessions show shutdown status suggest usage wait" ;;
+            children="answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry service sessions setup show shutdown status suggest usage wait" ;;
         "answer")
             flags="-h --help --socket --json --note"
             valued="--socket --note"
@@ -38,7 +38,7 @@ _fallbackd_client_table() {
             valued="--socket --backend --role --chain --session --cwd --model --mode --wait --wait-for --wait-s --settle --deadline --timeout --request-id --on-partial --permissions --differs-from --env"
             children="" ;;
         "doctor")
-            flags="-h --help --socket --json --quiet"
+            flags="-h --help --socket --json --quiet --fix --yes"
             valued="--socket"
             children="" ;;
         "drain")
@@ -113,9 +113,17 @@ _fallbackd_client_table() {
             flags="-h --help --socket --json --wait-for"
             valued="--socket --wait-for"
             children="" ;;
+        "service")
+            flags="-h --help --socket --json --yes --dry-run -f --follow -n --lines"
+            valued="--socket -n --lines"
+            children="" ;;
         "sessions")
             flags="-h --help --socket --json --limit --end"
             valued="--socket --limit"
+            children="" ;;
+        "setup")
+            flags="-h --help --socket --json --yes --dry-run --no-service --no-delegate"
+            valued="--socket"
             children="" ;;
         "show")
             flags="-h --help --socket --json"
@@ -217,8 +225,11 @@ _fallbackd_client_value() {
         "resolve:1") _fallbackd_client_ask backends ;;
         "retry:--socket") _fallbackd_client_paths -f ;;
         "retry:1") _fallbackd_client_ask delegations ;;
+        "service:--socket") _fallbackd_client_paths -f ;;
+        "service:1") _fallbackd_client_words "install uninstall start stop restart status logs" ;;
         "sessions:--socket") _fallbackd_client_paths -f ;;
         "sessions:1") _fallbackd_client_ask sessions ;;
+        "setup:--socket") _fallbackd_client_paths -f ;;
         "show:--socket") _fallbackd_client_paths -f ;;
         "show:1") _fallbackd_client_ask delegations ;;
         "shutdown:--socket") _fallbackd_client_paths -f ;;

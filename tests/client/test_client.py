@@ -249,7 +249,7 @@ def test_no_socket_is_said_at_once_and_how_to_start(path: Path) -> None:
         client.call("status")
     assert raised.value.cause == "missing"
     assert str(path) in str(raised.value)
-    assert "systemctl --user start fallbackd.socket" in str(raised.value)
+    assert "fallbackd-client service start" in str(raised.value)
     assert naps == []
 
 

@@ -22,7 +22,7 @@ def test_the_example_loads_without_a_warning() -> None:
 def test_the_example_with_all_its_comments_switched_on_loads_without_a_warning() -> None:
     text = EXAMPLE.read_text()
     for key in ("import", "export_voice_health", "allowed_roots", "command"):
-        text = text.replace(f"# {key} = ", f"{key} = ", 1)
+        text = text.replace(f"#{key} = ", f"{key} = ", 1)
     found = load(text, path=str(EXAMPLE))
     assert found.errors == ()
     assert found.warnings == ()

@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if arguments.programs:
         return _list_programs()
+    if arguments.config_schema:
+        return _print_schema()
     if arguments.check_config:
         return _check_config(places.config)
     # structlog loads rich where it is installed, for tracebacks that our logs do not use: a fifth
@@ -63,6 +65,16 @@ def _list_programs() -> int:
     from fallbackd.config.programs import known_programs
 
     print(json.dumps(known_programs()))
+    return 0
+
+
+def _print_schema() -> int:
+    """Print the JSON schema of the configuration file."""
+    import json
+
+    from fallbackd.config.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
     return 0
 
 
@@ -137,7 +149,12 @@ def _parser() -> argparse.ArgumentParser:
         "--check-config", action="store_true", help="say what is wrong with the file, and exit"
     )
     parser.add_argument(
-        "--programs", action="store_true", help="list known agent programs as JSON, and exit"
+        "--programs", action="store_true", help="list known agent programs as JSON and exit"
+    )
+    parser.add_argument(
+        "--config-schema",
+        action="store_true",
+        help="print the JSON schema of the configuration file and exit",
     )
     parser.add_argument("--version", action="version", version=f"fallbackd {__version__}")
     return parser

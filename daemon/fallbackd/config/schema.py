@@ -285,4 +285,7 @@ def json_schema() -> dict[str, Any]:  # a JSON document
     for name, lines in EXAMPLES.items():
         for key, value in tomllib.loads(lines).items():
             tables[name]["properties"][key]["examples"] = [value]
+    for table in tables.values():
+        if "properties" in table:
+            table["additionalProperties"] = False  # editors mark a misspelt key
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": tables}

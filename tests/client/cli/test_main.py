@@ -90,7 +90,7 @@ def test_no_daemon_ends_in_69_and_says_how_to_start_it(
     assert main(["--socket", str(tmp_path / "none.sock"), "status"]) == 69
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "systemctl --user start fallbackd.socket" in captured.err
+    assert "fallbackd-client service start" in captured.err
     assert "Traceback" not in captured.err
 
 

@@ -17,7 +17,7 @@ from fallbackd_client.cli.doctor.opencode import look_at_opencode
 from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
 from fallbackd_client.cli.doctor.programs import ask_program, look_at_programs, programs_of
 from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
-from fallbackd_client.cli.output import show
+from fallbackd_client.cli.output import UsageError, show
 from fallbackd_client.cli.render import Style, one_line
 
 TYPE_CHECKING = False
@@ -33,11 +33,24 @@ _RANKS = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show problems only")
+    parser.add_argument(
+        "--fix", action="store_true", help="run the commands that fix them, each after a question"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="--fix: do not ask; notes are left alone"
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
     """1 where something does not work, else 0. Nothing that it asks is billed."""
-    findings = examine(Machine(socket=args.socket), client)
+    machine = Machine(socket=args.socket)
+    if args.fix:
+        from fallbackd_client.cli.doctor.fixing import fix
+
+        fix(machine, lambda: examine(Machine(socket=args.socket), client), yes=args.yes)
+    elif args.yes:
+        raise UsageError("--yes belongs to --fix")
+    findings = examine(machine, client)
     if args.quiet:
         findings = [one for one in findings if one.level != NOTE]
     is_well = all(one.level != ERROR for one in findings)

@@ -23,7 +23,7 @@ from fallbackd_client.cli.doctor.programs import (
     give_path,
     programs_of,
 )
-from fallbackd_client.cli.doctor.service import START
+from fallbackd_client.cli.doctor.service import START, START_MANUALLY
 from fallbackd_client.errors import ClientError, NoDaemon
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def ask_daemon(client: Client) -> dict[str, Json] | ClientError:
 
 def look_at_silence(machine: Machine, service: Service, error: ClientError) -> list[Finding]:
     """Why nobody answers."""
-    start = START if service.is_installed else "fallbackd"
+    start = START if service.is_installed else START_MANUALLY
     cause = error.cause if isinstance(error, NoDaemon) else "protocol"
     holder = lock_holder(machine, os.path.join(machine.state_dir, "lock"))
     if cause == "timeout" and service.is_installed and not service.is_active:

@@ -108,8 +108,8 @@ class Machine:
     def user(self) -> str:
         return user_name(self.uid)
 
-    def run(self, *command: str) -> Ran:
-        """Until it has ended, or for 5 s."""
+    def run(self, *command: str, limit_s: float = _COMMAND_S) -> Ran:
+        """Until it has ended, or for so long."""
         try:
             done = subprocess.run(
                 command,
@@ -118,7 +118,7 @@ class Machine:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_COMMAND_S,
+                timeout=limit_s,
                 check=False,
             )
         except (OSError, subprocess.SubprocessError) as error:

@@ -7,9 +7,9 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, Finding, Machine, command
+from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 
 FILES = ("opencode.json", "opencode.jsonc", "config.json")
-PLUGIN = os.path.join("contrib", "opencode-plugin", "src", "index.ts")
 MAX_BYTES = 1024 * 1024
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 # Comments and trailing commas are allowed there, so that no parser of JSON reads them all.
@@ -33,21 +33,14 @@ def look_at_opencode(machine: Machine) -> list[Finding]:
             )
             found.append(Finding("opencode", ERROR, what, _replace(path, entry)))
     if not entries and machine.which("opencode") is not None:
-        own = own_plugin()
+        own = shared(OPENCODE_PLUGIN)
         what = (
             "opencode has no plugin of fallbackd, so that its sessions are not protected; put"
-            f' "plugin": ["{_url(own) if own else "file:///PATH/TO/fallbackd/" + PLUGIN}"] into'
+            f' "plugin": ["{_url(own or "/PATH/TO/fallbackd/contrib/" + OPENCODE_PLUGIN)}"] into'
             f" {_configs(machine, existing=False)[0]}"
         )
         found.append(Finding("opencode", NOTE, what))
     return found
-
-
-def own_plugin() -> str | None:
-    """In the checkout that this program is run from."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    path = os.path.normpath(os.path.join(here, *[os.pardir] * 4, PLUGIN))
-    return path if os.path.isfile(path) else None
 
 
 def _configs(machine: Machine, *, existing: bool = True) -> list[str]:
@@ -82,7 +75,7 @@ def _url(path: str) -> str:
 
 
 def _replace(path: str, entry: str) -> str:
-    own = own_plugin()
+    own = shared(OPENCODE_PLUGIN)
     if own is None or "#" in own + entry:
         return ""
     return f"sed -i {command(f's#{re.escape(entry)}#{_url(own)}#')} {command(path)}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
 
 RESTART_SERVICE = "systemctl --user restart fallbackd.service"
-RESTART = "fallbackd-client shutdown && fallbackd"
+RESTART = "fallbackd-client service restart"
 
 
 class Program:
@@ -101,7 +101,7 @@ def look_at_programs(
         mend = give_path(machine.env_file) if is_service else RESTART
         found.append(Finding("programs", ERROR, what, mend))
     for program in there:
-        if program.files and not _is_logged_in(machine, program, daemon_environ):
+        if program.files and not is_logged_in(machine, program, daemon_environ):
             what = f"{program.name}: not logged in"
             found.append(Finding("programs", WARNING, what, program.login))
     for program in there:
@@ -157,7 +157,7 @@ def _has_personal_login(machine: Machine, program: Program, daemon_environ: dict
     return not has_key and any(os.path.exists(place) for place in files)
 
 
-def _is_logged_in(machine: Machine, program: Program, daemon_environ: dict[str, str]) -> bool:
+def is_logged_in(machine: Machine, program: Program, daemon_environ: dict[str, str]) -> bool:
     """As far as it shows without asking anybody; what the user has arranged is taken as good."""
     environ = daemon_environ or machine.environ
     if any(environ.get(name) for name in program.variables):

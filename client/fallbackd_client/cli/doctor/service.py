@@ -24,14 +24,8 @@ _PROPERTIES = (
 _SYSTEM_UIDS = 1000
 """Below it are users of the system, whom the socket unit leaves alone."""
 
-INSTALL = in_turn(
-    [
-        "mkdir -p ~/.config/systemd/user",
-        "cp systemd/fallbackd.* ~/.config/systemd/user/",
-        "systemctl --user daemon-reload",
-        "systemctl --user enable --now fallbackd.socket",
-    ]
-)
+INSTALL = "fallbackd-client service install --yes"
+START_MANUALLY = "fallbackd-client service start"
 RELOAD = "systemctl --user daemon-reload"
 START = in_turn(
     [

@@ -48,7 +48,7 @@ def test_without_a_daemon_it_says_how_to_start_one_and_ends_in_1(
     assert main(["doctor", "--quiet", "--socket", str(tmp_path / "none.sock")]) == 1
     out = capsys.readouterr().out
     assert out.startswith("error    daemon: there is no daemon at")
-    assert "\n         $ fallbackd\n" in out
+    assert "\n         $ fallbackd-client service start\n" in out
     assert out.endswith("1 error\n")
 
 

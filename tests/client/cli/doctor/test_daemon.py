@@ -149,7 +149,7 @@ def test_a_program_of_the_users_own_backend_is_missed(tmp_path: Path) -> None:
 
 def test_nobody_there_is_told_how_to_start(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    assert silence(home, HAND, "missing")[0][2] == "fallbackd"
+    assert silence(home, HAND, "missing")[0][2] == "fallbackd-client service start"
     ((level, _, mend),) = silence(home, Service(UNITS), "missing")
     assert (level, mend) == ("error", START)
 
@@ -163,7 +163,7 @@ def test_what_a_dead_daemon_left_is_named_in_the_command(tmp_path: Path) -> None
     ((level, what, mend),) = silence(home, HAND, "refused")
     assert level == "error"
     assert "left by a daemon that died" in what
-    assert mend == f"rm {home.socket} {lock} && fallbackd"
+    assert mend == f"rm {home.socket} {lock} && fallbackd-client service start"
 
 
 def test_a_daemon_that_holds_the_state_and_listens_elsewhere_is_named(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_daemon_that_holds_the_state_and_listens_elsewhere_is_named(tmp_path: 
     ((level, what, mend),) = silence(home, HAND, "missing")
     assert level == "error"
     assert "process 13" in what
-    assert mend == "kill 13 && fallbackd"
+    assert mend == "kill 13 && fallbackd-client service start"
 
 
 def test_a_daemon_that_hangs_is_restarted(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from tests.client.cli.doctor.scene import Home, told
 from tests.support.agents import program
 
-from fallbackd_client.cli.doctor.opencode import look_at_opencode, own_plugin
+from fallbackd_client.cli.doctor.opencode import look_at_opencode
+from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 
 
 def configured(home: Home, text: str, name: str = "opencode.json") -> Path:
@@ -28,7 +29,7 @@ def test_a_package_that_is_not_ours_to_publish_is_an_error(tmp_path: Path, entry
     assert f"the npm package {entry}" in what
     subprocess.run(["sh", "-c", mend], check=True)
     ((named, _),) = json.loads(path.read_text())["plugin"]
-    assert named == f"file://{own_plugin()}"
+    assert named == f"file://{shared(OPENCODE_PLUGIN)}"
     assert look_at_opencode(home.machine()) == []
 
 
@@ -42,7 +43,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_the_file_of_a_checkout_is_well_and_comments_are_none_of_it(tmp_path: Path) -> None:
     home = Home(tmp_path)
     program(home.bin, "opencode", "exit 0")
-    text = f'{{ "plugin": [\n// "fallbackd-opencode",\n"file://{own_plugin()}", ] }}'
+    text = f'{{ "plugin": [\n// "fallbackd-opencode",\n"file://{shared(OPENCODE_PLUGIN)}", ] }}'
     configured(home, text, "opencode.jsonc")
     assert look_at_opencode(home.machine()) == []
 
@@ -53,4 +54,4 @@ def test_an_opencode_without_the_plugin_is_worth_a_note(tmp_path: Path) -> None:
     program(home.bin, "opencode", "exit 0")
     ((level, what, mend),) = told(look_at_opencode(home.machine()))
     assert (level, mend) == ("note", "")
-    assert f'"plugin": ["file://{own_plugin()}"]' in what
+    assert f'"plugin": ["file://{shared(OPENCODE_PLUGIN)}"]' in what

@@ -30,7 +30,7 @@ def test_a_program_that_only_the_shell_finds_is_an_error_with_the_way_to_the_fil
     assert first[2] == give_path(str(home.config.parent / "env"))
     assert {level for level, _, _ in missing} == {"note"}
     by_hand = told(look_at_programs(home.machine(), PROGRAMS, path, is_service=False))
-    assert by_hand[0][2] == "fallbackd-client shutdown && fallbackd"
+    assert by_hand[0][2] == "fallbackd-client service restart"
 
 
 def test_the_command_for_the_path_replaces_what_stood_there(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def test_a_service_that_is_installed_and_enabled_is_well(home: Home) -> None:
 @pytest.mark.parametrize(
     ("service", "socket", "level", "mend"),
     [
-        ({"LoadState": "not-found"}, {"LoadState": "not-found"}, "note", "enable --now"),
+        ({"LoadState": "not-found"}, {"LoadState": "not-found"}, "note", "service install"),
         ({"LoadState": "masked"}, {}, "error", "systemctl --user unmask"),
-        ({}, {"LoadState": "not-found"}, "error", "cp systemd/fallbackd.*"),
+        ({}, {"LoadState": "not-found"}, "error", "service install"),
         ({"NeedDaemonReload": "yes"}, {}, "warning", "systemctl --user daemon-reload"),
         ({"ActiveState": "failed", "Result": "exit-code"}, {}, "error", "reset-failed"),
         ({}, {"ActiveState": "failed"}, "error", "systemctl --user restart fallbackd.socket"),

@@ -1,0 +1,205 @@
+"""`service`: fallbackd as a user service of systemd; without systemd, in the background."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.doctor.findings import Machine
+from fallbackd_client.cli.doctor.service import SERVICE, SOCKET, Service, ask_manager
+from fallbackd_client.cli.output import note, show
+from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.setup import background, units
+from fallbackd_client.cli.setup.asking import Asking, make_changes
+from fallbackd_client.cli.setup.changes import Change, run_change, short
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+
+ACTIONS = ("install", "uninstall", "start", "stop", "restart", "status", "logs")
+_CHANGING = ("install", "uninstall")
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        choices=ACTIONS,
+        help="install writes the units and your PATH; uninstall removes the units only; logs"
+        " shows the journal",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="show what would change")
+    parser.add_argument("-f", "--follow", action="store_true", help="logs: follow new lines")
+    parser.add_argument(
+        "-n", "--lines", type=int, default=50, metavar="N", help="logs: how many (default: 50)"
+    )
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    machine = Machine(socket=args.socket)
+    service, _ = ask_manager(machine)
+    if args.action == "status":
+        show(args, status_of(machine, service, client), view)
+        return exits.OK
+    if args.action == "logs":
+        return _logs(args, machine, service)
+    asking = Asking(yes=args.yes or args.action not in _CHANGING, dry_run=args.dry_run)
+    asking.require_terminal()
+    try:
+        changes = _changes(args.action, machine, service, client)
+    except units.NoProgram as error:
+        note(f"fallbackd-client: {error}")
+        return exits.CONFIG
+    if changes is None:
+        return exits.CONFIG
+    if not changes:
+        print(_NOTHING.get(args.action, "Nothing to do."), flush=True)
+    elif not make_changes(changes, asking, question="Make these changes?"):
+        return exits.FAILED
+    if not args.dry_run:
+        _say_how(args.action, machine)
+    return exits.OK
+
+
+_NOTHING = {
+    "start": "fallbackd is running already.",
+    "stop": "fallbackd is not running.",
+    "install": "Installed already; nothing to change.",
+    "uninstall": "Not installed; nothing to remove.",
+}
+
+
+def _changes(
+    action: str, machine: Machine, service: Service, client: Client
+) -> list[Change] | None:
+    """None: it cannot be done here, and why was said."""
+    if action == "install":
+        if not service.units:
+            note(no_manager(machine))
+            return None
+        return [*stop_manual(machine, service, client), *units.install_changes(machine, service)]
+    if action == "uninstall":
+        return units.uninstall_changes(machine, service)
+    if service.is_installed:
+        names = (SOCKET, SERVICE) if action == "stop" else (SERVICE,)
+        return [run_change(machine, "systemctl", "--user", action, *names)]
+    found: list[Change] = []
+    pid = background.daemon_pid(client)
+    if pid is not None and action in ("stop", "restart"):
+        found.append(background.stop_change(machine, client, pid))
+    if pid is None or action == "restart":
+        found += (
+            []
+            if action == "stop"
+            else [background.start_change(machine, client, units.daemon_program(machine))]
+        )
+    return found
+
+
+def stop_manual(machine: Machine, service: Service, client: Client) -> list[Change]:
+    """A daemon that somebody started in a terminal is in the way of the service."""
+    if service.value(SOCKET, "ActiveState") == "active" and not service.pid:
+        return []  # a client would start the service
+    pid = background.daemon_pid(client)
+    if pid is None or pid == service.pid:
+        return []
+    return [background.stop_change(machine, client, pid)]
+
+
+def no_manager(machine: Machine) -> str:
+    """Why there can be no service, and what to do instead."""
+    _, findings = ask_manager(machine)
+    if findings:
+        return f"{findings[0].what}; run: {findings[0].mend}"
+    return (
+        "no systemd user manager runs here, so fallbackd cannot be a service; start it in the"
+        " background with: fallbackd-client service start"
+    )
+
+
+def _say_how(action: str, machine: Machine) -> None:
+    if action == "install":
+        print(how_to(machine), flush=True)
+    elif action == "uninstall":
+        print(
+            "Configuration and records are still there; remove them with: rm -r"
+            f" {short(machine, machine.config_dir)} {short(machine, machine.state_dir)}",
+            flush=True,
+        )
+
+
+def how_to(machine: Machine) -> str:
+    """What a person wants to do with a service later."""
+    return "\n".join(
+        [
+            "The first client starts the daemon. Later:",
+            "  fallbackd-client service logs -f      follow its log",
+            "  fallbackd-client service stop         stop it and running agents",
+            "  fallbackd-client service restart      restart it; agents continue",
+            "  fallbackd-client service uninstall    remove the service",
+            "Upgrade: pipx install --force . && fallbackd-client service install",
+        ]
+    )
+
+
+def _logs(args: argparse.Namespace, machine: Machine, service: Service) -> int:
+    if service.is_installed:
+        words = ["journalctl", "--user", "-u", SERVICE, "-n", str(args.lines)]
+    elif os.path.exists(background.log_path(machine)):
+        words = ["tail", "-n", str(args.lines), background.log_path(machine)]
+    else:
+        note(
+            "fallbackd is not installed as a service, so its log is in the terminal that it was"
+            " started in; install it with: fallbackd-client service install"
+        )
+        return exits.FAILED
+    if args.follow:
+        words.append("-f")
+    if machine.which(words[0]) is None:
+        note(f"{words[0]} is not installed, so the log cannot be shown")
+        return exits.FAILED
+    return exits.OK if subprocess.run(words, check=False).returncode == 0 else exits.FAILED
+
+
+def status_of(machine: Machine, service: Service, client: Client) -> dict[str, Json]:
+    pid = service.pid or None
+    if pid is None and service.value(SOCKET, "ActiveState") != "active":
+        pid = background.daemon_pid(client)  # else the question would start it
+    environ = service.environ(machine) if service.is_installed else machine.environ_of(pid or 0)
+    linger = f"{machine.root}/var/lib/systemd/linger/{machine.user}"
+    return {
+        "installed": service.is_installed,
+        "enabled": service.value(SOCKET, "UnitFileState") == "enabled",
+        "socket": service.value(SOCKET, "ActiveState") or None,
+        "service": service.value(SERVICE, "ActiveState") or None,
+        "pid": pid,
+        "program": service.program or None,
+        "path": environ.get("PATH"),
+        "environment_file": machine.env_file,
+        "lingers": os.path.exists(linger),
+    }
+
+
+def view(found: dict[str, Json], style: Style) -> str:
+    pid = found["pid"]
+    running = f"process {pid}" if pid else "not running"
+    if not found["installed"]:
+        started = "started manually" if pid else "start it with: fallbackd-client service start"
+        return f"not installed as a user service; fallbackd: {running}, {started}"
+    if not pid and found["socket"] == "active":
+        running = "not running; the first client starts it"
+    enabled = "enabled" if found["enabled"] else "not enabled"
+    stays = "yes" if found["lingers"] else "no (loginctl enable-linger)"
+    rows = [
+        ("service", f"{found['service']}, {running}"),
+        ("socket", f"{found['socket']}, {enabled}"),
+        ("program", found["program"]),
+        ("PATH", found["path"]),
+        ("set in", found["environment_file"]),
+        ("after logout", stays),
+    ]
+    return "\n".join(f"{style.paint(name.ljust(12), 'dim')}  {one_line(it)}" for name, it in rows)

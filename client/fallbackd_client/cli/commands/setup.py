@@ -1,0 +1,120 @@
+"""`setup`: make fallbackd work on this machine, and show that it does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+
+from fallbackd_client import __version__
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.commands.service import how_to, no_manager, stop_manual
+from fallbackd_client.cli.doctor.findings import Machine
+from fallbackd_client.cli.doctor.programs import ask_program
+from fallbackd_client.cli.doctor.service import ask_manager
+from fallbackd_client.cli.ending import finish, wait_for
+from fallbackd_client.cli.output import note, style_of
+from fallbackd_client.cli.setup import background, units
+from fallbackd_client.cli.setup.agents import agents_view, installed
+from fallbackd_client.cli.setup.asking import Asking, make_changes
+from fallbackd_client.cli.setup.completions import completion_changes
+from fallbackd_client.cli.setup.starter import config_changes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.cli.doctor.service import Service
+    from fallbackd_client.cli.setup.changes import Change
+    from fallbackd_client.client import Client
+
+PROMPT = "Reply with the single word: ready"
+_DEADLINE_S = 180.0
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would change, and change nothing"
+    )
+    parser.add_argument(
+        "--no-service",
+        action="store_true",
+        help="start the daemon in the background instead of installing a user service",
+    )
+    parser.add_argument(
+        "--no-delegate", action="store_true", help="do not run a first prompt at the end"
+    )
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    asking = Asking(yes=args.yes, dry_run=args.dry_run)
+    asking.require_terminal()
+    machine = Machine(socket=args.socket)
+    try:
+        program = units.daemon_program(machine)
+    except units.NoProgram as error:
+        note(f"fallbackd-client: {error}")
+        return exits.CONFIG
+    programs = ask_program(machine, program)
+    print(f"fallbackd {__version__}, {program}", flush=True)
+    print(agents_view(machine, programs, style_of(sys.stdout)), flush=True)
+    service, _ = ask_manager(machine)
+    is_service = bool(service.units) and not args.no_service
+    if not is_service and not args.no_service:
+        print(no_manager(machine), flush=True)
+    changes = _changes(machine, service, client, program, is_service=is_service)
+    if not changes:
+        print("Set up already; nothing to change.", flush=True)
+    elif not make_changes(changes, asking, question="Make these changes?"):
+        return exits.FAILED
+    if is_service:
+        linger = units.linger_change(machine)
+        question = "Keep the service running when you log out?"
+        if linger and not asking.dry_run and asking.agree(question):
+            make_changes(linger, Asking(yes=True), question="")
+    if asking.dry_run:
+        return exits.OK
+    if is_service:
+        print(how_to(machine), flush=True)
+    if not installed(machine, programs):
+        note("no agent is installed yet; install one, then run: fallbackd-client setup")
+        return exits.CONFIG
+    if args.no_delegate:
+        return exits.OK
+    question = "Run a first prompt? It counts towards your plan."
+    return _first_delegation(args, client) if asking.agree(question) else exits.OK
+
+
+def _changes(
+    machine: Machine, service: Service, client: Client, program: str, *, is_service: bool
+) -> list[Change]:
+    changes = config_changes(machine, program) + completion_changes(machine)
+    if is_service:
+        changes += stop_manual(machine, service, client)
+        changes += units.install_changes(machine, service)
+    elif background.daemon_pid(client) is None:
+        changes.append(background.start_change(machine, client, program))
+    return changes
+
+
+def _first_delegation(args: argparse.Namespace, client: Client) -> int:
+    """In an empty directory, with permission to read."""
+    print(f'$ fallbackd-client delegate "{PROMPT}"', flush=True)
+    with tempfile.TemporaryDirectory(prefix="fallbackd-setup-") as directory:
+        params = {
+            "prompt": PROMPT,
+            "cwd": directory,
+            "permissions": "read",
+            "wait": "accepted",
+            "timeout_s": _DEADLINE_S,
+            "request_id": os.urandom(16).hex(),
+        }
+        found = client.call("delegate", params)
+        waited = wait_for(client, found, None)
+        code = finish(args, waited.found, waited=True, shown_hops=waited.shown_hops)
+    if code == exits.OK:
+        print(f"{waited.found.get('served_by')} answered: fallbackd is ready.", flush=True)
+        print('Next: fallbackd-client delegate "…"; fallbackd-client status', flush=True)
+    else:
+        note("the first prompt got no answer; diagnose with: fallbackd-client doctor")
+    return code

@@ -1,0 +1,61 @@
+"""`doctor --fix`: run what the findings name, one command after the other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from fallbackd_client.cli.doctor.findings import NOTE
+from fallbackd_client.cli.output import note, style_of
+from fallbackd_client.cli.render import one_line
+from fallbackd_client.cli.setup.asking import Asking
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fallbackd_client.cli.doctor.findings import Finding, Machine
+
+_FOR_THE_SHELL = ("export ",)
+"""What only the shell itself can do."""
+
+
+def fix(machine: Machine, examine: Callable[[], list[Finding]], *, yes: bool) -> None:
+    """
+    Ask for each command, run it, and look again: one command may have fixed several findings.
+
+    Args:
+        yes: Run the commands of errors and warnings without asking. Notes are matters of taste.
+    """
+    asking = Asking(yes=yes)
+    asking.require_terminal()
+    style = style_of(sys.stderr)
+    handled: set[str] = set()
+    while (finding := _next(examine(), handled, yes=yes)) is not None:
+        handled.add(finding.mend)
+        note(f"{finding.level}: {one_line(finding.what)}")
+        print(
+            f"  {style.paint('$ ' + one_line(finding.mend), 'bold')}", file=sys.stderr, flush=True
+        )
+        if finding.mend.startswith(_FOR_THE_SHELL):
+            note("  run this in your shell; doctor cannot do it for you")
+        elif asking.agree("  Run it?", default=finding.level != NOTE):
+            status = _run(machine, finding.mend)
+            if status:
+                note(f"  it ended with exit status {status}")
+
+
+def _next(findings: list[Finding], handled: set[str], *, yes: bool) -> Finding | None:
+    for one in findings:
+        if one.mend and one.mend not in handled and not (yes and one.level == NOTE):
+            return one
+    return None
+
+
+def _run(machine: Machine, mend: str) -> int:
+    """In a shell of its own, on this terminal: a login may ask for something."""
+    environ = {**machine.environ, "FALLBACKD_SOCKET": machine.socket}
+    if machine.which("fallbackd-client") is None:  # started by its path
+        environ["PATH"] = f"{machine.path}:{os.path.dirname(os.path.abspath(sys.argv[0]))}"
+    return subprocess.run(["/bin/sh", "-c", mend], env=environ, check=False).returncode

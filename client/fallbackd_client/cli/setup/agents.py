@@ -1,0 +1,41 @@
+"""Which agents are on this machine, and whether they are logged in, as far as can be seen."""
+
+from __future__ import annotations
+
+from fallbackd_client.cli.doctor.programs import Program, is_logged_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fallbackd_client.cli.doctor.findings import Machine
+    from fallbackd_client.cli.render import Style
+
+
+def installed(machine: Machine, programs: Sequence[Program]) -> list[tuple[Program, str]]:
+    """Those on the PATH of this shell, each with its place."""
+    found = [(one, machine.which(one.name)) for one in programs]
+    return [(one, place) for one, place in found if place is not None]
+
+
+def agents_view(machine: Machine, programs: Sequence[Program], style: Style) -> str:
+    there = installed(machine, programs)
+    lines = ["Agents on your PATH:"]
+    for one, place in there:
+        if not one.files:
+            login = ""
+        elif is_logged_in(machine, one, {}):
+            login = style.paint("  logged in", "green")
+        else:
+            login = style.paint(f"  not logged in; log in with: {one.login}", "yellow")
+        lines.append(f"  {one.name.ljust(9)} {place}{login}")
+    names = {one.name for one, _ in there}
+    missing = [one for one in programs if one.name not in names and one.install]
+    if not there:
+        lines = [f"No agent is on your PATH ({machine.path})."]
+    if missing and not there:
+        lines.append("Install one, for example:")
+        lines += [f"  {one.install}" for one in missing]
+    elif missing:
+        lines.append(f"  not installed: {', '.join(one.name for one in missing)}")
+    return "\n".join(lines)

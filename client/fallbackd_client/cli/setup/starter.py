@@ -1,0 +1,37 @@
+"""The first configuration file: the example, with every setting commented out; and its schema."""
+
+from __future__ import annotations
+
+import os
+
+from fallbackd_client.cli.setup.changes import Change, file_change
+from fallbackd_client.cli.share import CONFIG, shared_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.cli.doctor.findings import Machine
+
+SCHEMA = "config.schema.json"
+"""Beside the configuration; its first line names it for editors."""
+
+
+def starter_text(example: str) -> str:
+    """`# words` are explanations, `#key = value` settings that can be switched on."""
+    lines = (
+        line if not line or line.startswith("#") else f"#{line}" for line in example.splitlines()
+    )
+    return "\n".join(lines) + "\n"
+
+
+def config_changes(machine: Machine, program: str) -> list[Change]:
+    """An existing configuration is never touched; the schema follows the installed version."""
+    changes: list[Change] = []
+    if not os.path.lexists(machine.config):
+        text = starter_text(shared_text(CONFIG))
+        note = "every setting explained, none switched on"
+        changes += file_change(machine, machine.config, text, note=note, mode=0o600)
+    ran = machine.run(program, "--config-schema")
+    if ran.status == 0 and ran.out:
+        place = os.path.join(os.path.dirname(machine.config), SCHEMA)
+        changes += file_change(machine, place, ran.out, note="for editors that know TOML")
+    return changes

@@ -1,0 +1,155 @@
+"""The user service: its units, and the environment that agents are found in."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+from fallbackd_client.cli.doctor.service import SERVICE, SOCKET
+from fallbackd_client.cli.setup.changes import Change, file_change, removal, run_change, short
+from fallbackd_client.cli.share import UNITS, shared_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.cli.doctor.findings import Machine
+    from fallbackd_client.cli.doctor.service import Service
+
+_SYSTEMCTL = ("systemctl", "--user")
+_MOVES = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "FALLBACKD_CONFIG")
+"""Variables that say where the daemon's files are: a service has to agree with the shell."""
+_UNSAFE = frozenset("\"'\\\n\r")
+"""Characters that mean something in an environment file."""
+
+
+class NoProgram(Exception):
+    """`fallbackd` itself was not found."""
+
+
+def daemon_program(machine: Machine) -> str:
+    """
+    The `fallbackd` that belongs to this client, by the name that survives an upgrade.
+
+    Raises:
+        NoProgram: There is none.
+    """
+    places = [os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "fallbackd")]
+    places += [machine.which("fallbackd") or "", os.path.join(sys.prefix, "bin", "fallbackd")]
+    for place in places:
+        if os.path.isfile(place) and os.access(place, os.X_OK):
+            return place
+    raise NoProgram("the program fallbackd is not installed beside this client; install it again")
+
+
+def unit_dir(machine: Machine) -> str:
+    return os.path.join(os.path.dirname(machine.config_dir), "systemd", "user")
+
+
+def unit_text(machine: Machine, unit: str, program: str) -> str:
+    """The unit as it is shipped, with the places of this user."""
+    lines = []
+    for line in shared_text(os.path.join(UNITS, unit)).splitlines():
+        if line.startswith("ExecStart="):
+            line = f"ExecStart={_quoted(program)}"
+        elif line.startswith("EnvironmentFile="):
+            line = f"EnvironmentFile=-{machine.env_file.replace('%', '%%')}"
+        elif line.startswith("# Where `pipx install`"):
+            continue
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(path: str) -> str:
+    """One word of a unit file. Source: systemd.service(5), command lines."""
+    path = path.replace("%", "%%").replace("$", "$$")
+    if path == shlex.quote(path) or not set(path) & set(" \t;\"'\\"):
+        return path
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def environment_change(machine: Machine) -> list[Change]:
+    """The PATH of the shell for the service, beside whatever else is in its file."""
+    text = machine.read(machine.env_file)
+    lines = (text or "").splitlines()
+    wanted = {name: machine.environ[name] for name in _MOVES if machine.environ.get(name)}
+    wanted = {name: value for name, value in wanted.items() if not set(value) & _UNSAFE}
+    known = _value(lines, "PATH")
+    path = merged_path(machine.path, known or "")
+    wanted["PATH"] = path
+    missing = {name: value for name, value in wanted.items() if _value(lines, name) != value}
+    if not missing:
+        return []
+    kept = [line for line in lines if line.partition("=")[0].strip() not in missing]
+    kept += [f"{name}={value}" for name, value in missing.items()]
+    new = [one for one in path.split(":") if one not in (known or "").split(":")]
+    what = ", ".join(missing)
+    if known is not None and missing.keys() == {"PATH"}:
+        what = f"PATH gains {', '.join(short(machine, one) for one in new)}"
+    return file_change(machine, machine.env_file, "\n".join(kept) + "\n", note=what, mode=0o600)
+
+
+def merged_path(shell: str, service: str) -> str:
+    """What the shell has first; the service loses nothing. The same again changes nothing."""
+    own = [one for one in shell.split(":") if os.path.isabs(one) and not set(one) & _UNSAFE]
+    former = [one for one in service.split(":") if one]
+    if set(own) <= set(former):
+        return service
+    return ":".join(dict.fromkeys((*own, *former)))
+
+
+def _value(lines: list[str], name: str) -> str | None:
+    found = [line.partition("=")[2].strip() for line in lines if line.startswith(f"{name}=")]
+    value = found[-1] if found else None
+    if value is not None and len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return value
+
+
+def install_changes(machine: Machine, service: Service) -> list[Change]:
+    """
+    Everything that makes it a user service which the first client starts; empty: it is one.
+
+    Raises:
+        NoProgram: There is nothing to start.
+    """
+    program = daemon_program(machine)
+    units: list[Change] = []
+    for unit in (SERVICE, SOCKET):
+        place = os.path.join(unit_dir(machine), unit)
+        units += file_change(machine, place, unit_text(machine, unit, program))
+    environment = environment_change(machine)
+    changes = [*environment, *units]
+    is_stale = "yes" in (service.value(unit, "NeedDaemonReload") for unit in (SERVICE, SOCKET))
+    if units or is_stale:
+        changes.append(run_change(machine, *_SYSTEMCTL, "daemon-reload"))
+    if "failed" in (service.value(unit, "ActiveState") for unit in (SERVICE, SOCKET)):
+        changes.append(run_change(machine, *_SYSTEMCTL, "reset-failed", SERVICE, SOCKET))
+    is_listening = service.value(SOCKET, "ActiveState") == "active"
+    if service.value(SOCKET, "UnitFileState") != "enabled" or not is_listening:
+        changes.append(run_change(machine, *_SYSTEMCTL, "enable", "--now", SOCKET))
+    if service.pid and (units or environment):
+        note = "running agents continue"
+        changes.append(run_change(machine, *_SYSTEMCTL, "restart", SERVICE, note=note))
+    return changes
+
+
+def linger_change(machine: Machine) -> list[Change]:
+    """Keep the service when its user logs out."""
+    place = f"{machine.root}/var/lib/systemd/linger/{machine.user}"
+    if os.path.exists(place) or machine.which("loginctl") is None:
+        return []
+    note = "the service keeps running after you log out"
+    words = ("loginctl", "enable-linger", machine.user)
+    return [run_change(machine, *words, note=note, optional=True)]
+
+
+def uninstall_changes(machine: Machine, service: Service) -> list[Change]:
+    """Stop it and remove its units; configuration and records stay."""
+    changes: list[Change] = []
+    if service.is_installed:
+        changes.append(run_change(machine, *_SYSTEMCTL, "disable", "--now", SOCKET, SERVICE))
+    for unit in (SERVICE, SOCKET):
+        changes += removal(machine, os.path.join(unit_dir(machine), unit))
+    if changes:
+        changes.append(run_change(machine, *_SYSTEMCTL, "daemon-reload"))
+    return changes

@@ -1,0 +1,156 @@
+"""The first minute of a new user: setup, then an answer, with a user manager and without one."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tests.acceptance.test_built_in_chains import ANSWERS, LIMITED
+from tests.support import agents
+from tests.support.daemon import HANG_S, ROOT
+from tests.support.usermanager import user_manager
+
+pytestmark = pytest.mark.root
+
+ACCOUNT = 4343
+"""The user id of an account that has no name and nothing in its home."""
+
+
+class Account:
+    """An ordinary user without a service manager, who has installed the wheel."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.bin = home / "bin"
+        self.environ = {
+            "HOME": str(home),
+            "PATH": f"{self.bin}:{home / 'venv/bin'}:/usr/bin:/bin",
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+        }
+
+    def run(
+        self, *words: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", *words],
+            env={**self.environ, **(env or {})},
+            cwd=self.home / "work",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+
+    def client(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.run(str(self.home / "venv/bin/fallbackd-client"), *words)
+
+    def own(self) -> None:
+        for place in (self.home, *self.home.rglob("*")):
+            os.lchown(place, ACCOUNT, ACCOUNT)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the tree as it is."""
+    place = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", str(place), str(ROOT)], check=True, timeout=HANG_S)
+    (built,) = place.glob("*.whl")
+    return built
+
+
+@pytest.fixture
+def account(wheel: Path) -> Iterator[Account]:
+    home = Path(tempfile.mkdtemp(prefix="fbd-account-"))  # where another user may look
+    (home / "work").mkdir()
+    # The Python of the distribution, which every user may run.
+    made = ["/usr/bin/python3", "-m", "venv", "--without-pip", str(home / "venv")]
+    subprocess.run(made, check=True, timeout=HANG_S)
+    pip = [sys.executable, "-m", "pip", "--python", str(home / "venv/bin/python"), "install"]
+    locked = ["--quiet", "--constraint", str(home / "locked.txt"), str(wheel)]
+    (home / "locked.txt").write_text(locked_versions())
+    subprocess.run([*pip, *locked], check=True, timeout=5 * HANG_S)
+    found = Account(home)
+    for name in ("claude", "codex"):
+        agents.program(found.bin, name, ANSWERS[name])
+    found.own()
+    try:
+        yield found
+    finally:
+        found.client("service", "stop")
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def locked_versions() -> str:
+    """What the runtime requirements are locked to, without hashes, which a wheel of ours lacks."""
+    lines = (ROOT / "requirements/run.txt").read_text().splitlines()
+    pins = (line.partition(" \\")[0] for line in lines if "==" in line)
+    return "\n".join(pins) + "\n"
+
+
+def test_a_fresh_account_without_a_user_manager_gets_an_answer(account: Account) -> None:
+    shown = account.client("setup", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "would start fallbackd in the background" in shown.stdout
+    assert not (account.home / ".config").exists(), "a dry run changes nothing"
+
+    done = account.client("setup", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "claude answered: fallbackd is ready." in done.stdout
+    config = account.home / ".config/fallbackd/config.toml"
+    assert config.read_text().startswith("#:schema ./config.schema.json\n")
+    assert account.client("config", "check").stdout.endswith("config.toml: good\n")
+
+    asked = account.client("delegate", "hi")
+    assert (asked.returncode, asked.stdout) == (0, "by claude\n"), asked.stderr
+    config.write_text("# mine\n")
+    again = account.client("setup", "--yes", "--no-delegate")
+    assert "Set up already; nothing to change." in again.stdout
+    assert config.read_text() == "# mine\n", "an existing configuration is left alone"
+
+    agents.program(account.bin, "codex", LIMITED)
+    moved = account.client("delegate", "--backend", "codex", "hi")
+    assert (moved.returncode, moved.stdout) == (0, "by claude\n"), moved.stderr
+    (sentence,) = moved.stderr.splitlines()
+    assert sentence.startswith("codex hit its usage limit (resets ")
+    assert sentence.endswith("; continuing with claude.")
+
+
+def test_a_service_is_set_up_with_the_path_of_the_shell_and_removed_again() -> None:
+    with user_manager() as manager:
+        for name in ("claude", "codex"):
+            agents.program(manager.home / "bin", name, ANSWERS[name])
+        done = manager.client("setup", "--yes")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "claude answered: fallbackd is ready." in done.stdout
+        assert manager.show("fallbackd.socket", "UnitFileState") == "enabled"
+        assert manager.main_pid() > 0
+        env = (manager.home / ".config/fallbackd/env").read_text()
+        assert env == f"PATH={manager.path}\n"
+        assert manager.client("setup", "--yes").stdout.count("done  ") <= 1, "lingering may fail"
+
+        gone = manager.client("service", "uninstall", "--yes")
+        assert gone.returncode == 0, gone.stdout + gone.stderr
+        assert not (manager.home / ".config/systemd/user/fallbackd.service").exists()
+        assert manager.show("fallbackd.service", "LoadState") == "not-found"
+        assert manager.client("ping").returncode == 69
+
+
+def test_a_daemon_from_a_terminal_makes_room_for_the_service() -> None:
+    with user_manager() as manager:
+        agents.program(manager.home / "bin", "claude", ANSWERS["claude"])
+        started = manager.client("service", "start")
+        assert started.returncode == 0, started.stdout + started.stderr
+        former = manager.client("call", "daemon.ping").stdout
+        installed = manager.client("service", "install", "--yes")
+        assert installed.returncode == 0, installed.stdout + installed.stderr
+        assert "stop the fallbackd" in installed.stdout
+        assert manager.client("call", "daemon.ping").stdout != former
+        assert manager.main_pid() > 0
