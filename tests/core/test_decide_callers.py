@@ -455,7 +455,7 @@ def test_a_failure_that_marks_nobody_ends_with_the_chain(reason: Reason, knows: 
     found = report(play, failure=fail(reason), **said | {"role": "r"})
     assert found.next is not None
     assert found.next.backend == "b"
-    again = {"failover": found.failover} if knows == "turn" else {}
+    again = {"turn": found.turn} if knows == "turn" else {}
     found = report(play.at(1), backend=BackendId("b"), failure=fail(reason, at=1), **said | again)
     assert found.next is None
     assert found.halt is not None

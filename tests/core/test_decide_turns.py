@@ -111,8 +111,8 @@ def test_the_step_that_comes_next_is_on_record_before_it_is_done() -> None:
     advanced(p, rescue, "done")
     session = p.session("s")
     assert (session.rescue, session.current, session.depth) == (None, B, 1)
-    assert session.turn is not None
-    assert session.turn.message == "m1-again"
+    assert session.message is not None
+    assert session.message.id == "m1-again"
 
 
 def test_a_second_failure_waits_for_no_one_and_counts_for_nothing() -> None:
@@ -174,9 +174,9 @@ def test_a_model_that_comes_back_by_the_clock_alone_is_tried_by_one_session() ->
     assert other.to == C
     p.when(TurnAnswered(session=SessionId("s"), message="m1-again", backend=B))
     assert not p.seen(B).unproven
-    turn = p.session("s").turn
-    assert turn is not None
-    assert turn.lease is None
+    message = p.session("s").message
+    assert message is not None
+    assert message.lease is None
 
 
 def test_a_trial_that_fails_is_over() -> None:
@@ -258,9 +258,9 @@ def test_a_redirect_that_is_a_trial_hands_its_lease_to_the_turn() -> None:
     assert redirect(p, A) is None
     assert redirect(p, A, session="s2") is None
     p.when(began("m1", A))
-    turn = p.session("s").turn
-    assert turn is not None
-    assert turn.lease is not None
+    message = p.session("s").message
+    assert message is not None
+    assert message.lease is not None
     p.when(TurnAnswered(session=SessionId("s"), message="m1", backend=A))
     assert redirect(p, A, session="s3") is None
 

@@ -204,7 +204,7 @@ def by_caller(world: World, session: SessionId | None = S) -> Iterator[Visits]:
             )
         )
         found: Resolution | None = play.decision.answer
-        turn = None if found is None else found.failover
+        turn = None if found is None else found.turn
         places: list[Place] = []
         is_served = False
         while found is not None and found.backend is not None:
@@ -220,7 +220,7 @@ def by_caller(world: World, session: SessionId | None = S) -> Iterator[Visits]:
                 Reported(
                     outcome="success" if failure is None else "failure",
                     session=session,
-                    failover=None if session else turn,
+                    turn=None if session else turn,
                     backend=backend,
                     model=found.model,
                     credential=found.credential,
@@ -235,7 +235,7 @@ def by_caller(world: World, session: SessionId | None = S) -> Iterator[Visits]:
             assert isinstance(answer, ReportAnswer)
             assert not answer.ignored
             is_served = failure is None
-            found, turn = answer.next, answer.failover
+            found, turn = answer.next, answer.turn
         yield visits(play, places, is_served=is_served)
 
 

@@ -51,7 +51,7 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     "poison is held against nobody": (
         4,
         "fallbackd.core.work.resolution.is_poison",
-        lambda failover: False,
+        lambda turn: False,
         "is marked by the poison",
     ),
     "one trial at a time": (

@@ -15,7 +15,7 @@ METHODS = tuple(one.method.name for one in HANDLERS if one.method.name not in EN
 WORDS = ("codex", "nobody", "", "a/b", "d1", "s1", "*", "../../etc", "\x1b[31m", "\u202e")
 _FIELDS = """
     backend session delegation prompt cwd model mode wait settle_s wait_s timeout_s request_id
-    failover env metadata target action reason ttl_s note attempt offset max_bytes kinds since
+    turn env metadata target action reason ttl_s note attempt offset max_bytes kinds since
     subscription evidence outcome lease chain goal path text verbose limit state only
 """
 FIELDS = tuple(_FIELDS.split())

@@ -69,7 +69,7 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
         candidates=candidates,
         position=found.position,
         lease=shapes.lease(found, asked=params.lease),
-        turn=turns.word_of(found.failover),
+        turn=turns.word_of(found.turn),
     )
 
 
@@ -107,7 +107,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
             output_tokens=used.output_tokens,
             cost_usd=used.cost_usd,
         ),
-        failover=turns.failover_of(params.turn),
+        turn=turns.turn_of(params.turn),
         next_lease=params.next_lease,
         owner=shapes.owner(params.owner, caller.peer_pid),
         role=params.role,
@@ -130,7 +130,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
         retry_at=answer.retry_at if following is None else None,
         lease=shapes.lease(following, asked=params.next_lease),
         ignored=answer.ignored,
-        turn=turns.word_of(answer.failover),
+        turn=turns.word_of(answer.turn),
         bound=None if answer.halt is None else answer.halt.bound,
         why=None if answer.halt is None else answer.halt.why,
     )

@@ -8,23 +8,23 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 import msgspec
 
 from fallbackd.api.errors import ApiError
-from fallbackd.core.failover import Failover
+from fallbackd.core.turn import Turn
 from fallbackd_client.wire.bounds import MAX_TURN
 
 
-def word_of(failover: Failover | None) -> str | None:
+def word_of(turn: Turn | None) -> str | None:
     """Null where there is nothing to continue, or where the chain is too long for a word."""
-    if failover is None:
+    if turn is None:
         return None
-    word = urlsafe_b64encode(msgspec.json.encode(failover)).decode("ascii")
+    word = urlsafe_b64encode(msgspec.json.encode(turn)).decode("ascii")
     return word if len(word) <= MAX_TURN else None
 
 
-def failover_of(word: str | None) -> Failover | None:
+def turn_of(word: str | None) -> Turn | None:
     if word is None:
         return None
     try:
-        return msgspec.json.decode(urlsafe_b64decode(word), type=Failover)
+        return msgspec.json.decode(urlsafe_b64decode(word), type=Turn)
     except (ValueError, msgspec.MsgspecError) as error:
         raise ApiError(
             "invalid_params",

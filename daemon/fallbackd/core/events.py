@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from fallbackd.core.failover import Failover
+from fallbackd.core.turn import Turn
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry
@@ -164,7 +164,7 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     """The lease of the `resolve` that this call was made with."""
     next_lease: AttemptId | None = None
     """Minted by the engine where the caller goes on by itself with the next candidate."""
-    failover: Failover | None = None
+    turn: Turn | None = None
     """Of which the call was a part, as `resolve` or the report before gave it."""
     role: str | None = None
     """With what follows, what was asked of `resolve`: the next one is found by it again."""

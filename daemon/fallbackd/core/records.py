@@ -10,14 +10,14 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from fallbackd.core.effects import Effect
-from fallbackd.core.failover import Failover, MadeMark
+from fallbackd.core.turn import Turn, MadeMark
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.machine import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Entry, OnOutage
 from fallbackd.core.protocol import Usage
 from fallbackd.core.questions import Question, open_one
-from fallbackd.core.rescue import Period, Rescue, Turn
+from fallbackd.core.rescue import Message, Period, Rescue
 
 VerdictWord = Literal[
     "chosen",
@@ -281,7 +281,7 @@ class Session(Struct, frozen=True, kw_only=True):
     """The last attempt of ours here."""
     reported_attempt: AttemptId | None = None
     """What the caller calls the attempt of its own whose failure it reported last."""
-    failover: Failover | None = None
+    turn: Turn | None = None
     """Of a call that the caller makes itself and that failed, until it succeeds or none is left."""
     depth: int = 0
     running: DelegationId | None = None
@@ -298,7 +298,7 @@ class Session(Struct, frozen=True, kw_only=True):
     """Address of the opencode server on which it lives; empty: on none."""
     project: str = ""
     """Directory of an opencode session."""
-    turn: Turn | None = None
+    message: Message | None = None
     rescue: Rescue | None = None
     told: tuple[str, ...] = ()
     """Marks of notices other than those of pairs, the latest ones."""

@@ -4,19 +4,18 @@ from typing import Literal
 
 from msgspec import Struct
 
-from fallbackd.core.failover import Failover
+from fallbackd.core.turn import Turn
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Usage
 
 
-class Turn(Struct, frozen=True, kw_only=True):
-    """What is under way in an opencode session: one message of the user on one model."""
+class Message(Struct, frozen=True, kw_only=True):
+    """What is under way in an opencode session: a prompt of the user on one model."""
 
-    message: str
-    """Id of the user's message."""
+    id: str
     backend: BackendId
     began_at: float
-    failover: Failover | None = None
+    turn: Turn | None = None
     """Of what the user wrote, over all models that it was sent to."""
     running: bool = True
     answered: bool = False
@@ -59,7 +58,7 @@ class Rescue(Struct, frozen=True, kw_only=True):
     """A compaction failed: it is repeated, and no turn is touched."""
     continues: bool = False
     """A compaction that the server began by itself: the model goes on working behind it."""
-    failover: Failover | None = None
+    turn: Turn | None = None
     """With the move to `to`."""
 
 

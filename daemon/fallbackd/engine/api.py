@@ -21,7 +21,7 @@ from fallbackd.core.events import (
     SessionCompacted,
     SessionEnded,
 )
-from fallbackd.core.failover import Failover
+from fallbackd.core.turn import Turn
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId, SessionId
@@ -340,7 +340,7 @@ class Engine(Performer):
         started_at: float | None = None,
         evidence: Evidence | None = None,
         usage: Usage | None = None,
-        failover: Failover | None = None,
+        turn: Turn | None = None,
         next_lease: bool = False,
         owner: str | None = None,
         role: str | None = None,
@@ -368,7 +368,7 @@ class Engine(Performer):
                 or failure.reason is not Reason.NETWORK
                 or self.world.has_route(),
                 usage=usage or Usage(),
-                failover=failover,
+                turn=turn,
                 next_lease=self._minted_lease() if next_lease else None,
                 owner=owner,
                 role=role,

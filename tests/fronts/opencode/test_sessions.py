@@ -129,9 +129,9 @@ async def test_a_subagent_that_would_wait_for_an_hour_is_stopped_and_that_is_tol
         assert w.server.calls[0][1] == "/session/ses_child/abort"
         (text,) = w.told("failed")
         assert "in a subagent, which is stopped" in text
-        turn = (await w.session("ses_child")).turn
-        assert turn is not None
-        assert not turn.running
+        message = (await w.session("ses_child")).message
+        assert message is not None
+        assert not message.running
         (part,) = w.server.messages[SESSION][-1]["parts"]
         error = part["state"]["error"]
         assert error == "Subagent failed: m [a] failed: rate_limit (Too many requests)"
@@ -310,9 +310,9 @@ async def test_a_user_who_stops_the_turn_is_not_overruled(tmp_path: Path) -> Non
         w.server.event("session.error", sessionID=SESSION, error=error)
         await w.rest()
         assert w.server.calls == []
-        turn = (await w.session()).turn
-        assert turn is not None
-        assert not turn.running
+        message = (await w.session()).message
+        assert message is not None
+        assert not message.running
 
 
 async def test_a_session_that_is_gone_in_the_middle_is_forgotten(tmp_path: Path) -> None:
@@ -402,9 +402,9 @@ async def test_what_happened_while_nobody_listened_is_caught_up_with(tmp_path: P
         w.server.hear = lambda _: None
         w.server.answers_with(SESSION)
         await w.sessions.catch_up([await w.session()])
-        turn = (await w.session()).turn
-        assert turn is not None
-        assert not turn.running
+        message = (await w.session()).message
+        assert message is not None
+        assert not message.running
 
 
 async def test_one_session_is_rescued_while_another_one_waits_for_its_server(
@@ -536,8 +536,8 @@ async def test_a_user_who_stops_the_session_ends_its_rescue(
         if wrote and step == "/revert":
             return  # there is no such step
         assert session.rescue is None
-        assert session.turn is not None
-        assert not session.turn.running
+        assert session.message is not None
+        assert not session.message.running
         if step == "/prompt_async":  # it was on its way: its answer is stopped
             assert w.server.calls[-1][1].endswith("/abort")
         else:

@@ -6,7 +6,7 @@ sessions of opencode servers. A delegation is held by the same bounds (`work.pla
 from msgspec import Struct, structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.failover import Failover, Halt, Tried
+from fallbackd.core.turn import Turn, Halt, Tried
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import IN_SESSION_KIND
@@ -40,7 +40,7 @@ class Following(Struct, frozen=True, kw_only=True):
         is_same: The candidate that failed, once more or with another credential.
     """
 
-    failover: Failover
+    turn: Turn
     resolved: Resolved
     halt: Halt | None = None
     is_same: bool = False
@@ -57,34 +57,34 @@ class Following(Struct, frozen=True, kw_only=True):
         return self.halt is None and not self.is_same and not self.is_handed_back
 
 
-def ended_by(case: Case, failover: Failover, tried: Tried) -> tuple[Failover, Halt | None]:
+def ended_by(case: Case, turn: Turn, tried: Tried) -> tuple[Turn, Halt | None]:
     """
     The record with a call that has failed, and whether that is the end: a failure of the task
     itself, or work that two candidates fail at alike. The latter withdraws the marks of the way.
     """
     backend = find_backend(case.policy, tried.backend)
     if backend is not None:
-        tier = entry_of(failover.candidates, tried, backend).tier
+        tier = entry_of(turn.candidates, tried, backend).tier
         tried = structs.replace(tried, tier=tier)
-    failover = structs.replace(failover, tried=(*failover.tried, tried))
-    cause = futile(failover)
+    turn = structs.replace(turn, tried=(*turn.tried, tried))
+    cause = futile(turn)
     if cause is None:
-        return failover, None
+        return turn, None
     if cause == "task":
-        return failover, Halt(bound="task", why=f"{tried.reason} is of the task itself")
-    case.withdraw(failover.marks)
+        return turn, Halt(bound="task", why=f"{tried.reason} is of the task itself")
+    case.withdraw(turn.marks)
     why = f"two candidates failed with {tried.reason}: the task is the likely cause"
-    return structs.replace(failover, marks=()), Halt(bound="poison", why=why)
+    return structs.replace(turn, marks=()), Halt(bound="poison", why=why)
 
 
 def marked(
-    case: Case, failover: Failover, failure: Failure, *, started_at: float | None, luck: float
-) -> Failover:
+    case: Case, turn: Turn, failure: Failure, *, started_at: float | None, luck: float
+) -> Turn:
     """Mark what the last failure is about."""
-    last = failover.tried[-1]
+    last = turn.tried[-1]
     backend = find_backend(case.policy, last.backend)
     if backend is None:
-        return failover
+        return turn
     made = case.mark(
         failure,
         backend,
@@ -93,19 +93,19 @@ def marked(
         started_at=started_at,
         luck=luck,
     )
-    return failover if made is None else structs.replace(failover, marks=(*failover.marks, made))
+    return turn if made is None else structs.replace(turn, marks=(*turn.marks, made))
 
 
 def denied(case: Case, following: Following) -> None:
     """Permission that every candidate was denied is about the request: its marks are withdrawn."""
-    failover, halt = following.failover, following.halt
+    turn, halt = following.turn, following.halt
     if halt is None or halt.bound in RULES:
         return
-    if all(one.reason is Reason.PERMISSION for one in failover.tried):
-        case.withdraw(failover.marks)
+    if all(one.reason is Reason.PERMISSION for one in turn.tried):
+        case.withdraw(turn.marks)
 
 
-def follow(case: Case, failover: Failover, *, once_more: bool = False, may_try: bool) -> Following:
+def follow(case: Case, turn: Turn, *, once_more: bool = False, may_try: bool) -> Following:
     """
     The candidate after the last one that was tried, or why there is none.
 
@@ -113,57 +113,57 @@ def follow(case: Case, failover: Failover, *, once_more: bool = False, may_try: 
         once_more: The same candidate is asked alike.
         may_try: A trial can be leased to the caller.
     """
-    same = _same(case, failover, once_more=once_more)
+    same = _same(case, turn, once_more=once_more)
     if same is not None and same.choice is not None:
-        return _following(case, failover, same, same.choice, is_same=True)
-    candidates, halt = halted(case.policy, failover)
-    if is_form_error_twice(failover):
+        return _following(case, turn, same, same.choice, is_same=True)
+    candidates, halt = halted(case.policy, turn)
+    if is_form_error_twice(turn):
         why = "two providers reject the form of the request"
         halt = Halt(bound="format_error", why=why)
-    request = request_after(case.policy, failover)
+    request = request_after(case.policy, turn)
     if halt is not None:
-        seen = case.resolve(failover.candidates, request)
+        seen = case.resolve(turn.candidates, request)
         return Following(
-            failover=failover, resolved=without_choice(seen, f"not used: {halt.why}"), halt=halt
+            turn=turn, resolved=without_choice(seen, f"not used: {halt.why}"), halt=halt
         )
-    found = search(case, failover, candidates, request, may_doubt=lambda _: may_try)
+    found = search(case, turn, candidates, request, may_doubt=lambda _: may_try)
     resolved, out = found.resolved, found.out
     if out is not None:
         why = f"{out.text}, and the role does not go elsewhere then (on_outage)"
         halt = Halt(bound="on_outage", why=why)
-        return Following(failover=failover, resolved=resolved, halt=halt)
+        return Following(turn=turn, resolved=resolved, halt=halt)
     if resolved.choice is None:
         rule = forbidden_by(case, candidates, request)
         halt = Halt(bound=rule or "nobody", why=_WHY_NONE[rule])
-        return Following(failover=failover, resolved=resolved, halt=halt)
-    return _following(case, failover, resolved, resolved.choice)
+        return Following(turn=turn, resolved=resolved, halt=halt)
+    return _following(case, turn, resolved, resolved.choice)
 
 
-def _same(case: Case, failover: Failover, *, once_more: bool) -> Resolved | None:
+def _same(case: Case, turn: Turn, *, once_more: bool) -> Resolved | None:
     if not once_more:
-        return rotated(case, failover)
-    last = failover.tried[-1]
+        return rotated(case, turn)
+    last = turn.tried[-1]
     backend = find_backend(case.policy, last.backend)
     if backend is None:
         return None
-    entry = entry_of(failover.candidates, last, backend)
-    request = Request(prompt_tokens=failover.prompt_tokens, credential=last.credential)
+    entry = entry_of(turn.candidates, last, backend)
+    request = Request(prompt_tokens=turn.prompt_tokens, credential=last.credential)
     return case.resolve((entry,), request)
 
 
 def _following(
-    case: Case, failover: Failover, resolved: Resolved, choice: Choice, *, is_same: bool = False
+    case: Case, turn: Turn, resolved: Resolved, choice: Choice, *, is_same: bool = False
 ) -> Following:
     counts = not is_same and choice.entry.tier not in FREE_TIERS
-    after = named(case, failover, choice)
-    after = structs.replace(after, hops=failover.hops + int(counts))
-    return Following(failover=after, resolved=resolved, is_same=is_same)
+    after = named(case, turn, choice)
+    after = structs.replace(after, hops=turn.hops + int(counts))
+    return Following(turn=after, resolved=resolved, is_same=is_same)
 
 
-def named(case: Case, failover: Failover, choice: Choice) -> Failover:
+def named(case: Case, turn: Turn, choice: Choice) -> Turn:
     """The candidate that makes the next call."""
     return structs.replace(
-        failover,
+        turn,
         backend=choice.backend.id,
         model=choice.model,
         credential=choice.credential,

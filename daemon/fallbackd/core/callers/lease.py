@@ -5,14 +5,14 @@ from msgspec import Struct, structs
 from fallbackd.core.callers.failing_over import Following
 from fallbackd.core.case import Case
 from fallbackd.core.events import Reported
-from fallbackd.core.failover import Failover, Halt, Tried
+from fallbackd.core.turn import Turn, Halt, Tried
 from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Hop, Session, Verdict
 from fallbackd.core.routing.resolve import Choice, Resolved, candidates_for, find_role
 from fallbackd.core.work.recovery import missed_by, role_counting
-from fallbackd.core.work.resolution import entry_of, failover_for
+from fallbackd.core.work.resolution import entry_of, turn_for
 from fallbackd.core.work.sessions import moved
 
 LEASE_S = 600.0
@@ -35,7 +35,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     lease_generation: int | None = None
     lease_expires_at: float | None = None
     lease_owner: str | None = None
-    failover: Failover | None = None
+    turn: Turn | None = None
     """What the caller says again when the call fails."""
 
 
@@ -48,7 +48,7 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
     ignored: bool = False
     halt: Halt | None = None
     """Why there is no next one."""
-    failover: Failover | None = None
+    turn: Turn | None = None
     """With the next one: what the caller says again when that fails too."""
 
 
@@ -114,7 +114,7 @@ def tried_by(event: Reported, failure: Failure) -> Tried:
 
 def asked_by_report(
     case: Case, event: Reported, backend: Backend, session: Session | None, failure: Failure
-) -> Failover:
+) -> Turn:
     """
     What a failed call was a part of, where neither the caller nor its session knows it: the request
     as far as the report repeats it.
@@ -124,7 +124,7 @@ def asked_by_report(
     """
     role = event.role or (None if session is None else session.role)
     candidates = _candidates(case, event, backend, session, role)
-    found = failover_for(
+    found = turn_for(
         case,
         candidates,
         None if role is None else find_role(case.policy, role),
@@ -165,7 +165,7 @@ def _place(candidates: tuple[Entry, ...], tried: Tried, backend: Backend) -> int
 def answer_of(
     case: Case,
     event: Reported,
-    failover: Failover,
+    turn: Turn,
     failure: Failure,
     following: Following | None,
     halt: Halt | None,
@@ -183,11 +183,11 @@ def answer_of(
         )
     if following.is_same:
         found = resolution_of((choice.entry,), resolved)
-        last = failover.tried[-1]
-        place = _place(failover.candidates, last, choice.backend)
+        last = turn.tried[-1]
+        place = _place(turn.candidates, last, choice.backend)
         found = structs.replace(found, position=place)
     else:
-        found = resolution_of(failover.candidates, resolved)
+        found = resolution_of(turn.candidates, resolved)
     found = leased(case, found, choice, event.next_lease, owner=event.owner)
     case.count_credential(choice.backend.id, counted_credential(choice))
     return ReportAnswer(
@@ -195,17 +195,17 @@ def answer_of(
         next=found,
         candidates=resolved.verdicts,
         retry_at=resolved.retry_at,
-        failover=None if following.is_handed_back else following.failover,
+        turn=None if following.is_handed_back else following.turn,
     )
 
 
-def missed(case: Case, failover: Failover, session: Session, event: Reported) -> Session:
+def missed(case: Case, turn: Turn, session: Session, event: Reported) -> Session:
     """The session after a better candidate was tried in vain, where its role counts answers."""
-    role = role_counting(case.policy, failover.role)
+    role = role_counting(case.policy, turn.role)
     if role is None:
         return session
     return missed_by(
-        case, role, failover.candidates, session, backend=event.backend, model=event.model
+        case, role, turn.candidates, session, backend=event.backend, model=event.model
     )
 
 

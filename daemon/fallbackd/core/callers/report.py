@@ -17,7 +17,7 @@ from fallbackd.core.callers.lease import (
 )
 from fallbackd.core.case import Case
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
-from fallbackd.core.failover import Failover
+from fallbackd.core.turn import Turn
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import is_lease
 from fallbackd.core.policy import IN_SESSION_KIND, Backend
@@ -26,7 +26,7 @@ from fallbackd.core.routing.families import UNKNOWN, family_of
 from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.recovery import answered_by, role_counting
-from fallbackd.core.work.resolution import failover_for, request_after, staying
+from fallbackd.core.work.resolution import turn_for, request_after, staying
 from fallbackd.core.work.rotation import first_throttle
 from fallbackd.core.work.search import search
 from fallbackd.core.work.sessions import charged, entered, on_candidate
@@ -59,9 +59,9 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
     differs_from = event.differs_from
     if differs_from is None and event.session is None and event.lease is None:
         differs_from = ()  # only a look, in no conversation: there is no author to differ from
-    failover = _open_failover(case, session, at=case.now)
-    if failover is None or event.backend is not None or failover.candidates != candidates:
-        failover = failover_for(
+    turn = _open_turn(case, session, at=case.now)
+    if turn is None or event.backend is not None or turn.candidates != candidates:
+        turn = turn_for(
             case,
             candidates,
             role,
@@ -70,17 +70,17 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
             allow_metered=event.allow_metered,
             differs_from=differs_from,
         )
-    request = request_after(policy, failover)
+    request = request_after(policy, turn)
     is_taken = event.lease is not None
-    if session is not None and event.backend is None and not failover.tried:
+    if session is not None and event.backend is None and not turn.tried:
         request = staying(case, request, event.role, candidates, session)
-    resolved = search(case, failover, candidates, request, may_doubt=lambda _: is_taken).resolved
+    resolved = search(case, turn, candidates, request, may_doubt=lambda _: is_taken).resolved
     choice = resolved.choice
     found = resolution_of(candidates, resolved)
     if choice is not None:
         found = leased(case, found, choice, event.lease, owner=event.owner)
-        failover = named(case, failover, choice)
-        found = structs.replace(found, failover=failover)
+        turn = named(case, turn, choice)
+        found = structs.replace(found, turn=turn)
         case.count_credential(choice.backend.id, counted_credential(choice))
     fits = any(one.verdict != "context" for one in resolved.verdicts)
     is_entered = is_taken or (choice is not None and _is_return(event, session, choice))
@@ -95,9 +95,9 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
             first=candidates[0].backend,
             running=case.holder_of(event.session),
         )
-        session = structs.replace(session, last_used_at=used_at, failover=None)
+        session = structs.replace(session, last_used_at=used_at, turn=None)
         if is_taken and choice is not None and choice.backend.kind != IN_SESSION_KIND:
-            session = structs.replace(on_candidate(session, choice), failover=failover)
+            session = structs.replace(on_candidate(session, choice), turn=turn)
         case.keep_session(session)
     return case.finish(answer=found)
 
@@ -110,9 +110,9 @@ def _is_return(event: ResolveRequested, session: Session | None, choice: Choice)
     return named and session.current != session.original
 
 
-def _open_failover(case: Case, session: Session | None, *, at: float) -> Failover | None:
+def _open_turn(case: Case, session: Session | None, *, at: float) -> Turn | None:
     """What a session is in the middle of. A caller that was silent for long has given up."""
-    found = None if session is None else session.failover
+    found = None if session is None else session.turn
     return found if found is not None and at - found.at <= LEASE_S else None
 
 
@@ -137,19 +137,19 @@ def reported(case: Case, event: Reported) -> Decision:
         )
     session = case.snapshot.session
     is_stale = session is not None and _is_stale(case, event, session)
-    failover = _failover_of(case, event, session)
-    event = _with_candidate(event, backend, session, failover)
+    turn = _turn_of(case, event, session)
+    event = _with_candidate(event, backend, session, turn)
     lease = event.lease
     if lease is None and event.attempt is not None and is_lease(event.attempt):
         lease = event.attempt
     is_late = lease is not None and not case.give_back(lease)
     if event.outcome == "released":
-        if session is not None and session.failover is not None:
-            case.keep_session(structs.replace(session, failover=None))
+        if session is not None and session.turn is not None:
+            case.keep_session(structs.replace(session, turn=None))
         return case.finish(answer=ReportAnswer())
     if is_late:
         session = charged(case, session, backend.id, event.usage)
-        return _too_late(case, event, backend, session, failover)
+        return _too_late(case, event, backend, session, turn)
     if event.outcome == "success":
         started_at = case.now if event.started_at is None else event.started_at
         case.succeed(backend, model=event.model, credential=event.credential, started_at=started_at)
@@ -158,14 +158,14 @@ def reported(case: Case, event: Reported) -> Decision:
             case.keep_session(_served(case, session, backend, event))
         return case.finish(answer=ReportAnswer())
     return _reported_failure(
-        case, event, backend, session, failover, was_trial=bool(lease), is_stale=is_stale
+        case, event, backend, session, turn, was_trial=bool(lease), is_stale=is_stale
     )
 
 
-def _failover_of(case: Case, event: Reported, session: Session | None) -> Failover | None:
+def _turn_of(case: Case, event: Reported, session: Session | None) -> Turn | None:
     """What the call was a part of: the caller says so, or its session knows."""
     at = case.now if event.started_at is None else min(event.started_at, case.now)
-    found = event.failover or _open_failover(case, session, at=at)
+    found = event.turn or _open_turn(case, session, at=at)
     if found is None or found.backend != event.backend:
         return None
     role = None if event.role is None else find_role(case.policy, event.role)
@@ -174,12 +174,12 @@ def _failover_of(case: Case, event: Reported, session: Session | None) -> Failov
 
 
 def _with_candidate(
-    event: Reported, backend: Backend, session: Session | None, failover: Failover | None
+    event: Reported, backend: Backend, session: Session | None, turn: Turn | None
 ) -> Reported:
     """With the model and the credential that the caller was given, where it does not name them."""
     model, credential = event.model, event.credential
-    if failover is not None:
-        model, credential = model or failover.model, credential or failover.credential
+    if turn is not None:
+        model, credential = model or turn.model, credential or turn.credential
     elif session is not None and session.current == backend.id:
         model = model or session.current_model
     if credential is None and len(backend.credentials) == 1:
@@ -192,7 +192,7 @@ def _too_late(
     event: Reported,
     backend: Backend,
     session: Session | None,
-    failover: Failover | None,
+    turn: Turn | None,
 ) -> Decision:
     """No health changes. After a failure the answer names the next candidate all the same."""
     if session is not None:
@@ -201,22 +201,22 @@ def _too_late(
     failure = event.failure
     if event.outcome != "failure" or failure is None:
         return case.finish(answer=ReportAnswer(failure=failure, ignored=True))
-    failover = failover or asked_by_report(case, event, backend, session, failure)
-    failover, halt = ended_by(case, failover, tried_by(event, failure))
-    following = None if halt is not None else follow(case, failover, may_try=True)
-    answer = answer_of(case, event, failover, failure, following, halt)
+    turn = turn or asked_by_report(case, event, backend, session, failure)
+    turn, halt = ended_by(case, turn, tried_by(event, failure))
+    following = None if halt is not None else follow(case, turn, may_try=True)
+    answer = answer_of(case, event, turn, failure, following, halt)
     return case.finish(answer=structs.replace(answer, ignored=True))
 
 
 def _served(case: Case, session: Session, backend: Backend, event: Reported) -> Session:
     returned = backend.id == session.original
-    failover = session.failover
-    known = session.role if failover is None else failover.role
+    turn = session.turn
+    known = session.role if turn is None else turn.role
     role = role_counting(case.policy, known)
     if role is not None:
         chain = candidates_for(case.policy, backend=None, role=role.name, chain=None)
         session = answered_by(case, role, chain, session, backend=backend.id, model=event.model)
-    if failover is not None and failover.creative:
+    if turn is not None and turn.creative:
         family = family_of(backend, event.model) or UNKNOWN
         session = structs.replace(session, author_family=family)
     return structs.replace(
@@ -224,7 +224,7 @@ def _served(case: Case, session: Session, backend: Backend, event: Reported) -> 
         current=backend.id,
         answered_by=backend.id,
         answered_model=event.model,
-        failover=None,
+        turn=None,
         depth=0 if returned else session.depth,
         notices_sent=() if returned else session.notices_sent,
         last_used_at=case.now,
@@ -236,7 +236,7 @@ def _reported_failure(
     event: Reported,
     backend: Backend,
     session: Session | None,
-    failover: Failover | None,
+    turn: Turn | None,
     *,
     was_trial: bool,
     is_stale: bool,
@@ -262,15 +262,15 @@ def _reported_failure(
         return case.finish(answer=ReportAnswer())
     if session is not None and session.attempt is None and event.attempt is not None:
         session = structs.replace(session, reported_attempt=event.attempt)
-    failover = failover or asked_by_report(case, event, backend, session, failure)
+    turn = turn or asked_by_report(case, event, backend, session, failure)
     failure = (
-        own_trouble(case, backend, failure, has_route=event.has_route, marks=failover.marks)
+        own_trouble(case, backend, failure, has_route=event.has_route, marks=turn.marks)
         or failure
     )
-    failover, halt = ended_by(case, failover, tried_by(event, failure))
+    turn, halt = ended_by(case, turn, tried_by(event, failure))
     following = None
     if halt is None:
-        may_repeat = not was_trial and len(failover.tried) < failover.budget
+        may_repeat = not was_trial and len(turn.tried) < turn.budget
         once_more = may_repeat and first_throttle(
             case,
             backend,
@@ -280,15 +280,15 @@ def _reported_failure(
             started_at=event.started_at,
         )
         if not once_more:
-            failover = marked(case, failover, failure, started_at=event.started_at, luck=event.luck)
-        following = follow(case, failover, once_more=once_more, may_try=bool(event.next_lease))
+            turn = marked(case, turn, failure, started_at=event.started_at, luck=event.luck)
+        following = follow(case, turn, once_more=once_more, may_try=bool(event.next_lease))
         denied(case, following)
-    answer = answer_of(case, event, failover, failure, following, halt)
+    answer = answer_of(case, event, turn, failure, following, halt)
     if session is not None:
-        session = missed(case, failover, session, event)
+        session = missed(case, turn, session, event)
         if following is not None and following.moves:
             session = moved_on(case, session, backend, following, failure)
-        session = structs.replace(session, failover=answer.failover, last_used_at=case.now)
+        session = structs.replace(session, turn=answer.turn, last_used_at=case.now)
         case.keep_session(session)
     return case.finish(answer=answer)
 

@@ -21,7 +21,7 @@ from fallbackd.core.callers.failing_over import Following, denied, ended_by, fol
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.events import RescueAdvanced, TurnFailed
-from fallbackd.core.failover import Tried
+from fallbackd.core.turn import Tried
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId
@@ -40,10 +40,10 @@ from fallbackd.core.opencode.session import (
     told_outage,
 )
 from fallbackd.core.records import Hop, Session
-from fallbackd.core.rescue import Rescue, Turn
+from fallbackd.core.rescue import Message, Rescue
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.work.offline import own_trouble
-from fallbackd.core.work.resolution import failover_for
+from fallbackd.core.work.resolution import turn_for
 
 AWAY_S = 60.0
 """A rescue whose step is older has lost its server or its owner, and is not continued."""
@@ -96,22 +96,22 @@ def turn_failed(case: Case, event: TurnFailed) -> Ruled:
         return Ruled(ruling=late, failure=event.failure)
     if session.rescue is not None:  # of an owner that is gone
         session = _unlocked(case, session)
-    if session.turn is None or session.turn.message != event.message:
+    if session.message is None or session.message.id != event.message:
         if not event.compacts:  # its model is the server's choice
             session = chosen_by_user(case, session, event.backend)
         session = begun(case, session, event.message, event.backend)
-    assert session.turn is not None
-    ruled, session = _rule(case, event, session, session.turn)
+    assert session.message is not None
+    ruled, session = _rule(case, event, session, session.message)
     case.keep_session(structs.replace(session, last_used_at=case.now))
     return ruled
 
 
 def _late(case: Case, event: TurnFailed, session: Session) -> Literal["late", "busy"] | None:
     """About a turn or a model that was left already, or one that is being left now."""
-    rescue, turn = session.rescue, session.turn
+    rescue, message = session.rescue, session.message
     if event.is_late or event.message in session.superseded:
         return "late"
-    if turn is not None and turn.message == event.message and turn.backend != event.backend:
+    if message is not None and message.id == event.message and message.backend != event.backend:
         return "late"
     if rescue is not None and not _is_expired(rescue, now=case.now):
         return "busy"
@@ -123,12 +123,12 @@ def _is_expired(rescue: Rescue, *, now: float) -> bool:
     return not (0 <= now - rescue.began_at < AWAY_S and now - since_at < LONGEST_S)
 
 
-def _rule(case: Case, event: TurnFailed, session: Session, turn: Turn) -> tuple[Ruled, Session]:
+def _rule(case: Case, event: TurnFailed, session: Session, message: Message) -> tuple[Ruled, Session]:
     backend = find_backend(case.policy, event.backend)
     if backend is None:
         return Ruled(ruling="unknown_model", failure=event.failure), session
     role = role_of(case.policy, event.role)
-    failover = turn.failover or failover_for(
+    turn = message.turn or turn_for(
         case,
         candidates_of(case, event.backend, event.role, session),
         role,
@@ -136,28 +136,28 @@ def _rule(case: Case, event: TurnFailed, session: Session, turn: Turn) -> tuple[
         at_server=True,
     )
     failure = own_trouble(
-        case, backend, event.failure, has_route=event.has_route, marks=failover.marks
+        case, backend, event.failure, has_route=event.has_route, marks=turn.marks
     )
     failure = failure or event.failure
-    if turn.is_marked:  # once more about the same call
-        failover = structs.replace(failover, tried=failover.tried[:-1])
+    if message.is_marked:  # once more about the same call
+        turn = structs.replace(turn, tried=turn.tried[:-1])
     tried = Tried(backend=event.backend, model=backend.model).failed_with(failure)
-    failover, halt = ended_by(case, failover, tried)
+    turn, halt = ended_by(case, turn, tried)
     if halt is None:
-        started_at = BEFORE_ALL if turn.is_marked else turn.began_at
-        failover = marked(case, failover, failure, started_at=started_at, luck=event.luck)
-    turn = structs.replace(turn, is_marked=True, failover=failover)
-    if turn.lease is not None:
-        case.give_back(turn.lease)
-        turn = structs.replace(turn, lease=None)
-    session = structs.replace(session, turn=turn)
+        started_at = BEFORE_ALL if message.is_marked else message.began_at
+        turn = marked(case, turn, failure, started_at=started_at, luck=event.luck)
+    message = structs.replace(message, is_marked=True, turn=turn)
+    if message.lease is not None:
+        case.give_back(message.lease)
+        message = structs.replace(message, lease=None)
+    session = structs.replace(session, message=message)
 
     def no(ruling: Ruling, text: str = "") -> tuple[Ruled, Session]:
         return Ruled(ruling=ruling, failure=failure, text=text), session
 
     if not case.policy.rescues or (role is not None and not role.enabled):
         return no("switched_off")
-    following = None if halt is not None else follow(case, failover, may_try=True)
+    following = None if halt is not None else follow(case, turn, may_try=True)
     if following is not None:
         halt = following.halt
         denied(case, following)
@@ -167,13 +167,13 @@ def _rule(case: Case, event: TurnFailed, session: Session, turn: Turn) -> tuple[
     has_next = halt is None and following is not None and following.resolved.choice is not None
     if event.is_child and not (event.can_move and has_next and not event.wrote):
         return _child(case, event, failure, session)
-    if len(failover.candidates) < 2:
+    if len(turn.candidates) < 2:
         return no("no_chain", f"no chain is configured for agent {event.role or 'unknown'}")
     if halt is not None and halt.bound in ("max_fallback_depth", "on_outage"):
         session = told(
             case,
             session,
-            f"{halt.bound}:{turn.message}",
+            f"{halt.bound}:{message.id}",
             "outage",
             route=(event.backend, ""),
             reason=failure.reason.value,
@@ -186,7 +186,7 @@ def _rule(case: Case, event: TurnFailed, session: Session, turn: Turn) -> tuple[
         session = told(
             case,
             session,
-            f"partial:{turn.message}",
+            f"partial:{message.id}",
             "failed",
             route=(event.backend, ""),
             reason=failure.reason.value,
@@ -283,7 +283,7 @@ def _rescue(
         lease=lease(case, choice, on_lease),
         compacts=event.compacts,
         continues=event.continues,
-        failover=following.failover,
+        turn=following.turn,
     )
 
 
@@ -315,15 +315,15 @@ def rescue_advanced(case: Case, event: RescueAdvanced) -> bool:
             case.drop_session_id(session.session)
         case "stopped":
             session = _unlocked(case, session)
-            turn = session.turn
-            if turn is not None:
-                session = structs.replace(session, turn=structs.replace(turn, running=False))
+            message = session.message
+            if message is not None:
+                session = structs.replace(session, message=structs.replace(message, running=False))
             case.keep_session(session)
         case "failed":
             _failed(case, session, rescue, event.detail)
         case "done":
-            message = event.message or rescue.new_message
-            case.keep_session(_done(case, session, rescue, message))
+            sent = event.message or rescue.new_message
+            case.keep_session(_done(case, session, rescue, sent))
     return True
 
 
@@ -359,7 +359,7 @@ def _cure(rescue: Rescue) -> str:
             return f'The turn was stopped: send "continue" to {rescue.model}'
 
 
-def _done(case: Case, session: Session, rescue: Rescue, message: str) -> Session:
+def _done(case: Case, session: Session, rescue: Rescue, sent: str) -> Session:
     """The next model has the message: a turn of its own, that continues the same work."""
     session = closed(case, structs.replace(session, rescue=None))
     session = moved_on(
@@ -374,12 +374,12 @@ def _done(case: Case, session: Session, rescue: Rescue, message: str) -> Session
             evidence=rescue.evidence,
         ),
     )
-    turn = Turn(
-        message=message,
+    message = Message(
+        id=sent,
         backend=rescue.to,
         began_at=case.now,
         lease=rescue.lease,
         compacts=rescue.compacts,
-        failover=rescue.failover,
+        turn=rescue.turn,
     )
-    return structs.replace(session, turn=turn)
+    return structs.replace(session, message=message)

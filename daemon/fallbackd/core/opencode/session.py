@@ -1,7 +1,7 @@
 """
 What an opencode session is on: its turns, periods and moves. Pieces of decisions.
 
-A turn is one message of the user on one model. A model that the user chose by hand becomes the
+A turn is what the user asked for, a message its prompt on one model. A model that the user chose by hand becomes the
 session's original; one that a rescue or a redirect chose does not.
 """
 
@@ -16,7 +16,7 @@ from fallbackd.core.opencode.projects import ANY, find_any
 from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, Role
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Hop, Session
-from fallbackd.core.rescue import Period, Turn
+from fallbackd.core.rescue import Period, Message
 from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.work.sessions import charged, moved
@@ -127,37 +127,37 @@ def on_model(case: Case, session: Session, backend: BackendId) -> Session:
 
 def begun(case: Case, session: Session, message: str, backend: BackendId) -> Session:
     """A message of the user that was not known begins a turn."""
-    turn = session.turn
-    if turn is not None and turn.message == message:
+    known = session.message
+    if known is not None and known.id == message:
         return session
-    if turn is not None:
+    if message is not None:
         session = closed(case, session)
-    failover = session.failover  # of the redirect before it
-    is_of_it = failover is not None and failover.backend == backend
+    turn = session.turn  # of the redirect before it
+    is_of_it = turn is not None and turn.backend == backend
     return structs.replace(
         session,
-        turn=Turn(
-            message=message,
+        message=Message(
+            id=message,
             backend=backend,
             began_at=case.now,
             lease=session.pending_lease,
-            failover=failover if is_of_it else None,
+            turn=turn if is_of_it else None,
         ),
         pending_lease=None,
-        failover=None,
+        turn=None,
         last_used_at=case.now,
     )
 
 
 def closed(case: Case, session: Session) -> Session:
     """The turn is over: what comes about it is late, and its trial is given back."""
-    turn = session.turn
-    if turn is None:
+    message = session.message
+    if message is None:
         return session
-    if turn.lease is not None:
-        case.give_back(turn.lease)
-    superseded = (*session.superseded, turn.message)[-MAX_SUPERSEDED:]
-    return structs.replace(session, turn=None, superseded=superseded)
+    if message.lease is not None:
+        case.give_back(message.lease)
+    superseded = (*session.superseded, message.id)[-MAX_SUPERSEDED:]
+    return structs.replace(session, message=None, superseded=superseded)
 
 
 def lease(case: Case, choice: Choice, name: AttemptId | None) -> AttemptId | None:
@@ -231,8 +231,8 @@ def told_outage(
     when = "no return time is known"
     if retry_at is not None:
         when = f"the earliest comes back in {duration(max(0.0, retry_at - case.now))}"
-    turn = session.turn
-    mark = f"outage:{backend}:{'' if turn is None else turn.message}"
+    message = session.message
+    mark = f"outage:{backend}:{'' if message is None else message.id}"
     return told(
         case,
         session,

@@ -22,7 +22,7 @@ from fallbackd.core.opencode.session import (
 )
 from fallbackd.core.records import Hop, Verdict
 from fallbackd.core.upkeep.marks import tell_recovery
-from fallbackd.core.work.resolution import failover_for, request_after
+from fallbackd.core.work.resolution import turn_for, request_after
 from fallbackd.core.work.search import search
 
 
@@ -43,7 +43,7 @@ def turn_began(case: Case, event: TurnBegan) -> None:
     session = placed(session, server=event.server, project=event.project, role=event.role)
     rescue = session.rescue
     is_ours = rescue is not None and event.message in (rescue.message, rescue.new_message)
-    is_known = session.turn is not None and session.turn.message == event.message
+    is_known = session.message is not None and session.message.id == event.message
     if not (is_ours or is_known or event.message in session.superseded):
         session = chosen_by_user(case, session, event.backend)
         session = begun(case, session, event.message, event.backend)
@@ -53,17 +53,17 @@ def turn_began(case: Case, event: TurnBegan) -> None:
 def turn_answered(case: Case, event: TurnAnswered) -> None:
     """The first sign of the provider in a turn: it proves the model and ends its trial."""
     session = case.snapshot.session
-    turn = None if session is None else session.turn
-    if session is None or turn is None or turn.message != event.message or turn.answered:
+    message = None if session is None else session.message
+    if session is None or message is None or message.id != event.message or message.answered:
         return
     backend = find_backend(case.policy, event.backend)
     if backend is not None:
-        case.succeed(backend, model=backend.model, credential=None, started_at=turn.began_at)
+        case.succeed(backend, model=backend.model, credential=None, started_at=message.began_at)
     case.keep_session(
         structs.replace(
             session,
             answered_by=event.backend,
-            turn=structs.replace(turn, answered=True, lease=None),
+            message=structs.replace(message, answered=True, lease=None),
             last_used_at=case.now,
         )
     )
@@ -75,8 +75,8 @@ def turn_ended(case: Case) -> None:
     if session is None:
         return
     after = session
-    if session.turn is not None and session.turn.running:
-        after = structs.replace(session, turn=structs.replace(session.turn, running=False))
+    if session.message is not None and session.message.running:
+        after = structs.replace(session, message=structs.replace(session.message, running=False))
     if after.current != after.original:
         after = tell_recovery(case, after)
     if after is not session:
@@ -100,9 +100,9 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
         case, event.session, event.backend, server=event.server, project=event.project
     )
     session = placed(session, server=event.server, project=event.project, role=event.role)
-    rescue, turn = session.rescue, session.turn
+    rescue, message = session.rescue, session.message
     is_rescue = rescue is not None and event.backend == rescue.to
-    if is_rescue or (turn is not None and turn.lease and event.backend == turn.backend):
+    if is_rescue or (message is not None and message.lease and event.backend == message.backend):
         return Redirect()  # it was decided already, and its trial is leased
     if session.pending_lease is not None:
         case.give_back(session.pending_lease)
@@ -114,12 +114,12 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
         case.keep_session(session)
         return Redirect()
     candidates = candidates_of(case, event.backend, event.role, session)
-    failover = failover_for(case, candidates, role, session, at_server=True)
-    request = request_after(case.policy, failover)
+    turn = turn_for(case, candidates, role, session, at_server=True)
+    request = request_after(case.policy, turn)
     resolved = case.resolve(candidates[:1], request)
     stays = resolved.choice is not None or resolved.in_trial
     if not stays:
-        resolved = search(case, failover, candidates, request).resolved
+        resolved = search(case, turn, candidates, request).resolved
     choice = resolved.choice
     if choice is None and not stays:
         if len(candidates) > 1:
@@ -131,7 +131,7 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
         session = structs.replace(
             session,
             pending_lease=lease(case, choice, event.lease),
-            failover=named(case, failover, choice),
+            turn=named(case, turn, choice),
         )
     if choice is None or choice.backend.id == event.backend:
         if event.backend == session.original != session.current:

@@ -287,8 +287,8 @@ def _recovered(case: Case, session: Session) -> bool:
 
 def is_at_work(session: Session) -> bool:
     """A delegation of ours, or a turn of its opencode server, is under way."""
-    turn = session.turn
-    is_busy = session.rescue is not None or (turn is not None and turn.running)
+    message = session.message
+    is_busy = session.rescue is not None or (message is not None and message.running)
     return is_busy or session.running is not None
 
 

@@ -11,7 +11,7 @@ from fallbackd.core.routing.resolve import candidates_for, find_role
 from fallbackd.core.work.apply import advance, apply
 from fallbackd.core.work.outcomes import BY_CALLER
 from fallbackd.core.work.plan import behind
-from fallbackd.core.work.resolution import failover_for, tried_key
+from fallbackd.core.work.resolution import turn_for, tried_key
 from fallbackd.core.work.sessions import take_session
 from fallbackd.core.work.steps import ended
 from fallbackd.core.work.stopping import stop_below, stop_running
@@ -72,7 +72,7 @@ def _opened(
     """What is known of the work before anything was tried for it."""
     policy, now = case.policy, case.now
     role = None if event.role is None else find_role(policy, event.role)
-    asked = failover_for(
+    asked = turn_for(
         case,
         candidates,
         role,

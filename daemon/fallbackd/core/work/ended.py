@@ -15,7 +15,7 @@ from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed
 from fallbackd.core.work.recovery import counted, tell_return
 from fallbackd.core.work.resolution import (
     entry_of,
-    failover_of,
+    turn_of,
     futile,
     is_form_error_twice,
 )
@@ -178,7 +178,7 @@ def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
 def _failed(case: Case, failure: Failure, backend: Backend | None, *, luck: float) -> None:
     """The mark, a retry, the next candidate, or the end."""
     attempt = case.delegation.attempts[-1]
-    cause = futile(failover_of(case.delegation))
+    cause = futile(turn_of(case.delegation))
     if cause == "task":
         case.release(attempt)
         _end(case, ended("failed", _of_the_task(attempt, failure), failure=failure))
@@ -228,7 +228,7 @@ def _without_another(case: Case, attempt: Attempt, failure: Failure) -> Step | N
     if failure.reason.row.about == "unclear" and not failure.hop:
         # Trouble of this machine: no place for the attempt, or none for its answer.
         return ended("failed", failure.evidence, failure=failure)
-    if is_form_error_twice(failover_of(case.delegation)):
+    if is_form_error_twice(turn_of(case.delegation)):
         return ended("failed", "two providers reject the form of the request", failure=failure)
     on_partial = case.delegation.on_partial
     if attempt.effects == "none" or on_partial == "continue":

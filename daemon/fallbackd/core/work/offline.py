@@ -8,7 +8,7 @@ a default route. Hosts on this machine say nothing about it.
 from msgspec import structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.failover import MadeMark
+from fallbackd.core.turn import MadeMark
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.machine import Outage
 from fallbackd.core.health.scopes import failed_scope, find_backend

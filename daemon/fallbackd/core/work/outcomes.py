@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from fallbackd.core.case import CaseView
-from fallbackd.core.failover import without_marks
+from fallbackd.core.turn import without_marks
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.records import Outcome
 from fallbackd.core.routing.resolve import NEVER_BY_TIME, without_choice

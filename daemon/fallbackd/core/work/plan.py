@@ -16,7 +16,7 @@ from fallbackd.core.work.ask import at_outage, by_rules, is_recovered, resting, 
 from fallbackd.core.work.choices import resolved_by_person
 from fallbackd.core.work.fairness import has_place
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed, exhausted
-from fallbackd.core.work.resolution import failover_of, halted, request_of
+from fallbackd.core.work.resolution import turn_of, halted, request_of
 from fallbackd.core.work.retry_budget import held_until, shown
 from fallbackd.core.work.rotation import rotated, with_verdict
 from fallbackd.core.work.search import Search, search
@@ -170,7 +170,7 @@ def due_retry(case: CaseView) -> Step | Clear | None:
 def other_credential(case: CaseView) -> Step | None:
     if not case.delegation.attempts:
         return None
-    found = rotated(case, failover_of(case.delegation))
+    found = rotated(case, turn_of(case.delegation))
     if found is None or found.choice is None:
         return None
     verdicts = with_verdict(case.delegation.verdicts, found.verdicts[0])
@@ -189,7 +189,7 @@ def no_failover(case: CaseView) -> Step | None:
 def out_of_budget(case: CaseView) -> Step | None:
     if not case.delegation.attempts:
         return None
-    _, halt = halted(case.policy, failover_of(case.delegation))
+    _, halt = halted(case.policy, turn_of(case.delegation))
     return None if halt is None else exhausted(case, halt.why)
 
 
@@ -197,10 +197,10 @@ def out_of_budget(case: CaseView) -> Step | None:
 
 
 def searched(case: CaseView) -> Search:
-    failover = failover_of(case.delegation)
-    candidates = failover.candidates
-    if failover.tried:
-        candidates, _ = halted(case.policy, failover)
+    turn = turn_of(case.delegation)
+    candidates = turn.candidates
+    if turn.tried:
+        candidates, _ = halted(case.policy, turn)
     return search(
         case,
         case.delegation,

@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import structs
 
 from fallbackd.core.case import CaseView
-from fallbackd.core.failover import Failover, Halt, Tried
+from fallbackd.core.turn import Turn, Halt, Tried
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import context_of, find_backend, model_of
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role
@@ -29,8 +29,8 @@ def reactive_hops(delegation: Delegation) -> int:
     )
 
 
-def failover_of(delegation: Delegation) -> Failover:
-    return Failover(
+def turn_of(delegation: Delegation) -> Turn:
+    return Turn(
         candidates=delegation.candidates if delegation.failover else delegation.candidates[:1],
         role=delegation.role,
         creative=delegation.creative,
@@ -53,7 +53,7 @@ def failover_of(delegation: Delegation) -> Failover:
     )
 
 
-def failover_for(
+def turn_for(
     case: CaseView,
     candidates: tuple[Entry, ...],
     role: Role | None,
@@ -63,7 +63,7 @@ def failover_for(
     allow_metered: bool = False,
     differs_from: tuple[str, ...] | None = None,
     at_server: bool = False,
-) -> Failover:
+) -> Turn:
     """What is asked of a chain, before anything was tried."""
     policy = case.policy
     rules = rules_for(
@@ -73,7 +73,7 @@ def failover_for(
     if role is not None and role.max_fallback_depth is not None:
         max_hops = role.max_fallback_depth
     wanted = None if role is None else role.fallback_on
-    return Failover(
+    return Turn(
         candidates=candidates,
         role=rules.role,
         creative=rules.creative,
@@ -92,7 +92,7 @@ def failover_for(
 def request_of(case: CaseView) -> Request:
     """What the next resolution of a delegation asks for."""
     delegation = case.delegation
-    request = request_after(case.policy, failover_of(delegation))
+    request = request_after(case.policy, turn_of(delegation))
     if delegation.named or delegation.attempts:
         return request
     return staying(case, request, delegation.role, delegation.candidates, case.session)
@@ -124,14 +124,14 @@ def entry_of(candidates: tuple[Entry, ...], tried: Tried | Attempt, backend: Bac
 # --- the next candidate ----------------------------------------------------------------------
 
 
-def request_after(policy: Policy, failover: Failover) -> Request:
+def request_after(policy: Policy, turn: Turn) -> Request:
     """What the next resolution asks for, after what was tried."""
-    tried = set(failover.inherited_tried)
+    tried = set(turn.inherited_tried)
     failed: set[str] = set()
     larger_than: int | None = None
     not_provider: str | None = None
-    for one in failover.tried:
-        tried.add(tried_key(failover.candidates, one))
+    for one in turn.tried:
+        tried.add(tried_key(turn.candidates, one))
         backend = find_backend(policy, one.backend)
         if backend is None or one.reason is None:
             continue
@@ -144,21 +144,21 @@ def request_after(policy: Policy, failover: Failover) -> Request:
     return Request(
         tried=frozenset(tried),
         same_as_failed=frozenset(failed),
-        prompt_tokens=failover.prompt_tokens,
+        prompt_tokens=turn.prompt_tokens,
         larger_than=larger_than,
         not_provider=not_provider,
-        local_only=bool(failover.tried) and failover.tried[-1].reason is Reason.LOCAL_NETWORK,
-        at_server=failover.at_server,
-        limits=limits_of(failover),
+        local_only=bool(turn.tried) and turn.tried[-1].reason is Reason.LOCAL_NETWORK,
+        at_server=turn.at_server,
+        limits=limits_of(turn),
     )
 
 
-def limits_of(failover: Failover) -> Limits:
+def limits_of(turn: Turn) -> Limits:
     """What the role and the request forbid by now."""
-    reached = {one.tier for one in failover.tried if one.tier is not None}
+    reached = {one.tier for one in turn.tried if one.tier is not None}
     return Limits(
-        differs_from=frozenset(failover.differs_from),
-        allow_metered=failover.allow_metered,
+        differs_from=frozenset(turn.differs_from),
+        allow_metered=turn.allow_metered,
         spent_tiers=ONCE & reached,
     )
 
@@ -195,43 +195,43 @@ def staying(
 # --- what ends it ----------------------------------------------------------------------------
 
 
-def halted(policy: Policy, failover: Failover) -> tuple[tuple[Entry, ...], Halt | None]:
+def halted(policy: Policy, turn: Turn) -> tuple[tuple[Entry, ...], Halt | None]:
     """The candidates to which a move may still be made after the last failure, or why to none."""
-    last = failover.tried[-1]
-    if not may_hop(failover, last):
+    last = turn.tried[-1]
+    if not may_hop(turn, last):
         reason = "a failure" if last.reason is None else last.reason.value
         why = f"{reason} is not a reason to fail over here (fallback_on)"
         return (), Halt(bound="fallback_on", why=why)
-    if len(failover.tried) >= failover.budget:
-        why = f"the budget of {failover.budget} attempts is used up (max_attempts)"
+    if len(turn.tried) >= turn.budget:
+        why = f"the budget of {turn.budget} attempts is used up (max_attempts)"
         return (), Halt(bound="max_attempts", why=why)
-    if failover.hops < failover.max_hops:
-        return failover.candidates, None
-    left = _free_of_hops(policy, failover)
+    if turn.hops < turn.max_hops:
+        return turn.candidates, None
+    left = _free_of_hops(policy, turn)
     if left:
         return left, None
-    why = f"the maximum of {failover.max_hops} hops is reached (max_fallback_depth)"
+    why = f"the maximum of {turn.max_hops} hops is reached (max_fallback_depth)"
     return (), Halt(bound="max_fallback_depth", why=why)
 
 
-def may_hop(failover: Failover, failed: Tried) -> bool:
+def may_hop(turn: Turn, failed: Tried) -> bool:
     """Whether a failure is a reason to go to another candidate, for this role."""
     if failed.shrink_input:
         return True  # to a larger context only: the resolution sees to it
     if not failed.hop or failed.reason is None:
         return False
-    return failover.fallback_on is None or failed.reason.value in failover.fallback_on
+    return turn.fallback_on is None or failed.reason.value in turn.fallback_on
 
 
-def _free_of_hops(policy: Policy, failover: Failover) -> tuple[Entry, ...]:
+def _free_of_hops(policy: Policy, turn: Turn) -> tuple[Entry, ...]:
     """
     Candidates still allowed at the maximum of hops: what starts nothing, and the stand-in for a
     model that was just found to be missing.
     """
-    last = failover.tried[-1]
+    last = turn.tried[-1]
     is_missing = last.reason is Reason.MODEL_NOT_FOUND
     found = []
-    for entry in failover.candidates:
+    for entry in turn.candidates:
         backend = find_backend(policy, entry.backend)
         is_swap = is_missing and entry.tier == "model" and entry.backend == last.backend
         if is_swap or (backend is not None and backend.kind == IN_SESSION_KIND):
@@ -239,9 +239,9 @@ def _free_of_hops(policy: Policy, failover: Failover) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def is_poison(failover: Failover) -> bool:
+def is_poison(turn: Turn) -> bool:
     """The same low-confidence reason on two candidates: the task is the likely cause."""
-    last = failover.tried[-1]
+    last = turn.tried[-1]
     is_unclear = last.reason is not None and last.reason.row.about == "unclear"
     if not is_unclear or last.confidence == "structured":
         return False
@@ -249,22 +249,22 @@ def is_poison(failover: Failover) -> bool:
         one.reason is last.reason
         and one.confidence != "structured"
         and (one.backend, one.model) != (last.backend, last.model)
-        for one in failover.tried[:-1]
+        for one in turn.tried[:-1]
     )
 
 
-def futile(failover: Failover) -> Literal["task", "poison"] | None:
+def futile(turn: Turn) -> Literal["task", "poison"] | None:
     """Why no other candidate would cure the last failure: the work itself is its cause."""
-    reason = failover.tried[-1].reason
+    reason = turn.tried[-1].reason
     if reason is not None and reason.row.about == "task":
         return "task"
-    return "poison" if is_poison(failover) else None
+    return "poison" if is_poison(turn) else None
 
 
-def is_form_error_twice(failover: Failover) -> bool:
+def is_form_error_twice(turn: Turn) -> bool:
     """What two providers could not read, a third one will not read either."""
-    return failover.tried[-1].reason is Reason.FORMAT_ERROR and any(
-        one.reason is Reason.FORMAT_ERROR for one in failover.tried[:-1]
+    return turn.tried[-1].reason is Reason.FORMAT_ERROR and any(
+        one.reason is Reason.FORMAT_ERROR for one in turn.tried[:-1]
     )
 
 

@@ -10,7 +10,7 @@ Another credential of the same backend takes over: an attempt, not a hop.
 from msgspec import structs
 
 from fallbackd.core.case import Case, CaseView
-from fallbackd.core.failover import Failover
+from fallbackd.core.turn import Turn
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.machine import HEALTHY, Health, view
 from fallbackd.core.health.scopes import failed_scope, find_backend
@@ -61,29 +61,29 @@ def other_credential(
     return case.resolve((entry,), Request(prompt_tokens=tokens, without=without))
 
 
-def rotated(case: CaseView, failover: Failover) -> Resolved | None:
+def rotated(case: CaseView, turn: Turn) -> Resolved | None:
     """
     The backend that failed last with another credential. None: there is none to go on with. One
     that is only second choice goes after a healthy candidate.
     """
-    last = failover.tried[-1]
+    last = turn.tried[-1]
     backend = find_backend(case.policy, last.backend)
     if backend is None or not last.rotate_credential:
         return None
-    if last.credential is None or len(failover.tried) >= failover.budget:
+    if last.credential is None or len(turn.tried) >= turn.budget:
         return None
     failed = frozenset(
         one.credential
-        for one in failover.tried
+        for one in turn.tried
         if one.credential is not None
         and (one.backend, one.model) == (last.backend, last.model)
         and one.rotate_credential
     )
-    entry = entry_of(failover.candidates, last, backend)
-    found = other_credential(case, backend, entry, without=failed, tokens=failover.prompt_tokens)
+    entry = entry_of(turn.candidates, last, backend)
+    found = other_credential(case, backend, entry, without=failed, tokens=turn.prompt_tokens)
     if found.choice is None:
         return None
-    if found.verdicts[0].state != "healthy" and _is_better_elsewhere(case, failover):
+    if found.verdicts[0].state != "healthy" and _is_better_elsewhere(case, turn):
         return None
     return found
 
@@ -95,9 +95,9 @@ def with_verdict(verdicts: tuple[Verdict, ...], one: Verdict) -> tuple[Verdict, 
     )
 
 
-def _is_better_elsewhere(case: CaseView, failover: Failover) -> bool:
-    candidates, halt = halted(case.policy, failover)
+def _is_better_elsewhere(case: CaseView, turn: Turn) -> bool:
+    candidates, halt = halted(case.policy, turn)
     if halt is not None:
         return False
-    resolved = case.resolve(candidates, request_after(case.policy, failover))
+    resolved = case.resolve(candidates, request_after(case.policy, turn))
     return any(one.verdict == "chosen" and one.state == "healthy" for one in resolved.verdicts)

@@ -12,19 +12,19 @@ from fallbackd.core.case import CaseView
 from fallbackd.core.failures import Failure
 from fallbackd.core.records import Attempt, Delegation, Waiting
 from fallbackd.core.routing.resolve import candidate_key
-from fallbackd.core.work.resolution import failover_of, halted, request_after
+from fallbackd.core.work.resolution import turn_of, halted, request_after
 from fallbackd.core.work.rotation import rotated
 
 
 def has_alternative(case: CaseView) -> bool:
     """Whether another candidate, or another credential, could take over from the last attempt."""
-    failover = failover_of(case.delegation)
-    if rotated(case, failover) is not None:
+    turn = turn_of(case.delegation)
+    if rotated(case, turn) is not None:
         return True
-    candidates, halt = halted(case.policy, failover)
+    candidates, halt = halted(case.policy, turn)
     if halt is not None:
         return False
-    request = request_after(case.policy, failover)
+    request = request_after(case.policy, turn)
     return case.resolve(candidates, request).choice is not None
 
 

@@ -381,9 +381,9 @@ class Sessions:
                     self.hear(event, directory=directory)
         for session in known if is_complete else ():
             self.track(session.session, session.project)
-            turn = session.turn
+            message = session.message
             is_at_rest = session.session not in states and session.rescue is None
-            if is_at_rest and turn is not None and turn.running:
+            if is_at_rest and message is not None and message.running:
                 await self._watched.ended(session.session)
 
     async def resume(self, session: Session) -> None:

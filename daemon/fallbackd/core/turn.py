@@ -65,7 +65,7 @@ class Tried(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class Failover(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is asked is fixed at the beginning; `tried`, `hops` and `marks` grow."""
 
     candidates: tuple[Entry, ...] = ()
