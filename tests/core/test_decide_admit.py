@@ -61,7 +61,7 @@ def test_a_role_or_nothing_without_any_candidate_is_rejected_with_the_key() -> N
 def test_an_unknown_role_is_a_warning() -> None:
     play = Playbook(AB).when(delegate("d1", role="../x", backend="a"))
     assert "no role '../x'" in play.delegation("d1").warnings[0]
-    assert [one.backend for one in play.delegation("d1").candidates] == ["a", "b", "c"]
+    assert [one.backend for one in play.delegation("d1").turn.candidates] == ["a", "b", "c"]
 
 
 def test_requested_is_the_first_of_the_role_s_chain() -> None:
@@ -350,7 +350,7 @@ def test_a_child_shares_workspace_deadline_budget_and_what_was_tried() -> None:
     found = play.delegation("k")
     assert (found.nesting, found.parent) == (1, "p")
     assert found.deadline_at == T0 + 100
-    assert found.budget == 6
+    assert found.turn.budget == 6
     play.when(failed("k.1", fail(Reason.FORMAT_ERROR)))
     assert play.delegation("k").state == "failed"  # `a` was tried by its parent
     assert [one.verdict for one in play.delegation("k").verdicts] == ["tried", "tried"]

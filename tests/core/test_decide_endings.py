@@ -240,7 +240,7 @@ def test_permission_that_every_candidate_was_denied_marks_none(others: list[str]
             failed(f"d1.{number}", fail(Reason.PERMISSION, at=number)),
         )
     found = play.delegation("d1")
-    assert (found.state, found.marks) == ("refused", ())
+    assert (found.state, found.turn.marks) == ("refused", ())
     assert "permission" in (found.message or "")
     assert [play.seen(name).state for name in "ab"] == ["healthy", "healthy"]
     play.then_whatever()

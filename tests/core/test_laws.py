@@ -541,7 +541,8 @@ class Laws(RuleBasedStateMachine):
         for name in self.world.accepted:
             one = self.world.delegation(name)
             by_choice = sum(1 for each in one.questions if (each.choice or "").startswith(USE))
-            laws.a_walk_is_bounded(structs.replace(one, budget=one.budget + by_choice))
+            turn = structs.replace(one.turn, budget=one.turn.budget + by_choice)
+            laws.a_walk_is_bounded(structs.replace(one, turn=turn))
 
     @invariant()
     def a_question_is_open_exactly_while_a_person_is_asked(self) -> None:
@@ -563,11 +564,11 @@ class Laws(RuleBasedStateMachine):
             for each in one.attempts:
                 if each.backend in chosen:
                     continue
-                assert one.allow_metered or each.backend != "d"
-                if one.differs_from:
-                    assert "?" not in one.differs_from
-                    assert families.get(each.backend) not in (None, *one.differs_from)
-                if one.creative:
+                assert one.turn.allow_metered or each.backend != "d"
+                if one.turn.differs_from:
+                    assert "?" not in one.turn.differs_from
+                    assert families.get(each.backend) not in (None, *one.turn.differs_from)
+                if one.turn.creative:
                     assert each.backend == one.requested
 
     @invariant()

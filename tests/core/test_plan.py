@@ -19,6 +19,7 @@ from fallbackd.core.ids import BackendId, DelegationId, ScopeId
 from fallbackd.core.policy import Entry
 from fallbackd.core.questions import Option, Question
 from fallbackd.core.records import Delegation, Outcome, Session, Snapshot, Waiting
+from fallbackd.core.turn import Turn
 from fallbackd.core.work import plan as planning
 from fallbackd.core.work.apply import TRANSITIONS, apply
 from fallbackd.core.work.plan import RULES, RULES_OF_CHAIN, plan, searched
@@ -37,7 +38,7 @@ BASE = Delegation(
     delegation=D1,
     session="s1",
     requested=BackendId("a"),
-    candidates=(Entry(backend=BackendId("a")), Entry(backend=BackendId("b"))),
+    turn=Turn(candidates=(Entry(backend=BackendId("a")), Entry(backend=BackendId("b")))),
     active=BackendId("a"),
     created_at=T0,
 )
@@ -252,7 +253,7 @@ def test_without_failover_the_first_failure_ends_the_work() -> None:
 def test_the_budget_of_attempts_ends_the_work() -> None:
     case = after_failure()
     assert planning.out_of_budget(case) is None
-    case.update(budget=1)
+    case.update(turn=structs.replace(BASE.turn, budget=1))
     step = planning.out_of_budget(case)
     assert isinstance(step, End)
     assert "max_attempts" in step.why

@@ -305,7 +305,7 @@ class Laws:
         old, outage = one.seen.health.get(health.scope), health.outage
         if outage is None or (old is not None and old.outage == outage):
             return
-        made = [made for each in one.seen.active.values() for made in each.marks]
+        made = [made for each in one.seen.active.values() for made in each.turn.marks]
         if any(mark.before == outage for mark in made):
             return  # a mark was withdrawn
         if outage.source == "provider":

@@ -80,8 +80,8 @@ def a_trial_belongs_to_a_running_attempt_or_to_a_caller(
 
 
 def a_walk_is_bounded(one: Delegation) -> None:
-    assert len(one.attempts) <= one.budget, one
-    assert reactive_hops(one) <= one.max_hops, one
+    assert len(one.attempts) <= one.turn.budget, one
+    assert reactive_hops(one) <= one.turn.max_hops, one
     fresh = [
         (each.backend, each.model, each.credential)
         for each in one.attempts

@@ -13,7 +13,6 @@ from msgspec import structs
 from fallbackd.core import day_use, meter
 from fallbackd.core.decision_log import words_of_change, words_of_effect
 from fallbackd.core.effects import Effect, Export, WakeWaiting
-from fallbackd.core.turn import MadeMark, without_marks
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import machine
 from fallbackd.core.health.doubt import doubted, is_doubtful
@@ -43,6 +42,7 @@ from fallbackd.core.records import (
     Verdict,
 )
 from fallbackd.core.routing.resolve import Choice, Request, Resolved, resolve
+from fallbackd.core.turn import MadeMark, without_marks
 
 
 class CaseView(Protocol):

@@ -4,12 +4,12 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from fallbackd.core.turn import Turn
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Session
+from fallbackd.core.turn import Turn
 from fallbackd.core.watch import Watch
 
 

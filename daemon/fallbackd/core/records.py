@@ -10,14 +10,14 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from fallbackd.core.effects import Effect
-from fallbackd.core.turn import Turn, MadeMark
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.machine import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
-from fallbackd.core.policy import Entry, OnOutage
+from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.questions import Question, open_one
 from fallbackd.core.rescue import Message, Period, Rescue
+from fallbackd.core.turn import Turn
 
 VerdictWord = Literal[
     "chosen",
@@ -176,8 +176,9 @@ class Delegation(Struct, frozen=True, kw_only=True):
     requested: BackendId
     named: bool = False
     """The caller named the backend: no affinity, no return policy."""
-    candidates: tuple[Entry, ...] = ()
-    """In order, the requested one first."""
+    turn: Turn = Turn()
+    """What is asked of the chain, the requested candidate first, and the marks that were made. What
+    was tried is read from the attempts: `work.resolution.turn_of`."""
     active: BackendId
     served_by: BackendId | None = None
     attempts: tuple[Attempt, ...] = ()
@@ -197,29 +198,22 @@ class Delegation(Struct, frozen=True, kw_only=True):
     created_at: float
     ended_at: float | None = None
     deadline_at: float | None = None
-    max_hops: int = 3
-    budget: int = 8
-    """Attempts that it may still make is `budget - len(attempts)`."""
     failover: bool = True
     on_partial: Literal["continue", "ask", "fail"] = "continue"
     permissions: Literal["read", "workspace", "full"] = "workspace"
-    fallback_on: tuple[str, ...] | None = None
     cwd: str = ""
     """Real path; empty: a private directory."""
     cwd_ids: tuple[str, ...] = ()
     """Identity of that directory, then of those above it, wherever it lies by now."""
-    prompt_tokens: int | None = None
     request_id: str | None = None
     digest: str = ""
     """Of the parameters, to tell a repeated request from another one."""
     parent: DelegationId | None = None
     nesting: int = 0
-    inherited_tried: tuple[str, ...] = ()
     cancelling: bool = False
     outcome: Outcome | None = None
     unstopped: tuple[str, ...] = ()
     """What was delegated from inside it and could not be proven stopped, in words."""
-    marks: tuple[MadeMark, ...] = ()
     waited: tuple[str, ...] = ()
     """Candidates whose stated time was waited for once."""
     warnings: tuple[str, ...] = ()
@@ -233,13 +227,6 @@ class Delegation(Struct, frozen=True, kw_only=True):
     env_names: tuple[str, ...] = ()
     """Variables that the caller set."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
-    creative: bool = False
-    """Of a creative role: nobody else writes in its place unless a person says so."""
-    on_outage: OnOutage = "fallback"
-    allow_metered: bool = True
-    """Whether a candidate that bills by use may follow one that does not."""
-    differs_from: tuple[str, ...] = ()
-    """Families of which nobody may serve it; `?` for one that nobody knows."""
     question_timeout_s: float | None = None
     questions: tuple[Question, ...] = ()
     """Those that were asked, in order. At most the last one is open."""

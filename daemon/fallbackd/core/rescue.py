@@ -4,9 +4,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from fallbackd.core.turn import Turn
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Usage
+from fallbackd.core.turn import Turn
 
 
 class Message(Struct, frozen=True, kw_only=True):

@@ -71,9 +71,12 @@ class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     candidates: tuple[Entry, ...] = ()
     role: str | None = None
     creative: bool = False
+    """Of a creative role: no other family writes in its place unless a person says so."""
     on_outage: OnOutage = "fallback"
     allow_metered: bool = True
+    """Whether a candidate that bills by use may follow one that does not."""
     differs_from: tuple[str, ...] = ()
+    """Model families that must not serve it; `?` for one that is not known."""
     fallback_on: tuple[str, ...] | None = None
     max_hops: int = 3
     budget: int = 8

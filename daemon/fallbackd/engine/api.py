@@ -21,7 +21,6 @@ from fallbackd.core.events import (
     SessionCompacted,
     SessionEnded,
 )
-from fallbackd.core.turn import Turn
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId, SessionId
@@ -38,6 +37,7 @@ from fallbackd.core.records import (
     Session,
     Snapshot,
 )
+from fallbackd.core.turn import Turn
 from fallbackd.core.watch import worse
 from fallbackd.engine import asked, authors, retrying
 from fallbackd.engine import feedback as corrections

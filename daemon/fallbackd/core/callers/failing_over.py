@@ -6,11 +6,11 @@ sessions of opencode servers. A delegation is held by the same bounds (`work.pla
 from msgspec import Struct, structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.turn import Turn, Halt, Tried
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.routing.resolve import Choice, Request, Resolved, without_choice
+from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.resolution import (
     FREE_TIERS,
     entry_of,

@@ -5,12 +5,12 @@ from msgspec import Struct, structs
 from fallbackd.core.callers.failing_over import Following
 from fallbackd.core.case import Case
 from fallbackd.core.events import Reported
-from fallbackd.core.turn import Turn, Halt, Tried
 from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Hop, Session, Verdict
 from fallbackd.core.routing.resolve import Choice, Resolved, candidates_for, find_role
+from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.recovery import missed_by, role_counting
 from fallbackd.core.work.resolution import entry_of, turn_for
 from fallbackd.core.work.sessions import moved
@@ -204,9 +204,7 @@ def missed(case: Case, turn: Turn, session: Session, event: Reported) -> Session
     role = role_counting(case.policy, turn.role)
     if role is None:
         return session
-    return missed_by(
-        case, role, turn.candidates, session, backend=event.backend, model=event.model
-    )
+    return missed_by(case, role, turn.candidates, session, backend=event.backend, model=event.model)
 
 
 def moved_on(

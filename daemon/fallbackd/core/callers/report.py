@@ -17,16 +17,16 @@ from fallbackd.core.callers.lease import (
 )
 from fallbackd.core.case import Case
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
-from fallbackd.core.turn import Turn
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import is_lease
 from fallbackd.core.policy import IN_SESSION_KIND, Backend
 from fallbackd.core.records import Decision, Rejection, Session
 from fallbackd.core.routing.families import UNKNOWN, family_of
 from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
+from fallbackd.core.turn import Turn
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.recovery import answered_by, role_counting
-from fallbackd.core.work.resolution import turn_for, request_after, staying
+from fallbackd.core.work.resolution import request_after, staying, turn_for
 from fallbackd.core.work.rotation import first_throttle
 from fallbackd.core.work.search import search
 from fallbackd.core.work.sessions import charged, entered, on_candidate
@@ -264,8 +264,7 @@ def _reported_failure(
         session = structs.replace(session, reported_attempt=event.attempt)
     turn = turn or asked_by_report(case, event, backend, session, failure)
     failure = (
-        own_trouble(case, backend, failure, has_route=event.has_route, marks=turn.marks)
-        or failure
+        own_trouble(case, backend, failure, has_route=event.has_route, marks=turn.marks) or failure
     )
     turn, halt = ended_by(case, turn, tried_by(event, failure))
     following = None

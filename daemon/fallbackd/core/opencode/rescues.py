@@ -21,7 +21,6 @@ from fallbackd.core.callers.failing_over import Following, denied, ended_by, fol
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.events import RescueAdvanced, TurnFailed
-from fallbackd.core.turn import Tried
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId
@@ -42,6 +41,7 @@ from fallbackd.core.opencode.session import (
 from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Message, Rescue
 from fallbackd.core.routing.suggest import duration
+from fallbackd.core.turn import Tried
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.resolution import turn_for
 
@@ -123,7 +123,9 @@ def _is_expired(rescue: Rescue, *, now: float) -> bool:
     return not (0 <= now - rescue.began_at < AWAY_S and now - since_at < LONGEST_S)
 
 
-def _rule(case: Case, event: TurnFailed, session: Session, message: Message) -> tuple[Ruled, Session]:
+def _rule(
+    case: Case, event: TurnFailed, session: Session, message: Message
+) -> tuple[Ruled, Session]:
     backend = find_backend(case.policy, event.backend)
     if backend is None:
         return Ruled(ruling="unknown_model", failure=event.failure), session
@@ -135,9 +137,7 @@ def _rule(case: Case, event: TurnFailed, session: Session, message: Message) -> 
         session,
         at_server=True,
     )
-    failure = own_trouble(
-        case, backend, event.failure, has_route=event.has_route, marks=turn.marks
-    )
+    failure = own_trouble(case, backend, event.failure, has_route=event.has_route, marks=turn.marks)
     failure = failure or event.failure
     if message.is_marked:  # once more about the same call
         turn = structs.replace(turn, tried=turn.tried[:-1])

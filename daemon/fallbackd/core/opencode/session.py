@@ -1,8 +1,8 @@
 """
 What an opencode session is on: its turns, periods and moves. Pieces of decisions.
 
-A turn is what the user asked for, a message its prompt on one model. A model that the user chose by hand becomes the
-session's original; one that a rescue or a redirect chose does not.
+A turn is what the user asked for, a message its prompt on one model. A model that the user chose by
+hand becomes the session's original; one that a rescue or a redirect chose does not.
 """
 
 from msgspec import structs
@@ -16,7 +16,7 @@ from fallbackd.core.opencode.projects import ANY, find_any
 from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, Role
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Hop, Session
-from fallbackd.core.rescue import Period, Message
+from fallbackd.core.rescue import Message, Period
 from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.work.sessions import charged, moved

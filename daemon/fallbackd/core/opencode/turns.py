@@ -22,7 +22,7 @@ from fallbackd.core.opencode.session import (
 )
 from fallbackd.core.records import Hop, Verdict
 from fallbackd.core.upkeep.marks import tell_recovery
-from fallbackd.core.work.resolution import turn_for, request_after
+from fallbackd.core.work.resolution import request_after, turn_for
 from fallbackd.core.work.search import search
 
 

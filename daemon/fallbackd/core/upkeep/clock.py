@@ -56,7 +56,7 @@ def _shifted(delegation: Delegation, by_s: float) -> dict[str, Any]:
             since_at=one.since_at + by_s,
             before=None if one.before is None else shift_outage(one.before, by_s),
         )
-        for one in delegation.marks
+        for one in delegation.turn.marks
     )
     outcome = delegation.outcome
     if outcome is not None:
@@ -65,7 +65,7 @@ def _shifted(delegation: Delegation, by_s: float) -> dict[str, Any]:
         "outcome": outcome,
         "attempts": attempts,
         "waiting": waiting,
-        "marks": marks,
+        "turn": structs.replace(delegation.turn, marks=marks),
         "questions": shifted(delegation.questions, by_s),
         "rests_until_at": moved(delegation.rests_until_at),
         "deadline_at": moved(delegation.deadline_at),

@@ -1,5 +1,7 @@
 """From a request to a delegation: what is refused before one exists, and what it starts with."""
 
+from msgspec import structs
+
 from fallbackd.core.case import Case
 from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.events import CancelRequested, DelegateRequested
@@ -8,10 +10,11 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import TMUX_SESSION, Entry
 from fallbackd.core.records import Decision, Delegation, Rejection, RejectionKind
 from fallbackd.core.routing.resolve import candidates_for, find_role
+from fallbackd.core.turn import Turn
 from fallbackd.core.work.apply import advance, apply
 from fallbackd.core.work.outcomes import BY_CALLER
 from fallbackd.core.work.plan import behind
-from fallbackd.core.work.resolution import turn_for, tried_key
+from fallbackd.core.work.resolution import tried_key, turn_for
 from fallbackd.core.work.sessions import take_session
 from fallbackd.core.work.steps import ended
 from fallbackd.core.work.stopping import stop_below, stop_running
@@ -72,7 +75,7 @@ def _opened(
     """What is known of the work before anything was tried for it."""
     policy, now = case.policy, case.now
     role = None if event.role is None else find_role(policy, event.role)
-    asked = turn_for(
+    turn = turn_for(
         case,
         candidates,
         role,
@@ -83,14 +86,8 @@ def _opened(
     )
     timeout_s = event.timeout_s if event.timeout_s is not None else policy.defaults.timeout_s
     deadline_at = None if timeout_s is None else now + timeout_s
-    budget, inherited = asked.budget, asked.inherited_tried
     if parent is not None:
-        budget = max(1, min(budget, parent.budget - len(parent.attempts)))
-        ended = [one for one in parent.attempts if one.ended_at is not None]
-        inherited = (
-            *(tried_key(parent.candidates, one) for one in ended),
-            *parent.inherited_tried,
-        )
+        turn = _within(turn, parent)
         if parent.deadline_at is not None:
             deadline_at = min(deadline_at or parent.deadline_at, parent.deadline_at)
     warnings: tuple[str, ...] = ()
@@ -105,25 +102,20 @@ def _opened(
         mode=event.mode,
         requested=requested,
         named=event.backend is not None,
-        candidates=candidates,
+        turn=turn,
         active=requested,
         created_at=now,
         last_activity_at=now,
         deadline_at=deadline_at,
-        max_hops=asked.max_hops,
-        budget=budget,
         failover=event.failover,
         on_partial=event.on_partial or policy.defaults.on_partial,
         permissions=event.permissions,
-        fallback_on=asked.fallback_on,
         cwd=event.cwd,
         cwd_ids=event.cwd_ids,
-        prompt_tokens=event.prompt_tokens,
         request_id=event.request_id,
         digest=event.digest,
         parent=event.parent,
         nesting=0 if parent is None else parent.nesting + 1,
-        inherited_tried=inherited,
         warnings=warnings + why_none,
         log_dir=event.log_dir,
         client=event.client,
@@ -131,11 +123,21 @@ def _opened(
         boot=event.boot,
         env_names=event.env_names,
         metadata=event.metadata,
-        creative=asked.creative,
-        on_outage=asked.on_outage,
-        allow_metered=asked.allow_metered,
-        differs_from=asked.differs_from,
         question_timeout_s=None if role is None else role.question_timeout_s,
+    )
+
+
+def _within(turn: Turn, parent: Delegation) -> Turn:
+    """The turn of work that is part of other work: it shares its budget, and what was tried."""
+    whole = parent.turn
+    ended = [one for one in parent.attempts if one.ended_at is not None]
+    return structs.replace(
+        turn,
+        budget=max(1, min(turn.budget, whole.budget - len(parent.attempts))),
+        inherited_tried=(
+            *(tried_key(whole.candidates, one) for one in ended),
+            *whole.inherited_tried,
+        ),
     )
 
 

@@ -117,7 +117,7 @@ def _act(case: Case, answered: Question) -> None:
 
 def _hint(case: Case) -> HandedBack:
     """With which model the caller does it, where the chain says so."""
-    for entry in case.delegation.candidates:
+    for entry in case.delegation.turn.candidates:
         backend = find_backend(case.policy, entry.backend)
         if backend is not None and backend.kind == IN_SESSION_KIND:
             return HandedBack(model=entry.model or backend.model, effort=entry.effort)

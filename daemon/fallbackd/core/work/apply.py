@@ -193,7 +193,7 @@ def _start(case: Case, step: Start, *, event: str) -> None:
         + (f" with credential {choice.credential}" if step.rotates else ""),
         verdicts=case.delegation.verdicts,
         attempt=one.attempts[-1].attempt if one.attempts else None,
-        max_fallback_depth=one.max_hops,
+        max_fallback_depth=one.turn.max_hops,
         hops=reactive_hops(case.delegation),
         **stays_with(case),
         **budget,
@@ -297,7 +297,7 @@ def _ask(case: Case, step: Ask, *, event: str) -> None:
         event,
         outcome=f"asks {question.question}: {question.text}",
         verdicts=verdicts,
-        on_outage=one.on_outage,
+        on_outage=one.turn.on_outage,
         choices=choices,
     )
     case.effects.append(AskPerson(delegation=one.delegation))
@@ -395,7 +395,7 @@ def _close(case: Case, outcome: Outcome) -> None:
     )
     one = case.delegation
     _tell_parent(case, one)
-    if state in ("succeeded", "handed_back") and one.creative:
+    if state in ("succeeded", "handed_back") and one.turn.creative:
         case.move(author_family=_author(case, one))
     if case.session.running == one.delegation:
         case.move(running=None, last_used_at=case.now)

@@ -18,7 +18,7 @@ from fallbackd.core.routing.resolve import Request
 from fallbackd.core.work.choices import usable_for
 from fallbackd.core.work.outages import Out
 from fallbackd.core.work.outcomes import earliest_return
-from fallbackd.core.work.resolution import forbidden_by, request_of
+from fallbackd.core.work.resolution import forbidden_by, request_of, turn_of
 from fallbackd.core.work.search import search
 from fallbackd.core.work.steps import Ask, Clear, End, Step, Verdicts, Wait, ended
 from fallbackd.core.work.workspaces import blocker
@@ -45,7 +45,7 @@ def at_outage(
 ) -> Step:
     """A service is out, and the role does not go elsewhere in silence: what it does instead."""
     one = case.delegation
-    if one.on_outage == "ask":
+    if one.turn.on_outage == "ask":
         return Ask(
             kind="outage",
             text=f"{out.text}. Who does this piece of work{_for_role(one)}?",
@@ -54,21 +54,21 @@ def at_outage(
             verdicts=verdicts,
             out=out,
         )
-    is_skip = one.on_outage == "skip"
+    is_skip = one.turn.on_outage == "skip"
     outcome = Outcome(
         state="refused",
         failure=_failure_of(case, out, detail="skipped" if is_skip else "outage_stop"),
         message=f"{out.text}; "
         + ("this piece is skipped" if is_skip else "no other backend takes over")
-        + f' (on_outage = "{one.on_outage}")',
+        + f' (on_outage = "{one.turn.on_outage}")',
         retry_at=return_at(verdicts, out, now=case.now),
     )
     return End(
         outcome=outcome,
-        why=f"{out.text}; the role says {one.on_outage}",
+        why=f"{out.text}; the role says {one.turn.on_outage}",
         verdicts=verdicts,
         out=out,
-        numbers={"on_outage": one.on_outage},
+        numbers={"on_outage": one.turn.on_outage},
     )
 
 
@@ -154,7 +154,7 @@ def about_part(case: CaseView, attempt: Attempt) -> Ask:
     """An attempt failed after it had begun to change files."""
     done = "may have changed files" if attempt.effects == "possible" else "has changed files"
     failed = "" if attempt.failure is None else f" ({attempt.failure.reason.value})"
-    candidates = case.delegation.candidates
+    candidates = case.delegation.turn.candidates
     found = case.resolve(candidates, request_of(case))
     return Ask(
         kind="partial",
@@ -172,8 +172,8 @@ def is_recovered(case: CaseView, question: Question) -> Clear | None:
     one = case.delegation
     if question.kind != "outage" or blocker(case, one) is not None:
         return None
-    candidates = one.candidates if one.failover else one.candidates[:1]
-    found = search(case, one, candidates, request_of(case))
+    turn = turn_of(one)
+    found = search(case, turn, turn.candidates, request_of(case))
     choice = found.resolved.choice
     if found.out is not None or choice is None or choice.trial_scopes:
         return None

@@ -43,17 +43,17 @@ def usable_for(case: CaseView, candidates: tuple[Entry, ...]) -> dict[str, str]:
 def resolved_by_person(case: CaseView, name: BackendId) -> Resolved:
     """What is started where a person says so: no rule of the role holds for it."""
     delegation = case.delegation
-    entries = tuple(one for one in delegation.candidates if one.backend == name)
-    return case.resolve(entries, Request(prompt_tokens=delegation.prompt_tokens))
+    entries = tuple(one for one in delegation.turn.candidates if one.backend == name)
+    return case.resolve(entries, Request(prompt_tokens=delegation.turn.prompt_tokens))
 
 
 def _against(case: CaseView, choice: Choice) -> str:
     delegation = case.delegation
     said = []
     family = family_of(choice.backend, choice.model)
-    if not differs(family, frozenset(delegation.differs_from)):
+    if not differs(family, frozenset(delegation.turn.differs_from)):
         said.append(_of_family(case, delegation, family))
-    if choice.backend.cost == "metered" and not delegation.allow_metered:
+    if choice.backend.cost == "metered" and not delegation.turn.allow_metered:
         said.append("metered")
     return ", ".join(said)
 
@@ -64,9 +64,9 @@ def _of_family(case: CaseView, delegation: Delegation, family: str | None) -> st
         return "of a family that nobody knows, perhaps that of the author"
     if role is not None and family in role.must_differ_from:
         return f"of the family {family}, which this role rules out"
-    if family in delegation.differs_from:
+    if family in delegation.turn.differs_from:
         return f"of the author's family {family}"
-    assert UNKNOWN in delegation.differs_from
+    assert UNKNOWN in delegation.turn.differs_from
     return f"of the family {family}, perhaps that of the author"
 
 

@@ -15,9 +15,9 @@ from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed
 from fallbackd.core.work.recovery import counted, tell_return
 from fallbackd.core.work.resolution import (
     entry_of,
-    turn_of,
     futile,
     is_form_error_twice,
+    turn_of,
 )
 from fallbackd.core.work.resumption import own_failure, resume_at
 from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
@@ -247,7 +247,7 @@ def _retry_at(
     is_lost = failure.detail == DAEMON_LOST_DETAIL
     if attempt.effects != "none" or (attempt.trial and not is_lost) or backend is None:
         return None
-    if len(one.attempts) >= one.budget:
+    if len(one.attempts) >= one.turn.budget:
         return None
     stated_at = stated_until(failure, now=case.now)
     if stated_at is not None and not is_worth_waiting(case, until_at=stated_at):
@@ -313,7 +313,7 @@ def _wait_to_retry(
     backend = find_backend(case.policy, attempt.backend)
     entry = Entry(backend=attempt.backend, model=attempt.model)
     if backend is not None:
-        entry = entry_of(case.delegation.candidates, attempt, backend)
+        entry = entry_of(case.delegation.turn.candidates, attempt, backend)
     waiting = Waiting(
         since_at=case.now,
         until_at=at,

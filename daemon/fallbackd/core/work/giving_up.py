@@ -45,11 +45,12 @@ def give_up(case: Case, failure: Failure, backend: Backend | None, *, luck: floa
         return failure
     failure = structs.replace(failure, scope=made.scope)
     case.update_attempt(failure=failure)
-    case.update(marks=(*one.marks, made))
+    case.update(turn=structs.replace(one.turn, marks=(*one.turn.marks, made)))
     return failure
 
 
 def withdraw_marks(case: Case) -> None:
     """Take back the marks that the delegation has made."""
-    case.withdraw(case.delegation.marks)
-    case.update(marks=())
+    turn = case.delegation.turn
+    case.withdraw(turn.marks)
+    case.update(turn=structs.replace(turn, marks=()))

@@ -8,12 +8,12 @@ a default route. Hosts on this machine say nothing about it.
 from msgspec import structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.turn import MadeMark
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.machine import Outage
 from fallbackd.core.health.scopes import failed_scope, find_backend
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend
+from fallbackd.core.turn import MadeMark
 
 MOMENT_S = 10.0
 _LOOPBACK_WORDS = ("127.0.0.1", "localhost", "[::1]", "::1:")
@@ -103,7 +103,7 @@ def _answers(case: Case) -> bool:
 
 def _before(case: Case, scope: ScopeId, outage: Outage, own: tuple[MadeMark, ...]) -> Outage | None:
     """What a scope had before a mark, where the work that made it has not ended."""
-    others = (made for one in case.snapshot.active.values() for made in one.marks)
+    others = (made for one in case.snapshot.active.values() for made in one.turn.marks)
     for made in (*own, *others):
         if made.scope == scope and made.since_at == outage.since_at:
             return made.before

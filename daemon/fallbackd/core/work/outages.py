@@ -6,8 +6,6 @@ What needs a repair is out at once, anything else after three failures without a
 one trial comes when the window is over, and five minutes after the last failure at the earliest.
 """
 
-from typing import Protocol
-
 from msgspec import Struct, structs
 
 from fallbackd.core.case import CaseView
@@ -18,6 +16,7 @@ from fallbackd.core.policy import Entry
 from fallbackd.core.records import Verdict
 from fallbackd.core.routing.families import family_of
 from fallbackd.core.routing.resolve import Request, Resolved, without_choice
+from fallbackd.core.turn import Turn
 
 OUT_AFTER = 3
 """Failures in a row."""
@@ -41,22 +40,9 @@ class Out(Struct, frozen=True, kw_only=True):
     """When one trial is made there."""
 
 
-class Ruled(Protocol):
-    """Whose rules hold: a delegation, or a request that asks who would be used."""
-
-    @property
-    def on_outage(self) -> str: ...
-
-    @property
-    def creative(self) -> bool: ...
-
-    @property
-    def role(self) -> str | None: ...
-
-
 def guard(
     case: CaseView,
-    ruled: Ruled,
+    turn: Turn,
     candidates: tuple[Entry, ...],
     request: Request,
     resolved: Resolved,
@@ -68,7 +54,7 @@ def guard(
         The resolution, its choice perhaps the trial of a service that was out; and with a service
         that is out, no choice and what is out.
     """
-    if ruled.on_outage == "fallback":
+    if turn.on_outage == "fallback":
         return resolved, None
     has_choice = resolved.choice is not None
     for number, verdict in enumerate(resolved.verdicts):
@@ -82,25 +68,25 @@ def guard(
                     trial = _trial_of(case, candidates, request, resolved, number=number)
                 if trial is None:
                     out = _out_of(verdict, is_first=number == 0, trial_at=trial_at)
-                    return without_choice(resolved, _why(out, ruled)), out
+                    return without_choice(resolved, _why(out, turn)), out
                 resolved = trial
                 break
         if is_chosen:
             break
     has_choice = resolved.choice is not None
-    if not has_choice or not ruled.creative or _writes_alike(case, candidates, resolved):
+    if not has_choice or not turn.creative or _writes_alike(case, candidates, resolved):
         return resolved, None
     first = resolved.verdicts[0]
     found = Out(
         verdict=first,
         text=f"{first.backend} cannot be used now ({first.reason or first.verdict}), and nobody "
-        f"else writes in the place of {ruled.role or 'a creative role'}",
+        f"else writes in the place of {turn.role or 'a creative role'}",
     )
-    return without_choice(resolved, _why(found, ruled)), found
+    return without_choice(resolved, _why(found, turn)), found
 
 
-def _why(out: Out, ruled: Ruled) -> str:
-    return f'not used: {out.text} (on_outage = "{ruled.on_outage}")'
+def _why(out: Out, turn: Turn) -> str:
+    return f'not used: {out.text} (on_outage = "{turn.on_outage}")'
 
 
 def _trial_of(

@@ -3,11 +3,11 @@
 from msgspec import structs
 
 from fallbackd.core.case import CaseView
-from fallbackd.core.turn import without_marks
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.records import Outcome
 from fallbackd.core.routing.resolve import NEVER_BY_TIME, without_choice
-from fallbackd.core.work.resolution import request_of
+from fallbackd.core.turn import without_marks
+from fallbackd.core.work.resolution import request_of, turn_of
 from fallbackd.core.work.steps import End, Verdicts
 
 BY_CALLER = "cancelled by the caller"
@@ -36,10 +36,9 @@ def exhausted(case: CaseView, why: str) -> End:
     is_denied = bool(failures) and all(each.reason is Reason.PERMISSION for each in failures)
     if is_denied:
         # Shared by all: it is about the request, its directory as a rule.
-        health = {**case.health, **without_marks(case.health, one.marks)}
+        health = {**case.health, **without_marks(case.health, one.turn.marks)}
         why = "every backend that was tried was denied permission: check the directory of the work"
-    candidates = one.candidates if one.failover else one.candidates[:1]
-    final = case.resolve(candidates, request_of(case), health=health)
+    final = case.resolve(turn_of(one).candidates, request_of(case), health=health)
     verdicts = without_choice(final, f"not used: {why}").verdicts
     outcome = Outcome(
         state="refused", failure=last, message=why, retry_at=earliest_return(verdicts)

@@ -16,7 +16,7 @@ from fallbackd.core.work.ask import at_outage, by_rules, is_recovered, resting, 
 from fallbackd.core.work.choices import resolved_by_person
 from fallbackd.core.work.fairness import has_place
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed, exhausted
-from fallbackd.core.work.resolution import turn_of, halted, request_of
+from fallbackd.core.work.resolution import halted, request_of, turn_of
 from fallbackd.core.work.retry_budget import held_until, shown
 from fallbackd.core.work.rotation import rotated, with_verdict
 from fallbackd.core.work.search import Search, search
@@ -151,7 +151,9 @@ def due_retry(case: CaseView) -> Step | Clear | None:
         return Hold(until_at=waiting.until_at)
     if is_full(case):
         return for_place(case, waiting=waiting)
-    request = Request(prompt_tokens=case.delegation.prompt_tokens, credential=waiting.credential)
+    request = Request(
+        prompt_tokens=case.delegation.turn.prompt_tokens, credential=waiting.credential
+    )
     choice = case.resolve((waiting.retry,), request).choice
     if choice is None:
         return None
@@ -203,7 +205,7 @@ def searched(case: CaseView) -> Search:
         candidates, _ = halted(case.policy, turn)
     return search(
         case,
-        case.delegation,
+        turn,
         candidates,
         request_of(case),
         may_doubt=lambda resolved: not may_wait(case, resolved),

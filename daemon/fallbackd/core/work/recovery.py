@@ -90,7 +90,7 @@ def is_rise(case: CaseView, *, backend: BackendId, model: str | None) -> bool:
     role = role_counting(case.policy, delegation.role)
     if role is None or delegation.named or session.answers < answers_needed(role, session):
         return False
-    policy, candidates = case.policy, delegation.candidates
+    policy, candidates = case.policy, delegation.turn.candidates
     here = place_of(policy, candidates, session.answered_by, session.answered_model)
     there = place_of(policy, candidates, backend, model)
     return here is not None and there is not None and there < here
@@ -106,7 +106,7 @@ def counted(case: Case, attempt: Attempt) -> Session:
     return answered_by(
         case,
         role,
-        delegation.candidates,
+        delegation.turn.candidates,
         session,
         backend=attempt.backend,
         model=attempt.model,

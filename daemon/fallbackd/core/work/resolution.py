@@ -5,14 +5,14 @@ from typing import Literal
 from msgspec import structs
 
 from fallbackd.core.case import CaseView
-from fallbackd.core.turn import Turn, Halt, Tried
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import context_of, find_backend, model_of
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role
 from fallbackd.core.records import Attempt, Delegation, Session
+from fallbackd.core.routing.families import AUTHOR, UNKNOWN
 from fallbackd.core.routing.resolve import Request, candidate_key, find_role, sameness
-from fallbackd.core.routing.role_rules import rules_for
 from fallbackd.core.routing.tiers import ONCE, Limits
+from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.recovery import prefer, role_counting
 
 FREE_TIERS = frozenset({"model", "in_session"})
@@ -30,18 +30,12 @@ def reactive_hops(delegation: Delegation) -> int:
 
 
 def turn_of(delegation: Delegation) -> Turn:
-    return Turn(
-        candidates=delegation.candidates if delegation.failover else delegation.candidates[:1],
-        role=delegation.role,
-        creative=delegation.creative,
-        on_outage=delegation.on_outage,
-        allow_metered=delegation.allow_metered,
-        differs_from=delegation.differs_from,
-        fallback_on=delegation.fallback_on,
-        max_hops=delegation.max_hops,
-        budget=delegation.budget,
+    """The turn of a delegation with what was tried by now."""
+    asked = delegation.turn
+    return structs.replace(
+        asked,
+        candidates=asked.candidates if delegation.failover else asked.candidates[:1],
         prompt_tokens=_whole_tokens(delegation),
-        inherited_tried=delegation.inherited_tried,
         tried=tuple(
             Tried(
                 backend=one.backend, model=one.model, credential=one.credential, tier=one.tier
@@ -49,7 +43,6 @@ def turn_of(delegation: Delegation) -> Turn:
             for one in delegation.attempts
         ),
         hops=reactive_hops(delegation),
-        marks=delegation.marks,
     )
 
 
@@ -64,29 +57,50 @@ def turn_for(
     differs_from: tuple[str, ...] | None = None,
     at_server: bool = False,
 ) -> Turn:
-    """What is asked of a chain, before anything was tried."""
+    """
+    What is asked of a chain, before anything was tried.
+
+    Args:
+        allow_metered: The caller agrees to what bills by use.
+        differs_from: Model families that the caller names; None: it names none.
+    """
     policy = case.policy
-    rules = rules_for(
-        policy, role, session, candidates, allow_metered=allow_metered, differs_from=differs_from
-    )
-    max_hops = policy.defaults.max_fallback_depth
-    if role is not None and role.max_fallback_depth is not None:
-        max_hops = role.max_fallback_depth
-    wanted = None if role is None else role.fallback_on
-    return Turn(
+    first = find_backend(policy, candidates[0].backend) if candidates else None
+    turn = Turn(
         candidates=candidates,
-        role=rules.role,
-        creative=rules.creative,
-        on_outage=rules.on_outage,
-        allow_metered=rules.allow_metered,
-        differs_from=rules.differs_from,
-        fallback_on=None if wanted is None else tuple(sorted(wanted)),
-        max_hops=max_hops,
+        allow_metered=allow_metered or (first is not None and first.cost == "metered"),
+        differs_from=tuple(dict.fromkeys(differs_from or ())),
+        max_hops=policy.defaults.max_fallback_depth,
         budget=policy.defaults.max_attempts,
         prompt_tokens=prompt_tokens,
         at_server=at_server,
         at=case.now,
     )
+    if role is None:
+        return turn
+    return structs.replace(
+        turn,
+        role=role.name,
+        creative=role.kind == "creative",
+        on_outage=role.outage_policy,
+        allow_metered=turn.allow_metered or role.allow_metered,
+        differs_from=_differs_from(role, session, differs_from),
+        fallback_on=None if role.fallback_on is None else tuple(sorted(role.fallback_on)),
+        max_hops=(turn.max_hops if role.max_fallback_depth is None else role.max_fallback_depth),
+    )
+
+
+def _differs_from(
+    role: Role, session: Session | None, named: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """The model families that must not serve the role, with those that the caller names."""
+    families = dict.fromkeys(named or ())
+    for word in role.must_differ_from:
+        if word != AUTHOR:
+            families[word] = None
+        elif named is None:
+            families[(session and session.author_family) or UNKNOWN] = None
+    return tuple(families)
 
 
 def request_of(case: CaseView) -> Request:
@@ -95,18 +109,19 @@ def request_of(case: CaseView) -> Request:
     request = request_after(case.policy, turn_of(delegation))
     if delegation.named or delegation.attempts:
         return request
-    return staying(case, request, delegation.role, delegation.candidates, case.session)
+    return staying(case, request, delegation.role, delegation.turn.candidates, case.session)
 
 
 def _whole_tokens(delegation: Delegation) -> int | None:
     """The prompt with the note about work that was begun, which every hop adds to it."""
-    if delegation.prompt_tokens is None:
+    tokens = delegation.turn.prompt_tokens
+    if tokens is None:
         return None
     begun = [one for one in delegation.attempts if one.effects != "none"]
     if not begun:
-        return delegation.prompt_tokens
+        return tokens
     names = sum(len(name) for one in begun for name in one.changed_files[:20])
-    return delegation.prompt_tokens + 80 * len(begun) + names // 4
+    return tokens + 80 * len(begun) + names // 4
 
 
 def entry_of(candidates: tuple[Entry, ...], tried: Tried | Attempt, backend: Backend) -> Entry:

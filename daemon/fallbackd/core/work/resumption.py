@@ -33,7 +33,7 @@ def resume_at(
         return None
     if not failure.reason.row.is_passing or not failure.hop:
         return None  # without `hop` it is trouble of this machine
-    if len(delegation.attempts) >= delegation.budget:
+    if len(delegation.attempts) >= delegation.turn.budget:
         return None
     stated_at = stated_until(failure, now=case.now) or case.now
     at = max(case.now + backoff_s(case, backend, 1, luck=luck), stated_at)

@@ -10,7 +10,8 @@ from msgspec import Struct, structs
 from fallbackd.core.case import CaseView
 from fallbackd.core.policy import Entry
 from fallbackd.core.routing.resolve import Request, Resolved
-from fallbackd.core.work.outages import Out, Ruled, guard
+from fallbackd.core.turn import Turn
+from fallbackd.core.work.outages import Out, guard
 
 
 class Search(Struct, frozen=True, kw_only=True):
@@ -23,7 +24,7 @@ class Search(Struct, frozen=True, kw_only=True):
 
 def search(
     case: CaseView,
-    ruled: Ruled,
+    turn: Turn,
     candidates: tuple[Entry, ...],
     request: Request,
     *,
@@ -34,11 +35,11 @@ def search(
         may_doubt: Whether a stated time may be doubted where no candidate is usable: then one early
             trial is made, unless the role wants a word about outages. None: never.
     """
-    resolved, out = guard(case, ruled, candidates, request, case.resolve(candidates, request))
+    resolved, out = guard(case, turn, candidates, request, case.resolve(candidates, request))
     if (
         out is None
         and resolved.choice is None
-        and ruled.on_outage == "fallback"
+        and turn.on_outage == "fallback"
         and may_doubt is not None
         and may_doubt(resolved)
     ):

@@ -97,7 +97,7 @@ def hop_to(case: CaseView, choice: Choice) -> Hop | None:
             from_model=last.model if model_swap else None,
             to_model=choice.model if model_swap else None,
         )
-    first = delegation.candidates[0]
+    first = delegation.turn.candidates[0]
     if is_rise(case, backend=choice.backend.id, model=choice.model):
         return Hop(
             at=now,

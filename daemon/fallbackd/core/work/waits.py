@@ -12,7 +12,7 @@ from fallbackd.core.case import CaseView
 from fallbackd.core.failures import Failure
 from fallbackd.core.records import Attempt, Delegation, Waiting
 from fallbackd.core.routing.resolve import candidate_key
-from fallbackd.core.work.resolution import turn_of, halted, request_after
+from fallbackd.core.work.resolution import halted, request_after, turn_of
 from fallbackd.core.work.rotation import rotated
 
 

@@ -91,7 +91,7 @@ def _overlap(one: Delegation, other: Delegation) -> bool:
 
 
 def _writes(policy: Policy, one: Delegation) -> bool:
-    return bool(one.cwd) and may_write(policy, one.candidates, reads=one.permissions == "read")
+    return bool(one.cwd) and may_write(policy, one.turn.candidates, reads=one.permissions == "read")
 
 
 def _holds(policy: Policy, one: Delegation) -> bool:
