@@ -7,9 +7,13 @@ import pytest
 from tests.stores.contract import NONE
 from tests.stores.records import NOW, a_note, deciding
 
-from fallbackd.core.ids import SessionId
+from fallbackd.core.failures import Reason
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.policy import Entry
+from fallbackd.core.rescue import Message
+from fallbackd.core.turn import MadeMark, Tried, Turn
 from fallbackd.stores import opening
-from fallbackd.stores.codec import MIGRATIONS
+from fallbackd.stores.migrations import MIGRATIONS
 from fallbackd.stores.opening import StoreTooNew
 from fallbackd.stores.sqlite import open_sqlite
 
@@ -29,8 +33,8 @@ def oldest(path: Path) -> None:
 
 
 def later(monkeypatch: pytest.MonkeyPatch, *steps: tuple[str, ...]) -> int:
-    """Be a version that knows these steps beyond the first one. Returns its number."""
-    known = (*MIGRATIONS[:1], *steps)
+    """Be a version that knows these steps beyond those of today. Returns its number."""
+    known = (*MIGRATIONS, *steps)
     monkeypatch.setattr(opening, "MIGRATIONS", known)
     monkeypatch.setattr(opening, "SCHEMA_VERSION", len(known))
     return len(known)
@@ -99,6 +103,78 @@ async def test_an_earlier_version_leaves_the_records_of_a_later_one_alone(
     with pytest.raises(StoreTooNew, match="newer fallbackd"):
         await open_sqlite(path, now=NOW)
     assert path.read_bytes() == before
+
+
+def with_turns(path: Path) -> None:
+    """As the first version, with records that are in the middle of a chain."""
+    oldest(path)
+    delegation, session, at_rest = (DATA / "turns_v1.jsonl").read_text().splitlines()
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "INSERT INTO delegations VALUES ('d9', 's9', 'waiting', 0, NULL, ?, NULL, ?)",
+        (NOW, delegation.encode()),
+    )
+    for name, record in (("s9", session), ("s8", at_rest), ("s7", "no JSON")):
+        connection.execute("INSERT INTO sessions VALUES (?, ?)", (name, record.encode()))
+    connection.commit()
+    connection.close()
+
+
+A, B = Entry(backend=BackendId("a")), Entry(backend=BackendId("b"))
+
+
+async def test_what_a_delegation_was_asked_before_the_upgrade_is_its_turn(tmp_path: Path) -> None:
+    path = tmp_path / "fallbackd.db"
+    with_turns(path)
+    store = await open_sqlite(path, now=NOW + 60)
+    one = await store.delegation(DelegationId("d9"))
+    await store.aclose()
+    assert one is not None
+    assert (one.role, one.state, one.cwd) == ("writer", "waiting", "/\udc80")
+    assert one.turn == Turn(
+        candidates=(A, Entry(backend=BackendId("b"), model="m", tier="model")),
+        role="writer",
+        creative=True,
+        on_outage="ask",
+        allow_metered=False,
+        differs_from=("gpt", "?"),
+        fallback_on=("auth", "rate_limit"),
+        max_hops=2,
+        budget=5,
+        prompt_tokens=7,
+        inherited_tried=("x|y",),
+        marks=(MadeMark(scope=ScopeId("backend:a"), since_at=NOW + 1.5, before=None),),
+    )
+
+
+async def test_the_turns_of_a_session_are_found_after_the_upgrade(tmp_path: Path) -> None:
+    path = tmp_path / "fallbackd.db"
+    with_turns(path)
+    store = await open_sqlite(path, now=NOW + 60)
+    one, at_rest = [await store.session(SessionId(name)) for name in ("s9", "s8")]
+    assert len(store.set_aside) == 1, "the record that is not JSON"
+    await store.aclose()
+    assert one is not None
+    assert at_rest is not None
+    turn = Turn(
+        candidates=(A, B),
+        tried=(Tried(backend=A.backend, reason=Reason.AUTH),),
+        hops=1,
+        backend=B.backend,
+        at=3.0,
+    )
+    assert one.turn == turn
+    assert one.message == Message(
+        id="m1",
+        backend=B.backend,
+        began_at=2.5,
+        turn=turn,
+        is_marked=True,
+        lease=AttemptId("lease1"),
+    )
+    assert one.rescue is not None
+    assert (one.rescue.id, one.rescue.turn) == ("r1", turn)
+    assert (at_rest.turn, at_rest.message, at_rest.rescue) == (None, None, None)
 
 
 def test_every_version_has_its_checked_in_database() -> None:

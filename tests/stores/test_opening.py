@@ -14,7 +14,7 @@ from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import PutDelegation, PutSession
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores import open_store
-from fallbackd.stores.codec import SCHEMA_VERSION
+from fallbackd.stores.migrations import SCHEMA_VERSION
 from fallbackd.stores.opening import StoreTooNew
 from fallbackd.stores.sqlite import SqliteStore, open_sqlite
 

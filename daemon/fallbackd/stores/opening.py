@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fallbackd.lib.failpoints import hit
-from fallbackd.stores.codec import MIGRATIONS, SCHEMA_VERSION
+from fallbackd.stores.migrations import MIGRATIONS, SCHEMA_VERSION
 
 CHECK_ALL_BYTES = 32 * 1024 * 1024
 """Up to this size the whole file is checked; above, what a start needs: it must not take long."""

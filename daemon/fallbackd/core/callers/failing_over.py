@@ -105,7 +105,7 @@ def denied(case: Case, following: Following) -> None:
         case.withdraw(turn.marks)
 
 
-def follow(case: Case, turn: Turn, *, once_more: bool = False, may_try: bool) -> Following:
+def fail_over(case: Case, turn: Turn, *, once_more: bool = False, may_try: bool) -> Following:
     """
     The candidate after the last one that was tried, or why there is none.
 

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.callers.failing_over import denied, ended_by, follow, marked, named
+from fallbackd.core.callers.failing_over import denied, ended_by, fail_over, marked, named
 from fallbackd.core.callers.lease import (
     LEASE_S,
     ReportAnswer,
@@ -203,7 +203,7 @@ def _too_late(
         return case.finish(answer=ReportAnswer(failure=failure, ignored=True))
     turn = turn or asked_by_report(case, event, backend, session, failure)
     turn, halt = ended_by(case, turn, tried_by(event, failure))
-    following = None if halt is not None else follow(case, turn, may_try=True)
+    following = None if halt is not None else fail_over(case, turn, may_try=True)
     answer = answer_of(case, event, turn, failure, following, halt)
     return case.finish(answer=structs.replace(answer, ignored=True))
 
@@ -280,7 +280,7 @@ def _reported_failure(
         )
         if not once_more:
             turn = marked(case, turn, failure, started_at=event.started_at, luck=event.luck)
-        following = follow(case, turn, once_more=once_more, may_try=bool(event.next_lease))
+        following = fail_over(case, turn, once_more=once_more, may_try=bool(event.next_lease))
         denied(case, following)
     answer = answer_of(case, event, turn, failure, following, halt)
     if session is not None:

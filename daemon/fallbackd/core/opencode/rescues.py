@@ -17,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from fallbackd.core.callers.failing_over import Following, denied, ended_by, follow, marked
+from fallbackd.core.callers.failing_over import Following, denied, ended_by, fail_over, marked
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.events import RescueAdvanced, TurnFailed
@@ -157,7 +157,7 @@ def _rule(
 
     if not case.policy.rescues or (role is not None and not role.enabled):
         return no("switched_off")
-    following = None if halt is not None else follow(case, turn, may_try=True)
+    following = None if halt is not None else fail_over(case, turn, may_try=True)
     if following is not None:
         halt = following.halt
         denied(case, following)
