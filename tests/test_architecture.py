@@ -232,13 +232,6 @@ def test_the_drawings_of_the_architecture_are_those_of_the_code() -> None:
     assert redrawn(page) == page
 
 
-TWICE = {
-    "EffectsWord", "Fingerprint", "Found", "Limits", "Outcome", "Peer", "Problem", "Refused",
-    "Ruled", "Step",
-}  # fmt: skip
-"""Names of types that still mean two things. None is added, and what is renamed goes from here."""
-
-
 def types_of(source: str) -> set[str]:
     """Public classes and aliases of types at the top of a module."""
     found: set[str] = set()
@@ -256,7 +249,7 @@ def named_twice(sources: list[str]) -> set[str]:
 
 
 def test_a_name_of_a_public_type_means_one_thing_in_the_daemon() -> None:
-    assert named_twice([path.read_text() for path in modules_under(DAEMON)]) <= TWICE
+    assert not named_twice([path.read_text() for path in modules_under(DAEMON)])
 
 
 def test_a_name_that_is_given_twice_is_found() -> None:

@@ -11,6 +11,7 @@ from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.classify.classifier import classify
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
+    AgentStep,
     Evidence,
     GivenUp,
     HttpResponse,
@@ -22,7 +23,6 @@ from fallbackd.core.protocol import (
     ProviderAnswered,
     Reply,
     Retrying,
-    Step,
     ToolEnded,
     ToolStarted,
     Usage,
@@ -190,7 +190,7 @@ def test_overflow_is_given_up_when_the_turn_ends_with_it() -> None:
 def test_overflow_that_compaction_cures_is_no_failure() -> None:
     reader, seen = read(recorded("compacted"))
     assert only(GivenUp, seen) == []
-    assert only(Step, seen) == [Step(key="compacted")]
+    assert only(AgentStep, seen) == [AgentStep(key="compacted")]
     outcome = reader.outcome(DONE)
     assert isinstance(outcome, Reply)
     assert outcome.text == TEXT
@@ -233,7 +233,7 @@ def test_same_tool_call_has_the_same_key_whatever_the_order_of_its_arguments() -
 
 def test_each_message_without_a_finish_reason_is_one_step() -> None:
     reader, seen = read(recorded("no_finish"))
-    assert only(Step, seen) == [Step(key="unknown")] * 5
+    assert only(AgentStep, seen) == [AgentStep(key="unknown")] * 5
     outcome = reader.outcome(DONE)
     assert isinstance(outcome, Evidence)
     assert outcome.empty

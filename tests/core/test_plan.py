@@ -18,7 +18,7 @@ from fallbackd.core.health.machine import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId
 from fallbackd.core.policy import Entry
 from fallbackd.core.questions import Option, Question
-from fallbackd.core.records import Delegation, Outcome, Session, Snapshot, Waiting
+from fallbackd.core.records import Delegation, Ending, Session, Snapshot, Waiting
 from fallbackd.core.turn import Turn
 from fallbackd.core.work import plan as planning
 from fallbackd.core.work.apply import TRANSITIONS, apply
@@ -161,7 +161,7 @@ def test_what_was_delegated_from_inside_is_waited_for_at_any_depth() -> None:
 
 
 def test_an_end_that_was_put_off_comes_first_of_all_but_that() -> None:
-    outcome = Outcome(state="cancelled", message="enough")
+    outcome = Ending(state="cancelled", message="enough")
     assert planning.pending_end(case_of(outcome=outcome)) == End(outcome=outcome)
     assert plan(case_of(nested(), outcome=outcome)) == Hold(is_nested=True)
 
@@ -313,4 +313,4 @@ def test_an_end_waits_for_what_was_delegated_from_inside() -> None:
     case = case_of(nested())
     apply(case, ended("cancelled", "enough"), event="test")
     assert case.delegation.state == "waiting"
-    assert case.delegation.outcome == Outcome(state="cancelled", message="enough")
+    assert case.delegation.outcome == Ending(state="cancelled", message="enough")

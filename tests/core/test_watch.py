@@ -9,20 +9,20 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Defaults, Policy
 from fallbackd.core.protocol import (
+    AgentStep,
     Observation,
     Output,
     Phase,
     ProviderAnswered,
-    Step,
     ToolEnded,
     ToolStarted,
     Usage,
 )
 from fallbackd.core.records import Snapshot
-from fallbackd.core.watch import Limits, Passed, Watch, expiry, see, worse
+from fallbackd.core.watch import Passed, Watch, WatchLimits, expiry, see, worse
 from fallbackd.core.work.running import limits_of
 
-LIMITS = Limits(first_output_s=10, first_answer_s=30, stall_s=60, busy_stall_s=200)
+LIMITS = WatchLimits(first_output_s=10, first_answer_s=30, stall_s=60, busy_stall_s=200)
 
 
 def watched(*seen: tuple[float, Observation]) -> Watch:
@@ -57,7 +57,7 @@ def test_each_limit_has_its_instant_and_its_word(
 
 
 def test_output_that_shows_no_answer_has_no_limit_for_one() -> None:
-    limits = Limits(
+    limits = WatchLimits(
         first_output_s=10, first_answer_s=30, stall_s=60, busy_stall_s=200, shows_answer=False
     )
     assert expiry(watched((2, Output())), limits, now=40) == 62
@@ -79,7 +79,7 @@ def test_twenty_identical_steps_are_a_loop(steps: int) -> None:
 
 def test_another_step_between_starts_the_count_anew() -> None:
     seen: list[tuple[float, Observation]] = [(one, tool()) for one in range(15)]
-    seen.append((15, Step(key="other")))
+    seen.append((15, AgentStep(key="other")))
     seen += [(16 + one, tool()) for one in range(15)]
     assert not isinstance(expiry(watched(*seen), LIMITS, now=31), Passed)
 
@@ -103,7 +103,7 @@ def test_a_tool_call_is_an_answer_and_keeps_the_worst_effect() -> None:
     assert worse("none", "possible") == "possible"
 
 
-def limits(backend: Backend, mode: str, **defaults: object) -> Limits:
+def limits(backend: Backend, mode: str, **defaults: object) -> WatchLimits:
     policy = Policy(
         defaults=Defaults(**defaults),  # type: ignore[arg-type]
         backends={backend.id: backend},

@@ -5,13 +5,13 @@ import socket
 
 import pytest
 
-from fallbackd.lib.peercred import Peer, peer
+from fallbackd.lib.peercred import PeerCredentials, peer
 
 
 def test_the_peer_is_the_process_that_connected() -> None:
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with left, right:
-        assert peer(left) == Peer(pid=os.getpid(), uid=os.getuid(), gid=os.getgid())
+        assert peer(left) == PeerCredentials(pid=os.getpid(), uid=os.getuid(), gid=os.getgid())
 
 
 def test_a_socket_of_another_family_is_an_error() -> None:

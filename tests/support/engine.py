@@ -7,8 +7,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from fallbackd.api.host import Checked, ConfigState, Problem, Trouble
+from fallbackd.api.host import Checked, ConfigState, Trouble
 from fallbackd.classify.rules import Rule
+from fallbackd.config.fields import Problem
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId, DelegationId, SessionId

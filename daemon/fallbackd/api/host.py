@@ -6,11 +6,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from fallbackd.api.opencode_servers import OpencodeServers
-
-
-class Problem(Struct, frozen=True, kw_only=True):
-    path: str
-    message: str
+from fallbackd.config.fields import Problem
 
 
 class ConfigState(Struct, frozen=True, kw_only=True):

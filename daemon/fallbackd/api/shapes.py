@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType, structs
 
 from fallbackd.api.fixes import fix_of
-from fallbackd.api.host import Problem
+from fallbackd.config.fields import Problem
 from fallbackd.core import failures, questions, views
 from fallbackd.core import protocol as exchange
 from fallbackd.core import records as state

@@ -8,8 +8,9 @@ import anyio.to_thread
 import structlog
 from msgspec import structs
 
-from fallbackd.api.host import Checked, ConfigState, Problem
+from fallbackd.api.host import Checked, ConfigState
 from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks
+from fallbackd.config.fields import Problem
 from fallbackd.config.files import load_file, read_content
 from fallbackd.config.load import Loaded, load
 from fallbackd.config.show import as_dict
@@ -61,8 +62,8 @@ class Configuration:
                 path=self.path,
                 loaded_at=self._loaded_at,
                 config=as_dict(self.loaded),
-                errors=problems_of(self._on_disk.errors),
-                warnings=problems_of(self.loaded.warnings),
+                errors=self._on_disk.errors,
+                warnings=self.loaded.warnings,
             )
         return self._shown
 
@@ -106,9 +107,7 @@ class Configuration:
             return Checked(path=where, errors=(problem,), warnings=())
         else:
             found = await anyio.to_thread.run_sync(load_file, where, os.environ)
-        return Checked(
-            path=where, errors=problems_of(found.errors), warnings=problems_of(found.warnings)
-        )
+        return Checked(path=where, errors=found.errors, warnings=found.warnings)
 
 
 def _check_fallbacks(path: str, text: str | None) -> Checked:
@@ -120,7 +119,7 @@ def _check_fallbacks(path: str, text: str | None) -> Checked:
             return Checked(path=path, errors=(Problem(path=path, message=f"{why}."),))
         text = content.text
     found = read_fallbacks(text, path=path, home=os.path.expanduser("~"))
-    problems = problems_of(found.warnings)
+    problems = found.warnings
     return Checked(
         path=path,
         errors=() if found.is_valid else problems,
@@ -128,15 +127,8 @@ def _check_fallbacks(path: str, text: str | None) -> Checked:
     )
 
 
-def problems_of(found: tuple[object, ...]) -> tuple[Problem, ...]:
-    return tuple(
-        Problem(path=getattr(one, "path", ""), message=getattr(one, "message", str(one)))
-        for one in found
-    )
-
-
-def _plain(found: tuple[object, ...]) -> list[dict[str, str]]:
-    return [{"path": one.path, "message": one.message} for one in problems_of(found)]
+def _plain(found: tuple[Problem, ...]) -> list[dict[str, str]]:
+    return [{"path": one.path, "message": one.message} for one in found]
 
 
 def _log_problems(found: Loaded, path: str) -> None:

@@ -24,7 +24,7 @@ from msgspec import structs
 from fallbackd import __version__
 from fallbackd.api.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.app import private
-from fallbackd.app.configuration import Configuration, problems_of
+from fallbackd.app.configuration import Configuration
 from fallbackd.app.importing import import_text
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
@@ -181,7 +181,7 @@ class Daemon:
         state = self._configuration.state()
         if self._built is None:
             return state
-        more = problems_of(self._built.projects.warnings())
+        more = self._built.projects.warnings()
         return structs.replace(state, warnings=(*state.warnings, *more))
 
     def troubles(self) -> tuple[Trouble, ...]:
@@ -196,7 +196,7 @@ class Daemon:
             return found
         projects = self._built.projects
         more = projects.warnings() if directory is None else await projects.check(directory)
-        return structs.replace(found, warnings=(*found.warnings, *problems_of(more)))
+        return structs.replace(found, warnings=(*found.warnings, *more))
 
     async def import_config(
         self, *, path: str | None, env: dict[str, str] | None, write: bool

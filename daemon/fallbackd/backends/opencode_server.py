@@ -6,8 +6,8 @@ How to read what an opencode server says about one prompt: `EventReader`.
 | `session.status` with `retry` | `Retrying`, wait from `next` (epoch milliseconds) |
 | `session.error` | `GivenUp`; a context overflow only when the turn ends with it |
 | `message.part.updated`, `message.part.delta` | `ProviderAnswered`, `ToolStarted`, `ToolEnded` |
-| `message.updated` | `Usage`; `Step("unknown")` for each message without a finish reason |
-| `session.compacted` | `Step("compacted")`: too small a limit compacts without an end |
+| `message.updated` | `Usage`; `AgentStep("unknown")` for each message without a finish reason |
+| `session.compacted` | `AgentStep("compacted")`: too small a limit compacts without an end |
 
 Two lines are the transport's own: `fallbackd.session` names the session of the prompt, and
 `fallbackd.final` carries its last assistant message, so that the text is whole even where events
@@ -28,6 +28,7 @@ from msgspec import Struct, field
 
 from fallbackd.backends.opencode_errors import error_evidence, retry_evidence, wait_of
 from fallbackd.core.protocol import (
+    AgentStep,
     Conversation,
     Evidence,
     Exit,
@@ -43,7 +44,6 @@ from fallbackd.core.protocol import (
     ProviderAnswered,
     Reply,
     Retrying,
-    Step,
     ToolEnded,
     ToolStarted,
     Usage,
@@ -148,7 +148,7 @@ class OpencodeEventReader:
             case "session.compacted":
                 if is_main:
                     self._error = self._held = None
-                return [Step(key="compacted")]
+                return [AgentStep(key="compacted")]
             case "session.idle" if is_main and self._held is not None:
                 self._error, self._held = self._held, None
                 return [GivenUp(evidence=self._error)]
@@ -254,7 +254,7 @@ class OpencodeEventReader:
             return [Output()]
         if message.finish == "unknown" and key not in self._unknown_messages:
             self._unknown_messages.add(key)
-            seen.append(Step(key="unknown"))
+            seen.append(AgentStep(key="unknown"))
         usage = message_usage(info)
         if usage != Usage():
             before = self._usage

@@ -298,7 +298,9 @@ class TurnUsed(Struct, frozen=True, kw_only=True, tag="turn_used"):
     at: float
 
 
-Outcome = Literal["resumed", "abort", "revert", "prompt", "done", "failed", "stopped", "gone"]
+RescueProgress = Literal[
+    "resumed", "abort", "revert", "prompt", "done", "failed", "stopped", "gone"
+]
 """`resumed`: another owner continues at the step on record. `stopped`: by the user."""
 
 
@@ -307,7 +309,7 @@ class RescueAdvanced(Struct, frozen=True, kw_only=True, tag="rescue_advanced"):
 
     session: SessionId
     rescue: str
-    outcome: Outcome
+    outcome: RescueProgress
     """The step that comes next, or how it ended."""
     detail: str = ""
     """For people: what went wrong."""

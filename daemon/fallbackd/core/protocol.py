@@ -300,7 +300,7 @@ class ToolEnded(Struct, frozen=True, kw_only=True, tag="tool_ended"):
     call: str = ""
 
 
-class Step(Struct, frozen=True, kw_only=True, tag="step"):
+class AgentStep(Struct, frozen=True, kw_only=True, tag="step"):
     """One turn of the agent's own loop that is not a tool call (an empty message, say)."""
 
     key: str
@@ -341,7 +341,7 @@ Observation = (
     | Retrying
     | ToolStarted
     | ToolEnded
-    | Step
+    | AgentStep
     | Usage
     | Phase
     | GivenUp

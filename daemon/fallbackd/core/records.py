@@ -18,6 +18,7 @@ from fallbackd.core.protocol import Usage
 from fallbackd.core.questions import Question, open_one
 from fallbackd.core.rescue import Message, Period, Rescue
 from fallbackd.core.turn import Turn
+from fallbackd.core.watch import EffectsWord
 
 VerdictWord = Literal[
     "chosen",
@@ -62,7 +63,6 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """What the state is kept for, where it is another one than healthy."""
 
 
-EffectsWord = Literal["none", "possible", "seen"]
 AttemptState = Literal["starting", "running", "stopping", "succeeded", "failed", "cancelled"]
 
 
@@ -156,7 +156,7 @@ class HandedBack(Struct, frozen=True, kw_only=True):
     effort: str | None = None
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class Ending(Struct, frozen=True, kw_only=True):
     """How a delegation ends as soon as what was delegated from inside it is gone."""
 
     state: DelegationState
@@ -211,7 +211,7 @@ class Delegation(Struct, frozen=True, kw_only=True):
     parent: DelegationId | None = None
     nesting: int = 0
     cancelling: bool = False
-    outcome: Outcome | None = None
+    outcome: Ending | None = None
     unstopped: tuple[str, ...] = ()
     """What was delegated from inside it and could not be proven stopped, in words."""
     waited: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
+    AgentStep,
     Conversation,
     GivenUp,
     Observation,
@@ -18,7 +19,6 @@ from fallbackd.core.protocol import (
     Phase,
     ProviderAnswered,
     Retrying,
-    Step,
     ToolEnded,
     ToolStarted,
     Usage,
@@ -47,7 +47,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class WatchLimits(Struct, frozen=True, kw_only=True):
     """All in seconds."""
 
     first_output_s: float
@@ -99,7 +99,7 @@ def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
                     del left[index]
                     break
             return structs.replace(fresh, tools=tuple(left))
-        case Step():
+        case AgentStep():
             return _stepped(fresh, seen.key)
 
 
@@ -130,7 +130,7 @@ def shift(watch: Watch, by_s: float) -> Watch:
     )
 
 
-def expiry(watch: Watch, limits: Limits, *, now: float) -> Passed | float:
+def expiry(watch: Watch, limits: WatchLimits, *, now: float) -> Passed | float:
     """
     The limit that is over at `now`, or the instant of the next look.
 

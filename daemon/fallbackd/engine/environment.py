@@ -18,7 +18,7 @@ from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Running, Transport, Unsent
 
 
-class Fingerprint(Protocol):
+class Fingerprinter(Protocol):
     def __call__(self, directory: str) -> Mapping[str, tuple[int, int]] | None:
         """(mtime ns, size) of each file; None where there are too many to look at."""
         ...
@@ -98,7 +98,7 @@ class World(Struct, frozen=True, kw_only=True):
     changed_at: Callable[[str], float | None]
     """When a file (`~/…`) was last changed."""
     environ: Mapping[str, str]
-    fingerprint: Fingerprint
+    fingerprint: Fingerprinter
     read_log: LogReader
     home: str
     runs_root: Path

@@ -8,9 +8,9 @@ from msgspec import Struct, structs
 
 from fallbackd.classify.rules import Rule
 from fallbackd.core.events import (
-    Outcome,
     RedirectAsked,
     RescueAdvanced,
+    RescueProgress,
     SessionCompacted,
     SessionEnded,
     TurnAnswered,
@@ -216,7 +216,7 @@ class Watched:
         self,
         session: str,
         rescue: str,
-        outcome: Outcome,
+        outcome: RescueProgress,
         *,
         detail: str = "",
         message: str = "",

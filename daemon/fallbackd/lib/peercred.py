@@ -8,7 +8,7 @@ from typing import NamedTuple
 _UCRED = struct.Struct("3i")
 
 
-class Peer(NamedTuple):
+class PeerCredentials(NamedTuple):
     """As of the moment of `connect`. The process may be gone by now, or be another one."""
 
     pid: int
@@ -17,7 +17,7 @@ class Peer(NamedTuple):
     gid: int
 
 
-def peer(connection: socket.socket) -> Peer:
+def peer(connection: socket.socket) -> PeerCredentials:
     """
     The process that connected.
 
@@ -29,10 +29,10 @@ def peer(connection: socket.socket) -> Peer:
     if connection.family != socket.AF_UNIX:
         raise OSError("not a Unix socket")
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return Peer._make(_UCRED.unpack(raw))
+    return PeerCredentials._make(_UCRED.unpack(raw))
 
 
-def client_of(peer: Peer) -> str | None:
+def client_of(peer: PeerCredentials) -> str | None:
     """
     The user and the session of processes (a terminal, a service) that a peer belongs to.
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.engine import NOW, delegation
 from tests.support.front import Front, front
 
-from fallbackd.api.host import Problem
+from fallbackd.config.fields import Problem
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health.machine import Health, Outage

@@ -13,7 +13,7 @@ from fallbackd.core.case import Case
 from fallbackd.core.effects import Answer, AskPerson, Effect, GoOn, StartAttempt, WakeAt
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.questions import Question, closed, options_with, question_id
-from fallbackd.core.records import Delegation, DelegationState, HandedBack, Outcome
+from fallbackd.core.records import Delegation, DelegationState, Ending, HandedBack
 from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model
 from fallbackd.core.views import fallback_from
 from fallbackd.core.work.ask import return_at
@@ -364,7 +364,7 @@ def _end(case: Case, step: End, *, event: str) -> None:
         _close(case, step.outcome)
 
 
-def _close(case: Case, outcome: Outcome) -> None:
+def _close(case: Case, outcome: Ending) -> None:
     """Give the delegation its one answer and its session back."""
     one, state, message = case.delegation, outcome.state, outcome.message
     is_success = state == "succeeded"

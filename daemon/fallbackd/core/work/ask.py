@@ -12,7 +12,7 @@ from fallbackd.core.case import CaseView
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.policy import Entry
 from fallbackd.core.questions import Question
-from fallbackd.core.records import Attempt, Delegation, Outcome, Waiting
+from fallbackd.core.records import Attempt, Delegation, Ending, Waiting
 from fallbackd.core.routing.families import UNKNOWN
 from fallbackd.core.routing.resolve import Request
 from fallbackd.core.work.choices import usable_for
@@ -55,7 +55,7 @@ def at_outage(
             out=out,
         )
     is_skip = one.turn.on_outage == "skip"
-    outcome = Outcome(
+    outcome = Ending(
         state="refused",
         failure=_failure_of(case, out, detail="skipped" if is_skip else "outage_stop"),
         message=f"{out.text}; "
@@ -140,7 +140,7 @@ def _about_money(case: CaseView, usable: Mapping[str, str], *, verdicts: Verdict
             wait=f"wait until {one.requested} is back",
             verdicts=verdicts,
         )
-    outcome = Outcome(
+    outcome = Ending(
         state="refused",
         failure=one.attempts[-1].failure if one.attempts else None,
         message=f"{text}, and nobody has agreed to that: send allow_metered, or set "

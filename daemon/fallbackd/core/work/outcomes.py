@@ -4,7 +4,7 @@ from msgspec import structs
 
 from fallbackd.core.case import CaseView
 from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.records import Outcome
+from fallbackd.core.records import Ending
 from fallbackd.core.routing.resolve import NEVER_BY_TIME, without_choice
 from fallbackd.core.turn import without_marks
 from fallbackd.core.work.resolution import request_of, turn_of
@@ -24,7 +24,7 @@ def deadline_passed(*, now: float) -> End:
     )
     failure = structs.replace(failure, marks_health=False, retryable=False, hop=False)
     message = "the time that the caller gave is over"
-    return End(outcome=Outcome(state="failed", failure=failure, message=message))
+    return End(outcome=Ending(state="failed", failure=failure, message=message))
 
 
 def exhausted(case: CaseView, why: str) -> End:
@@ -40,12 +40,10 @@ def exhausted(case: CaseView, why: str) -> End:
         why = "every backend that was tried was denied permission: check the directory of the work"
     final = case.resolve(turn_of(one).candidates, request_of(case), health=health)
     verdicts = without_choice(final, f"not used: {why}").verdicts
-    outcome = Outcome(
-        state="refused", failure=last, message=why, retry_at=earliest_return(verdicts)
-    )
+    outcome = Ending(state="refused", failure=last, message=why, retry_at=earliest_return(verdicts))
     if failures and all(each.reason.row.about == "request" for each in failures):
         message = f"every backend that was tried rejects the task itself; {why}"
-        outcome = Outcome(state="failed", failure=last, message=message)
+        outcome = Ending(state="failed", failure=last, message=message)
     return End(outcome=outcome, why=why, verdicts=verdicts, withdraws=is_denied)
 
 

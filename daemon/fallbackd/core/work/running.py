@@ -15,7 +15,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
-from fallbackd.core.watch import Limits, Passed, Watch, expiry
+from fallbackd.core.watch import Passed, Watch, WatchLimits, expiry
 from fallbackd.core.work.apply import advance
 from fallbackd.core.work.resumption import not_resumed, resumed_conversation
 from fallbackd.core.work.stopping import stop_running
@@ -29,7 +29,7 @@ HTTP_TOTAL_S = 3600.0
 agent may work for longer."""
 
 
-def limits_of(case: Case, delegation: Delegation, backend: Backend) -> Limits:
+def limits_of(case: Case, delegation: Delegation, backend: Backend) -> WatchLimits:
     """The limits of one attempt, in seconds: the backend's own before the defaults."""
     defaults = case.policy.defaults
     first_answer_s = backend.first_answer_s or defaults.first_answer_s
@@ -43,7 +43,7 @@ def limits_of(case: Case, delegation: Delegation, backend: Backend) -> Limits:
     total_s = backend.timeout_s
     if total_s is None and backend.is_http and not backend.loopback:
         total_s = HTTP_TOTAL_S
-    return Limits(
+    return WatchLimits(
         first_output_s=defaults.first_output_s or first_answer_s,
         first_answer_s=first_answer_s,
         stall_s=stall_s,

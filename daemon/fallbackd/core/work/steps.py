@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.questions import QuestionKind
-from fallbackd.core.records import DelegationState, Outcome, Verdict, Waiting
+from fallbackd.core.records import DelegationState, Ending, Verdict, Waiting
 from fallbackd.core.routing.resolve import Choice
 from fallbackd.core.work.outages import Out
 
@@ -82,7 +82,7 @@ class HandBack(Struct, frozen=True, kw_only=True):
 class End(Struct, frozen=True, kw_only=True):
     """Give the delegation its one answer, as soon as nothing runs that it began."""
 
-    outcome: Outcome
+    outcome: Ending
     why: str = ""
     """For `explain`, before the end itself; empty: the end says it all."""
     verdicts: Verdicts | None = None
@@ -119,4 +119,4 @@ Step = Start | Wait | Queue | Ask | HandBack | End | Hold
 
 def ended(state: DelegationState, message: str | None = None, **more: Any) -> End:
     """An end with an outcome; `more` are its other fields."""
-    return End(outcome=Outcome(state=state, message=message, **more))
+    return End(outcome=Ending(state=state, message=message, **more))

@@ -178,7 +178,11 @@ class RpcServer:
         tasks.start_soon(self._serve_one, peer, number, seen, tasks)
 
     async def _serve_one(
-        self, peer: socket.socket, number: int, seen: peercred.Peer, tasks: anyio.abc.TaskGroup
+        self,
+        peer: socket.socket,
+        number: int,
+        seen: peercred.PeerCredentials,
+        tasks: anyio.abc.TaskGroup,
     ) -> None:
         connection: Connection | None = None
         try:

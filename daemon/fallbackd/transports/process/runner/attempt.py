@@ -31,7 +31,7 @@ from fallbackd.transports.process.runner.meeting import LINE_FILE, Meeting, clai
 from fallbackd.transports.process.runner.peer import Gone, Peer
 from fallbackd.transports.process.runner.reaper import Reaper
 from fallbackd.transports.process.runner.recorder import STDERR, STDOUT, Recorder
-from fallbackd.transports.process.runner.start import Refused, Started, refusal, start
+from fallbackd.transports.process.runner.start import Started, StartRefused, refusal, start
 
 EXIT_FILE = "exit.json"
 ATTEMPT_FILE = "attempt.json"
@@ -70,7 +70,7 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
             spec["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         )
     except OSError as error:
-        outcome: Started | Refused = refusal(error, spec["directory"])
+        outcome: Started | StartRefused = refusal(error, spec["directory"])
     else:
         try:
             claim(directory)
@@ -86,7 +86,7 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
             # Where the runner cannot leave it, the group says nothing about the program.
             spec["cgroup"] = group if is_inside and cgroup.leave(group) else ""
             hit("runner.started")
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, StartRefused):
         record: dict[str, Any] = {"refused": outcome._asdict() | {"at": _now(spec)}}
         peer.send(frames.pack_json(frames.REFUSED, record["refused"]))
     else:

@@ -28,18 +28,18 @@ class Started(NamedTuple):
     """Keeps the interpreter from minding a child that is reaped elsewhere."""
 
 
-class Refused(NamedTuple):
+class StartRefused(NamedTuple):
     error: str
     text: str
     path: str
 
 
-def refusal(error: OSError, path: str) -> Refused:
+def refusal(error: OSError, path: str) -> StartRefused:
     number = error.errno or errno.EIO
-    return Refused(errno.errorcode.get(number, str(number)), os.strerror(number), path)
+    return StartRefused(errno.errorcode.get(number, str(number)), os.strerror(number), path)
 
 
-def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
+def start(spec: dict[str, Any], *, has_input: bool) -> Started | StartRefused:
     """
     The program is looked up on the child's own PATH.
 
@@ -83,7 +83,9 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | Refused:
             if handle >= 0:
                 os.close(handle)
         if isinstance(error, subprocess.SubprocessError):
-            return Refused("EPERM", "the kernel did not confine it: too many sandboxes", program)
+            return StartRefused(
+                "EPERM", "the kernel did not confine it: too many sandboxes", program
+            )
         if not isinstance(error, OSError):  # a NUL in a word, no word at all
             return refusal(OSError(errno.EINVAL, ""), program)
         if error.filename == cwd and not _may_enter(cwd):  # else the program has the same path
