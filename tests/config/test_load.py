@@ -1,11 +1,11 @@
 """The text of the configuration file becomes a policy; what is wrong is said, the rest lives."""
 
 import pytest
+from tests.support.config_file import as_toml
 
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
 from fallbackd.config.load import Loaded, load
-from fallbackd.config.show import as_toml
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import implicit_backend

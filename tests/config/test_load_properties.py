@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.config_file import as_toml
 
 from fallbackd.config import load as loading
 from fallbackd.config.schema import (
@@ -18,7 +19,7 @@ from fallbackd.config.schema import (
     ServerTable,
     SignatureTable,
 )
-from fallbackd.config.show import as_dict, as_toml
+from fallbackd.config.show import as_dict
 from fallbackd.core.failures import Reason
 from fallbackd.core.policy import Defaults
 

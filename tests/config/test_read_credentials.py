@@ -1,9 +1,10 @@
 """`credentials`: what a backend may own, and what is said of a table that cannot be used."""
 
 import pytest
+from tests.support.config_file import as_toml
 
 from fallbackd.config.load import Loaded, load
-from fallbackd.config.show import as_dict, as_toml
+from fallbackd.config.show import as_dict
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import CredentialRef
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.config_file import as_toml
 
 from fallbackd.config.load import load
 from fallbackd.config.schema import File, json_schema
-from fallbackd.config.show import as_dict, as_toml
+from fallbackd.config.show import as_dict
 from fallbackd.core.ids import BackendId
 
 EXAMPLE = Path(__file__).parents[2] / "contrib" / "config" / "config.toml"

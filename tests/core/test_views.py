@@ -2,6 +2,7 @@
 
 from tests.support.playbook import T0, Playbook, delegate, fail, failed, policy_of, succeeded
 
+from fallbackd.api import shapes
 from fallbackd.core.events import HealthMarked, HealthPaused
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, ScopeId
@@ -12,7 +13,6 @@ from fallbackd.core.views import (
     health_entries,
     health_entry,
     scope_entry,
-    session_view,
 )
 
 AB = policy_of("a", "b", chains={"a": ["b"]})
@@ -133,10 +133,10 @@ def test_a_scope_by_itself_and_the_trial_on_it() -> None:
 def test_a_session_is_shown_with_its_way() -> None:
     play = Playbook(AB).when(delegate("d1", session="s", backend="a"))
     play.when(failed("d1.1", fail(Reason.RATE_LIMIT)))
-    found = session_view(play.session("s"))
-    assert (found["original"], found["current"], found["depth"]) == ("a", "b", 1)
-    assert (found["running"], found["notices"]) == ("d1", ["a>b"])
-    assert found["hops"][0]["from"] == "a"
+    found = shapes.session(play.session("s"))
+    assert (found.original, found.current, found.depth) == ("a", "b", 1)
+    assert (found.running, found.notices) == ("d1", ("a>b",))
+    assert found.hops[0].from_ == "a"
     play.when(succeeded("d1.2"))
     assert [backend for backend, _ in play.session("s").usage] == ["a", "b"]
 

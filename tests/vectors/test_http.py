@@ -13,6 +13,7 @@ import anyio
 import msgspec
 import pytest
 from tests.support.clock import ManualClock
+from tests.support.config_file import as_toml
 from tests.support.provider import Provider, provider
 from tests.support.running_engine import ended, engine_in, until
 
@@ -20,7 +21,6 @@ from fallbackd.backends import ENDPOINTS, KINDS
 from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
 from fallbackd.config.load import load
-from fallbackd.config.show import as_toml
 from fallbackd.core.health.machine import view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.protocol import Chunk, Evidence, HttpResponse

@@ -1,8 +1,6 @@
 """What is in force, as the file would say it: for `config.get` and `config show`."""
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,9 +17,6 @@ from fallbackd.core.protocol import CredentialRef
 HIDDEN = "(set)"
 """Stands for values of variables and headers: they may be secrets."""
 
-_TOP_VALUES = frozenset({"import", "export_voice_health"})
-_FLAT_TABLES = frozenset({"defaults", "chains", "opencode"})
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _BACKEND_FIELDS = tuple(one.name for one in msgspec.structs.fields(BackendTable))
 _REASON_FIELDS = tuple(one.name for one in msgspec.structs.fields(ReasonTable))
 
@@ -144,51 +139,3 @@ def _without_nulls(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_without_nulls(one) for one in value]
     return value
-
-
-def as_toml(loaded: Loaded) -> str:
-    """The same as a configuration file that gives the same policy again."""
-    return "\n".join(_lines(as_dict(loaded))).strip() + "\n"
-
-
-def _lines(shown: Mapping[str, Any]) -> Iterator[str]:
-    yield from _pairs({key: one for key, one in shown.items() if key in _TOP_VALUES})
-    for key, value in shown.items():
-        if key in _FLAT_TABLES:
-            yield from ("", f"[{key}]", *_pairs(value))
-        elif key == "signatures":
-            for one in value:
-                yield from ("", f"[[{key}]]", *_pairs(one))
-        elif key not in _TOP_VALUES:
-            for name, inner in value.items():
-                yield from ("", f"[{key}.{_key(name)}]", *_pairs(inner))
-
-
-def _pairs(table: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{_key(key)} = {_value(value)}" for key, value in table.items())
-
-
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
-
-
-def _value(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return _text(value)
-        case list():
-            return "[" + ", ".join(_value(one) for one in value) + "]"
-        case dict():
-            inner = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items())
-            return f"{{ {inner} }}" if inner else "{}"
-        case float() if value.is_integer() and abs(value) < 1e15:
-            return f"{value:.1f}"
-        case _:
-            return str(value)
-
-
-def _text(text: str) -> str:
-    # The escapes of JSON are those of TOML, but for DEL and for surrogate pairs.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

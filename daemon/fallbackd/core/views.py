@@ -15,7 +15,7 @@ from fallbackd.core.health.machine import Health, View, count_at, severity, view
 from fallbackd.core.health.scopes import credential_scope, find_backend, own_health, touched, worst
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend, Policy
-from fallbackd.core.records import Delegation, Hop, Session, Snapshot
+from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.routing.tiers import stand_ins
 
 Shown = dict[str, Any]  # any JSON
@@ -177,41 +177,7 @@ def _scope(record: Health, *, now: float) -> Shown:
     }
 
 
-# --- sessions and delegations ------------------------------------------------------------------
-
-
-def session_view(session: Session) -> Shown:
-    return {
-        "session": session.session,
-        "role": session.role,
-        "original": session.original,
-        "current": session.current,
-        "current_model": session.current_model,
-        "depth": session.depth,
-        "running": session.running,
-        "last_fallback_at": session.last_fallback_at,
-        "last_active_at": session.last_used_at,
-        "hops": [hop_view(hop) for hop in session.hops],
-        "notices": list(session.notices_sent),
-        "notices_sent": list(session.notices_sent),
-        "ignored_reports": session.ignored_reports,
-        "created_at": session.created_at,
-    }
-
-
-def hop_view(hop: Hop) -> Shown:
-    return {
-        "at": hop.at,
-        "from": hop.from_backend,
-        "to": hop.to_backend,
-        "trigger": hop.trigger,
-        "reason": hop.reason,
-        "evidence": hop.evidence or None,
-        "tier_from": hop.tier_from,
-        "tier_to": hop.tier_to,
-        "from_model": hop.from_model,
-        "to_model": hop.to_model,
-    }
+# --- delegations ------------------------------------------------------------------------------
 
 
 def fallback_from(delegation: Delegation) -> BackendId | None:

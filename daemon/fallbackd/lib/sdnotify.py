@@ -21,11 +21,6 @@ class Notifier:
         if address and len(address) > 1 and address[0] in "/@":
             self._address = "\0" + address[1:] if address[0] == "@" else address
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether there is anybody to tell."""
-        return self._address is not None
-
     def send(self, *states: str) -> bool:
         """Send `NAME=value` lines in one datagram. True when the kernel has taken it."""
         if self._address is None:
