@@ -3,16 +3,16 @@ The async client, on anyio: many calls at once on one connection.
 
 ```python
 async with AsyncClient() as client:
-    answer = await client.call("delegate", {"prompt": "…", "wait": "finished"})
+    print((await client.delegate("Explain this repository")).text)
 ```
 
 The same rules as the blocking client: repeated after a loss is only what is safe.
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.abc
@@ -34,8 +34,24 @@ from fallbackd_client.connection import why_not
 from fallbackd_client.errors import ClientError, NoDaemon, ProtocolError
 from fallbackd_client.paths import find_socket
 from fallbackd_client.patience import Patience, what_is_left
+from fallbackd_client.progress import LAST, PROGRESS, Over
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.framing import LineSplitter, LineTooLong
+from fallbackd_client.wire.states import END_STATES
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from fallbackd_client.arguments import (
+        DelegateArguments,
+        ReportArguments,
+        ReportOutcome,
+        ResolveArguments,
+        StatusArguments,
+    )
+    from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
+    from fallbackd_client.wire.methods.daemon import StatusResult
+    from fallbackd_client.wire.shapes import Delegation
 
 P = TypeVar("P", bound=Struct)
 R = TypeVar("R")
@@ -249,6 +265,7 @@ class AsyncClient:
         kinds: Iterable[str] | None = None,
         session: str | None = None,
         on_warning: Callable[[str], None] | None = None,
+        on_subscribed: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[dict[str, Json], None]:
         """
         What happens, from now or from after `since`, without an end.
@@ -260,6 +277,7 @@ class AsyncClient:
         Args:
             on_warning: Is told what the daemon says about the subscription, as that its journal
                 began anew.
+            on_subscribed: Called after each time that it subscribed: every event after that comes.
 
         Raises:
             RpcError: The subscription was not taken.
@@ -274,6 +292,8 @@ class AsyncClient:
                 early, position, warning = await self._subscribe(link, position, wanted)
                 if warning and on_warning is not None:
                     on_warning(warning)
+                if on_subscribed is not None:
+                    await on_subscribed()
                 patience = Patience(self._reconnect_s, time.monotonic)
                 dropped = False
                 while not dropped:
@@ -296,6 +316,142 @@ class AsyncClient:
                 with anyio.CancelScope(shield=True):
                     await anyio.aclose_forcefully(link.stream)
             await anyio.sleep(patience.pause_s())
+
+    # --- the usual calls -------------------------------------------------------------------
+
+    async def delegate(self, prompt: str, **arguments: "Unpack[DelegateArguments]") -> "Delegation":
+        """
+        Run a prompt on the best available backend; by default until it has ended.
+
+        ```python
+        async with AsyncClient() as client:
+            work = await client.delegate("Explain this repository", cwd="/home/me/project")
+            print(work.text if work.state == "succeeded" else work.message)
+        ```
+
+        With `wait_s` it returns after that time at the latest: `wait_over` is then true, and
+        `wait` continues to wait. `timeout_s` stops the work.
+
+        Raises:
+            TypeError: An argument of another name.
+        """
+        from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
+
+        given: dict[str, Json] = {"wait": "finished", **arguments}
+        return await self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
+
+    async def wait(self, delegation: str, *, timeout_s: float | None = None) -> "Delegation":
+        """
+        Wait for the end of a delegation, or until it asks a question.
+
+        ```python
+        work = await client.wait(work.delegation, timeout_s=30)
+        if work.wait_over:
+            print("still", work.state)
+        ```
+        """
+        from fallbackd_client.wire.methods.delegations import (
+            DELEGATION_WAIT,
+            DelegationWaitParams,
+        )
+
+        params = DelegationWaitParams(delegation=delegation, timeout_s=timeout_s)
+        return await self.request(DELEGATION_WAIT, params)
+
+    async def cancel(self, delegation: str) -> "Delegation":
+        """
+        Stop a delegation. Returns when its processes have exited.
+
+        ```python
+        print(await client.cancel(work.delegation).state)
+        ```
+        """
+        from fallbackd_client.wire.methods.delegations import (
+            DELEGATION_CANCEL,
+            DelegationCancelParams,
+        )
+
+        params = DelegationCancelParams(delegation=delegation)
+        return await self.request(DELEGATION_CANCEL, params)
+
+    async def status(self, **arguments: "Unpack[StatusArguments]") -> "StatusResult":
+        """
+        Return the daemon, the health of its backends, and its work.
+
+        ```python
+        for name, health in (await client.status()).health.items():
+            print(name, health.state, health.reason or "")
+        ```
+        """
+        from fallbackd_client.wire.methods.daemon import STATUS, StatusParams
+
+        return await self.request(STATUS, StatusParams(**arguments))
+
+    async def resolve(self, **arguments: "Unpack[ResolveArguments]") -> "ResolveResult":
+        """
+        Return the backend that would be used now, for a call that the caller makes itself.
+
+        ```python
+        choice = await client.resolve(backend="claude-api", lease=True)
+        ```
+
+        Raises:
+            RpcError: With kind `refused`: no candidate is available.
+        """
+        from fallbackd_client.wire.methods.callers import RESOLVE, ResolveParams
+
+        given: dict[str, Json] = {**arguments}
+        return await self.request(RESOLVE, ResolveParams(**given))
+
+    async def report(
+        self, backend: str, outcome: "ReportOutcome", **arguments: "Unpack[ReportArguments]"
+    ) -> "ReportResult":
+        """
+        Report the outcome of such a call. After a failure `next` is the candidate to try.
+
+        ```python
+        found = await client.report("claude-api", "failure", evidence=Evidence(http_status=529))
+        ```
+        """
+        from fallbackd_client.wire.methods.callers import REPORT, ReportParams
+
+        given: dict[str, Json] = {**arguments}
+        return await self.request(REPORT, ReportParams(backend=backend, outcome=outcome, **given))
+
+    async def follow(
+        self, delegation: str, *, kinds: "Iterable[str]" = PROGRESS
+    ) -> "AsyncGenerator[dict[str, Json], None]":
+        """
+        The events of one delegation from now on, until it ends or asks a question.
+
+        ```python
+        work = await client.delegate("…", wait="accepted")
+        async for event in client.follow(work.delegation):
+            print(event["kind"], event.get("backend", ""))
+        work = await client.wait(work.delegation)
+        ```
+
+        Nothing is yielded for a delegation that has ended. The last event of one that is running
+        is `delegation.ended` or `question.opened`.
+        """
+
+        async def check() -> None:
+            found = await self.call("delegation.get", {"delegation": delegation})
+            if found["state"] in END_STATES or found["state"] == "awaiting_answer":
+                raise Over
+
+        wanted = {*kinds, *LAST}
+        events = self.events(kinds=sorted(wanted), on_subscribed=check)
+        try:
+            async for event in events:
+                if event.get("delegation") == delegation:
+                    yield event
+                    if event["kind"] in LAST:
+                        return
+        except Over:
+            return
+        finally:
+            await events.aclose()
 
     async def _subscribe(
         self, link: _Link, since: int | None, wanted: Mapping[str, Json]

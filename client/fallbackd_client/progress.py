@@ -1,0 +1,15 @@
+"""Which events tell how a delegation is going, for `follow` of both clients."""
+
+PROGRESS = (
+    "attempt.started",
+    "attempt.ended",
+    "delegation.hopped",
+    "session.notice",
+)
+"""What `follow` yields unless other kinds are named."""
+LAST = ("delegation.ended", "question.opened")
+"""After one of these nothing happens until a person or the caller acts."""
+
+
+class Over(Exception):
+    """The delegation had ended before it was followed. Internal."""
