@@ -192,6 +192,24 @@ async def test_limits_hold_on_after_the_clock_was_set(tmp_path: Path, by_s: floa
         assert done.attempts[0].failure.detail == "silent"
 
 
+async def test_a_clock_that_was_set_just_before_a_look_at_an_agent_is_no_silence_of_it(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    config = settings(of(tmp_path, "a", GATED, stall_s=450))
+    async with engine_in(tmp_path, config, clock=clock) as engine:
+        ear = Ear(engine)
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        await ear.until(lambda heard: heard.progress)
+        clock.advance(400)  # its first look is due
+        clock.set_wall(DAY_S)
+        engine._wakes.look()
+        await anyio.wait_all_tasks_blocked()
+        (tmp_path / "go").touch()
+        done = await ended(engine, begun)
+        assert [one.failure for one in done.attempts] == [None]
+
+
 @pytest.mark.parametrize("by_s", [DAY_S, -DAY_S])
 async def test_a_clock_that_is_set_while_work_waits_moves_the_wait(
     tmp_path: Path, by_s: float

@@ -216,9 +216,9 @@ class Files(Runs):
         super().__init__(root)
         self._daemon = daemon
 
-    def create(self, delegation: DelegationId, prompt: str) -> None:
+    def create(self, delegation: DelegationId, prompt: str, request: bytes) -> None:
         self._daemon.require_alive()
-        super().create(delegation, prompt)
+        super().create(delegation, prompt, request)
 
     def prepare(self, attempt: AttemptId) -> Path:
         self._daemon.require_alive()

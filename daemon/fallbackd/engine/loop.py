@@ -340,7 +340,9 @@ class Performer:
         held.missing = tuple(name for name in held.missing if name not in held.env)
 
     async def _woken(self, wake: WakeAt) -> None:
-        self._follow_sleep()
+        # Before the watch is taken: what it shows and the time of the decision are of one clock.
+        with anyio.CancelScope(shield=True):
+            await self._follow_clock()
         live = None if wake.attempt is None else self._live.get(wake.attempt)
         watch = None if live is None else live.watch
         if wake.delegation in self._held:
