@@ -1,8 +1,10 @@
 """What is logged can be read by anybody and does a terminal no harm."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +78,48 @@ def test_a_log_that_cannot_be_written_changes_nothing() -> None:
             check=False,
         )
     assert (done.returncode, done.stdout) == (0, "at the end\n")
+
+
+def test_in_the_journal_each_line_has_its_priority_and_no_time_of_its_own(tmp_path: Path) -> None:
+    place = tmp_path / "stderr"
+    with place.open("w") as file:
+        seen = os.fstat(file.fileno())
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(format="console")],
+            env={**os.environ, "JOURNAL_STREAM": f"{seen.st_dev}:{seen.st_ino}"},
+            stderr=file,
+            check=True,
+        )
+    first, library, failed, *traceback = place.read_text().splitlines()
+    assert first.startswith("<6>health.moved ")
+    assert "[info" not in first
+    assert library.startswith("<4>library.spoke ")
+    assert failed.startswith("<3>rpc.failed")
+    assert traceback
+    assert all(line.startswith("<3>") for line in traceback)
+
+
+def test_instants_are_shown_as_times_and_a_sentence_stands_alone() -> None:
+    script = (
+        "import structlog\nfrom fallbackd.app import logs\n"
+        "logs.set_up(format={format!r}, level='info')\nlog = structlog.get_logger()\n"
+        "log.info('moved', until_at=1795424286.5, dropped_at=3.0)\n"
+        "log.info('started', pid=7, sentence='it is ready')\n"
+    )
+
+    def lines(format: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", script.format(format=format)],
+            env={**os.environ, "TZ": "UTC"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stderr.splitlines()
+
+    moved, started = lines("console")
+    assert "until_at=2026-11-23T08:58:06+00:00" in moved
+    assert "dropped_at=3.0" in moved
+    assert started == "it is ready"
+    assert json.loads(lines("json")[0])["until_at"] == 1795424286.5
+    assert json.loads(lines("json")[1])["pid"] == 7

@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.test_built_in_chains import ANSWERS, LIMITED
 from tests.support import agents
 from tests.support.daemon import HANG_S, ROOT
-from tests.support.usermanager import user_manager
+from tests.support.usermanager import program, user_manager
 
 pytestmark = pytest.mark.root
 
@@ -141,6 +141,28 @@ def test_a_service_is_set_up_with_the_path_of_the_shell_and_removed_again() -> N
         assert not (manager.home / ".config/systemd/user/fallbackd.service").exists()
         assert manager.show("fallbackd.service", "LoadState") == "not-found"
         assert manager.client("ping").returncode == 69
+
+
+def test_a_refusal_names_the_fix_where_only_the_path_of_the_service_lacks_the_program() -> None:
+    with user_manager() as manager:
+        manager.install()
+        manager.write(".config/fallbackd/env", "PATH=/usr/bin:/bin\n", mode=0o600)
+        manager.systemctl("enable", "--now", "fallbackd.socket")
+        agents.program(manager.home / "bin", "codex", ANSWERS["codex"])
+        refused = manager.client("delegate", "hi")
+        assert refused.returncode == 78, refused.stderr
+        assert "is on the daemon's PATH (/usr/bin:/bin); install one" in refused.stderr
+        _, said = refused.stderr.splitlines()
+        assert said == (
+            f"installed, but not on the daemon's PATH: codex ({manager.home}/bin/codex);"
+            " fix this with: fallbackd-client doctor --fix"
+        )
+
+        beside = {"PATH": f"{manager.path}:{Path(program('fallbackd')).parent}"}
+        fixed = manager.run("fallbackd-client", "doctor", "--fix", "--yes", env=beside)
+        assert "PATH=" in fixed.stderr, fixed.stderr
+        asked = manager.client("delegate", "hi")
+        assert (asked.returncode, asked.stdout) == (0, "by codex\n"), asked.stderr
 
 
 def test_a_daemon_from_a_terminal_makes_room_for_the_service() -> None:

@@ -8,7 +8,7 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.hops import hop_sentence
 from fallbackd_client.cli.output import emit_json, note, style_of, warnings_of
 from fallbackd_client.cli.progress import Progress
-from fallbackd_client.cli.refusals import exit_code
+from fallbackd_client.cli.refusals import exit_code, lost_programs, not_found
 from fallbackd_client.cli.render import clean, one_line
 from fallbackd_client.cli.views import failure_line, question_view, refusal
 from fallbackd_client.errors import NoDaemon
@@ -109,6 +109,9 @@ def finish(
         note(f"warning: {warning}")
     for hop in (shown.get("hops") or [])[shown_hops:]:
         note(hop_sentence(hop, shown))
+    lost = lost_programs(shown) if state == "succeeded" else {}
+    if (requested := str(shown.get("requested"))) in lost:
+        note(not_found({requested: lost[requested]}))
     delegation = shown.get("delegation", "?")
     failure = shown.get("failure")
     why = failure_line(failure) if isinstance(failure, dict) else ""
@@ -119,10 +122,8 @@ def finish(
             note(f"{delegation} {state}" + (f": {why}" if why else ""))
             note(f"Details: fallbackd-client explain {delegation}")
         case "refused":
-            note(
-                f"{delegation} refused"
-                + (f": {why}" if why else ": no backend in the chain is available")
-            )
+            why = why or one_line(shown.get("message") or "no backend in the chain is available")
+            note(f"{delegation} refused: {why}")
             details = refusal(found, sys.stderr)
             if details:
                 print(details, file=sys.stderr, flush=True)

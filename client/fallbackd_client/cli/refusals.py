@@ -38,10 +38,48 @@ def advice(data: dict[str, Json], *, now: float) -> list[str]:
     lines = []
     if shown.get("retry_at") is not None and exit_code(data) == exits.TRY_LATER:
         lines.append(f"available again at {when(shown['retry_at'], now)}")
+    lost = lost_programs(shown)
+    if lost:
+        lines.append(not_found(lost))
+    if is_only_missing(shown):
+        return lines  # the refusal itself has named them, and how to install one
     for backend, fix in _fixes(shown):
-        if fix.get("kind") in _STATUS:
+        if fix.get("kind") in _STATUS and backend not in lost:
             lines.append(f"{one_line(backend)}: {one_line(fix.get('text'))}")
     return list(dict.fromkeys(lines))
+
+
+def lost_programs(data: dict[str, Json]) -> dict[str, str]:
+    """Candidates that the daemon does not find and this shell does, each with its place."""
+    missing = {
+        str(one.get("backend")): str(one.get("detail") or "").partition(" ")[0]
+        for one in data.get("candidates") or []
+        if isinstance(one, dict) and one.get("verdict") == "not_installed"
+    }
+    if not missing:
+        return {}
+    from shutil import which  # slow to load, and needed only here
+
+    found = {backend: which(program) for backend, program in missing.items() if program}
+    return {backend: place for backend, place in found.items() if place is not None}
+
+
+def not_found(lost: dict[str, str]) -> str:
+    """
+    Args:
+        lost: Of `lost_programs`.
+    """
+    shown = ", ".join(f"{one_line(name)} ({one_line(place)})" for name, place in lost.items())
+    return (
+        f"installed, but not on the daemon's PATH: {shown};"
+        " fix this with: fallbackd-client doctor --fix"
+    )
+
+
+def is_only_missing(data: dict[str, Json]) -> bool:
+    """No candidate is installed: a table of them would say the same in each line."""
+    found = [one for one in data.get("candidates") or [] if isinstance(one, dict)]
+    return bool(found) and all(one.get("verdict") == "not_installed" for one in found)
 
 
 def _fixes(data: dict[str, Json]) -> Iterable[tuple[str, dict[str, Json]]]:

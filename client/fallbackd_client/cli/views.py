@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from fallbackd_client.cli.output import style_of
-from fallbackd_client.cli.refusals import advice
+from fallbackd_client.cli.refusals import advice, is_only_missing
 from fallbackd_client.cli.render import Style, clean, duration, one_line, when
 from fallbackd_client.cli.tables import table
 
@@ -117,7 +117,7 @@ def refusal(data: dict[str, Json], stream: TextIO) -> str:
     """What helps, and why each candidate could not be used."""
     shown = clean(data)
     parts = advice(data, now=now())
-    if shown.get("candidates"):
+    if shown.get("candidates") and not is_only_missing(shown):
         parts.append(candidates_table(shown["candidates"], style_of(stream)))
     return "\n".join(parts)
 

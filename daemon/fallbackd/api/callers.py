@@ -9,8 +9,9 @@ import msgspec
 
 from fallbackd.api import chains, shapes, turns
 from fallbackd.api.errors import ApiError
+from fallbackd.api.fixes import none_installed
 from fallbackd.api.handler import Handler
-from fallbackd.api.health_view import health_entries, health_entry
+from fallbackd.api.health_view import USABLE, health_entries, health_entry
 from fallbackd.api.host import Caller
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.ids import BackendId
@@ -54,7 +55,8 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
     if found.backend is None:
         raise ApiError(
             "refused",
-            _why(found.retry_at, is_empty=not candidates),
+            none_installed(candidates, caller.host.path)
+            or _why(found.retry_at, is_empty=not candidates),
             data={
                 "retry_at": found.retry_at,
                 "candidates": msgspec.to_builtins(candidates),
@@ -143,9 +145,6 @@ def _next(one: Resolution | None) -> CandidateVerdict | None:
     if chosen:
         return shapes.verdict(chosen[0])
     return CandidateVerdict(backend=one.backend, verdict="chosen", model=one.model, tier=one.tier)
-
-
-USABLE = frozenset({"healthy", "cooldown"})
 
 
 async def _project_tokens(engine: "Engine", root: str | None) -> int:

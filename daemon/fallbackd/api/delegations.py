@@ -65,7 +65,7 @@ async def delegate(engine: "Engine", params: DelegateParams, caller: Caller) -> 
     )
     begun = await engine.delegate(work)
     found, is_over = await _waited(engine, begun, params)
-    return await answer(engine, found, is_over=is_over, strict=params.strict_wait)
+    return await answer(engine, found, caller, is_over=is_over, strict=params.strict_wait)
 
 
 def _parent(engine: "Engine", caller: Caller) -> str | None:
@@ -107,7 +107,12 @@ async def _waited(
 
 
 async def answer(
-    engine: "Engine", found: records.Delegation, *, is_over: bool, strict: bool = False
+    engine: "Engine",
+    found: records.Delegation,
+    caller: Caller,
+    *,
+    is_over: bool,
+    strict: bool = False,
 ) -> Delegation:
     """
     What the caller gets: the delegation as it is, also where its own wait is over.
@@ -122,15 +127,19 @@ async def answer(
             " `delegation.wait`, or stop it with `delegation.cancel`.",
             data={"delegation": found.delegation, "state": found.state},
         )
-    result = shapes.answered(found, await engine.kept_answer(found))
+    result = await _shown(engine, found, caller)
     return result if is_over else structs.replace(result, wait_over=True)
+
+
+async def _shown(engine: "Engine", found: records.Delegation, caller: Caller) -> Delegation:
+    return shapes.answered(found, await engine.kept_answer(found), path=caller.host.path)
 
 
 async def delegation_get(
     engine: "Engine", params: DelegationGetParams, caller: Caller
 ) -> Delegation:
     found = await engine.delegation(params.delegation)
-    return shapes.answered(found, await engine.kept_answer(found))
+    return await _shown(engine, found, caller)
 
 
 async def delegation_list(
@@ -150,7 +159,7 @@ async def delegation_retry(
         client=caller.client,
     )
     begun = await engine.delegate(work)
-    return shapes.answered(begun, await engine.kept_answer(begun))
+    return await _shown(engine, begun, caller)
 
 
 async def delegation_wait(
@@ -159,14 +168,14 @@ async def delegation_wait(
     found, is_over = await engine.wait(
         DelegationId(params.delegation), until="finished", timeout_s=params.timeout_s
     )
-    return await answer(engine, found, is_over=is_over, strict=params.strict_wait)
+    return await answer(engine, found, caller, is_over=is_over, strict=params.strict_wait)
 
 
 async def delegation_cancel(
     engine: "Engine", params: DelegationCancelParams, caller: Caller
 ) -> Delegation:
     found = await engine.cancel(DelegationId(params.delegation))
-    return shapes.answered(found, await engine.kept_answer(found))
+    return await _shown(engine, found, caller)
 
 
 DEFAULT_BYTES = 65_536

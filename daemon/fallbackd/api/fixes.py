@@ -1,11 +1,14 @@
 """What helps a candidate that waiting does not help."""
 
+from collections.abc import Sequence
+
 from fallbackd.backends import KINDS
 from fallbackd.core import reasons
 from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Verdict
-from fallbackd_client.wire.shapes import Fix
+from fallbackd_client.wire.shapes import CandidateVerdict, Fix
 
+_WITH = " with: "
 _DISABLED = Fix(kind="configuration", text="enable it in the configuration")
 _BY_WORD = {one.value: one.row.fix for one in Reason if one.row.fix is not None}
 
@@ -33,5 +36,23 @@ def _worded(fix: reasons.Fix | None, kind_name: str) -> Fix | None:
     if kind is not None and fix.command == "login" and kind.setup.login:
         text = f"log in with: {kind.setup.login}"
     elif kind is not None and fix.command == "install" and kind.setup.install:
-        text = f"install it with: {kind.setup.install}"
+        text = f"install it{_WITH}{kind.setup.install}"
     return Fix(kind=fix.kind, text=text)
+
+
+def none_installed(candidates: Sequence[CandidateVerdict], path: str | None) -> str | None:
+    """
+    What was looked for, where, and how to install one.
+
+    Returns:
+        None: Something else is in the way too.
+    """
+    if not candidates or any(one.verdict != "not_installed" for one in candidates):
+        return None
+    names = list(dict.fromkeys(one.backend for one in candidates))
+    what = names[0] if len(names) == 1 else f"none of {', '.join(names)}"
+    where = f"{'is not' if len(names) == 1 else 'is'} on the daemon's PATH ({path or 'not set'})"
+    known = (one.fix.text.partition(_WITH)[2] for one in candidates if one.fix is not None)
+    command = next((one for one in known if one), "")
+    how = "install it" if len(names) == 1 else "install one, for example"
+    return f"{what} {where}; " + (how + _WITH + command if command else how.partition(",")[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType, structs
 
-from fallbackd.api.fixes import fix_of
+from fallbackd.api.fixes import fix_of, none_installed
 from fallbackd.config.fields import Problem
 from fallbackd.core import failures, questions, views
 from fallbackd.core import protocol as exchange
@@ -107,9 +107,18 @@ def usage(one: exchange.Usage) -> wire.TokenUsage:
     )
 
 
-def answered(one: state.Delegation, answer: KeptAnswer | None) -> wire.Delegation:
-    """A delegation with its answer, or with a word about why there is none any more."""
+def answered(
+    one: state.Delegation, answer: KeptAnswer | None, *, path: str | None
+) -> wire.Delegation:
+    """
+    A delegation with its answer, or with a word about why there is none any more.
+
+    Args:
+        path: On which the daemon finds programs.
+    """
     shown = delegation(one, text=None if answer is None else answer.text)
+    if one.state == "refused" and (why := none_installed(shown.candidates, path)) is not None:
+        return structs.replace(shown, message=why)
     if one.state == "succeeded" and answer is None:
         return structs.replace(shown, warnings=(*shown.warnings, ANSWER_GONE))
     if answer is None or answer.is_whole:

@@ -22,6 +22,7 @@ import structlog
 from msgspec import structs
 
 from fallbackd import __version__
+from fallbackd.api.health_view import usable_names
 from fallbackd.api.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.app import private
 from fallbackd.app.configuration import Configuration
@@ -298,6 +299,7 @@ class Daemon:
                     pid=self.pid,
                     socket=self.socket,
                     state_dir=self.state_dir,
+                    sentence=self._ready_sentence(engine),
                 )
                 await self._stop.wait()
                 await self._finish(engine)
@@ -432,6 +434,13 @@ class Daemon:
             log.info("daemon.restarting")
             self._is_restart = self._leaves_work = True
         self._stop.set()
+
+    def _ready_sentence(self, engine: Engine) -> str:
+        """For people who have started it in a terminal."""
+        usable = usable_names(engine.snapshot(), engine.settings.policy, now=engine.clock.now())
+        many = "1 backend" if len(usable) == 1 else f"{len(usable)} backends"
+        names = f" ({', '.join(usable)})" if usable else ""
+        return f"fallbackd {self.version} is ready: {many} available{names}; socket {self.socket}"
 
     def _status(self) -> str:
         if self._engine is None:

@@ -4,11 +4,13 @@ Logs: one line each on stderr, for people or as JSON, without secrets and contro
 Tracebacks come without the values of local variables, which may be prompts.
 """
 
+import datetime
 import io
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, Literal, TextIO, cast
 
 import structlog
@@ -16,6 +18,8 @@ import structlog
 from fallbackd.classify.redact import redact, strip_escapes
 
 MAX_VALUE_CHARS = 4000
+SENTENCE = "sentence"
+"""A field that says the whole event to people."""
 _LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -46,7 +50,7 @@ def set_up(
             structlog.processors.format_exc_info,
             lambda _, __, fields: clean(fields, conceal),
             *(() if copy_to is None else (copy_to,)),
-            _renderer(format),
+            *_renderer(format, is_journal=is_journal(os.environ)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Stderr())),
@@ -114,7 +118,67 @@ def _printable(text: str, *, lines: bool) -> str:
     )
 
 
-def _renderer(format: str) -> structlog.typing.Processor:
+def is_journal(environ: Mapping[str, str]) -> bool:
+    """Whether stderr goes to the journal. Source: systemd.exec(5), `$JOURNAL_STREAM`."""
+    device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        seen = os.fstat(_Stderr._FD)
+    except OSError:
+        return False
+    return (device, inode) == (str(seen.st_dev), str(seen.st_ino))
+
+
+def _renderer(format: str, *, is_journal: bool) -> tuple[structlog.typing.Processor, ...]:
     if format == "json":
-        return structlog.processors.JSONRenderer()
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
+        rendered: structlog.typing.Processor = structlog.processors.JSONRenderer()
+        return (rendered,)
+    if not is_journal:
+        lines = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
+        return (_for_people, partial(_sentence_or_line, lines))
+    # The journal has a time and a level of its own for each line.
+    lines = structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)
+    return (_without_head, _for_people, partial(_prioritised, lines))
+
+
+def _without_head(_: object, level: str, fields: LogFields) -> LogFields:
+    return {name: value for name, value in fields.items() if name not in ("timestamp", "level")}
+
+
+def _for_people(_: object, level: str, fields: LogFields) -> LogFields:
+    """Instants as local times."""
+    return {
+        name: _local_time(value)
+        if name.endswith("_at") and isinstance(value, float) and _EARLIEST < value < _LATEST
+        else value
+        for name, value in fields.items()
+    }
+
+
+_EARLIEST, _LATEST = 1e8, 1e11
+"""Unix seconds; a number outside of them is something else."""
+
+
+def _local_time(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
+
+
+def _sentence_or_line(
+    lines: structlog.dev.ConsoleRenderer, logger: object, level: str, fields: LogFields
+) -> str:
+    """What has a sentence of its own is said by that alone."""
+    if isinstance(sentence := fields.get(SENTENCE), str):
+        return sentence
+    return lines(logger, level, fields)
+
+
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
+"""Source: sd-daemon(3)."""
+
+
+def _prioritised(
+    lines: structlog.dev.ConsoleRenderer, logger: object, level: str, fields: LogFields
+) -> str:
+    """With the level of each line as the journal reads it; a traceback has many."""
+    prefix = f"<{_PRIORITIES.get(level, 6)}>"
+    line = _sentence_or_line(lines, logger, level, fields)
+    return "\n".join(prefix + one for one in line.split("\n"))

@@ -50,6 +50,8 @@ from fallbackd.ports.store import Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
 
+_NOT_SET_UP = frozenset({"not_installed", "not_configured"})
+"""What a machine lacks is shown by `status`; in the log it is no incident."""
 _UNLOGGED = frozenset(
     {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
 )
@@ -410,7 +412,8 @@ class Performer:
     def _publish(self, notes: Sequence[Journaled]) -> None:
         for one in notes:
             note = one.note
-            log.info(
+            say = log.debug if note.fields.get("reason") in _NOT_SET_UP else log.info
+            say(
                 note.kind,
                 seq=one.seq,
                 delegation=note.delegation,

@@ -45,7 +45,7 @@ def plan(case: CaseView) -> Step | Clear:
     for of_chain in RULES_OF_CHAIN:
         if (step := of_chain(case, found)) is not None:
             return step
-    return exhausted(case, "nobody in the chain is usable")
+    return exhausted(case, "no backend in the chain is available")
 
 
 # --- what comes before any candidate ---------------------------------------------------------
