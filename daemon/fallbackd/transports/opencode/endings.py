@@ -6,7 +6,7 @@ from typing import Any, assert_never
 import msgspec
 
 from fallbackd.core.protocol import Exit, HttpResponse, NoAnswer, NotStarted, ProcessExit
-from fallbackd.transports.opencode.client import CallFailed
+from fallbackd.transports.opencode.link import CallFailed
 from fallbackd.transports.opencode.server import OpencodeServer
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,23 +1,39 @@
-"""Calls to an opencode server that somebody else runs, and the stream of its events."""
+"""
+Calls to an opencode server and the stream of its events: to one that others run, and to the one
+that this daemon keeps.
+"""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
+from fallbackd.lib.sse import EventReader
 from fallbackd.ports.opencode import Called, Heard
-from fallbackd.transports.opencode.events import event_data
 
 if TYPE_CHECKING:
     import httpx2
 
 USER = "opencode"
+CALL_LIMIT_S = 15.0
 SILENCE_S = 35.0
 """Its heartbeat comes every 10 s (measured)."""
 MAX_PROBLEM_CHARS = 200
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+"""A longer event is skipped: it holds the output of a tool, which nothing here needs whole."""
 _STREAMS = ("/global/event", "/event")
 """The second is what servers have that do not know the first: events of one directory."""
+
+
+class CallFailed(Exception):
+    """The server did not do what was asked. `status` 0: no answer at all."""
+
+    def __init__(self, status: int, body: Any, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.body = body
+        """Whatever JSON it answered (`{"name", "data"}` as a rule), or None."""
 
 
 class OpencodeLink:
@@ -46,7 +62,7 @@ class OpencodeLink:
         *,
         body: Mapping[str, Any] | None = None,
         directory: str = "",
-        limit_s: float = 15.0,
+        limit_s: float = CALL_LIMIT_S,
     ) -> Called:
         import httpx2
 
@@ -78,7 +94,7 @@ class OpencodeLink:
     async def events(self) -> AsyncGenerator[Heard, None]:
         import httpx2
 
-        timeout = httpx2.Timeout(15.0, read=SILENCE_S)
+        timeout = httpx2.Timeout(CALL_LIMIT_S, read=SILENCE_S)
         for path in _STREAMS:
             try:
                 async with self._client.stream("GET", path, timeout=timeout) as answer:
@@ -86,13 +102,22 @@ class OpencodeLink:
                         continue
                     if not answer.is_success:
                         return
-                    async for data in event_data(answer):
+                    async for data in _event_data(answer):
                         heard = _heard(data)
                         if heard is not None:
                             yield heard
             except httpx2.HTTPError:
                 return
             return
+
+
+async def _event_data(answer: "httpx2.Response") -> AsyncIterator[bytes]:
+    """The data of each event; one that did not arrive as it was sent is skipped."""
+    reader = EventReader(max_bytes=MAX_EVENT_BYTES)
+    async for piece in answer.aiter_bytes():
+        for event in reader.feed(piece):
+            if event.data and not event.problem:
+                yield event.data
 
 
 def _is_json(response: "httpx2.Response") -> bool:
@@ -119,6 +144,6 @@ def _heard(data: bytes) -> Heard | None:
     payload = found.get("payload")
     event = payload if isinstance(payload, dict) else found
     directory = found.get("directory")
-    if not isinstance(event.get("type"), str):
+    if not isinstance(event.get("type"), str) or not isinstance(event.get("properties"), dict):
         return None
     return Heard(directory=directory if isinstance(directory, str) else "", event=event)

@@ -15,9 +15,9 @@ from fallbackd.core.protocol import Chunk, Exit, NoAnswer, NotStarted, ServedPro
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running
-from fallbackd.transports.opencode.client import CallFailed
 from fallbackd.transports.opencode.endings import error_of, without_server
 from fallbackd.transports.opencode.found import identify
+from fallbackd.transports.opencode.link import CallFailed
 from fallbackd.transports.opencode.prompt import RunningPrompt
 from fallbackd.transports.opencode.record import PromptRecord, note_prompt, write_prompt
 from fallbackd.transports.opencode.server import OpencodeServer

@@ -22,8 +22,8 @@ import msgspec
 
 from fallbackd.core.protocol import Chunk, Exit, NoAnswer, Permissions, ProcessExit
 from fallbackd.ports.clock import Clock
-from fallbackd.transports.opencode.client import CallFailed
 from fallbackd.transports.opencode.endings import without_server
+from fallbackd.transports.opencode.link import CallFailed
 from fallbackd.transports.opencode.record import PromptRecord, forget_prompt, write_prompt
 from fallbackd.transports.opencode.server import OpencodeServer
 from fallbackd.transports.opencode.session import LOOK_S, ServedSession

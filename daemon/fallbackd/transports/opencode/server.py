@@ -31,8 +31,8 @@ from msgspec import Struct
 
 from fallbackd.core.protocol import CommandLine, Exit, NoAnswer, ProcessExit
 from fallbackd.ports.transport import Running, Transport
-from fallbackd.transports.opencode.client import CALL_LIMIT_S, CallFailed, ServerClient
 from fallbackd.transports.opencode.found import FoundServer
+from fallbackd.transports.opencode.link import CALL_LIMIT_S, CallFailed, OpencodeLink
 from fallbackd.transports.opencode.listeners import Listeners, ListeningSocket
 from fallbackd.transports.opencode.places import ServerPlaces
 from fallbackd.transports.opencode.record import ServerRecord, noted_prompts, write_server
@@ -93,7 +93,7 @@ class OpencodeServer:
             self._running = None
             self.unclaimed = set()
         """Attempts of an earlier daemon on it that nobody has taken up yet."""
-        self._client: ServerClient | None = None
+        self._link: OpencodeLink | None = None
         self._port: int | None = None
         self._reading = anyio.CancelScope(shield=True)
         self._over = anyio.Event()
@@ -159,8 +159,8 @@ class OpencodeServer:
                 for listener in self.listeners.all():
                     listener.server_over()
             with anyio.move_on_after(CALL_LIMIT_S, shield=True):
-                if self._client is not None:
-                    await self._client.aclose()
+                if self._link is not None:
+                    await self._link.aclose()
                 # Whoever watched the process may still be writing down how it ended.
                 while not self._is_left and self.directory.exists():
                     await anyio.to_thread.run_sync(
@@ -181,9 +181,9 @@ class OpencodeServer:
             # It leaves a library of 5.6 MB behind in there with each start.
             env={**command.env, PASSWORD_VARIABLE: self._password, "TMPDIR": str(scratch)},
         )
-        if self._client is not None:
-            await self._client.aclose()
-        self._client = ServerClient(port, self._password)
+        if self._link is not None:
+            await self._link.aclose()
+        self._link = self._linked(port)
         self._tail = b""
         with anyio.CancelScope(shield=True):
             # Half a start would leave a process that nobody knows; it is a matter of milliseconds.
@@ -232,24 +232,27 @@ class OpencodeServer:
         await self._must_stop.wait()
         over.set()
 
+    def _linked(self, port: int) -> OpencodeLink:
+        return OpencodeLink(f"http://127.0.0.1:{port}", password=self._password)
+
     async def _become_ready(self) -> None:
         """After this, the health answers with our password: the port is ours."""
-        if self._client is None:
+        if self._link is None:
             await self._saw_ready_line.wait()
             assert self._port is not None
-            self._client = ServerClient(self._port, self._password)
+            self._link = self._linked(self._port)
         while True:
             with anyio.move_on_after(HEALTH_EVERY_S):
                 await self._saw_ready_line.wait()
             try:
-                await self._client.call("GET", "/global/health", limit_s=HEALTH_LIMIT_S)
+                await self.call("GET", "/global/health", limit_s=HEALTH_LIMIT_S)
             except CallFailed:
                 await anyio.sleep(HEALTH_EVERY_S / 5)
                 continue
             break
         connected = anyio.Event()
         assert self._tasks is not None
-        self._tasks.start_soon(self._follow_events, self._client, connected)
+        self._tasks.start_soon(self._follow_events, self._link, connected)
         await connected.wait()
         self.is_ready = True
         self._settled.set()
@@ -359,24 +362,34 @@ class OpencodeServer:
         cwd: str | None = None,
         limit_s: float = CALL_LIMIT_S,
     ) -> Any:
-        """See `ServerClient.call`."""
-        if self._client is None:
-            raise CallFailed(0, None, f"{method} {path}: the server does not listen yet")
-        return await self._client.call(method, path, body=body, cwd=cwd, limit_s=limit_s)
+        """
+        One call. The answer is its JSON (of any shape), None where it has none.
 
-    async def _follow_events(self, client: ServerClient, connected: anyio.Event) -> None:
+        Raises:
+            CallFailed: A status that is no success, no answer within `limit_s`, no connection.
+        """
+        if self._link is None:
+            raise CallFailed(0, None, f"{method} {path}: the server does not listen yet")
+        called = await self._link.call(
+            method, path, body=body, directory=cwd or "", limit_s=limit_s
+        )
+        if not called.is_good:
+            raise CallFailed(called.status, called.body, f"{method} {path}: {called.problem}")
+        return called.body
+
+    async def _follow_events(self, link: OpencodeLink, connected: anyio.Event) -> None:
         """Until the server ends. Without events nobody would see a prompt end, so it is stopped."""
         tries = 0
         while tries < EVENT_TRIES:
             tries += 1
-            async with aclosing(client.events()) as events:
-                async for event in events:
+            async with aclosing(link.events()) as events:
+                async for heard in events:
                     tries = 0
-                    if event.get("type") == "server.connected" and connected.is_set():
+                    if heard.event.get("type") == "server.connected" and connected.is_set():
                         for each in self.listeners.all():
                             each.reconnected()
                     connected.set()
-                    self.listeners.dispatch(event)
+                    self.listeners.dispatch(dict(heard.event))
             await anyio.sleep(EVENT_AGAIN_S)
         self.stop("its event stream was lost")
 

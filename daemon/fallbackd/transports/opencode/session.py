@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 
-from fallbackd.transports.opencode.client import CallFailed
+from fallbackd.transports.opencode.link import CallFailed
 from fallbackd.transports.opencode.server import OpencodeServer
 from fallbackd.transports.opencode.told import ToldEvent, ToldSnapshot
 

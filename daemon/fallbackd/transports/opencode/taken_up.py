@@ -13,8 +13,8 @@ import msgspec
 
 from fallbackd.core.protocol import Chunk, Exit, ProcessExit
 from fallbackd.ports.clock import Clock
-from fallbackd.transports.opencode.client import CallFailed
 from fallbackd.transports.opencode.endings import without_server
+from fallbackd.transports.opencode.link import CallFailed
 from fallbackd.transports.opencode.prompt import RunningPrompt
 from fallbackd.transports.opencode.record import PromptRecord
 from fallbackd.transports.opencode.server import OpencodeServer
