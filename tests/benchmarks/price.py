@@ -142,7 +142,18 @@ async def traced(place: Path, config: str) -> list[Row]:
         return [Row(what="price: calls of the kernel", measured="unknown", beside="no strace here")]
     words = ",".join((*SYNC_CALLS, "pwrite64", "epoll_wait", "epoll_pwait"))
     log = place / "trace"
-    command = (strace, "-D", "-f", "-qq", "-e", "signal=none", "-e", f"trace={words}", "-o", str(log))
+    command = (
+        strace,
+        "-D",
+        "-f",
+        "-qq",
+        "-e",
+        "signal=none",
+        "-e",
+        f"trace={words}",
+        "-o",
+        str(log),
+    )
     rows = []
     async with running(place / "traced", config, wrapper=command) as daemon:
         with connect(daemon.socket) as line:

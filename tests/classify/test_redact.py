@@ -1,8 +1,13 @@
 """What is shown holds nothing secret."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fallbackd.classify.redact import excerpt, redact
+from fallbackd.classify.redact import _SECRETS, _TELLING, excerpt, redact
+
+PIECES = ["key", "token", "sk", "ya29", "eyj", "aiza", "bearer", "xoxb", "://", "@", ".", "/", "+"]
+PIECES += ["-", "_", "=", ":", "?", "&", " ", '"', "a", "9", "0123456789", "deadbeef", "E"]
 
 SECRETS = [
     "sk-ant-api03-AbCdEfGhIjKlMnOpQrSt",
@@ -66,3 +71,9 @@ def test_an_excerpt_is_one_line_without_control_characters() -> None:
 def test_a_secret_at_the_cut_does_not_leave_its_half() -> None:
     shown = excerpt("x" * 390 + " sk-abcdefghijklmnop0123456789")
     assert "sk-abc" not in shown
+
+
+@given(st.lists(st.sampled_from([*SECRETS, *PIECES]), max_size=12))
+def test_no_secret_is_taken_for_plain_words(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert _TELLING.search(text) or not any(pattern.search(text) for pattern, _ in _SECRETS)

@@ -45,10 +45,10 @@ def set_up(
     """
     structlog.configure(
         processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             lambda _, __, fields: clean(fields, conceal),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
             *(() if copy_to is None else (copy_to,)),
             *_renderer(format, is_journal=is_journal(os.environ)),
         ],
@@ -112,6 +112,8 @@ def _cleaned(value: Any, name: str, conceal: Callable[[str], str]) -> Any:
 
 
 def _printable(text: str, *, lines: bool) -> str:
+    if text.isprintable():
+        return text
     kept = "\n\t" if lines else ""
     return "".join(
         one if one.isprintable() or one in kept else f"\\x{ord(one):02x}" for one in text
