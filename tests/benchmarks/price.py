@@ -1,9 +1,9 @@
 """
 What a whole delegation costs beside the same work without the daemon, side by side in one run.
 
-Over HTTP: a chat API on loopback that answers at once is asked over a kept connection, then through
-`delegate`. As a command: `cat` by a plain shell, then through `delegate`. What is taken off pair by
-pair is what anybody would pay. A daemon that is traced counts what each delegation asks of the disk.
+Over HTTP: a chat API on loopback that answers at once is asked over a kept connection, then
+through `delegate`. As a command: `cat` by a plain shell, then through `delegate`. What is taken off
+pair by pair is what anybody would pay. A daemon that is traced counts what each asks of the disk.
 """
 
 import http.client
@@ -142,20 +142,9 @@ async def traced(place: Path, config: str) -> list[Row]:
         return [Row(what="price: calls of the kernel", measured="unknown", beside="no strace here")]
     words = ",".join((*SYNC_CALLS, "pwrite64", "epoll_wait", "epoll_pwait"))
     log = place / "trace"
-    command = (
-        strace,
-        "-D",
-        "-f",
-        "-qq",
-        "-e",
-        "signal=none",
-        "-e",
-        f"trace={words}",
-        "-o",
-        str(log),
-    )
+    shown = ("-qq", "-e", "signal=none", "-e", f"trace={words}", "-o", str(log))
     rows = []
-    async with running(place / "traced", config, wrapper=command) as daemon:
+    async with running(place / "traced", config, wrapper=(strace, "-D", "-f", *shown)) as daemon:
         with connect(daemon.socket) as line:
             for name, backend in (("HTTP", "chat"), ("CLI", "cat")):
                 for _ in range(WARM):

@@ -241,12 +241,19 @@ class Kept:
         return getattr(self._store, name)
 
     async def transact(
-        self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool = True
+        self,
+        keys: Keys,
+        run: Callable[[Snapshot], Decision],
+        *,
+        must_keep: bool = True,
+        outlives_machine: bool = True,
     ) -> tuple[Decision, Sequence[Journaled]]:
         daemon = self._daemon
         daemon.require_alive()
         if not isinstance(self._store, MemoryStore):
-            return await self._store.transact(keys, run, must_keep=must_keep)
+            return await self._store.transact(
+                keys, run, must_keep=must_keep, outlives_machine=outlives_machine
+            )
 
         def decide(seen: Snapshot) -> Decision:
             decision = run(seen)

@@ -308,7 +308,8 @@ async def test_a_decision_writes_what_it_changed_and_reads_nothing(
     assert [set(one.rows) for one in database.commits] == [
         {("sessions", "s5"), ("delegations", "d1")}
     ]
-    assert [one.split()[0] for one in statements] == ["BEGIN", "REPLACE", "REPLACE", "COMMIT"]
+    written = ["PRAGMA", "BEGIN", "UPDATE", "UPDATE", "COMMIT"]
+    assert [one.split()[0] for one in statements] == written
     await store.aclose()
 
 
@@ -380,3 +381,20 @@ async def test_a_closed_store_says_that_it_is_closed(tmp_path: Path) -> None:
     decision = Decision(changes=(a_note(),))
     with pytest.raises(Exception, match="it was closed"):
         await store.transact(NONE, lambda _: decision)
+
+
+async def test_what_ends_with_the_machine_is_written_without_waiting_for_the_disk(
+    tmp_path: Path,
+) -> None:
+    store, database = await open_counted(tmp_path / "fallbackd.db")
+    statements: list[str] = []
+    assert database._connection is not None
+    database._connection.set_trace_callback(statements.append)
+    await store.transact(NONE, deciding(a_note("started")), outlives_machine=False)
+    await store.transact(NONE, deciding(a_note("ended")))
+    ways = [one for one in statements if one.startswith("PRAGMA")]
+    assert ways == ["PRAGMA synchronous = NORMAL", "PRAGMA synchronous = FULL"]
+    # Another process sees both: nothing of it lay in this one's memory.
+    with sqlite3.connect(tmp_path / "fallbackd.db") as other:
+        assert other.execute("SELECT count(*) FROM journal").fetchone() == (2,)
+    await store.aclose()

@@ -246,8 +246,9 @@ class Engine(Performer):
         """The answer of a delegation; None: there is none, or none any more."""
         if delegation.state != "succeeded":
             return None
-        return await anyio.to_thread.run_sync(
-            self.runs.read_answer, delegation.delegation, limiter=self.runs.readers
+        name = delegation.delegation
+        return self.runs.recent_answer(name) or await anyio.to_thread.run_sync(
+            self.runs.read_answer, name, limiter=self.runs.readers
         )
 
     async def log(

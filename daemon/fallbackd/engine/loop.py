@@ -28,7 +28,14 @@ from fallbackd.core.effects import (
     WakeAt,
     WakeWaiting,
 )
-from fallbackd.core.events import ClockStepped, Event, Resumed, Woke
+from fallbackd.core.events import (
+    AttemptAnswered,
+    AttemptStarted,
+    ClockStepped,
+    Event,
+    Resumed,
+    Woke,
+)
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Decision, Delegation, Journaled, Keys, Snapshot
@@ -55,6 +62,9 @@ _NOT_SET_UP = frozenset({"not_installed", "not_configured"})
 _UNLOGGED = frozenset(
     {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
 )
+
+_OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
+"""What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
 
 Listener = Callable[[Journaled | Progress], None]
 
@@ -196,7 +206,10 @@ class Performer:
         # Fixed here: decisions are made in the order of their instants, also around a set clock.
         now = self.clock.now()
         decision, notes = await self.store.transact(
-            keys, lambda seen: self._decide(seen, event, now=now), must_keep=must_keep
+            keys,
+            lambda seen: self._decide(seen, event, now=now),
+            must_keep=must_keep,
+            outlives_machine=not isinstance(event, _OF_THIS_BOOT),
         )
         hit("journal.kept")
         self._publish(notes)

@@ -12,6 +12,7 @@ Names are minted by the daemon; nothing that a caller says becomes part of a pat
 
 import os
 import shutil
+from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,9 @@ MAX_PROMPT_BYTES = 64 * 1024 * 1024
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_TEXT_BYTES = 8 * 1024 * 1024
 """So much of an answer is given out; JSON may spell each byte with six."""
+RECENT = 64
+RECENT_CHARS = 16_384
+"""At most a few megabytes of all of them."""
 READERS = 8
 """Reads for callers at the same time. A file system that hangs takes no more threads than these."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -54,6 +58,8 @@ class Runs:
         self.readers = anyio.CapacityLimiter(READERS)
         self._held: dict[DelegationId, str] = {}
         """Answers that the disk did not take yet. Few: no new work is taken then."""
+        self._recent: OrderedDict[DelegationId, str] = OrderedDict()
+        """Short answers of work that has just ended: somebody waits for each."""
 
     def create(self, delegation: DelegationId, prompt: str, request: bytes) -> None:
         """Make the directory, write the prompt and what was asked beside it. Raises `OSError`."""
@@ -130,6 +136,10 @@ class Runs:
         except OSError:
             self._held[delegation] = text
             return False
+        if len(text) <= RECENT_CHARS:
+            self._recent[delegation] = text.encode("utf-8", "replace").decode()
+            while len(self._recent) > RECENT:
+                self._recent.popitem(last=False)
         return True
 
     def write_held(self) -> int:
@@ -151,6 +161,13 @@ class Runs:
         hit("answer.written")
         os.replace(part, path)
         hit("answer.kept")
+
+    def recent_answer(self, delegation: DelegationId) -> KeptAnswer | None:
+        """The answer, where it is at hand."""
+        text = self._recent.get(delegation)
+        if text is None:
+            return None
+        return KeptAnswer(text=text, path=self.path(delegation) / "answer")
 
     def read_answer(self, delegation: DelegationId) -> KeptAnswer | None:
         """The answer, its end left out where it is very long; None: it cannot be read any more."""
@@ -177,6 +194,7 @@ class Runs:
 
     def remove(self, delegation: DelegationId) -> None:
         self._held.pop(delegation, None)
+        self._recent.pop(delegation, None)
         path = self.path(delegation)
         if path.is_symlink():
             path.unlink(missing_ok=True)

@@ -79,7 +79,12 @@ class StoreFacts(Protocol):
 
 class Store(StoreFacts, Protocol):
     async def transact(
-        self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool = True
+        self,
+        keys: Keys,
+        run: Callable[[Snapshot], Decision],
+        *,
+        must_keep: bool = True,
+        outlives_machine: bool = True,
     ) -> tuple[Decision, Sequence[Journaled]]:
         """
         Let `run` decide on one consistent snapshot, and keep its changes, all or none.
@@ -93,6 +98,8 @@ class Store(StoreFacts, Protocol):
                 made durable. False: keep them in memory, write them with the next transaction
                 that succeeds, and report the trouble in `problem` (work that runs is finished
                 and answered even when the disk is full).
+            outlives_machine: False: the changes need to outlive this process only, however it
+                ends. They reach the disk with the next ones that are to outlive the machine.
         """
         ...
 

@@ -13,9 +13,17 @@ CommitAnswer = tuple[Decision, Sequence[Journaled]]
 class CommitRequest:
     """One call of `transact`, until it has its answer."""
 
-    def __init__(self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        run: Callable[[Snapshot], Decision],
+        *,
+        must_keep: bool,
+        outlives_machine: bool = True,
+    ) -> None:
         self.keys = keys
         self.must_keep = must_keep
+        self.outlives_machine = outlives_machine
         self.answer: CommitAnswer | None = None
         self.error: Exception | None = None
         self._run = run
@@ -51,6 +59,9 @@ class Commit:
         if self.is_tried:
             return
         try:
+            self.writes.outlives_machine = not self.requests or any(
+                one.outlives_machine for one in self.requests
+            )
             database.write(self.writes)
         except Exception as error:  # whatever it is, nothing was written, and somebody is told
             self.error = error

@@ -23,7 +23,7 @@ from fallbackd.stores.opening import (
     transaction,
 )
 from fallbackd.stores.trouble import warn
-from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, Writes
+from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, PUT_OVER, Writes
 
 MAX_CODE_POINT = 0x10FFFF
 PRUNED_AT_ONCE = 500
@@ -158,11 +158,14 @@ class Database:
         """
         connection = self._writable()
         hit("store.commit.before")
+        # The log has one order: what is synchronous takes along what came before it.
+        how = "FULL" if writes.outlives_machine else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {how}")
         with transaction(connection):
             for (table, key), row in writes.rows.items():
                 if row is None:
                     connection.execute(DROP[table], (key,))
-                else:
+                elif connection.execute(PUT_OVER[table], row).rowcount == 0:
                     connection.execute(PUT[table], row)
             connection.executemany(ADD_STORY, writes.stories)
             connection.executemany(ADD_NOTE, writes.notes)

@@ -43,7 +43,12 @@ class MemoryStore:
         return self._mirror.last_seq
 
     async def transact(
-        self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool = True
+        self,
+        keys: Keys,
+        run: Callable[[Snapshot], Decision],
+        *,
+        must_keep: bool = True,
+        outlives_machine: bool = True,
     ) -> tuple[Decision, Sequence[Journaled]]:
         await checkpoint()
         draft = Draft(self._mirror)

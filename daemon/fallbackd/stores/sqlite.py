@@ -84,10 +84,15 @@ class SqliteStore:
     # Deciding.
 
     async def transact(
-        self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool = True
+        self,
+        keys: Keys,
+        run: Callable[[Snapshot], Decision],
+        *,
+        must_keep: bool = True,
+        outlives_machine: bool = True,
     ) -> tuple[Decision, Sequence[Journaled]]:
         await checkpoint_if_cancelled()
-        request = CommitRequest(keys, run, must_keep=must_keep)
+        request = CommitRequest(keys, run, must_keep=must_keep, outlives_machine=outlives_machine)
         self._waiting.append(request)
         try:
             # What is being written cannot be called back. The disk answers, or gives an error.

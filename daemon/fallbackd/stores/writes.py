@@ -18,16 +18,44 @@ from fallbackd.stores.codec import encode
 
 Value = str | bytes | int | float | None
 
-PUT = {
-    "health": "REPLACE INTO health (scope, record) VALUES (?, ?)",
-    "meters": "REPLACE INTO meters (backend, record) VALUES (?, ?)",
-    "sessions": "REPLACE INTO sessions (session, record) VALUES (?, ?)",
-    "delegations": "REPLACE INTO delegations (delegation, session, state, is_ended, request_id,"
-    " created_at, ended_at, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    "finished": "REPLACE INTO finished (state, count) VALUES (?, ?)",
-    "facts": "REPLACE INTO facts (key, value) VALUES (?, ?)",
-    "meta": "REPLACE INTO meta (key, value) VALUES (?, ?)",
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "health": ("scope", "record"),
+    "meters": ("backend", "record"),
+    "sessions": ("session", "record"),
+    "delegations": (
+        "delegation",
+        "session",
+        "state",
+        "is_ended",
+        "request_id",
+        "created_at",
+        "ended_at",
+        "record",
+    ),
+    "finished": ("state", "count"),
+    "facts": ("key", "value"),
+    "meta": ("key", "value"),
 }
+"""The first is the key of the table, the last has no index."""
+
+
+def _put(table: str, *, over: bool) -> str:
+    """
+    Args:
+        over: Where there is a row of this key, write only what has no index: any other column is
+            what it was. A row that is replaced is written in every index anew.
+    """
+    columns = _COLUMNS[table]
+    key, *same, last = columns
+    if not over:
+        places = ", ".join("?" * len(columns))
+        return f"REPLACE INTO {table} ({', '.join(columns)}) VALUES ({places})"  # noqa: S608
+    where = " AND ".join(f"{name} IS ?{place}" for place, name in enumerate((key, *same), start=1))
+    return f"UPDATE {table} SET {last} = ?{len(columns)} WHERE {where}"  # noqa: S608
+
+
+PUT = {table: _put(table, over=False) for table in _COLUMNS}
+PUT_OVER = {table: _put(table, over=True) for table in _COLUMNS}
 DROP = {"sessions": "DELETE FROM sessions WHERE session = ?"}
 ADD_STORY = "INSERT INTO stories (delegation, record) VALUES (?, ?)"
 ADD_NOTE = "INSERT INTO journal (seq, at, record) VALUES (?, ?, ?)"
@@ -41,12 +69,14 @@ class Writes:
         rows: By table and key; None: the row goes.
         stories: (delegation, record), oldest first.
         notes: (seq, at, record), in order.
+        outlives_machine: False: they only have to outlive this process.
     """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], tuple[Value, ...] | None] = {}
         self.stories: list[tuple[str, bytes]] = []
         self.notes: list[tuple[int, float, bytes]] = []
+        self.outlives_machine = True
 
     @property
     def is_empty(self) -> bool:

@@ -3,7 +3,7 @@ What an HTTP attempt leaves behind for a daemon that comes after: nothing else o
 
     http.json     made before the request may leave: this attempt lives in the daemon alone
     output.log    the body as it came
-    exit.json     durable before the end is handed on: how it ended
+    exit.json     there before the end is handed on: how it ended
 
 An attempt with an exit record is judged by it. One without was lost with the daemon: nobody knows
 what the provider did with it.
@@ -63,9 +63,14 @@ def write_begin(directory: str, begin: Begin) -> None:
 
 
 def write_exit(directory: str, record: ExitRecord) -> None:
-    """Durably. Blocks; for a worker thread. A disk that takes no more makes the attempt lost."""
+    """
+    A disk that takes no more makes the attempt lost.
+
+    It outlives the daemon, as the log does with which it counts, and not the machine.
+    """
     try:
-        atomicfile.write(str(Path(directory) / EXIT_FILE), msgspec.json.encode(record))
+        path = str(Path(directory) / EXIT_FILE)
+        atomicfile.write(path, msgspec.json.encode(record), durable=False)
     except OSError:
         pass
 

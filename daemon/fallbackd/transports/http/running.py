@@ -154,10 +154,10 @@ class HttpRunning:
             if response is not None:
                 with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
                     await response.aclose()
-            await self._end(end)
+            self._end(end)
 
-    async def _end(self, end: HttpResponse | NoAnswer | None) -> None:
-        """Keep how it ended, durably, before anybody acts on it."""
+    def _end(self, end: HttpResponse | NoAnswer | None) -> None:
+        """Keep how it ended before anybody acts on it."""
         if self._line.is_detached:
             self._exit = http_record.lost(at=self._clock.now())
         elif end is None:
@@ -168,8 +168,7 @@ class HttpRunning:
             record = http_record.ExitRecord(
                 exit=end, log_bytes=self._log.size_bytes, is_whole=not self._log.is_cut
             )
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(http_record.write_exit, self._directory, record)
+            http_record.write_exit(self._directory, record)
             self._exit = end
 
     def _responded(self, response: "httpx2.Response", *, is_broken: bool) -> HttpResponse:

@@ -88,18 +88,19 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
             hit("runner.started")
     if isinstance(outcome, StartRefused):
         record: dict[str, Any] = {"refused": outcome._asdict() | {"at": _now(spec)}}
-        peer.send(frames.pack_json(frames.REFUSED, record["refused"]))
+        is_told = peer.send(frames.pack_json(frames.REFUSED, record["refused"]))
     else:
         attempt = _Attempt(peer, spec, outcome, stdin, directory)
         record = attempt.run()
         if spec["cgroup"] and record["gone"]:
             record["gone"] = cgroup.end(spec["cgroup"], bound_s=spec["kill_bound_s"])
         hit("runner.ended")
-        attempt.tell_end(record)
-    # The daemon goes on at once; what is on disk is for one that comes later.
+        is_told = attempt.tell_end(record)
+    # The daemon goes on at once, and keeps what it was told; what is on disk is for one that comes
+    # later, and to outlive the machine where nobody was told.
     hit("runner.exit.before")
     if directory >= 0:
-        _write_record(directory, EXIT_FILE, record, durable=True)
+        _write_record(directory, EXIT_FILE, record, durable=not is_told)
         _remove(directory, LINE_FILE)
     hit("runner.exit.after")
     if spec.get("cgroup"):
@@ -186,8 +187,8 @@ class _Attempt:
             self._patience_s = _FOLLOWER_S if self._stop_at is None else _HURRIED_FOLLOWER_S
             self._have(peer)
 
-    def tell_end(self, record: dict[str, Any]) -> None:
-        self._peer.send(frames.pack_json(frames.EXIT, record))
+    def tell_end(self, record: dict[str, Any]) -> bool:
+        return self._peer.send(frames.pack_json(frames.EXIT, record))
 
     def run(self) -> dict[str, Any]:
         me = tree.process(os.getpid())
