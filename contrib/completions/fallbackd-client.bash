@@ -86,7 +86,7 @@ _fallbackd_client_table() {
             valued="--socket --state --backend --cwd --since --session"
             children="" ;;
         "log")
-            flags="-h --help --socket --json -f --follow --attempt"
+            flags="-h --help --socket --json -f --follow --raw --attempt"
             valued="--socket --attempt"
             children="" ;;
         "mcp")

@@ -173,12 +173,35 @@ async def test_growing_output_is_told_to_subscribers(tmp_path: Path) -> None:
     async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="a", session="s"))
-        (first,) = await ear.until(lambda heard: heard.progress)
+        (first,) = await ear.until(lambda heard: heard.shown("attempt.output"))
         assert (first.delegation, first.session, first.backend) == (begun.delegation, "s", "a")
         assert first.offset == len("first\n")
         (tmp_path / "go").touch()
         await ended(engine, begun)
-        assert ear.progress[-1].offset <= len("first\nsecond\n")
+        assert ear.shown("attempt.output")[-1].offset <= len("first\nsecond\n")
+
+
+async def test_what_an_agent_writes_is_told_piece_by_piece_and_whole_at_the_end(
+    tmp_path: Path,
+) -> None:
+    body = """
+        cat >/dev/null
+        printf 'first\\n\\n\\033[31mred\\033[0m\\b\\n'
+        while [ ! -e "$PLACE/go" ]; do sleep 0.02; done
+        printf last
+        """
+    async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", body)))) as engine:
+        ear = Ear(engine)
+        begun = await engine.delegate(NewWork(prompt="x", backend="a", session="s"))
+        await ear.until(lambda heard: "red" in heard.text())
+        assert ear.text() == "first\n\nred\n"
+        (tmp_path / "go").touch()
+        await ended(engine, begun)
+        assert ear.text() == "first\n\nred\nlast"
+        pieces = ear.shown("attempt.text")
+        ends = [one.offset + len(one.text) for one in pieces]
+        assert [one.offset for one in pieces] == [0, *ends[:-1]]
+        assert [one.phase for one in ear.shown("attempt.phase")] == ["writing"]
 
 
 async def test_subscribers_hear_every_event_once_and_in_order(tmp_path: Path) -> None:

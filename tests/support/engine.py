@@ -144,7 +144,13 @@ class ScriptedEngine:
         return self.answers.get(found.delegation)
 
     async def log(
-        self, delegation_id: str, *, attempt: int | str | None, offset: int, max_bytes: int
+        self,
+        delegation_id: str,
+        *,
+        attempt: int | str | None,
+        offset: int,
+        max_bytes: int,
+        as_text: bool = False,
     ) -> LogPart:
         self.calls.append(("log", (attempt, offset, max_bytes)))
         return LogPart(

@@ -29,7 +29,7 @@ from fallbackd.ports.transport import Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.machine import Machine, fingerprint
 from fallbackd.transports.process.leftovers import end_leftover
-from fallbackd.transports.process.recording import read_log
+from fallbackd.transports.process.recording import read_ends, read_log
 from fallbackd.transports.process.running import RunnerLimits
 from fallbackd.transports.process.transport import ProcessTransport
 
@@ -126,6 +126,7 @@ async def engine_in(
                 "environ": environ,
                 "fingerprint": fingerprint,
                 "read_log": _read_log,
+                "read_chunks": read_ends,
                 "home": machine.home,
                 "runs_root": place / "runs",
                 "luck": lambda: 0.0,
@@ -210,6 +211,12 @@ class Ear:
             self.notes.append(told)
         self._changed.set()
         self._changed = anyio.Event()
+
+    def shown(self, kind: str) -> list[Progress]:
+        return [one for one in self.progress if one.kind == kind]
+
+    def text(self) -> str:
+        return "".join(one.text for one in self.shown("attempt.text"))
 
     async def until(self, is_so: Callable[["Ear"], Any]) -> Any:
         with anyio.fail_after(HANG_S):

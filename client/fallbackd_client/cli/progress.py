@@ -24,10 +24,19 @@ if TYPE_CHECKING:
 
     from fallbackd_client.calls import Json
 
-_KINDS = ["attempt.started", "attempt.output", "delegation.hopped", "delegation.ended"]
+_KINDS = [
+    "attempt.started",
+    "attempt.phase",
+    "attempt.text",
+    "delegation.hopped",
+    "delegation.ended",
+]
 _REDRAW_S = 1.0
 _LOOK_S = 2.0
 _STOP_S = 2.0
+_ID_CHARS = 12
+"""Of an id, those that say when: to the millisecond."""
+_SAID_CHARS = 1000
 
 
 class Progress:
@@ -43,7 +52,8 @@ class Progress:
         self._path = path
         self._known = delegation
         self._stream = stream
-        self._output_bytes = 0
+        self._said = ""
+        """The end of what the agent has written so far."""
         self.shown_hops = 0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -102,10 +112,13 @@ class Progress:
             event = clean(event)
             match event.get("kind"):
                 case "attempt.started":
-                    self._output_bytes = 0
+                    self._said = ""
                     self._known["active"] = event.get("backend") or self._known.get("active")
-                case "attempt.output":
-                    self._output_bytes = event.get("size_bytes") or self._output_bytes
+                    self._known.update(state="running", phase=None)
+                case "attempt.phase":
+                    self._known["phase"] = event.get("phase")
+                case "attempt.text":
+                    self._said = f"{self._said}{event.get('text') or ''}"[-_SAID_CHARS:]
                 case "delegation.hopped":
                     self._show_hops([*(self._known.get("hops") or []), event])
 
@@ -118,15 +131,16 @@ class Progress:
     def _draw(self) -> None:
         known = self._known
         words = [
+            str(known.get("delegation", "?"))[:_ID_CHARS],
             str(known.get("active") or known.get("requested") or "?"),
             str(known.get("phase") or known.get("state") or "?"),
         ]
         if known.get("blocked_by"):
-            words[1] = f"waiting for {known['blocked_by']}, which is using the session or directory"
+            words[2] = f"waiting for {known['blocked_by']}, which is using the session or directory"
         if known.get("created_at") is not None:
             words.append(duration(time.time() - known["created_at"]))
-        if self._output_bytes:
-            words.append(f"{self._output_bytes / 1024:.1f} KiB of output")
+        if said := self._said.strip():
+            words.append(said.rpartition("\n")[2])
         width, _ = size_of(self._stream)
         line = shorten(one_line(" · ".join(words)), max(10, width - 1))
         self._write(f"\r\x1b[K{style_of(self._stream).paint(line, 'dim')}")

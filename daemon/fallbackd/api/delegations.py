@@ -189,6 +189,7 @@ async def delegation_log(
         attempt=params.attempt,
         offset=params.offset,
         max_bytes=params.max_bytes or DEFAULT_BYTES,
+        as_text=params.form == "text",
     )
     return DelegationLogResult(
         delegation=params.delegation,

@@ -40,7 +40,7 @@ from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process.environment import Inheritable
 from fallbackd.transports.process.leftovers import end_stray
-from fallbackd.transports.process.recording import read_log
+from fallbackd.transports.process.recording import read_ends, read_log
 from fallbackd.transports.process.runner.cgroup import find_home
 from fallbackd.transports.process.running import RunnerLimits
 from fallbackd.transports.process.transport import ProcessTransport
@@ -198,6 +198,7 @@ def build(
         environ=environ,
         fingerprint=fingerprint,
         read_log=_read_log,
+        read_chunks=read_ends,
         home=machine.home,
         runs_root=Path(places.runs),
         luck=random.random,

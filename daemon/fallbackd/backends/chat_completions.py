@@ -59,8 +59,7 @@ class ChatParser(HttpParser):
         if text or called:
             self.has_open_call = bool(called)
         if text:
-            self.texts.append(text)
-            seen += self.phase("writing")
+            seen += self.says(text)
         elif thought:
             seen += self.phase("thinking")
         if refusal:

@@ -189,7 +189,8 @@ class ClaudeParser(CliParser):
             match part.get("type"):
                 case "text":
                     said.append(words(part.get("text")))
-                    seen.append(Phase("answering"))
+                    of_subagent = event.get("parent_tool_use_id") is not None
+                    seen += [] if of_subagent else self.says(said[-1])
                 case "thinking":
                     seen.append(Phase("thinking"))
                 case "tool_use" | "server_tool_use":

@@ -164,7 +164,7 @@ class CodexParser(CliParser):
         seen: list[Observation] = [self.answers()]
         if kind == "agent_message":
             self._text = words(item.get("text")) or self._text
-            seen.append(Phase("answering"))
+            seen += self.says(self._text) if ended else [Phase("writing")]
         elif kind == "reasoning":
             seen.append(Phase("thinking"))
         elif kind in _TOOLS:

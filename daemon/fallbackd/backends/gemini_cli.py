@@ -31,13 +31,13 @@ from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
 from fallbackd.classify.classifier import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
+    AgentText,
     Call,
     Conversation,
     Evidence,
     GivenUp,
     Observation,
     Output,
-    Phase,
     ProcessExit,
     Reply,
     StreamName,
@@ -104,8 +104,10 @@ class GeminiParser(CliParser):
             case "init" if session := words(event.get("session_id")):
                 return [Conversation(id=session)]
             case "message" if event.get("role") == "assistant":
-                self._pieces.append((words(event.get("content")), _seconds(event) or at))
-                return [self.answers(), Phase("answering")]
+                text = words(event.get("content"))
+                is_next_passage = bool(self._told) and not self._pieces
+                self._pieces.append((text, _seconds(event) or at))
+                return [self.answers(), AgentText(f"\n\n{text}" if is_next_passage else text)]
             case "tool_use":
                 self._end_passage()
                 return self._start_tool(event)

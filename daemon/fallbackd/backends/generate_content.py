@@ -72,8 +72,7 @@ class GenerateContentParser(HttpParser):
         if part.get("thought") is True:
             return [*self.answers(), *self.phase("thinking")]
         self.has_open_call = False
-        self.texts.append(text)
-        return [*self.answers(), *self.phase("writing")]
+        return [*self.answers(), *self.says(text)]
 
     def _stopped(self, candidate: dict[str, Any], feedback: dict[str, Any]) -> None:
         """The reason of an end. Some versions repeat it with each piece: the last one counts."""

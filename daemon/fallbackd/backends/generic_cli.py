@@ -21,7 +21,6 @@ from fallbackd.core.protocol import (
     Observation,
     Outcome,
     Output,
-    Phase,
     ProcessExit,
     Reply,
     Work,
@@ -64,7 +63,7 @@ class GenericParser(CliParser):
             return [Output()]
         self.error = None
         self._texts.append(text)
-        return [self.answers(), Phase("answering")]
+        return [self.answers(), *self.says(text)]
 
     def reply(self, exit: ProcessExit) -> Reply | None:
         # What it had said when it was stopped is no answer: nothing marks its last words as such.

@@ -21,6 +21,7 @@ from fallbackd.classify.error_json import is_error
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
+    AgentText,
     Chunk,
     Evidence,
     Exit,
@@ -195,6 +196,15 @@ class HttpParser:
             return []
         self._phase = word
         return [Phase(word)]
+
+    def says(self, text: str) -> list[Observation]:
+        """A piece of the answer."""
+        self.texts.append(text)
+        return self.wrote(text)
+
+    def wrote(self, text: str) -> list[Observation]:
+        self._phase = "writing"
+        return [AgentText(text)] if text else []
 
     def fails(self, value: Any) -> list[Observation]:  # any JSON value: it comes from the wire
         """Note an error that the API states inside of an answer that began well."""

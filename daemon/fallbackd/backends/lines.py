@@ -13,6 +13,7 @@ import msgspec
 
 from fallbackd.classify.redact import strip_escapes
 from fallbackd.core.protocol import (
+    AgentText,
     Chunk,
     Evidence,
     Exit,
@@ -169,6 +170,10 @@ class CliParser:
         self.answered, self.retrying = True, None
         return ProviderAnswered()
 
+    def says(self, text: str) -> list[Observation]:
+        """A whole message of the agent."""
+        return [AgentText(f"{text.rstrip()}\n")] if text.strip() else []
+
     def retries(self, evidence: Evidence, wait_s: float | None = None) -> Retrying:
         self.retrying = msgspec.structs.replace(evidence, answered=self.answered)
         return Retrying(evidence=self.retrying, wait_s=wait_s)
@@ -181,14 +186,17 @@ class CliParser:
             self._whole.append(line)  # as it came: an answer is handed on as it is
         line = strip_escapes(line.rstrip("\r"))
         if not line.strip():
-            return []
+            is_between = self.plain and stream == "stdout" and self.stdout.text
+            return [AgentText("\n")] if is_between else []
         event = read_object(line) if stream in ("stdout", "event") else None
         if event is not None and not self.plain:
             self.has_events = True
             self._whole.clear()
             return self.read_event(event, at)
         (self.stdout if stream == "stdout" else self.stderr).add(line)
-        return self.read_text(stream, line, at)
+        seen = self.read_text(stream, line, at)
+        # Where text is asked for, what comes on stdout is the answer.
+        return [*seen, *self.says(line)] if self.plain and stream == "stdout" else seen
 
     def _ended(self, exit: ProcessExit) -> Outcome:
         if not self.plain and (reply := self.reply(exit)) is not None:

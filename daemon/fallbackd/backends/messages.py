@@ -63,8 +63,7 @@ class MessagesParser(HttpParser):
     def _piece(self, piece: dict[str, Any]) -> list[Observation]:
         match words(piece.get("type")):
             case "text" | "text_delta":
-                self.texts.append(words(piece.get("text")))
-                return self.phase("writing")
+                return self.says(words(piece.get("text")))
             case "thinking" | "thinking_delta":
                 return self.phase("thinking")
             case _:

@@ -29,6 +29,7 @@ from msgspec import Struct, field
 from fallbackd.backends.opencode_errors import error_evidence, retry_evidence, wait_of
 from fallbackd.core.protocol import (
     AgentStep,
+    AgentText,
     Conversation,
     Evidence,
     Exit,
@@ -116,6 +117,7 @@ class OpencodeEventReader:
         self._usage_by_message: dict[str, Usage] = {}
         self._usage = Usage()
         self._answered = False
+        self._has_said = False
 
     def feed_event(self, obj: Mapping[str, object], at: float) -> list[Observation]:
         """
@@ -293,32 +295,48 @@ class OpencodeEventReader:
 
     def _read_part(self, part: MessageFields) -> list[Observation]:
         message = self._messages.get(_text(part.get("messageID")))
+        said: list[Observation] = []
         if message is not None:
-            _take_part(message, part, key=_text(part.get("id")))
+            key = _text(part.get("id"))
+            before = message.parts.get(key)
+            _take_part(message, part, key=key)
             if message.role == "user":
                 return [Output()]
+            said = self._say(message, message.parts[key], "" if before is None else before.text)
         match part.get("type"):
             case "tool":
                 return self._read_tool(part)
             case "text" | "reasoning" if message is not None and _text(part.get("text")):
                 self._answered = True
-                return [ProviderAnswered()]
+                return [ProviderAnswered(), *said]
             case "step-start":
                 return [Phase("thinking")]
             case _:
                 return [Output()]
 
+    def _say(self, message: _Message, part: _Part, before: str) -> list[Observation]:
+        """What is new in a part of the answer. Each part is a passage of its own."""
+        new = part.text[len(before) :] if part.text.startswith(before) else ""
+        if part.kind != "text" or part.synthetic or message.summary or not new:
+            return []
+        is_next_passage = self._has_said and not before
+        self._has_said = True
+        return [AgentText(f"\n\n{new}" if is_next_passage else new)]
+
     def _read_delta(self, properties: MessageFields) -> list[Observation]:
         delta = _text(properties.get("delta"))
         message = self._messages.get(_text(properties.get("messageID")))
+        said: list[Observation] = []
         if message is not None and properties.get("field") == "text":
             part = message.parts.get(_text(properties.get("partID")))
             if part is not None:
+                before = part.text
                 part.text += delta
+                said = self._say(message, part, before)
         if not delta:
             return [Output()]
         self._answered = True
-        return [ProviderAnswered()]
+        return [ProviderAnswered(), *said]
 
     def _read_tool(self, part: MessageFields) -> list[Observation]:
         self._answered = True

@@ -72,7 +72,7 @@ class ResponsesParser(HttpParser):
         match kind:
             case "response.output_text.delta":
                 self._pieces.setdefault(count(event.get("output_index")), []).append(piece)
-                return [*self.answers(), *self.phase("writing")]
+                return [*self.answers(), *self.wrote(piece)]
             case "response.refusal.delta":
                 self.refusals.append(piece)
                 return self.answers()

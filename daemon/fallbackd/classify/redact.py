@@ -82,6 +82,15 @@ def strip_escapes(text: str) -> str:
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
+_STEERING = dict.fromkeys(n for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t")
+"""For `str.translate`: all of C0 and C1, DEL included, but for line feeds and tabs."""
+
+
+def strip_controls(text: str) -> str:
+    """Remove escape sequences and whatever else would steer a terminal."""
+    return strip_escapes(text).translate(_STEERING)
+
+
 def redact(text: str) -> str:
     """Replace whatever looks like a secret. For logs and evidence alike; idempotent."""
     if _TELLING.search(text) is None:

@@ -322,8 +322,17 @@ class Usage(Struct, frozen=True, kw_only=True, tag="usage"):
         )
 
 
+class AgentText(Struct, frozen=True, tag="agent_text"):
+    """
+    What the agent has written for the person who asked: a piece as it came, to be put behind the
+    one before. Where a program reports whole messages, each ends with a line feed.
+    """
+
+    text: str
+
+
 class Phase(Struct, frozen=True, tag="phase"):
-    """A word for people about what the agent does now (`thinking`, `bash`, …)."""
+    """A word for people about what the agent does now (`thinking`, `waiting`, …)."""
 
     word: str
 
@@ -343,6 +352,7 @@ Observation = (
     | ToolEnded
     | AgentStep
     | Usage
+    | AgentText
     | Phase
     | GivenUp
 )

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
     AgentStep,
+    AgentText,
     Conversation,
     GivenUp,
     Observation,
@@ -24,6 +25,8 @@ from fallbackd.core.protocol import (
     Usage,
 )
 
+THINKING, WRITING, WAITING = "thinking", "writing", "waiting"
+"""Phases. Besides them one is the name of the tool that runs."""
 EffectsWord = Literal["none", "possible", "seen"]
 _RANK: dict[EffectsWord, int] = {"none": 0, "possible": 1, "seen": 2}
 
@@ -77,8 +80,12 @@ def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
         last_output_at=now,
     )
     match seen:
-        case Output() | Conversation() | Retrying() | GivenUp():
+        case Output() | Conversation() | GivenUp():
             return fresh
+        case Retrying():
+            return structs.replace(fresh, phase=WAITING)
+        case AgentText():
+            return fresh if fresh.phase == WRITING else structs.replace(fresh, phase=WRITING)
         case ProviderAnswered():
             return _answered(fresh, now)
         case Phase(word):
@@ -98,7 +105,8 @@ def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
                 if call == seen.call:
                     del left[index]
                     break
-            return structs.replace(fresh, tools=tuple(left))
+            phase = fresh.phase if left else THINKING
+            return structs.replace(fresh, tools=tuple(left), phase=phase)
         case AgentStep():
             return _stepped(fresh, seen.key)
 

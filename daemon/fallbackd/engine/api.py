@@ -39,7 +39,7 @@ from fallbackd.core.records import (
 )
 from fallbackd.core.turn import Turn
 from fallbackd.core.watch import worse
-from fallbackd.engine import asked, authors, retrying
+from fallbackd.engine import asked, authors, retrying, transcripts
 from fallbackd.engine import feedback as corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.environment import Settings
@@ -252,13 +252,39 @@ class Engine(Performer):
         )
 
     async def log(
-        self, delegation: str, *, attempt: str | int | None, offset: int, max_bytes: int
+        self,
+        delegation: str,
+        *,
+        attempt: str | int | None,
+        offset: int,
+        max_bytes: int,
+        as_text: bool = False,
     ) -> LogPart:
+        """
+        Args:
+            as_text: What the agent said and did, instead of what its program printed.
+        """
         found = await self.delegation(delegation)
         if attempt is None and not found.attempts:
             return no_log(found, offset=offset)
         wanted = found.attempts[-1] if attempt is None else find_attempt(found, attempt)
         directory = self.runs.attempt_path(wanted.attempt)
+        backend = find_backend(self.settings.policy, wanted.backend)
+        kind = None if backend is None else self.world.kinds.get(backend.kind)
+        options = self.settings.options_of(wanted.backend)
+        if as_text and kind is not None and transcripts.is_readable(kind, options):
+            return await anyio.to_thread.run_sync(
+                lambda: transcripts.read_part(
+                    self.world,
+                    wanted,
+                    str(directory),
+                    kind,
+                    options,
+                    offset=offset,
+                    max_bytes=max_bytes,
+                ),
+                limiter=self.runs.readers,
+            )
         return await read_part(
             self.world.read_log,
             wanted,

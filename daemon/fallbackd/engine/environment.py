@@ -1,6 +1,6 @@
 """What the engine needs of the outside, handed in by the app: values and small callables."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from fallbackd.classify.classifier import Rule
 from fallbackd.classify.redact import redact
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
-from fallbackd.core.protocol import CredentialRef, HttpRequest, NoAnswer
+from fallbackd.core.protocol import Chunk, CredentialRef, HttpRequest, NoAnswer
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
@@ -28,6 +28,17 @@ class LogReader(Protocol):
     def __call__(self, directory: str, *, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
         """(bytes from `offset`, the next offset, the size)."""
         ...
+
+
+class ChunkReader(Protocol):
+    def __call__(self, directory: str, *, offset: int) -> Iterator[tuple[Chunk, int]]:
+        """What is recorded from `offset` on, each piece with the offset behind it."""
+        ...
+
+
+def no_chunks(directory: str, *, offset: int) -> Iterator[tuple[Chunk, int]]:
+    """Where nothing is recorded."""
+    return iter(())
 
 
 class Attach(Protocol):
@@ -100,6 +111,7 @@ class World(Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
     fingerprint: Fingerprinter
     read_log: LogReader
+    read_chunks: ChunkReader = no_chunks
     home: str
     runs_root: Path
     luck: Callable[[], float]

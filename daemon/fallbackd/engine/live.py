@@ -1,7 +1,7 @@
 """What runs now and cannot be stored: an attempt, and what the engine knows for it."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 from msgspec import Struct
@@ -18,15 +18,18 @@ from fallbackd.ports.transport import Running
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """`attempt.output`: how far the log has grown. No `seq`, not journaled."""
+    """What a running attempt shows. No `seq`, not journaled."""
 
+    kind: Literal["attempt.output", "attempt.phase", "attempt.text"] = "attempt.output"
     attempt: AttemptId
     delegation: str
     session: str
     backend: BackendId
-    offset: int
     at: float
-    phase: str | None = None
+    offset: int = 0
+    """Of output: how far the log has grown. Of text: the characters of all pieces before."""
+    phase: str = ""
+    text: str = ""
 
 
 class LiveHost(Protocol):

@@ -43,6 +43,7 @@ from fallbackd.engine.judging import (
     unexplained,
 )
 from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared, Progress
+from fallbackd.engine.telling import Teller
 
 log = structlog.get_logger("attempts")
 
@@ -92,6 +93,7 @@ class Reader:
         self._has_stepped = False
         self._untold: AttemptRetrying | AttemptGaveUp | None = None
         self._untold_at = 0.0
+        self._teller = Teller(self._progress, host.progress, host.world.conceal)
 
     async def begin_behind(self, recorded_bytes: int) -> None:
         self._behind_until = recorded_bytes
@@ -117,6 +119,7 @@ class Reader:
         if self._behind_until is not None:
             await self._catch_up()
             return
+        self._teller.heard(seen, live.watch)
         if not self._looped and live.watch.repeats >= self._loop_steps():
             self._looped = True
             await self._look()
@@ -167,19 +170,19 @@ class Reader:
         )
 
     def _tell_progress(self) -> None:
-        live = self._live
-        if live.running is not None:
-            self._host.progress(
-                Progress(
-                    attempt=live.order.attempt,
-                    delegation=live.order.delegation,
-                    session=self._prepared.delegation.session,
-                    backend=live.order.backend,
-                    offset=live.running.log_bytes,
-                    at=self._host.clock.now(),
-                    phase=live.watch.phase,
-                )
-            )
+        running = self._live.running
+        if running is not None:
+            self._host.progress(structs.replace(self._progress(), offset=running.log_bytes))
+
+    def _progress(self) -> Progress:
+        order = self._live.order
+        return Progress(
+            attempt=order.attempt,
+            delegation=order.delegation,
+            session=self._prepared.delegation.session,
+            backend=order.backend,
+            at=self._host.clock.now(),
+        )
 
     def _loop_steps(self) -> int:
         return self._host.settings.policy.defaults.loop_steps
@@ -278,6 +281,7 @@ class Reader:
                     gone=exit.gone,
                 )
             name = self._prepared.delegation.delegation
+            self._teller.ended(outcome.text)
             if not await anyio.to_thread.run_sync(host.runs.keep_answer, name, outcome.text):
                 log.warning("answer.held", delegation=name, problem="it cannot be written yet")
         else:

@@ -69,6 +69,25 @@ def test_the_line_says_who_works_and_in_which_phase(tmp_path: Path) -> None:
         assert stream.seen.wait(60)
 
 
+def test_the_line_ends_with_the_last_line_that_the_agent_wrote(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            if request["method"] == "events.subscribe":
+                peer.answer(request, {"subscription": "s", "seq": 1})
+                for kind, named in (
+                    ("attempt.started", {"backend": "codex"}),
+                    ("attempt.phase", {"phase": "writing"}),
+                    ("attempt.text", {"text": "One line.\nAnd \x1b[2Jan"}),
+                    ("attempt.text", {"text": "other"}),
+                ):
+                    peer.event(at=1.0, kind=kind, delegation="d1", **named)
+
+    stream = Terminal("d1 · codex · writing · And another")
+    path = tmp_path / "control.sock"
+    with serving(path, script) as server, Progress(server.path, {"delegation": "d1"}, stream):
+        assert stream.seen.wait(60)
+
+
 def test_nothing_is_shown_where_there_is_no_terminal(tmp_path: Path) -> None:
     stream = io.StringIO()
     with Progress(str(tmp_path / "none.sock"), {"delegation": "d1"}, stream):

@@ -79,7 +79,7 @@ COMMANDS: tuple[Command, ...] = (
         "list --since 2h",
         aliases=("ps", "ls", "history"),
     ),
-    Command("log", "print the output of a delegation's attempt", "log -f ID", waits=True),
+    Command("log", "show what the agent of a delegation said and did", "log -f ID", waits=True),
     Command("mcp", "serve an agent the daemon's tools over MCP", "mcp"),
     Command("ping", "check that the daemon answers", "ping"),
     Command("questions", "list the decisions that need a human", "questions"),

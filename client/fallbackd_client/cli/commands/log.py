@@ -1,4 +1,4 @@
-"""`log`: the recorded output of an attempt."""
+"""`log`: what the agent of an attempt said and did, or what its program printed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 import time
 
 from fallbackd_client.cli import exits, ids
-from fallbackd_client.cli.output import emit_json
+from fallbackd_client.cli.output import emit_json, note
+from fallbackd_client.cli.parsing import PROG
 from fallbackd_client.cli.render import safe
 from fallbackd_client.wire.states import END_STATES
 
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.25
 _PIECE_BYTES = 65536
+_TEXT_BYTES = 1048576
+"""Of output from which text is made."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
     parser.add_argument("-f", "--follow", action="store_true", help="until the delegation ends")
+    parser.add_argument("--raw", action="store_true", help="print what the program printed")
     parser.add_argument("--attempt", metavar="A", help="which attempt (default: the last one)")
 
 
@@ -33,21 +37,21 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
     Following goes over to the next attempt when there is one, unless an attempt was named.
     """
-    attempt, offset = args.attempt, 0
+    attempt, offset, has_shown = args.attempt, 0, False
     while True:
         found = _piece(args, client, attempt, offset)
-        if not args.follow:
-            if found["next_offset"] == offset:
-                return exits.OK
-            offset = found["next_offset"]
-            attempt = attempt or found.get("attempt")
-            continue
-        read_all = found["next_offset"] == offset
+        has_shown = has_shown or bool(found.get("text"))
+        is_whole = bool(found.get("ended")) and found["next_offset"] >= found.get("size_bytes", 0)
+        is_new = found["next_offset"] != offset
         offset = found["next_offset"]
         attempt = attempt or found.get("attempt")
-        if not read_all:
+        if is_new and not is_whole:
             continue
-        if found.get("ended") or attempt is None:
+        if not args.follow:
+            if not (args.raw or args.json or has_shown) and offset:
+                note(f"no text in the output; see all of it: {PROG} log --raw {args.delegation}")
+            return exits.OK
+        if is_whole or attempt is None:
             delegation = client.call("delegation.get", {"delegation": args.delegation})
             following = None if args.attempt else _next(delegation, attempt)
             if following is not None:
@@ -64,8 +68,10 @@ def _piece(
     params: dict[str, Json] = {
         "delegation": args.delegation,
         "offset": offset,
-        "max_bytes": _PIECE_BYTES,
+        "max_bytes": _PIECE_BYTES if args.raw else _TEXT_BYTES,
     }
+    if not args.raw:
+        params["form"] = "text"
     if attempt is not None:
         params["attempt"] = attempt
     found: dict[str, Json] = client.call("delegation.log", params)

@@ -1,6 +1,6 @@
 """Delegations: begin one, look at it, wait, stop it, read its log, explain it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -320,6 +320,10 @@ class DelegationLogParams(Struct, frozen=True, kw_only=True, omit_defaults=True)
     """First byte to return."""
     max_bytes: Annotated[int, Meta(ge=1, le=1048576)] | None = None
     """At most this many bytes; a character is never cut."""
+    form: Literal["raw", "text"] = "raw"
+    """`raw`: what the program printed. `text`: what the agent said and did, a tool call per line
+    that begins with `>`, a failure per line that begins with `!`; offsets still count the recorded
+    bytes, and about `max_bytes` of them are read."""
 
 
 class DelegationLogResult(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,8 @@ EventKind = Literal[
     "health.moved",
     "attempt.started",
     "attempt.output",
+    "attempt.phase",
+    "attempt.text",
     "attempt.ended",
     "delegation.accepted",
     "delegation.hopped",
@@ -28,7 +30,8 @@ NOTIFICATION = "event"
 
 class EventsSubscribeParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kinds: tuple[str, ...] | None = None
-    """Kinds of events to send; null: all but `attempt.output`, which has to be named."""
+    """Kinds of events to send; null: all but `attempt.output`, `attempt.phase` and `attempt.text`,
+    which come often and have to be named."""
     session: SessionName | None = None
     """Only of this session."""
     since: Annotated[int, Meta(ge=0)] | None = None
@@ -90,7 +93,10 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream: str | UnsetType = UNSET
     """Stream of new output: `stdout` or `stderr`."""
     offset: int | UnsetType = UNSET
-    """With `attempt.output`: where the new bytes begin in the log."""
+    """With `attempt.output`: how many bytes the log has. With `attempt.text`: how many characters
+    the pieces before this one had; more than were received means that pieces were left out."""
+    phase: str | UnsetType = UNSET
+    """With `attempt.phase`: `thinking`, `writing`, `waiting` or the name of the tool in use."""
     size_bytes: int | UnsetType = UNSET
     """With `attempt.output`: size of the log now."""
     notice: Literal["fallback", "recovered", "outage"] | UnsetType = UNSET
@@ -112,7 +118,8 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answered_by: dict[str, int | None] | UnsetType = UNSET
     """The process that answered."""
     text: str | UnsetType = UNSET
-    """A sentence for people."""
+    """A sentence for people. With `attempt.text`: a piece of what the agent writes, as it comes,
+    to be put behind the piece before."""
     errors: tuple[Any, ...] | UnsetType = UNSET  # `ConfigProblem`s of a rejected configuration
     """What is wrong with the rejected configuration."""
 
@@ -123,7 +130,7 @@ EVENTS_SUBSCRIBE: Method[EventsSubscribeParams, EventsSubscribeResult] = Method(
     result=EventsSubscribeResult,
     read_only=False,  # bound to its connection
     summary="Be told what happens, as notifications on this connection. Without `kinds` every kind"
-    " but `attempt.output` comes: that one has to be named.",
+    " comes but `attempt.output`, `attempt.phase` and `attempt.text`: those have to be named.",
     example=({"kinds": ["health.moved", "delegation.hopped"]}, {"subscription": "e1", "seq": 1204}),
 )
 

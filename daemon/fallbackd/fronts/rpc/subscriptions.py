@@ -35,7 +35,8 @@ MAX_BACKLOG_BYTES = 1024 * 1024
 PROGRESS_BACKLOG_BYTES = 64 * 1024
 """With more unsent than this, progress is left out: the next one says the same and more."""
 PAGE = 500
-PROGRESS_KIND = "attempt.output"
+PROGRESS_KINDS = frozenset({"attempt.output", "attempt.phase", "attempt.text"})
+"""They come often, and have to be named."""
 DROPPED_KIND = "subscription.dropped"
 
 BEGAN_ANEW = (
@@ -71,8 +72,8 @@ class Subscription:
 
     def wants(self, kind: str, session: str | None) -> bool:
         if self.kinds is None:
-            if kind == PROGRESS_KIND:
-                return False  # has to be named
+            if kind in PROGRESS_KINDS:
+                return False
         elif kind not in self.kinds:
             return False
         return self.session is None or self.session == session
@@ -185,7 +186,7 @@ class Subscriptions:
                         self._push(one, body)
             case Progress():
                 for one in tuple(self._live.values()):
-                    if not one.wants(PROGRESS_KIND, what.session):
+                    if not one.wants(what.kind, what.session):
                         continue
                     if one.owner.backlog_bytes <= PROGRESS_BACKLOG_BYTES:
                         body = body or _encode(_progress(what))
@@ -207,12 +208,17 @@ class Subscriptions:
 
 
 def _progress(one: Progress) -> dict[str, Any]:
+    said: dict[str, Any] = {"offset": one.offset}
+    if one.kind == "attempt.phase":
+        said = {"phase": one.phase}
+    elif one.kind == "attempt.text":
+        said["text"] = one.text
     return {
         "at": one.at,
-        "kind": PROGRESS_KIND,
+        "kind": one.kind,
         "delegation": one.delegation,
         "session": one.session,
         "backend": one.backend,
         "attempt": one.attempt,
-        "offset": one.offset,
+        **said,
     }

@@ -197,6 +197,18 @@ def read_chunks(directory: str, *, offset: int = 0) -> Iterator[Chunk]:
         follower.close()
 
 
+def read_ends(directory: str, *, offset: int = 0) -> Iterator[tuple[Chunk, int]]:
+    """The same, each with the offset behind it."""
+    follower = Follower(directory, offset=offset)
+    try:
+        while chunks := follower.read():
+            behind = [len(one.data) for one in chunks]
+            for number, chunk in enumerate(chunks, start=1):
+                yield chunk, follower.offset - sum(behind[number:])
+    finally:
+        follower.close()
+
+
 def read_log(directory: str, *, offset: int = 0, max_bytes: int = _BATCH_BYTES) -> LogSlice:
     """
     The log from `offset` on, both streams as they came, at most `max_bytes` of output.

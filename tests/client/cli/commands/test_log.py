@@ -28,6 +28,21 @@ def test_the_last_attempt_is_printed_whole(run_cli: RunCli) -> None:
     assert (ran.code, ran.out) == (0, "second\n")
 
 
+def test_text_is_asked_for_unless_the_bytes_are(run_cli: RunCli) -> None:
+    ran = run_cli(["log", "d1"], {"delegation.log": piece})
+    assert ran.params("delegation.log")["form"] == "text"
+    ran = run_cli(["log", "--raw", "d1"], {"delegation.log": piece})
+    assert "form" not in ran.params("delegation.log")
+    assert ran.out == "second\n"
+
+
+def test_output_without_any_text_is_said_to_be_there(run_cli: RunCli) -> None:
+    silent = {**piece({"offset": 0}), "text": "", "next_offset": 7}
+    ran = run_cli(["log", "d1"], {"delegation.log": silent})
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == "no text in the output; see all of it: fallbackd-client log --raw d1\n"
+
+
 def test_one_attempt_can_be_named_and_is_cleaned(run_cli: RunCli) -> None:
     ran = run_cli(["log", "d1", "--attempt", "d1.1"], {"delegation.log": piece})
     assert ran.params("delegation.log")["attempt"] == "d1.1"

@@ -1,0 +1,74 @@
+"""What subscribers hear of an attempt while it runs: its phase, and what its agent writes."""
+
+from collections.abc import Callable, Iterator
+
+from msgspec import structs
+
+from fallbackd.classify.redact import strip_controls
+from fallbackd.core.protocol import AgentText, Observation
+from fallbackd.core.watch import Watch
+from fallbackd.engine.live import Progress
+
+MAX_PIECE_CHARS = 16_384
+"""A longer piece is told in several."""
+MAX_KEPT_CHARS = 1_000_000
+
+
+class Teller:
+    """
+    Of one attempt.
+
+    Args:
+        about: What all of its events say.
+        conceal: Masks known secrets.
+    """
+
+    def __init__(
+        self,
+        about: Callable[[], Progress],
+        tell: Callable[[Progress], None],
+        conceal: Callable[[str], str],
+    ) -> None:
+        self._about = about
+        self._tell = tell
+        self._conceal = conceal
+        self._phase: str | None = None
+        self._told = ""
+        """The beginning of what was told: all of it, unless it is very long."""
+        self._told_chars = 0
+
+    def heard(self, seen: list[Observation], watch: Watch) -> None:
+        """Tell what one piece of output came to."""
+        if watch.phase is not None and watch.phase != self._phase:
+            self._phase = watch.phase
+            self._tell(
+                structs.replace(
+                    self._about(), kind="attempt.phase", phase=strip_controls(watch.phase)
+                )
+            )
+        said = "".join(one.text for one in seen if isinstance(one, AgentText))
+        if said:
+            self._tell_text(self._shown(said))
+
+    def ended(self, answer: str) -> None:
+        """Tell what of the answer was not told while it came: all of it, or its last line."""
+        shown = self._shown(answer)
+        if self._told_chars == len(self._told) and shown.startswith(self._told):
+            self._tell_text(shown[len(self._told) :])
+
+    def _shown(self, text: str) -> str:
+        return strip_controls(self._conceal(text))
+
+    def _tell_text(self, text: str) -> None:
+        if len(self._told) < MAX_KEPT_CHARS:
+            self._told += text
+        for piece in _pieces(text):
+            offset, self._told_chars = self._told_chars, self._told_chars + len(piece)
+            self._tell(
+                structs.replace(self._about(), kind="attempt.text", text=piece, offset=offset)
+            )
+
+
+def _pieces(text: str) -> Iterator[str]:
+    for start in range(0, len(text), MAX_PIECE_CHARS):
+        yield text[start : start + MAX_PIECE_CHARS]
