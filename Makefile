@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e e2e-newest e2e-agents e2e-daemon soak bench weights completions fmt lock clean
+.PHONY: help setup demo test check e2e e2e-newest e2e-agents e2e-daemon soak bench weights docs completions fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,16 @@ weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" 
 	.venv-weights/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/weights.txt
 	@touch $@
 
+docs: $(READY) .venv-docs/.ready ## the site in build/docs/site and the man pages in build/docs/man
+	$(BIN)/python -m contrib.docs build/docs
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet --config-file build/docs/mkdocs.yml
+	@echo "build/docs/site/index.html, build/docs/man"
+
+.venv-docs/.ready: requirements/docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
 completions: $(READY) ## the completions for shells, from the parser
 	@mkdir -p contrib/completions
 	$(BIN)/fallbackd-client completions bash > contrib/completions/fallbackd-client.bash
@@ -80,6 +90,7 @@ lock: $(READY) ## resolve the requirements anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet pyproject.toml --output-file requirements/run.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group dev pyproject.toml --output-file requirements/dev.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group weights pyproject.toml --output-file requirements/weights.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:docs --output-file requirements/docs.txt
 
 clean: ## remove what the targets have made
-	rm -rf $(VENV) .venv-weights .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-weights .venv-docs build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

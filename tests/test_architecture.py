@@ -224,12 +224,13 @@ def test_a_plan_sees_a_case_that_cannot_be_changed(name: str) -> None:
     assert "Case" not in names
 
 
-def test_the_drawings_of_the_architecture_are_those_of_the_code() -> None:
-    from tests.support.drawings import DRAWINGS, PAGE, drawn, redrawn
+def test_the_drawings_of_the_pages_are_those_of_the_code() -> None:
+    from tests.support.drawings import PAGES, drawn, redrawn
 
-    page = PAGE.read_text()
-    assert all(drawn(name) in page for name in DRAWINGS), "python -m tests.support.drawings"
-    assert redrawn(page) == page
+    for path, names in PAGES.items():
+        page = path.read_text()
+        assert all(drawn(name) in page for name in names), "python -m tests.support.drawings"
+        assert redrawn(page) == page
 
 
 def types_of(source: str) -> set[str]:

@@ -24,6 +24,7 @@ from fallbackd_client.calls import (
     Lost,
     delay_s,
     encode_call,
+    for_library,
     is_repeatable,
     patience_s,
     read_answer,
@@ -203,7 +204,12 @@ class AsyncClient:
         if readers is None:
             return None
         readers.cancel_scope.cancel()
-        return await readers.__aexit__(kind, error, traceback)
+        try:
+            return await readers.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            if error is not None and group.exceptions == (error,):
+                return False  # it goes on as it was raised: callers name it in `except`
+            raise
 
     async def call(
         self,
@@ -330,14 +336,15 @@ class AsyncClient:
         ```
 
         With `wait_s` it returns after that time at the latest: `wait_over` is then true, and
-        `wait` continues to wait. `timeout_s` stops the work.
+        `wait` continues to wait. `timeout_s` stops the work. `cwd` may be relative to the current
+        directory; without it the agent works in a directory of its own.
 
         Raises:
             TypeError: An argument of another name.
         """
         from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
 
-        given: dict[str, Json] = {"wait": "finished", **arguments}
+        given = for_library(arguments)
         return await self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
 
     async def wait(self, delegation: str, *, timeout_s: float | None = None) -> "Delegation":

@@ -78,6 +78,14 @@ def with_request_id(method: str, params: "Mapping[str, Json] | None") -> "dict[s
     return own
 
 
+def for_library(arguments: "Mapping[str, Json]") -> "dict[str, Json]":
+    """The arguments of `delegate()`: it waits for the end, and its directory may be relative."""
+    own = {"wait": "finished", **arguments}
+    if own.get("cwd"):
+        own["cwd"] = os.path.abspath(own["cwd"])
+    return own
+
+
 def inside_of() -> str | None:
     """The attempt, or at least the delegation, in which this process runs."""
     environ = os.environ

@@ -19,6 +19,7 @@ from fallbackd_client.calls import (
     Lost,
     delay_s,
     encode_call,
+    for_library,
     is_answer_to,
     is_repeatable,
     patience_s,
@@ -227,14 +228,15 @@ class Client:
         ```
 
         With `wait_s` it returns after that time at the latest: `wait_over` is then true, and
-        `wait` continues to wait. `timeout_s` stops the work.
+        `wait` continues to wait. `timeout_s` stops the work. `cwd` may be relative to the current
+        directory; without it the agent works in a directory of its own.
 
         Raises:
             TypeError: An argument of another name.
         """
         from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
 
-        given: dict[str, Json] = {"wait": "finished", **arguments}
+        given = for_library(arguments)
         return self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
 
     def wait(self, delegation: str, *, timeout_s: float | None = None) -> "Delegation":

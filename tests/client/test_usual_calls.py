@@ -10,8 +10,9 @@ from tests.support.agents import HANGING, THROTTLED, backend_script, chain, ok
 from tests.support.daemon import running
 
 from fallbackd_client import arguments
+from fallbackd_client.aio import AsyncClient
 from fallbackd_client.client import Client
-from fallbackd_client.errors import RpcError
+from fallbackd_client.errors import NoDaemon, RpcError
 from fallbackd_client.progress import LAST, PROGRESS
 from fallbackd_client.wire.methods.callers import ReportParams, ResolveParams
 from fallbackd_client.wire.methods.daemon import StatusParams
@@ -61,6 +62,26 @@ async def test_delegate_waits_for_the_answer_and_returns_it_typed(tmp_path: Path
         found = await daemon.client.status()
         assert found.health["first"].state == "rate_limited"
         assert (await daemon.client.resolve(backend="first")).backend == "second"
+
+
+async def test_an_error_leaves_the_context_of_the_client_as_it_was_raised(tmp_path: Path) -> None:
+    async with running(tmp_path, two(tmp_path)) as daemon:
+        with pytest.raises(RpcError, match="known are"):
+            async with AsyncClient(daemon.socket) as client:
+                await client.delegate("hi", backend="nine")
+        with pytest.raises(NoDaemon):
+            async with AsyncClient(f"{daemon.socket}.not") as client:
+                await client.status()
+
+
+async def test_a_relative_directory_is_that_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = backend_script(tmp_path / "bin", "where", "cat >/dev/null; pwd")
+    async with running(tmp_path, where) as daemon:
+        monkeypatch.chdir(daemon.work_dir)
+        work = await daemon.client.delegate("hi", backend="where", cwd=".")
+        assert work.text == str(daemon.work_dir)
 
 
 async def test_a_wait_that_is_over_is_a_delegation_that_runs(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """
-The drawings of ARCHITECTURE.md, made from the code.
+The drawings of ARCHITECTURE.md and of the documentation, made from the code.
 
     python -m tests.support.drawings        writes them anew
 """
@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from contrib.docs.reference import reason_policies
 from msgspec import structs
 
 from fallbackd.core.failures import Reason, make_failure
@@ -17,7 +18,7 @@ from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import REASONS
 from fallbackd.core.work.apply import TRANSITIONS
 
-PAGE = Path(__file__).parent.parent.parent / "ARCHITECTURE.md"
+ROOT = Path(__file__).parent.parent.parent
 T0 = 1_800_000_000.0
 NOW = T0 + 100
 SCOPE = ScopeId("backend:a")
@@ -98,7 +99,17 @@ def health_states() -> str:
     return "\n".join(lines)
 
 
-DRAWINGS = {"states of a delegation": delegation_states, "states of a scope": health_states}
+DRAWINGS = {
+    "states of a delegation": delegation_states,
+    "states of a scope": health_states,
+    "windows of reasons": lambda: reason_policies().rstrip(),
+}
+PAGES = {
+    ROOT / "ARCHITECTURE.md": ("states of a delegation", "states of a scope"),
+    ROOT / "docs" / "failover.md": ("states of a delegation", "states of a scope"),
+    ROOT / "docs" / "words.md": ("windows of reasons",),
+}
+"""The drawings that each page has."""
 
 
 def drawn(name: str) -> str:
@@ -113,4 +124,5 @@ def redrawn(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(redrawn(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(redrawn(page.read_text()))
