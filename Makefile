@@ -32,7 +32,7 @@ check: $(READY) ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, zsh, fish, systemd, root)
+e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, root)
 	$(BIN)/python -m tests.e2e.install
 	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-agents e2e-daemon
 
@@ -88,6 +88,7 @@ fmt: $(READY) ## format, and mend what the linter can mend
 lock: $(READY) ## resolve the requirements anew
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet pyproject.toml --output-file requirements/run.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --extra share pyproject.toml --output-file requirements/share.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group dev pyproject.toml --output-file requirements/dev.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group weights pyproject.toml --output-file requirements/weights.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:docs --output-file requirements/docs.txt

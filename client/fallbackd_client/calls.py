@@ -36,6 +36,7 @@ READ_ONLY = frozenset(
         "rpc.discover",
         "session.get",
         "session.list",
+        "share.status",
         "signatures.list",
         "status",
         "suggest",

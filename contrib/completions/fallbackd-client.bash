@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry service sessions setup show shutdown status suggest usage wait" ;;
+            children="answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry service sessions setup share show shutdown status suggest usage wait" ;;
         "answer")
             flags="-h --help --socket --json --note"
             valued="--socket --note"
@@ -66,19 +66,19 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "health mark")
-            flags="-h --help --reason --ttl --ttl-s --note"
+            flags="-h --help --reason --ttl --ttl-s --note --everywhere"
             valued="--socket --reason --ttl --ttl-s --note"
             children="" ;;
         "health clear")
-            flags="-h --help"
+            flags="-h --help --everywhere"
             valued="--socket"
             children="" ;;
         "health pause")
-            flags="-h --help --note"
+            flags="-h --help --note --everywhere"
             valued="--socket --note"
             children="" ;;
         "health resume")
-            flags="-h --help"
+            flags="-h --help --everywhere"
             valued="--socket"
             children="" ;;
         "list")
@@ -123,6 +123,22 @@ _fallbackd_client_table() {
             children="" ;;
         "setup")
             flags="-h --help --socket --json --yes --dry-run --no-service --no-delegate"
+            valued="--socket"
+            children="" ;;
+        "share")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="status machines test" ;;
+        "share status")
+            flags="-h --help"
+            valued="--socket"
+            children="" ;;
+        "share machines")
+            flags="-h --help"
+            valued="--socket"
+            children="" ;;
+        "share test")
+            flags="-h --help"
             valued="--socket"
             children="" ;;
         "show")
@@ -230,6 +246,10 @@ _fallbackd_client_value() {
         "sessions:--socket") _fallbackd_client_paths -f ;;
         "sessions:1") _fallbackd_client_ask sessions ;;
         "setup:--socket") _fallbackd_client_paths -f ;;
+        "share:--socket") _fallbackd_client_paths -f ;;
+        "share status:--socket") _fallbackd_client_paths -f ;;
+        "share machines:--socket") _fallbackd_client_paths -f ;;
+        "share test:--socket") _fallbackd_client_paths -f ;;
         "show:--socket") _fallbackd_client_paths -f ;;
         "show:1") _fallbackd_client_ask delegations ;;
         "shutdown:--socket") _fallbackd_client_paths -f ;;

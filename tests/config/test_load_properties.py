@@ -17,6 +17,7 @@ from fallbackd.config.schema import (
     ReasonTable,
     RoleTable,
     ServerTable,
+    ShareTable,
     SignatureTable,
 )
 from fallbackd.config.show import as_dict
@@ -75,6 +76,7 @@ FILES = st.fixed_dictionaries(
             OpencodeTable,
             servers=st.lists(table(ServerTable, url=st.just("http://127.0.0.1:4096")), max_size=2),
         ),
+        "share": table(ShareTable, group=st.text(), url_env=st.text()),
         "other": VALUES,
     },
 )
@@ -126,4 +128,5 @@ def test_every_top_level_key_is_exercised() -> None:
         "roles",
         "signatures",
         "opencode",
+        "share",
     }

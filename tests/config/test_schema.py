@@ -62,6 +62,10 @@ def in_its_table(table: str, key: str, line: str) -> str:
             return f"[roles.judge]\nreturn_to_better = {{ {start}{line} }}"
         case "RoleTable":
             return f"[roles.judge]\n{line}"
+        case "ShareTable":
+            named = {"group": 'group = "g"', "url_env": 'url_env = "U"'}
+            around = "\n".join(one for name, one in named.items() if name != key)
+            return f"[share]\n{around}\n{line}"
         case "SignatureTable":
             parts = {"id": 'id = "x"', "pattern": 'pattern = "x"', "reason": 'reason = "auth"'}
             parts.pop(key, None)

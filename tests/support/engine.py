@@ -83,6 +83,7 @@ class ScriptedEngine:
         self.clock = FixedClock()
         self.store = MemoryStore()
         self.readiness = NothingToSee()
+        self.peers = None
         self.started_at = NOW - 60
         self.last_tick_at: float | None = None
         self.raises: dict[str, Exception] = {}

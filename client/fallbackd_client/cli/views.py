@@ -70,7 +70,11 @@ def _health_cells(entry: dict[str, Json], at: float) -> list[object]:
     elif entry.get("seconds_remaining") is not None:
         until = f"in {duration(entry['seconds_remaining'])}"
     words = list(dict.fromkeys(entry.get(key) for key in ("reason", "detail", "note")))
-    return [state, entry.get("count") or "", until, ": ".join(str(w) for w in words if w)]
+    why = ": ".join(str(w) for w in words if w)
+    if entry.get("seen_by"):  # by another machine that shares its health
+        age = "" if entry.get("age_s") is None else f", {duration(entry['age_s'])} ago"
+        why = f"{why} (seen by {entry['seen_by']}{age})"
+    return [state, entry.get("count") or "", until, why]
 
 
 def candidates_table(candidates: Sequence[Json], style: Style, *, indent: str = "") -> str:

@@ -390,6 +390,8 @@ class ScopeHealth(Struct, frozen=True, kw_only=True):
     """When it was read from disk, if nothing has confirmed it since."""
     stated_reset_at: float | None = None
     """The reset time that the provider stated."""
+    seen_by: str | None = None
+    """MACHINE/BACKEND that found it, if another machine did."""
     trial: str | None = None
     """The attempt that probes it now."""
     trial_owner: str | None = None
@@ -473,6 +475,8 @@ class HealthEntry(Struct, frozen=True, kw_only=True):
     """When it was read from disk, if nothing has confirmed it since."""
     stated_reset_at: float | None = None
     """The reset time that the provider stated."""
+    seen_by: str | None = None
+    """MACHINE/BACKEND that found it, if another machine did."""
     scopes: tuple[ScopeHealth, ...] = ()
     """The records that it is computed from."""
     credentials: tuple[CredentialHealth, ...] = ()

@@ -10,6 +10,7 @@ from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.health_view import health_entries
 from fallbackd.api.host import Caller
+from fallbackd.api.share import sharing
 from fallbackd.api.usage import MAX_DELEGATIONS
 from fallbackd.classify.redact import redact
 from fallbackd.config.programs import known_programs
@@ -107,6 +108,7 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
         programs=msgspec.convert(known_programs(), tuple[Program, ...])
         if params.programs
         else None,
+        share=sharing(engine),
     )
 
 

@@ -12,6 +12,7 @@ from fallbackd.api import (
     opencode,
     questions,
     sessions,
+    share,
     signatures,
     usage,
 )
@@ -27,6 +28,7 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (  # each of its own types, so `Any` f
     *opencode.HANDLERS,
     *questions.HANDLERS,
     *sessions.HANDLERS,
+    *share.HANDLERS,
     *signatures.HANDLERS,
     *usage.HANDLERS,
 )

@@ -8,7 +8,7 @@ from fallbackd.api.health_view import health_entries, health_entry, scope_entry
 from fallbackd.api.host import Caller
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
-from fallbackd.engine.requests import Unknown
+from fallbackd.engine.requests import Draining, Unknown
 from fallbackd_client.wire.methods.health import HEALTH, HealthParams, HealthResult
 from fallbackd_client.wire.shapes import HealthEntry
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 async def health(engine: "Engine", params: HealthParams, caller: Caller) -> HealthResult:
     target = params.target or ""
+    if params.everywhere and params.action not in ("list", "get"):
+        return await _everywhere(engine, params)
     match params.action:
         case "list":
             found = health_entries(
@@ -38,6 +40,31 @@ async def health(engine: "Engine", params: HealthParams, caller: Caller) -> Heal
         case "resume":
             await engine.resume(target)
     return HealthResult(health=_one(engine, target))
+
+
+async def _everywhere(engine: "Engine", params: HealthParams) -> HealthResult:
+    """A person's word for every machine of the group, this one included."""
+    peers, action = engine.peers, params.action
+    if peers is None:
+        raise Draining(
+            "nothing was changed: health is not shared with other machines; set up [share], or "
+            "leave --everywhere out",
+            kind="not_shared",
+        )
+    assert action in ("mark", "clear", "pause", "resume")
+    is_clear = action == "clear" or (action == "mark" and params.ttl_s == 0)
+    conceal = engine.world.redact
+    told = await peers.say(
+        params.target,
+        "clear" if is_clear else action,
+        reason=params.reason and conceal(params.reason),
+        ttl_s=params.ttl_s,
+        note=(params.note or (params.reason if action == "pause" else None) or None)
+        and conceal(params.note or params.reason or ""),
+    )
+    if is_clear:
+        return HealthResult(cleared=(params.target,) if params.target else tuple(told))
+    return HealthResult(health=_one(engine, params.target or ""))
 
 
 def _one(engine: "Engine", target: str) -> dict[str, HealthEntry]:

@@ -30,6 +30,7 @@ from fallbackd.app.importing import import_text
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.projects import watched_servers
+from fallbackd.app.sharing import SharingService
 from fallbackd.app.state import claim_state
 from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, VoiceImport
@@ -152,6 +153,7 @@ class Daemon:
         self._configuration: Configuration | None = None
         self._export: VoiceExport | None = None
         self._imports: VoiceImport | None = None
+        self._sharing: SharingService | None = None
         self.pid = os.getpid()
 
     # --- as the host of the front --------------------------------------------------------------
@@ -268,6 +270,8 @@ class Daemon:
         imports = self._imports = VoiceImport(engine, built.home)
         export = self._export = VoiceExport(engine, built.home, imports)
         export.path = configuration.loaded.export_voice
+        sharing = self._sharing = SharingService(engine, self._environ, engine.world.mint)
+        sharing.configure(configuration.loaded)
         engine.on_export = export.soon
         engine.clock_facts = lambda: clock_facts(clock)
         try:
@@ -280,6 +284,7 @@ class Daemon:
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(imports.run)
                 tasks.start_soon(export.run)
+                tasks.start_soon(sharing.run)
                 tasks.start_soon(built.projects.run)
                 servers = watched_servers(configuration.loaded, self._environ)
                 tasks.start_soon(built.opencode.run, servers)
@@ -343,6 +348,8 @@ class Daemon:
         assert self._built is not None
         self._built.withhold_credentials(settings)
         await engine.set_settings(settings)
+        if self._sharing is not None:
+            self._sharing.configure(configuration.loaded)
         export.path = configuration.loaded.export_voice
         await self._imports.configure(configuration.loaded)
         export.soon()

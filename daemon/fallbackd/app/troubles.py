@@ -25,7 +25,22 @@ def troubles(guard: Guard, server: RpcServer | None, engine: Engine | None) -> t
     wants_tmux = engine is not None and engine.settings.policy.defaults.tmux
     if wants_tmux and engine is not None and engine.world.find_program("tmux") is None:
         found.append(NO_TMUX)
+    found += _of_sharing(engine)
     return tuple(found)
+
+
+def _of_sharing(engine: Engine | None) -> list[Trouble]:
+    """Work goes on without the other machines; a person should know."""
+    if engine is None or engine.peers is None:
+        return []
+    shown = engine.peers.shown()
+    words = []
+    if shown.state not in ("connecting", "connected"):
+        words.append(f"health is not shared with other machines ({shown.state}): {shown.problem}")
+    if shown.warning is not None:
+        words.append(shown.warning)
+    words += [f"a shared record is ignored: {one}" for one in shown.ignored[:3]]
+    return [Trouble(kind="share", message=one, mend="fallbackd-client share test") for one in words]
 
 
 def _short_of(few: str) -> Trouble:

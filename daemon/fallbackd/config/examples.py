@@ -123,4 +123,14 @@ quotas = { openai = "chatgpt-plan" }
 projects = false
 log_path = "~/.local/state/fallbackd/opencode.log"
 """,
+    "ShareTable": """
+group = "home"
+url_env = "FALLBACKD_SHARE_URL"
+ca_file = "~/.config/fallbackd/share-ca.pem"
+cert_file = "~/.config/fallbackd/share-cert.pem"
+key_file = "~/.config/fallbackd/share-key.pem"
+group_secret_env = "FALLBACKD_SHARE_SECRET"
+machine = "laptop"
+insecure = true
+""",
 }

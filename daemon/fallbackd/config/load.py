@@ -37,6 +37,7 @@ from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import KnownNames, read_chains, read_roles
 from fallbackd.config.read_opencode import Opencode, read_opencode
+from fallbackd.config.read_share import ShareConfig, read_share
 from fallbackd.config.read_signatures import Signature, read_signatures
 from fallbackd.config.schema import File, Paths, ReasonTable
 from fallbackd.core.failures import Reason
@@ -60,6 +61,8 @@ class Loaded(Struct, frozen=True, kw_only=True):
     export_voice: str | None = None
     """Absolute, or beginning with `~/`."""
     opencode: Opencode = Opencode()
+    share: ShareConfig | None = None
+    """None: health is not shared."""
     raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
     """The file as it is written. May hold what must not be shown."""
     digest: str = ""
@@ -161,6 +164,7 @@ def interpret(
         imports=imports,
         export_voice=export_voice,
         opencode=opencode,
+        share=read_share(raw["share"], environ, say) if "share" in raw else None,
         raw=raw,
     )
 

@@ -253,6 +253,27 @@ class OpencodeTable(Struct, frozen=True, kw_only=True):
     """File to log decisions about opencode sessions to."""
 
 
+class ShareTable(Struct, frozen=True, kw_only=True):
+    """`[share]`: health shared with other machines, on a Valkey or Redis server."""
+
+    group: Label | None = None
+    """Name of the group; machines of one group know the same limits."""
+    url_env: Variable | None = None
+    """Variable with the server's address, such as `rediss://user:password@host:6380/0`."""
+    ca_file: FilePath | None = None
+    """File with the certificate authority of the server."""
+    cert_file: FilePath | None = None
+    """File with this machine's own certificate, if the server wants one."""
+    key_file: FilePath | None = None
+    """File with the key of `cert_file`."""
+    group_secret_env: Variable | None = None
+    """Variable with a secret of the group; without it, health of credentials is not shared."""
+    machine: Label | None = None
+    """Name of this machine; without it, its host name."""
+    insecure: bool | None = None
+    """Allow an unencrypted connection to another host without a warning."""
+
+
 class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """The whole file."""
 
@@ -274,6 +295,8 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """Lines of output that mean a failure, tried before the built-in ones."""
     opencode: OpencodeTable | None = None
     """Sessions of running opencode servers."""
+    share: ShareTable | None = None
+    """Health shared with other machines."""
 
 
 def json_schema() -> dict[str, Any]:  # a JSON document

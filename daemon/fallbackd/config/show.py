@@ -44,6 +44,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         },
         "roles": {name: _role(role) for name, role in policy.roles.items()},
         "opencode": {} if loaded.opencode == Opencode() else _fields(loaded.opencode),
+        "share": {} if loaded.share is None else _fields(loaded.share),
         "signatures": [
             {
                 "id": one.rule.id,

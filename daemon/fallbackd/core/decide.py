@@ -35,6 +35,7 @@ from fallbackd.core.events import (
     Resumed,
     SessionCompacted,
     SessionEnded,
+    SharedSeen,
     Ticked,
     TurnAnswered,
     TurnBegan,
@@ -48,7 +49,7 @@ from fallbackd.core.opencode import rescues, turns
 from fallbackd.core.opencode.projects import in_project, project_of
 from fallbackd.core.policy import Policy
 from fallbackd.core.records import Decision, Snapshot
-from fallbackd.core.upkeep import clock, credentials, marks
+from fallbackd.core.upkeep import clock, credentials, marks, shared
 from fallbackd.core.work import admit, answer, ended, resume, running
 
 
@@ -105,6 +106,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
             | HealthResumed()
             | ReadinessSeen()
             | CredentialSeen()
+            | SharedSeen()
             | ConfigReloaded()
             | Ticked()
             | ClockStepped()
@@ -220,6 +222,7 @@ def _upkeep(
     | HealthResumed
     | ReadinessSeen
     | CredentialSeen
+    | SharedSeen
     | ConfigReloaded
     | Ticked
     | ClockStepped,
@@ -237,6 +240,8 @@ def _upkeep(
             marks.readiness_seen(case, event)
         case CredentialSeen():
             credentials.credential_seen(case, event)
+        case SharedSeen():
+            shared.shared_seen(case, event)
         case ConfigReloaded():
             marks.config_reloaded(case, event)
         case Ticked():

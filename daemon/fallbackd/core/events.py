@@ -9,6 +9,7 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Session
+from fallbackd.core.share.records import SharedRecord
 from fallbackd.core.turn import Turn
 from fallbackd.core.watch import Watch
 
@@ -226,6 +227,12 @@ class CredentialSeen(Struct, frozen=True, kw_only=True, tag="credential_seen"):
     """It is another one than the one that failed."""
 
 
+class SharedSeen(Struct, frozen=True, kw_only=True, tag="shared_seen"):
+    """What other machines have found, and what a person has said on one of them for all."""
+
+    records: tuple[SharedRecord, ...]
+
+
 class SessionEnded(Struct, frozen=True, kw_only=True, tag="session_ended"):
     session: SessionId
 
@@ -390,6 +397,7 @@ Event = (
     | HealthResumed
     | ReadinessSeen
     | CredentialSeen
+    | SharedSeen
     | SessionEnded
     | SessionCompacted
     | TurnBegan

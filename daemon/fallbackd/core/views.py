@@ -158,6 +158,7 @@ def _shown(seen: View, record: Health | None, *, now: float) -> Shown:
         "age_s": max(0.0, now - outage.since_at),
         "loaded_at": record.loaded_at,
         "stated_reset_at": outage.stated_reset_at,
+        "seen_by": outage.seen_by,
     }
 
 

@@ -45,6 +45,7 @@ from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
 from fallbackd.engine.live import LiveAttempt, Prepared, Progress
+from fallbackd.engine.peers import HealthOf, SharingPeers, Unasked
 from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.runs import Runs
@@ -65,6 +66,9 @@ _UNLOGGED = frozenset(
 
 _OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
 """What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
+
+MAX_ASKS = 8
+"""Other trials that may come in the place of one that another machine makes."""
 
 Listener = Callable[[Journaled | Progress], None]
 
@@ -112,6 +116,8 @@ class Performer:
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None
+        self.peers: SharingPeers | None = None
+        """Who shares health with other machines."""
         self.clock_facts: Callable[[], tuple[tuple[str, str], ...]] = lambda: ()
         """Kept with the records when they move with a clock that was set: they move once."""
         self._held: dict[DelegationId, Held] = {}
@@ -125,7 +131,7 @@ class Performer:
         self._tasks: TaskGroup | None = None
         self._freed = anyio.Event()
         self._strays_ended = anyio.Event()
-        self._shifted_s = 0.0
+        self.shifted_s = 0.0
         """By how much the clock was set since the start, in sum."""
 
     # --- life ------------------------------------------------------------------------------
@@ -202,18 +208,51 @@ class Performer:
             seen = structs.replace(seen, draining=True)
         return decide(seen, event, self.settings.policy, now=now)
 
-    async def _transact(self, keys: Keys, event: Event, *, must_keep: bool = False) -> Decision:
+    async def _transact(
+        self, keys: Keys, event: Event, *, must_keep: bool = False, is_asked: bool = False
+    ) -> Decision:
         # Fixed here: decisions are made in the order of their instants, also around a set clock.
         now = self.clock.now()
+        peers = self.peers
+        before: HealthOf = {}
+
+        def run(seen: Snapshot) -> Decision:
+            nonlocal before
+            before = seen.health
+            decision = self._decide(seen, event, now=now)
+            if peers is None or is_asked:
+                return decision
+            return peers.weighed(before, decision)
+
         decision, notes = await self.store.transact(
             keys,
-            lambda seen: self._decide(seen, event, now=now),
+            run,
             must_keep=must_keep,
             outlives_machine=not isinstance(event, _OF_THIS_BOOT),
         )
         hit("journal.kept")
         self._publish(notes)
+        if peers is not None:
+            peers.learned(event, before, decision)
         return decision
+
+    async def _decided(self, keys: Keys, event: Event, *, must_keep: bool) -> Decision:
+        """The other machines are asked before a trial of what is common to all begins."""
+        decision = await self._transact(keys, event, must_keep=must_keep)
+        peers = self.peers
+        if peers is None:
+            return decision
+        deadline = anyio.current_time() + peers.limit_s
+        for _ in range(MAX_ASKS):
+            if not isinstance(decision.answer, Unasked):
+                return decision
+            if anyio.current_time() >= deadline:
+                break
+            await peers.ask(decision.answer.scopes, deadline=deadline)
+            decision = await self._transact(keys, event, must_keep=must_keep)
+        if not isinstance(decision.answer, Unasked):
+            return decision
+        return await self._transact(keys, event, must_keep=must_keep, is_asked=True)
 
     async def handle(self, event: Event, *, must_keep: bool = False) -> Decision:
         """
@@ -225,10 +264,10 @@ class Performer:
         # A caller that goes away must not part what is kept from what is done.
         with anyio.CancelScope(shield=True):
             await self._follow_clock()
-            shifted_s = self._shifted_s
+            shifted_s = self.shifted_s
             keys = keys_of(event, self.store.peek())
             try:
-                decision = await self._transact(keys, event, must_keep=must_keep)
+                decision = await self._decided(keys, event, must_keep=must_keep)
             except StoreUnwritable as error:
                 if must_keep:
                     raise
@@ -238,7 +277,7 @@ class Performer:
             hit("event.kept")
             for effect in decision.effects:
                 if isinstance(effect, WakeAt):
-                    at = effect.at + self._shifted_s - shifted_s  # the clock was set meanwhile
+                    at = effect.at + self.shifted_s - shifted_s  # the clock was set meanwhile
                     effect = structs.replace(effect, at=at)
                 self._perform(effect)
             hit("event.done")
@@ -265,7 +304,7 @@ class Performer:
             return
         log.warning("clock.stepped", by_s=round(by_s, 1))
         # Before anybody else runs: what comes from now on is seen by the new clock.
-        self._shifted_s += by_s
+        self.shifted_s += by_s
         self._wakes.shift(by_s)
         self.started_at += by_s
         for live in self._live.values():

@@ -109,6 +109,7 @@ COMMANDS: tuple[Command, ...] = (
         waits=True,
         aliases=("init",),
     ),
+    Command("share", "show or test how health is shared with other machines", "share status"),
     Command("show", "show a delegation and its answer", "show ID"),
     Command("shutdown", "drain, then stop the daemon", "shutdown"),
     Command("status", "show the daemon, its backends and its work", "status --watch"),

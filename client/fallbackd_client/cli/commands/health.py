@@ -52,6 +52,14 @@ def register(parser: argparse.ArgumentParser) -> None:
     pause.add_argument("--note", metavar="TEXT", help="why")
     resume = action("resume", "end a pause")
     resume.add_argument("target", metavar="TARGET", help=target_help)
+    for child in (mark, clear, pause, resume):
+        _everywhere(child)
+
+
+def _everywhere(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--everywhere", action="store_true", help="on all machines that share health"
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
@@ -62,6 +70,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         "reason": getattr(args, "reason", None) or getattr(args, "words", None),
         "ttl_s": getattr(args, "ttl", None),
         "note": getattr(args, "note", None),
+        "everywhere": getattr(args, "everywhere", False) or None,
     }
     params = {name: value for name, value in given.items() if value is not None}
     show(args, client.call("health", params), health_view)

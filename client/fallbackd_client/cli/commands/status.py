@@ -69,6 +69,10 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     lines = [" · ".join(word for word in words if word)]
     lines += _trouble_lines(daemon, style, verbose=verbose)
     lines += _config_lines(daemon, style, verbose=verbose)
+    if isinstance(found.get("share"), dict):
+        from fallbackd_client.cli.commands.share import sharing_line  # most machines share nothing
+
+        lines.append(sharing_line(found["share"], style))
     lines += ["", *_health_lines(found.get("health") or {}, style, verbose=verbose)]
     if isinstance(found.get("readiness"), dict):
         lines += ["", readiness_view(found["readiness"], style)]

@@ -14,13 +14,14 @@ from fallbackd_client.wire.methods import (
     questions,
     rpc,
     sessions,
+    share,
     signatures,
     usage,
 )
 
 NOUNS = (
     callers, config, daemon, delegations, events, health, opencode, questions, rpc, sessions,
-    signatures, usage,
+    share, signatures, usage,
 )  # fmt: skip
 
 METHODS: tuple[Method[Any, Any], ...] = tuple(  # each of its own types, so `Any` for all together

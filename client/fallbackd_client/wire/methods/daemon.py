@@ -4,6 +4,7 @@ from msgspec import Struct, field
 
 from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, SessionName
 from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.methods.share import Sharing
 from fallbackd_client.wire.shapes import (
     ConfigProblem,
     DelegationLine,
@@ -215,6 +216,8 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     """Known agent programs, with `programs`."""
     readiness: dict[str, Readiness] | None = None
     """Checks of every backend, with `verbose` and without a session."""
+    share: Sharing | None = None
+    """How health is shared with other machines; null: it is not."""
 
 
 STATUS: Method[StatusParams, StatusResult] = Method(

@@ -32,6 +32,8 @@ class HealthParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A note for people."""
     only: Literal["unhealthy"] | None = None
     """With `list`: leave out healthy backends."""
+    everywhere: bool = False
+    """Say it for all machines that share health; an error if they cannot be told."""
 
     def normalised(self) -> "HealthParams":
         """

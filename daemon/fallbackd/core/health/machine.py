@@ -50,6 +50,10 @@ class Outage(Struct, frozen=True, kw_only=True):
     signature: str = ""
     count: int = 1
     last_failure_at: float = 0.0
+    began_at: float | None = None
+    """When the attempt began that failed; None: nobody knows."""
+    seen_by: str | None = None
+    """MACHINE/BACKEND, where another machine has found it."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -85,6 +89,14 @@ class Health(Struct, frozen=True, kw_only=True):
     """When this record was read from disk, if nothing has confirmed it since."""
     throttled_at: float | None = None
     """A first throttle that has marked nothing, where another credential could take over."""
+    proven_at: float | None = None
+    """When the attempt began that ended the last outage. Marks from before are over, whoever
+    repeats them."""
+    cleared_at: float | None = None
+    """The same for a person's `clear`, which holds on this machine alone."""
+    word_id: str = ""
+    word_at: float | None = None
+    """The last word of a person for all machines that was followed here, and when it was said."""
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -226,6 +238,7 @@ def fail(
             signature=failure.signature,
             count=count,
             last_failure_at=now,
+            began_at=started_at,
         ),
         trial=None,
         loaded_at=None,
@@ -298,7 +311,13 @@ def succeed(health: Health, *, started_at: float) -> Health:
     if health.outage is not None and started_at < health.outage.since_at:
         return health
     return structs.replace(
-        health, outage=None, trial=None, loaded_at=None, early_trials=0, throttled_at=None
+        health,
+        outage=None,
+        trial=None,
+        loaded_at=None,
+        early_trials=0,
+        throttled_at=None,
+        proven_at=health.proven_at if health.outage is None else started_at,
     )
 
 
@@ -385,6 +404,9 @@ def shift(health: Health, by_s: float) -> Health:
         last_attempt_at=moved(health.last_attempt_at),
         loaded_at=moved(health.loaded_at),
         throttled_at=moved(health.throttled_at),
+        proven_at=moved(health.proven_at),
+        cleared_at=moved(health.cleared_at),
+        word_at=moved(health.word_at),
     )
 
 
@@ -398,6 +420,7 @@ def shift_outage(outage: Outage, by_s: float) -> Outage:
         until_at=moved(outage.until_at),
         stated_reset_at=moved(outage.stated_reset_at),
         last_failure_at=outage.last_failure_at + by_s,
+        began_at=moved(outage.began_at),
     )
 
 

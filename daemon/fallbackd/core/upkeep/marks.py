@@ -120,7 +120,7 @@ def health_cleared(case: Case, event: HealthCleared) -> list[str] | None:
         elif record.outage.source != "readiness":  # what is not there is seen again at once
             for name in backends_of(case, scope):
                 cleared[name] = None
-        case.put_health(machine.clear(record))
+        case.put_health(structs.replace(machine.clear(record), cleared_at=case.now))
     if cleared:
         case.wake_waiting()
     return list(cleared)

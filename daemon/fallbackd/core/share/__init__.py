@@ -1,0 +1,1 @@
+"""Health that several machines have in common: records, how they are merged, what is shared."""

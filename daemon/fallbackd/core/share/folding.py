@@ -1,0 +1,197 @@
+"""What other machines have found becomes health of this one."""
+
+from typing import Literal
+
+from msgspec import structs
+
+from fallbackd.core.health.machine import Health, Outage, Pause, Trial
+from fallbackd.core.ids import AttemptId
+from fallbackd.core.share.records import (
+    LEASE_PREFIX,
+    MAX_AHEAD_S,
+    PersonWord,
+    SharedLease,
+    SharedMark,
+    SharedRecord,
+    in_force,
+    join,
+)
+from fallbackd.core.share.scopes import is_shared_fact
+
+SAME_S = 1.0
+"""Clocks that are compared over a network agree no better: what differs by less is the same."""
+
+
+def folded(health: Health, record: SharedRecord, *, now: float) -> Health:
+    """The health of a scope with what other machines know of it."""
+    if record.word is not None and _is_news(health, record.word):
+        health = _told(health, record.word, now=now)
+    health = _with_facts(health, record, now=now)
+    return _with_lease(health, record.lease, now=now)
+
+
+def _with_facts(health: Health, record: SharedRecord, *, now: float) -> Health:
+    outage = health.outage
+    if outage is not None and not is_shared_fact(outage):
+        is_over = outage.until_at is not None and outage.until_at <= now
+        if outage.source == "person" and not is_over:
+            return health
+        theirs = in_force(join(_own(health, None), record), now=now)
+        if not is_over and (theirs is None or not _is_later(theirs.until_at, outage.until_at)):
+            return health  # what is wrong with this machine alone, no other one can end
+        if theirs is None:
+            return health
+        return structs.replace(health, outage=_outage(theirs, now=now))
+    known = join(_own(health, outage), record)
+    best = in_force(known, now=now)
+    if best is None:
+        if outage is None:
+            return health
+        return structs.replace(
+            health, outage=None, trial=None, proven_at=known.proven_at, early_trials=0
+        )
+    if outage is not None and _is_same(outage, best):
+        return health
+    return structs.replace(health, outage=_outage(best, now=now), loaded_at=None, early_trials=0)
+
+
+def _own(health: Health, outage: Outage | None) -> SharedRecord:
+    ended = [at for at in (health.proven_at, health.cleared_at) if at is not None]
+    return SharedRecord(
+        scope=health.scope,
+        marks=frozenset() if outage is None else frozenset({mark_of(outage, source="")}),
+        proven_at=max(ended, default=None),
+    )
+
+
+def untold(
+    health: Health, record: SharedRecord, *, now: float
+) -> Literal["failure", "success"] | None:
+    """What the others lack of what this machine knows: after an outage, or where they lost it."""
+    outage = health.outage
+    if outage is None or not is_shared_fact(outage):
+        if health.proven_at is None or record.word is not None:
+            return None
+        is_over = any(one.since_at <= health.proven_at - SAME_S for one in record.marks)
+        return "success" if is_over else None
+    is_over = outage.until_at is not None and outage.until_at + outage.cooldown_s <= now
+    theirs = in_force(record, now=now)
+    best = in_force(join(_own(health, outage), record), now=now)
+    if is_over or best is None or (theirs is not None and _is_same(outage, theirs)):
+        return None
+    return None if theirs is not None and best in record.marks else "failure"
+
+
+def mark_of(outage: Outage, *, source: str) -> SharedMark:
+    return SharedMark(
+        state=outage.state,
+        reason=outage.reason,
+        detail=outage.detail,
+        since_at=outage.since_at,
+        until_at=outage.until_at,
+        cooldown_s=outage.cooldown_s,
+        count=outage.count,
+        stated=outage.source == "provider",
+        source=outage.seen_by or source,
+    )
+
+
+def _outage(mark: SharedMark, *, now: float) -> Outage:
+    """Bounded: no machine is believed for longer than a policy would believe a provider."""
+    until_at = mark.until_at
+    if until_at is not None:
+        until_at = min(until_at, now + MAX_AHEAD_S)
+    return Outage(
+        state=mark.state,
+        reason=mark.reason,
+        detail=mark.detail,
+        since_at=min(mark.since_at, now),
+        until_at=until_at,
+        cooldown_s=mark.cooldown_s,
+        source="provider" if mark.stated else "policy",
+        stated_reset_at=until_at if mark.stated else None,
+        count=mark.count,
+        last_failure_at=min(mark.since_at, now),
+        seen_by=mark.source or None,
+    )
+
+
+def _is_same(outage: Outage, mark: SharedMark) -> bool:
+    if (outage.state, outage.reason) != (mark.state, mark.reason):
+        return False
+    if (outage.until_at is None) != (mark.until_at is None):
+        return False
+    ends = abs((outage.until_at or 0.0) - (mark.until_at or 0.0))
+    return ends < SAME_S and abs(outage.since_at - mark.since_at) < SAME_S
+
+
+def _is_later(left: float | None, right: float | None) -> bool:
+    return right is not None and (left is None or left > right)
+
+
+def _with_lease(health: Health, lease: SharedLease | None, *, now: float) -> Health:
+    trial = health.trial
+    is_theirs = trial is not None and is_peer(trial.attempt)
+    if trial is not None and not is_theirs:
+        return health  # our own, with the lease of the arbiter or, while it was away, without
+    if lease is None or lease.until_at <= now:
+        return structs.replace(health, trial=None) if is_theirs else health
+    if trial is not None and trial.owner == lease.owner:
+        drift_s = (trial.expires_at or 0.0) - lease.until_at
+        if abs(drift_s) < SAME_S:
+            return health
+    return structs.replace(
+        health,
+        trial=Trial(
+            attempt=AttemptId(LEASE_PREFIX + lease.owner),
+            generation=health.generation,
+            leased_at=now,
+            expires_at=min(lease.until_at, now + MAX_AHEAD_S),
+            owner=lease.owner,
+        ),
+    )
+
+
+def is_peer(attempt: AttemptId) -> bool:
+    """Whether a trial is made by another machine."""
+    return attempt.startswith(LEASE_PREFIX)
+
+
+def _is_news(health: Health, word: PersonWord) -> bool:
+    """A word counts once: what was said on this machine afterwards stands."""
+    return word.id != health.word_id and word.at > (health.word_at or 0.0) - SAME_S
+
+
+def _told(health: Health, word: PersonWord, *, now: float) -> Health:
+    health = structs.replace(health, word_id=word.id, word_at=word.at)
+    said_at = min(word.at, now)
+    where = f"on {word.source}" if word.source else ""
+    match word.action:
+        case "resume":
+            if health.pause is None or health.pause.since_at > word.at:
+                return health
+            return structs.replace(health, pause=None)
+        case "pause":
+            note = " ".join(each for each in (word.note, f"(paused {where})") if each)
+            return structs.replace(health, pause=Pause(since_at=said_at, note=note))
+        case "clear":
+            if health.outage is not None and health.outage.since_at > word.at:
+                return health
+            return structs.replace(
+                health, outage=None, trial=None, cleared_at=word.at, early_trials=0
+            )
+        case "mark":
+            return structs.replace(
+                health,
+                outage=Outage(
+                    state=word.state,
+                    reason=word.reason,
+                    detail=word.note or None,
+                    since_at=said_at,
+                    until_at=word.until_at,
+                    source="person",
+                    seen_by=word.source or None,
+                    last_failure_at=said_at,
+                ),
+                trial=None,
+            )

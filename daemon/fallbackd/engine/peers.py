@@ -1,0 +1,90 @@
+"""What the loop asks of those who share health with other machines. Nobody does by default."""
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from fallbackd.core.events import Event
+from fallbackd.core.health.machine import Health
+from fallbackd.core.ids import ScopeId
+from fallbackd.core.records import Decision
+from fallbackd.ports.share import Card, ShareState
+
+HealthOf = Mapping[ScopeId, Health]
+
+
+class Unasked(Struct, frozen=True, kw_only=True):
+    """The answer of a decision that was not kept: it begins a trial that the others may forbid."""
+
+    scopes: tuple[ScopeId, ...]
+
+
+class Shared(Struct, frozen=True, kw_only=True):
+    """How it stands with sharing, for `status`."""
+
+    state: ShareState
+    group: str
+    machine: str
+    problem: str | None = None
+    """Why it is not connected, and what to do."""
+    since_at: float | None = None
+    """Of the state."""
+    machines: tuple[Card, ...] = ()
+    offset_s: float | None = None
+    """By how much the clock of the server is ahead of this machine's."""
+    outbox: int = 0
+    """Scopes whose news the others do not have yet."""
+    ignored: tuple[str, ...] = ()
+    """Records that could not be read, and why."""
+    scopes: tuple[str, ...] = ()
+    warning: str | None = None
+
+
+class Tested(Struct, frozen=True, kw_only=True):
+    """One step of a test of the connection."""
+
+    step: str
+    ok: bool
+    detail: str = ""
+    took_s: float = 0.0
+
+
+class SharingPeers(Protocol):
+    def weighed(self, before: HealthOf, decision: Decision) -> Decision:
+        """The decision, or `Unasked` in its place."""
+        ...
+
+    @property
+    def limit_s(self) -> float:
+        """How long work may be delayed by what follows."""
+        ...
+
+    async def ask(self, scopes: tuple[ScopeId, ...], *, deadline: float) -> None:
+        """
+        Ask for the trials of scopes. What another machine has is in the records when it returns.
+
+        Args:
+            deadline: On the clock of the event loop.
+        """
+        ...
+
+    def learned(self, event: Event, before: HealthOf, decision: Decision) -> None:
+        """What was kept may be of interest to others. Never waits."""
+        ...
+
+    async def say(
+        self,
+        target: str | None,
+        action: Literal["mark", "clear", "pause", "resume"],
+        *,
+        reason: str | None = None,
+        ttl_s: float | None = None,
+        note: str | None = None,
+    ) -> tuple[ScopeId, ...]:
+        """A person's word for all machines. Returns the scopes that it is about."""
+        ...
+
+    def shown(self) -> Shared: ...
+
+    async def test(self) -> tuple[Tested, ...]: ...

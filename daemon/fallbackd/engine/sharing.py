@@ -1,0 +1,585 @@
+"""
+Health shared with other machines: what is told, what is heard, and who makes a trial.
+
+The records of this machine stay the truth for it. Nothing waits for the network but the lease of a
+trial, and that at most `limit_s`. What was told is not kept: what the others lack is seen by
+comparing their record with ours, also after the server has lost its data.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
+
+import anyio
+import structlog
+from msgspec import Struct, structs
+
+from fallbackd.classify.redact import redact
+from fallbackd.core.events import ClockStepped, Event, SharedSeen
+from fallbackd.core.failures import Reason
+from fallbackd.core.health.machine import Health, Outage
+from fallbackd.core.health.scopes import is_scope_of
+from fallbackd.core.ids import ScopeId
+from fallbackd.core.policy import REASONS
+from fallbackd.core.records import Decision, PutHealth
+from fallbackd.core.share.folding import is_peer, mark_of, untold
+from fallbackd.core.share.records import MAX_DETAIL, PersonWord, SharedRecord, moved
+from fallbackd.core.share.scopes import SharedNames, is_shared_fact
+from fallbackd.core.upkeep.marks import reason_of
+from fallbackd.engine.loop import Performer
+from fallbackd.engine.peers import HealthOf, Shared, Tested, Unasked
+from fallbackd.engine.requests import Draining
+from fallbackd.engine.share_words import scopes_meant, tested
+from fallbackd.ports.share import (
+    Card,
+    Failing,
+    Seen,
+    Share,
+    ShareAway,
+    ShareRefused,
+    ShareState,
+)
+
+log = structlog.get_logger("share")
+
+COMMAND_S = 2.0
+WAIT_S = 5.0
+"""One wait for changes."""
+LOOK_S = 30.0
+"""Between two looks at everything, whatever was heard meanwhile."""
+MAX_RETRY_S = 60.0
+REFUSED_S = 60.0
+SLOW_AFTER = 3
+"""So many asks in a row without an answer, and none is made for a while."""
+SLOW_S = 10.0
+RENEW_S = 20.0
+UNUSED_S = 2.0
+"""A lease that no attempt of ours took within this time is given back."""
+SURE_S = 0.5
+"""Clocks that differ by more than what was believed were set."""
+
+Identities = Callable[[], Awaitable[Mapping[ScopeId, ScopeId]]]
+
+
+class Grouping(Struct, frozen=True, kw_only=True):
+    """What is configured of the group that this machine belongs to."""
+
+    group: str
+    machine: str
+    instance: str
+    version: str = ""
+    pid: int = 0
+    lease_s: float = 60.0
+    limit_s: float = 0.25
+    warning: str | None = None
+
+
+class _Held(Struct):
+    gen: int
+    since: float
+    is_used: bool = False
+
+
+class Sharing:
+    """
+    Args:
+        share: None: it cannot be used at all, for the reason that `problem` says.
+        identities: Of the credentials that are shared.
+    """
+
+    def __init__(
+        self,
+        engine: Performer,
+        share: Share | None,
+        grouping: Grouping,
+        *,
+        identities: Identities,
+        problem: str | None = None,
+        luck: Callable[[], float] = lambda: 0.5,
+    ) -> None:
+        self._engine = engine
+        self._share = share
+        self._grouping = grouping
+        self._owner = f"{grouping.machine}/{grouping.instance}"
+        self._identities = identities
+        self._luck = luck
+        self._state: ShareState = "off" if share is None else "connecting"
+        self._problem = problem
+        self._since_at = engine.clock.now()
+        self._names = SharedNames()
+        self._seen: dict[ScopeId, SharedRecord] = {}
+        """As the server had them, by their shared names."""
+        self._offset_s: float | None = None
+        """Of the server's clock, as if this machine's had never been set since the start."""
+        self._dirty: dict[ScopeId, None] = {}
+        self._withdrawn: dict[ScopeId, float] = {}
+        self._held: dict[ScopeId, _Held] = {}
+        self._machines: tuple[Card, ...] = ()
+        self._ignored: tuple[str, ...] = ()
+        self._asking = anyio.Lock()
+        self._failed_asks = 0
+        self._muted_until = -math.inf
+        self._retry = 0
+        self._is_due = anyio.Event()
+        self._is_connected = anyio.Event()
+        self._look_now = anyio.Event()
+
+    # --- what the loop asks ------------------------------------------------------------------
+
+    @property
+    def limit_s(self) -> float:
+        return self._grouping.limit_s
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._state == "connected" and anyio.current_time() >= self._muted_until
+
+    def weighed(self, before: HealthOf, decision: Decision) -> Decision:
+        if not self._may_ask:
+            return decision
+        scopes = tuple(
+            one.health.scope
+            for one in decision.changes
+            if isinstance(one, PutHealth) and self._is_unasked(before, one.health)
+        )
+        return Decision(answer=Unasked(scopes=scopes)) if scopes else decision
+
+    def _is_unasked(self, before: HealthOf, after: Health) -> bool:
+        if after.scope in self._held or not _is_new_trial(before.get(after.scope), after):
+            return False
+        return self._names.mirrored(after.scope) is not None
+
+    async def ask(self, scopes: tuple[ScopeId, ...], *, deadline: float) -> None:
+        with anyio.move_on_at(deadline):
+            async with self._asking:  # others of this machine may be asking for the same
+                for scope in scopes:
+                    if not await self._ask(scope, deadline=deadline):
+                        return
+
+    async def _ask(self, scope: ScopeId, *, deadline: float) -> bool:
+        """Whether there is an answer, and it is yes."""
+        name = self._names.mirrored(scope)
+        health = self._engine.store.peek().health.get(scope)
+        is_taken = health is not None and health.trial is not None
+        if name is None or self._share is None or is_taken or scope in self._held:
+            return True
+        early = _is_running(health, now=self._engine.clock.now())
+        try:
+            found = await self._share.lease(
+                name,
+                owner=self._owner,
+                ttl_s=self._grouping.lease_s,
+                early=early,
+                limit_s=max(0.001, deadline - anyio.current_time()),
+            )
+        except (ShareAway, ShareRefused) as error:
+            self._unanswered(error)
+            return False
+        self._failed_asks = 0
+        if found.granted:
+            self._held[scope] = _Held(gen=found.gen, since=anyio.current_time())
+            return True
+        if not found.seen.records:  # of a newer version: it is no arbiter for us
+            self._held[scope] = _Held(gen=-1, since=anyio.current_time())
+            return True
+        await self._take(found.seen, is_answer=True)
+        return False
+
+    def _unanswered(self, error: ShareAway | ShareRefused) -> None:
+        """The trial is made as if there were no other machine."""
+        self._failed_asks += 1
+        self._muted_until = anyio.current_time() + 1.0
+        if self._failed_asks >= SLOW_AFTER:
+            self._muted_until = anyio.current_time() + SLOW_S
+            self._moved("slow", f"{error}; trials begin without the others for {SLOW_S:g} s")
+            self._look_now.set()
+
+    def learned(self, event: Event, before: HealthOf, decision: Decision) -> None:
+        if isinstance(event, SharedSeen | ClockStepped):
+            return
+        for one in decision.changes:
+            if isinstance(one, PutHealth) and self._names.mirrored(one.health.scope) is not None:
+                self._learn(before.get(one.health.scope), one.health)
+
+    def _learn(self, before: Health | None, after: Health) -> None:
+        scope = after.scope
+        if scope in self._held and after.trial is not None and not is_peer(after.trial.attempt):
+            self._held[scope].is_used = True
+        was = None if before is None else before.outage
+        is_ended = before is not None and before.trial is not None and after.trial is None
+        is_found = after.outage is not None and after.outage != was and is_shared_fact(after.outage)
+        is_proven = after.proven_at is not None and after.proven_at != (before and before.proven_at)
+        is_cleared = after.cleared_at != (before and before.cleared_at)
+        is_own = was is not None and was.seen_by is None and is_shared_fact(was)
+        if was is not None and is_own and after.outage is None and not (is_proven or is_cleared):
+            self._withdrawn[scope] = was.since_at
+        if is_found or is_proven or is_ended or scope in self._withdrawn:
+            self._dirty[scope] = None
+            self._is_due.set()
+
+    # --- life --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self._share is None:
+            log.error("share.off", problem=self._problem)
+            return
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep, self._share)
+                tasks.start_soon(self._follow, self._share)
+                tasks.start_soon(self._tell, self._share)
+                tasks.start_soon(self._renew, self._share)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._share.aclose()
+
+    async def _keep(self, share: Share) -> None:
+        """Be there, and look at everything from time to time."""
+        while True:
+            self._look_now = anyio.Event()
+            delay_s = LOOK_S
+            try:
+                await self._look(share)
+            except ShareRefused as error:
+                self._lost("refused", error)
+                delay_s = REFUSED_S
+            except ShareAway as error:
+                self._lost("full" if "OOM" in str(error) else "unreachable", error)
+                self._retry = min(self._retry + 1, 7)
+                delay_s = min(2.0 ** (self._retry - 1), MAX_RETRY_S) * (0.75 + self._luck() / 2)
+            with anyio.move_on_after(delay_s):
+                await self._look_now.wait()
+            if self._state == "slow":
+                await anyio.sleep(max(0.0, self._muted_until - anyio.current_time()))
+
+    async def _look(self, share: Share) -> None:
+        grouping = self._grouping
+        await self._rename()
+        card = Card(
+            name=grouping.machine,
+            instance=grouping.instance,
+            version=grouping.version,
+            pid=grouping.pid,
+            boot=self._engine.clock.boot_id(),
+        )
+        _, before = await share.present(card, limit_s=COMMAND_S)
+        self._machines = before
+        health = self._engine.store.peek().health
+        scopes = [
+            name
+            for scope in self._names.known(self._engine.settings.policy, health)
+            if (name := self._names.named(scope)) is not None
+        ]
+        seen = await self._timed(share.read(scopes, limit_s=COMMAND_S))
+        self._ignored = seen.ignored
+        self._retry = 0
+        if self._state != "connected":
+            self._moved("connected", None)
+            self._failed_asks = 0
+        await self._take(seen)
+        self._find_untold(seen)
+        self._is_connected.set()
+        self._is_due.set()
+
+    async def _rename(self) -> None:
+        policy = self._engine.settings.policy
+        backends = policy.backends.values()
+        self._names = SharedNames(
+            remote=frozenset(str(one.id) for one in backends if one.is_http and not one.is_local),
+            private=frozenset(one.provider for one in backends if one.provider and one.is_local),
+            identities=await self._identities(),
+        )
+
+    async def _timed(self, asking: Awaitable[Seen]) -> Seen:
+        """An answer, by which the clocks are compared."""
+        clock = self._engine.clock
+        began_at = clock.now()
+        seen = await asking
+        now = clock.now()
+        if now < began_at:
+            return seen  # it was set meanwhile
+        took_s = now - began_at
+        sample_s = seen.at - (began_at + now) / 2 + self._engine.shifted_s
+        known_s = self._offset_s
+        if known_s is None or abs(sample_s - known_s) > took_s / 2 + SURE_S:
+            self._offset_s = sample_s
+            self._seen.clear()  # their instants are others now
+        else:
+            self._offset_s = known_s + (sample_s - known_s) * 0.2
+        return seen
+
+    async def _follow(self, share: Share) -> None:
+        after: str | None = None
+        while True:
+            await self._is_connected.wait()
+            try:
+                after, names = await share.changes(after, wait_s=WAIT_S)
+                mine = [one for one in names if self._is_mine(one)]
+                if mine:
+                    await self._take(await self._timed(share.read(mine, limit_s=COMMAND_S)))
+            except (ShareAway, ShareRefused) as error:
+                self._suspect(error)
+                await anyio.sleep(1.0)
+
+    def _is_mine(self, name: ScopeId) -> bool:
+        scope = self._names.local(name)
+        if scope is None:
+            return False
+        policy, health = self._engine.settings.policy, self._engine.store.peek().health
+        return scope in health or any(is_scope_of(one, scope) for one in policy.backends.values())
+
+    def _suspect(self, error: ShareAway | ShareRefused) -> None:
+        """Something did not go through: whether the server is there, the next look says."""
+        if self._state == "connected":
+            log.info("share.suspected", problem=str(error))
+        self._is_connected = anyio.Event()
+        self._look_now.set()
+
+    def _lost(self, state: ShareState, error: Exception) -> None:
+        self._is_connected = anyio.Event()
+        self._moved(state, str(error))
+
+    def _moved(self, state: ShareState, problem: str | None) -> None:
+        self._problem = problem
+        if state == self._state:
+            return
+        self._state = state
+        self._since_at = self._engine.clock.now()
+        if state == "connected":
+            log.info("share.connected", group=self._grouping.group, machine=self._grouping.machine)
+        elif state == "refused":
+            log.error("share.refused", problem=problem)
+        else:
+            log.warning(f"share.{state}", problem=problem)
+
+    # --- hearing -----------------------------------------------------------------------------
+
+    async def _take(self, seen: Seen, *, is_answer: bool = False) -> None:
+        """
+        Args:
+            is_answer: It says why something was denied, which was perhaps heard before.
+        """
+        if self._offset_s is None:
+            return
+        by_s = self._engine.shifted_s - self._offset_s
+        news: list[SharedRecord] = []
+        for record in seen.records:
+            scope = self._names.local(record.scope)
+            if scope is None or (self._seen.get(record.scope) == record and not is_answer):
+                continue
+            self._seen[record.scope] = record
+            lease = record.lease
+            if lease is not None and lease.owner == self._owner:
+                record = structs.replace(record, lease=None)
+            found = moved(record, by_s, scope=scope)
+            if found.lease is not None:
+                owner = found.lease.owner.rpartition("/")[0] or found.lease.owner
+                found = structs.replace(found, lease=structs.replace(found.lease, owner=owner))
+            news.append(found)
+        if news:
+            await self._engine.handle(SharedSeen(records=tuple(news)))
+
+    def _find_untold(self, seen: Seen) -> None:
+        health, now = self._engine.store.peek().health, self._engine.clock.now()
+        by_s = self._engine.shifted_s - (self._offset_s or 0.0)
+        for record in seen.records:
+            scope = self._names.local(record.scope)
+            known = None if scope is None else health.get(scope)
+            if scope is None or known is None or self._names.mirrored(scope) is None:
+                continue
+            if untold(known, moved(record, by_s, scope=scope), now=now) is not None:
+                self._dirty[scope] = None
+
+    # --- telling -----------------------------------------------------------------------------
+
+    async def _tell(self, share: Share) -> None:
+        while True:
+            await self._is_due.wait()
+            await self._is_connected.wait()
+            self._is_due = anyio.Event()
+            for scope in list(self._dirty):
+                self._dirty.pop(scope, None)
+                try:
+                    await self._tell_one(share, scope)
+                except (ShareAway, ShareRefused) as error:
+                    self._dirty[scope] = None
+                    self._suspect(error)
+                    break
+
+    async def _tell_one(self, share: Share, scope: ScopeId) -> None:
+        """The newest that is known of a scope, with its age; then its lease is over."""
+        name = self._names.mirrored(scope)
+        health = self._engine.store.peek().health.get(scope)
+        if name is None or health is None:
+            return
+        now, outage = self._engine.clock.now(), health.outage
+        withdrawn_at = self._withdrawn.get(scope)
+        if outage is not None and is_shared_fact(outage):
+            await share.report_failure(name, self._failing(outage, now=now), limit_s=COMMAND_S)
+        elif withdrawn_at is not None or health.proven_at is not None:
+            began_at = max(withdrawn_at or 0.0, health.proven_at or 0.0)
+            await share.report_success(
+                name,
+                began_ago_s=max(0.0, now - began_at),
+                source=self._grouping.machine,
+                limit_s=COMMAND_S,
+            )
+        self._withdrawn.pop(scope, None)
+        held = self._held.get(scope)
+        is_ours = health.trial is not None and not is_peer(health.trial.attempt)
+        if held is not None and held.is_used and not is_ours:
+            del self._held[scope]
+            await share.release(name, owner=self._owner, gen=held.gen, limit_s=COMMAND_S)
+
+    def _failing(self, outage: Outage, *, now: float) -> Failing:
+        machine = self._grouping.machine
+        mark = mark_of(outage, source=machine)
+        detail = None if mark.detail is None else redact(mark.detail)[:MAX_DETAIL]
+        age_s = max(0.0, now - outage.since_at)
+        began_at = outage.since_at if outage.began_at is None else outage.began_at
+        return Failing(
+            mark=structs.replace(mark, detail=detail),
+            age_s=age_s,
+            began_ago_s=max(age_s, now - began_at),
+            window_s=None if outage.until_at is None else outage.until_at - outage.since_at,
+        )
+
+    async def _renew(self, share: Share) -> None:
+        """A lease lasts as long as its attempt; without one it is given back."""
+        renewed = anyio.current_time()
+        while True:
+            await anyio.sleep(1.0)
+            is_due = anyio.current_time() - renewed >= RENEW_S
+            if is_due:
+                renewed = anyio.current_time()
+            for scope, held in list(self._held.items()):
+                try:
+                    await self._renew_one(share, scope, held, is_due=is_due)
+                except (ShareAway, ShareRefused) as error:
+                    self._suspect(error)
+
+    async def _renew_one(self, share: Share, scope: ScopeId, held: _Held, *, is_due: bool) -> None:
+        name = self._names.mirrored(scope)
+        health = self._engine.store.peek().health.get(scope)
+        trial = None if health is None else health.trial
+        if name is None or (trial is not None and is_peer(trial.attempt)):
+            self._held.pop(scope, None)
+        elif trial is not None:
+            if is_due and held.gen >= 0:
+                await share.renew(
+                    name,
+                    owner=self._owner,
+                    gen=held.gen,
+                    ttl_s=self._grouping.lease_s,
+                    limit_s=COMMAND_S,
+                )
+        elif held.is_used or anyio.current_time() - held.since > UNUSED_S:
+            self._held.pop(scope, None)
+            await share.release(name, owner=self._owner, gen=held.gen, limit_s=COMMAND_S)
+
+    # --- people ------------------------------------------------------------------------------
+
+    async def say(
+        self,
+        target: str | None,
+        action: Literal["mark", "clear", "pause", "resume"],
+        *,
+        reason: str | None = None,
+        ttl_s: float | None = None,
+        note: str | None = None,
+    ) -> tuple[ScopeId, ...]:
+        """
+        A person's word for all machines, also for those that hear of it later.
+
+        Raises:
+            Unknown: Of no backend or scope.
+            Draining: The others cannot be told. Nothing was changed.
+        """
+        scopes = (
+            self._known_scopes()
+            if target is None
+            else scopes_meant(self._engine, target, only_own=action in ("mark", "pause"))
+        )
+        if self._share is None or self._state != "connected":
+            raise Draining(
+                f"nothing was changed: the other machines cannot be told ({self._state}: "
+                f"{self._problem or 'not connected yet'}); leave --everywhere out to change this "
+                "machine alone"
+            )
+        known, detail = reason_of(reason)
+        policy = REASONS.get(known) or REASONS[Reason.MANUAL]
+        window_s = None
+        if action == "mark":
+            window_s = policy.window_s if ttl_s is None else ttl_s
+        word = PersonWord(
+            id="",
+            action=action,
+            at=0.0,
+            state=policy.state,
+            reason=known,
+            note=(detail or note or "")[:MAX_DETAIL],
+            source=self._grouping.machine,
+        )
+        told: list[ScopeId] = []
+        for scope in scopes:
+            name = self._names.named(scope)
+            if name is None:
+                continue
+            try:
+                seen = await self._share.say(name, word, window_s=window_s, limit_s=COMMAND_S)
+            except (ShareAway, ShareRefused) as error:
+                self._suspect(error)
+                raise Draining(f"the other machines could not be told: {error}") from error
+            await self._take(seen)
+            told.append(scope)
+        if not told:
+            raise Draining(
+                f"{target} has no name that other machines know: set group_secret_env in [share]"
+            )
+        return tuple(told)
+
+    def _known_scopes(self) -> tuple[ScopeId, ...]:
+        engine = self._engine
+        return self._names.known(engine.settings.policy, engine.store.peek().health)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def shown(self) -> Shared:
+        offset_s = self._offset_s
+        twins = {one.instance for one in self._machines if one.name == self._grouping.machine}
+        warning = self._grouping.warning
+        if twins - {self._grouping.instance}:
+            warning = f"another machine of the group is called {self._grouping.machine}, too"
+        return Shared(
+            state=self._state,
+            group=self._grouping.group,
+            machine=self._grouping.machine,
+            problem=self._problem,
+            since_at=self._since_at,
+            machines=self._machines,
+            offset_s=None if offset_s is None else offset_s - self._engine.shifted_s,
+            outbox=len(self._dirty),
+            ignored=self._ignored,
+            scopes=tuple(
+                one for one in self._known_scopes() if self._names.mirrored(one) is not None
+            ),
+            warning=warning,
+        )
+
+    async def test(self) -> tuple[Tested, ...]:
+        if self._share is None:
+            return (Tested(step="configuration", ok=False, detail=self._problem or ""),)
+        return await tested(self._share, self._owner, self._grouping.instance, self._engine.clock)
+
+
+def _is_new_trial(before: Health | None, after: Health) -> bool:
+    trial = after.trial
+    if trial is None or is_peer(trial.attempt):
+        return False
+    return before is None or before.trial is None or before.trial.attempt != trial.attempt
+
+
+def _is_running(health: Health | None, *, now: float) -> bool:
+    outage = None if health is None else health.outage
+    return outage is not None and (outage.until_at is None or now < outage.until_at)
