@@ -19,7 +19,7 @@ from fallbackd.engine.opencode import Watched
 
 log = structlog.get_logger("projects")
 
-LOOK_S = 1.0
+LOOK_S = 2.0
 MAX_DIRECTORIES = 200
 """Whose files are kept up to date: those whose sessions were seen last."""
 USER = ""
@@ -60,7 +60,7 @@ class Projects:
         while True:
             await anyio.sleep(LOOK_S)
             async with self._lock:
-                changed = [one for one in list(self._found) if await self._has_changed(one)]
+                changed = await anyio.to_thread.run_sync(self._changed, tuple(self._found))
                 for directory in changed:
                     await self._read(directory)
                 if changed:
@@ -102,9 +102,8 @@ class Projects:
             found = self._found.get(USER)
         return found or FoundFiles()
 
-    async def _has_changed(self, directory: str) -> bool:
-        now = await anyio.to_thread.run_sync(self._stamp, directory)
-        return now != self._found[directory].stamp
+    def _changed(self, directories: tuple[str, ...]) -> list[str]:
+        return [one for one in directories if self._stamp(one) != self._found[one].stamp]
 
     def _stamp(self, directory: str) -> object:
         if not self._is_on and directory not in self._explicit:

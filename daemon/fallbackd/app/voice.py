@@ -36,18 +36,25 @@ class VoiceImport:
         self._paths: tuple[str, ...] = ()
         self._stamps: dict[str, Stamp] = {}
         self._lock = anyio.Lock()
+        self._is_watching = anyio.Event()
+        """Set while there is a file to look at."""
 
     async def configure(self, loaded: Loaded) -> None:
         """Take what the files say that `loaded` names, and watch those from now on."""
         named = (one for one in loaded.imports if os.path.basename(one) == VOICE_FILE)
         self._paths = tuple(_expanded(one, self._home) for one in named)
         self._stamps.clear()
+        if self._paths:
+            self._is_watching.set()
+        elif self._is_watching.is_set():
+            self._is_watching = anyio.Event()
         for path in self._paths:
             await self.take(path)
 
     async def run(self) -> None:
         """Until cancelled: a change of a file takes effect within a second or two."""
         while True:
+            await self._is_watching.wait()
             await anyio.sleep(LOOK_S)
             for path in self._paths:
                 if await anyio.to_thread.run_sync(_stamp, path) != self._stamps.get(path):
