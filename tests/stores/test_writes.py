@@ -39,7 +39,7 @@ def test_each_change_becomes_its_row() -> None:
     }
     assert writes.rows["sessions", "s2"] is None
     assert writes.rows["delegations", "d1"] == (
-        "d1", "s1", "succeeded", 1, "r1", ended.created_at, ended.ended_at, encode(ended),
+        "d1", "s1", "r1", ended.created_at, "succeeded", 1, ended.ended_at, encode(ended),
     )  # fmt: skip
     assert [seq for seq, _, _ in writes.notes] == [8, 9]
     assert writes.stories == [("d1", encode(a_story()))]

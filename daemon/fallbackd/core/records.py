@@ -43,7 +43,7 @@ VerdictWord = Literal[
 ]
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a candidate was chosen, or why not, at the last resolution."""
 
     backend: BackendId
@@ -66,7 +66,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 AttemptState = Literal["starting", "running", "stopping", "succeeded", "failed", "cancelled"]
 
 
-class Attempt(Struct, frozen=True, kw_only=True):
+class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: AttemptId
     backend: BackendId
     model: str | None = None
@@ -104,7 +104,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     changed_files: tuple[str, ...] = ()
 
 
-class Hop(Struct, frozen=True, kw_only=True):
+class Hop(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: float
     from_backend: BackendId = field(name="from")
     to_backend: BackendId = field(name="to")
@@ -166,7 +166,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     handed_back: HandedBack | None = None
 
 
-class Delegation(Struct, frozen=True, kw_only=True):
+class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: DelegationId
     session: SessionId
     role: str | None = None
@@ -256,7 +256,7 @@ class Delegation(Struct, frozen=True, kw_only=True):
         return next((one for one in self.attempts if one.attempt == wanted), None)
 
 
-class Session(Struct, frozen=True, kw_only=True):
+class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionId
     role: str | None = None
     original: BackendId

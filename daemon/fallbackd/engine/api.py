@@ -46,7 +46,15 @@ from fallbackd.engine.environment import Settings
 from fallbackd.engine.judging import judge
 from fallbackd.engine.logs import find_attempt, no_log, read_part
 from fallbackd.engine.loop import Held, Performer
-from fallbackd.engine.requests import Draining, Invalid, LogPart, NewWork, Refused, Unknown
+from fallbackd.engine.requests import (
+    Draining,
+    Invalid,
+    LogPart,
+    NewWork,
+    NotPermitted,
+    Refused,
+    Unknown,
+)
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import ALL, Selection, StoreUnwritable
@@ -64,10 +72,16 @@ class Engine(Performer):
         Raises:
             Refused, NotPermitted, Invalid, Draining: No delegation exists.
         """
-        if work.request_id is not None:
-            known = await self._same_request(work, work.request_id)
-            if known is not None:
-                return known
+        try:
+            return await self._begin(work)
+        except (Refused, NotPermitted, Invalid, Draining):
+            # What was taken on before is known whatever keeps it from being taken on now.
+            known = await self._same_request(work)
+            if known is None:
+                raise
+            return known
+
+    async def _begin(self, work: NewWork) -> Delegation:
         if self._draining:
             raise Draining("the daemon is draining and takes no new work; ask again when it is up")
         self.require_room()
@@ -128,13 +142,15 @@ class Engine(Performer):
                 kind="shortage",
             )
 
-    async def _same_request(self, work: NewWork, request_id: str) -> Delegation | None:
+    async def _same_request(self, work: NewWork) -> Delegation | None:
         """
-        What a repeated request began. Looked up by what was asked and before anything else: the
-        directory may be gone by now, and a daemon that drains still knows it.
+        What a repeated request began. Looked up by what was asked alone: the directory may be gone
+        by now, and a daemon that drains still knows it.
         """
+        if work.request_id is None:
+            return None
         decision, _ = await self.store.transact(
-            Keys(request_id=request_id),
+            Keys(request_id=work.request_id),
             lambda seen: Decision(answer=seen.same_request),
             must_keep=False,
         )

@@ -23,7 +23,7 @@ from fallbackd.stores.opening import (
     transaction,
 )
 from fallbackd.stores.trouble import warn
-from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, PUT_OVER, Writes
+from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, Value, Writes
 
 MAX_CODE_POINT = 0x10FFFF
 PRUNED_AT_ONCE = 500
@@ -165,8 +165,8 @@ class Database:
             for (table, key), row in writes.rows.items():
                 if row is None:
                     connection.execute(DROP[table], (key,))
-                elif connection.execute(PUT_OVER[table], row).rowcount == 0:
-                    connection.execute(PUT[table], row)
+                else:
+                    _put(connection, table, row)
             connection.executemany(ADD_STORY, writes.stories)
             connection.executemany(ADD_NOTE, writes.notes)
             hit("store.commit.within")
@@ -198,7 +198,7 @@ class Database:
             kept = connection.execute(
                 "SELECT seq FROM journal WHERE at >= ? ORDER BY seq LIMIT 1", (before_at,)
             ).fetchone()
-            connection.execute(PUT["meta"], ("last_seq", str(last_seq)))
+            _put(connection, "meta", ("last_seq", str(last_seq)))
             first = max(kept[0] if kept else last_seq + 1, up_to_seq + 1)
             connection.execute("DELETE FROM journal WHERE seq < ?", (first,))
             hit("store.prune_journal.within")
@@ -308,6 +308,12 @@ class Database:
             values,
         )
         return decoded(Delegation, rows)
+
+
+def _put(connection: sqlite3.Connection, table: str, row: tuple[Value, ...]) -> None:
+    for statement in PUT[table]:
+        if connection.execute(statement, row).rowcount:
+            return
 
 
 def decoded(kind: type[RecordT], rows: Iterable[tuple[object, bytes]]) -> list[RecordT]:

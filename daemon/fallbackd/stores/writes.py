@@ -18,44 +18,50 @@ from fallbackd.stores.codec import encode
 
 Value = str | bytes | int | float | None
 
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    "health": ("scope", "record"),
-    "meters": ("backend", "record"),
-    "sessions": ("session", "record"),
-    "delegations": (
-        "delegation",
-        "session",
-        "state",
-        "is_ended",
-        "request_id",
-        "created_at",
-        "ended_at",
-        "record",
-    ),
-    "finished": ("state", "count"),
-    "facts": ("key", "value"),
-    "meta": ("key", "value"),
+_KEPT: dict[str, tuple[str, ...]] = {
+    "health": ("scope",),
+    "meters": ("backend",),
+    "sessions": ("session",),
+    "delegations": ("delegation", "session", "request_id", "created_at"),
+    "finished": ("state",),
+    "facts": ("key",),
+    "meta": ("key",),
 }
-"""The first is the key of the table, the last has no index."""
+"""Columns by table, the key first, that stay as they are while a row lives, but for rare moves."""
+_CHANGED: dict[str, tuple[str, ...]] = {
+    "health": ("record",),
+    "meters": ("record",),
+    "sessions": ("record",),
+    "delegations": ("state", "is_ended", "ended_at", "record"),
+    "finished": ("count",),
+    "facts": ("value",),
+    "meta": ("value",),
+}
 
 
-def _put(table: str, *, over: bool) -> str:
-    """
-    Args:
-        over: Where there is a row of this key, write only what has no index: any other column is
-            what it was. A row that is replaced is written in every index anew.
-    """
-    columns = _COLUMNS[table]
-    key, *same, last = columns
-    if not over:
-        places = ", ".join("?" * len(columns))
-        return f"REPLACE INTO {table} ({', '.join(columns)}) VALUES ({places})"  # noqa: S608
-    where = " AND ".join(f"{name} IS ?{place}" for place, name in enumerate((key, *same), start=1))
-    return f"UPDATE {table} SET {last} = ?{len(columns)} WHERE {where}"  # noqa: S608
+def _put(table: str) -> str:
+    columns = (*_KEPT[table], *_CHANGED[table])
+    places = ", ".join("?" * len(columns))
+    return f"REPLACE INTO {table} ({', '.join(columns)}) VALUES ({places})"  # noqa: S608
 
 
-PUT = {table: _put(table, over=False) for table in _COLUMNS}
-PUT_OVER = {table: _put(table, over=True) for table in _COLUMNS}
+def _put_over(table: str, changed: tuple[str, ...]) -> str:
+    """In place of a row from which it differs in no other column: nobody writes other indexes."""
+    columns = (*_KEPT[table], *_CHANGED[table])
+    at = {name: f"?{place}" for place, name in enumerate(columns, start=1)}
+    new = ", ".join(f"{name} = {at[name]}" for name in changed)
+    same = " AND ".join(f"{name} IS {at[name]}" for name in columns if name not in changed)
+    return f"UPDATE {table} SET {new} WHERE {same}"  # noqa: S608
+
+
+PUT = {
+    table: (
+        *dict.fromkeys((_put_over(table, changed[-1:]), _put_over(table, changed))),
+        _put(table),
+    )
+    for table, changed in _CHANGED.items()
+}
+"""To be tried in order, until one finds its row. The first writes in no index at all."""
 DROP = {"sessions": "DELETE FROM sessions WHERE session = ?"}
 ADD_STORY = "INSERT INTO stories (delegation, record) VALUES (?, ?)"
 ADD_NOTE = "INSERT INTO journal (seq, at, record) VALUES (?, ?, ?)"
@@ -129,10 +135,10 @@ def writes_of(changes: Sequence[Change], *, after_seq: int) -> Writes:
                     "delegations",
                     one.delegation,
                     one.session,
-                    one.state,
-                    int(one.is_ended),
                     one.request_id,
                     one.created_at,
+                    one.state,
+                    int(one.is_ended),
                     one.ended_at,
                     encode(one),
                 )

@@ -23,15 +23,17 @@ def blocker(case: CaseView, delegation: Delegation) -> Delegation | None:
     earlier and waits for either too.
     """
     family = _family(case, delegation)
+    writes = _locks(case.policy, delegation)
     for other in case.snapshot.active.values():
         if other.delegation == delegation.delegation:
             continue
-        is_behind = delegation.parent is not None or _age(other) > _age(delegation)
-        if other.blocked_by is not None and is_behind:
+        if other.blocked_by is not None and (
+            delegation.parent is not None or _age(other) > _age(delegation)
+        ):
             continue  # nested work is part of work that has its place
-        if _shares_session(delegation, other):
+        if delegation.session == other.session:
             return other
-        if other.delegation not in family and _meet(case.policy, delegation, other):
+        if writes and other.delegation not in family and _meet(case.policy, delegation, other):
             return other
     return None
 
@@ -58,6 +60,8 @@ def writer_at(
 
 
 def _holder(case: CaseView, delegation: Delegation, *, beside: set[str]) -> Delegation | None:
+    if not _locks(case.policy, delegation):
+        return None
     for other in case.snapshot.active.values():
         if other.blocked_by is not None or other.delegation in beside:
             continue
@@ -66,18 +70,17 @@ def _holder(case: CaseView, delegation: Delegation, *, beside: set[str]) -> Dele
     return None
 
 
-def _shares_session(one: Delegation, other: Delegation) -> bool:
-    return one.session == other.session
-
-
 def _age(one: Delegation) -> tuple[float, str]:
     return one.created_at, one.delegation
 
 
+def _locks(policy: Policy, delegation: Delegation) -> bool:
+    """Whether others may be in its way in a directory."""
+    return policy.defaults.workspace_lock != "off" and _writes(policy, delegation)
+
+
 def _meet(policy: Policy, delegation: Delegation, other: Delegation) -> bool:
-    """Whether both write in one directory, now or as soon as they begin."""
-    if policy.defaults.workspace_lock == "off" or not _writes(policy, delegation):
-        return False
+    """Whether another one writes, now or as soon as it begins, where one that locks does."""
     writes = _writes if other.blocked_by is not None else _holds
     return writes(policy, other) and _overlap(delegation, other)
 
