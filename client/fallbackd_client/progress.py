@@ -2,6 +2,7 @@
 
 PROGRESS = (
     "attempt.started",
+    "attempt.phase",
     "attempt.ended",
     "delegation.hopped",
     "session.notice",

@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -89,8 +90,15 @@ async def scene(tmp_path: Path, *, is_slow: bool = False) -> AsyncIterator[Daemo
         yield daemon
 
 
-async def run_block(daemon: Daemon, block: Block) -> "subprocess.CompletedProcess[str]":
-    """As a person would: the file in a project, or the commands in a shell."""
+async def run_block(
+    daemon: Daemon, block: Block, *, on_line: Callable[[str], None] = lambda _: None
+) -> "subprocess.CompletedProcess[str]":
+    """
+    As a person would: the file in a project, or the commands in a shell.
+
+    Args:
+        on_line: Called with each line of its output, as it comes.
+    """
     project = daemon.home / "project"
     bin_dir = daemon.bin_dir
     for name in ("fallbackd-client", "fallbackd"):
@@ -109,14 +117,27 @@ async def run_block(daemon: Daemon, block: Block) -> "subprocess.CompletedProces
     environ["PATH"] = f"{bin_dir}:{os.environ['PATH']}"
 
     def run() -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [*runners[block.language], str(path)],
-            cwd=project,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        words = tempfile.TemporaryFile("w+")  # noqa: SIM115 # closed below
+        with (
+            words,
+            subprocess.Popen(
+                [*runners[block.language], str(path)],
+                cwd=project,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                text=True,
+            ) as process,
+        ):
+            assert process.stdout is not None
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                on_line(line)
+            process.wait(HANG_S)
+            words.seek(0)
+            return subprocess.CompletedProcess(
+                process.args, process.returncode, "".join(lines), words.read()
+            )
 
     return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)

@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import anyio
 import pytest
 from tests.docs.scene import Block, program_of, run_block, scene
 
@@ -34,26 +33,17 @@ async def test_a_small_client_says_why_it_was_refused(tmp_path: Path, name: str)
 async def test_the_voice_agent_speaks_after_its_deadline_and_then_the_answer(
     tmp_path: Path,
 ) -> None:
-    block = program_of("voice_agent.py")
-    ran = None
+    async with scene(tmp_path, is_slow=True) as daemon:
 
-    async with scene(tmp_path, is_slow=True) as daemon, anyio.create_task_group() as tasks:
+        def heard(line: str) -> None:
+            if "is working on it" in line:
+                (daemon.home / ".claude" / "go").touch()
 
-        async def speak() -> None:
-            nonlocal ran
-            ran = await run_block(daemon, block)
-
-        tasks.start_soon(speak)
-        async for event in daemon.client.events(since=0, kinds=["attempt.started"]):
-            if event["backend"] == "claude":
-                break
-        await anyio.sleep(6.0)  # the agent's own deadline of five seconds is what is tested
-        (daemon.home / ".claude" / "go").touch()
-    assert ran is not None
-    assert ran.stdout.splitlines() == [
-        "[voice] claude is working on it.",
-        "[voice] A parser and its tests.",
-    ], ran.stderr
+        ran = await run_block(daemon, program_of("voice_agent.py"), on_line=heard)
+    first, *between, last = ran.stdout.splitlines()
+    assert first == "[voice] claude is working on it.", ran.stderr
+    assert last == "[voice] A parser and its tests."
+    assert all(line.startswith("[voice] claude: ") for line in between)
 
 
 async def test_the_voice_agent_without_a_daemon_says_so(tmp_path: Path) -> None:
