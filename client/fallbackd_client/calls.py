@@ -55,7 +55,7 @@ class Lost(Exception):
 
 def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
     """Sending it twice is the same as sending it once."""
-    if method in READ_ONLY or method == "delegation.cancel":
+    if method in READ_ONLY or method in ("delegation.cancel", "delegation.keep"):
         return True
     if method in ("delegate", "delegation.retry"):
         return bool(params.get("request_id"))

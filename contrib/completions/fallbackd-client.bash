@@ -92,6 +92,10 @@ _fallbackd_client_table() {
         "mcp")
             flags="-h --help --socket --json --allow-health"
             valued="--socket"
+            children="install" ;;
+        "mcp install")
+            flags="-h --help --print --undo --yes"
+            valued=""
             children="" ;;
         "ping")
             flags="-h --help --socket --json"
@@ -225,6 +229,7 @@ _fallbackd_client_value() {
         "log:--socket") _fallbackd_client_paths -f ;;
         "log:1") _fallbackd_client_ask delegations ;;
         "mcp:--socket") _fallbackd_client_paths -f ;;
+        "mcp install:1") _fallbackd_client_words "claude codex opencode gemini cursor zed" ;;
         "ping:--socket") _fallbackd_client_paths -f ;;
         "questions:--socket") _fallbackd_client_paths -f ;;
         "questions:--session") _fallbackd_client_ask sessions ;;

@@ -10,64 +10,27 @@ import anyio
 import anyio.to_thread
 import pytest
 from tests.e2e.scenes import HANG_S, Scene, scene
-from tests.support.daemon import ROOT
 
 CLIENTS = ("claude", "codex", "opencode", "gemini")
 HELPER = {"claude": "codex", "codex": "opencode", "opencode": "codex", "gemini": "codex"}
 """Who is asked for the answer."""
 ANSWER = "ANSWER-OF-THE-OTHER-BACKEND"
-SERVER = "fallbackd"
+PROGRAM = str(Path(sys.executable).with_name("fallbackd-client"))
 
 
-def server(s: Scene) -> list[str]:
-    return [sys.executable, "-m", "fallbackd_client.cli.main", "--socket", s.daemon.socket, "mcp"]
-
-
-def configure(name: str, s: Scene) -> list[str]:
-    """Write the client's configuration; further arguments of its command line."""
-    command, *arguments = server(s)
-    env = {"PYTHONPATH": str(ROOT / "client")}
-    home = s.home.path
-    match name:
-        case "claude":
-            path = home / "mcp.json"
-            entry = {"command": command, "args": arguments, "env": env}
-            path.write_text(json.dumps({"mcpServers": {SERVER: entry}}))
-            return ["--mcp-config", str(path), "--allowedTools", f"mcp__{SERVER}__delegate"]
-        case "codex":
-            path = home / ".codex" / "config.toml"
-            lines = [
-                f"\n[mcp_servers.{SERVER}]",
-                f"command = {json.dumps(command)}",
-                f"args = {json.dumps(arguments)}",
-                'default_tools_approval_mode = "approve"',
-                f"[mcp_servers.{SERVER}.env]",
-                f"PYTHONPATH = {json.dumps(env['PYTHONPATH'])}",
-            ]
-            path.write_text(path.read_text() + "\n".join(lines) + "\n")
-        case "opencode":
-            path = home / ".config" / "opencode" / "opencode.json"
-            found = json.loads(path.read_text())
-            found["mcp"] = {
-                SERVER: {"type": "local", "command": server(s), "environment": env, "enabled": True}
-            }
-            path.write_text(json.dumps(found))
-        case "gemini":
-            path = home / ".gemini" / "settings.json"
-            found = json.loads(path.read_text())
-            entry = {"command": command, "args": arguments, "env": env, "trust": True}
-            found["mcpServers"] = {SERVER: entry}
-            path.write_text(json.dumps(found))
-    return []
+def install(name: str, s: Scene) -> None:
+    """As a person does it. Nothing else is told to the client."""
+    command = [PROGRAM, "--socket", s.daemon.socket, "mcp", "install", name, "--yes"]
+    subprocess.run(command, env=dict(s.home.env), check=True, capture_output=True)
 
 
 async def run_client(name: str, s: Scene, prompt: str = "have it reviewed") -> str:
     """One headless run of a client that is no backend here; its output."""
-    extra = configure(name, s)
+    install(name, s)
     argv = s.home.argv(name, prompt)
     if name == "claude":
         at = argv.index("--allowedTools")
-        argv[at : at + 2] = extra
+        del argv[at : at + 2]
 
     def run() -> str:
         done = subprocess.run(

@@ -23,6 +23,8 @@ STEP_S = 1.0
 """Between two looks at the work: as late a cancellation is noticed, or a hop is shown."""
 MIN_WAIT_S = 5.0
 """Of `wait`: a model that calls it in a loop pays for each turn."""
+ORPHAN_S = 60.0
+"""How long work goes on whose client was killed before it was given a handle."""
 _PASSED_ON = ("backend", "role", "model", "timeout_s", "permissions")
 
 
@@ -67,6 +69,7 @@ def _accepted(call: Call, client: Client) -> dict[str, Json]:
         "session": given.get("session") or place.session(call),
         "wait": "accepted",
         "mode": "interactive",
+        "orphan_s": ORPHAN_S,
         "request_id": given.get("request_id") or _request_id(call),
         **{name: given[name] for name in _PASSED_ON if name in given},
     }
@@ -106,11 +109,17 @@ def _followed(call: Call, client: Client, found: dict[str, Json], wait_s: float)
         call.require_wanted()
         if found.get("state") == "awaiting_answer":
             if not questions.ask(call, client, found):
-                return handle(found)
+                return _kept(client, found)
         elif call.elapsed_s >= wait_s:
-            return handle(found)
+            return _kept(client, found)
         call.progress(working(found))
         step_s = max(0.05, min(STEP_S, wait_s - call.elapsed_s))
         wanted = {"delegation": found["delegation"], "timeout_s": step_s}
         found = client.call("delegation.wait", wanted)
     return outcome(found)
+
+
+def _kept(client: Client, found: dict[str, Json]) -> dict[str, Json]:
+    """The handle is out: whoever has it comes back for the work, or does not."""
+    client.call("delegation.keep", {"delegation": found["delegation"]})
+    return handle(found)

@@ -52,7 +52,7 @@ def handle(found: dict[str, Json]) -> dict[str, Json]:
     delegation = found["delegation"]
     shown["next"] = f"call wait with delegation {delegation}, or cancel"
     question = found.get("question")
-    if isinstance(question, dict):
+    if found["state"] == "awaiting_answer" and isinstance(question, dict):
         choices = [str(one["choice"]) for one in question["options"]]
         shown["question"] = {
             "question": question["question"],

@@ -314,6 +314,8 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """The delegation from inside which this one was requested."""
     blocked_by: str | None = None
     """The delegation whose session or directory it waits for."""
+    orphan_s: float | None = None
+    """Stopped after so long without a caller; null: it outlives its callers."""
     wait_over: bool = False
     """The caller's wait is over; the work continues as `state` says."""
     warnings: tuple[str, ...] = ()

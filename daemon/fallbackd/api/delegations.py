@@ -15,6 +15,7 @@ from fallbackd_client.wire.methods.delegations import (
     DELEGATE,
     DELEGATION_CANCEL,
     DELEGATION_GET,
+    DELEGATION_KEEP,
     DELEGATION_LIST,
     DELEGATION_LOG,
     DELEGATION_RETRY,
@@ -23,6 +24,7 @@ from fallbackd_client.wire.methods.delegations import (
     DelegateParams,
     DelegationCancelParams,
     DelegationGetParams,
+    DelegationKeepParams,
     DelegationListParams,
     DelegationListResult,
     DelegationLogParams,
@@ -61,11 +63,24 @@ async def delegate(engine: "Engine", params: DelegateParams, caller: Caller) -> 
         env=params.env or {},
         parent=_parent(engine, caller),
         client=caller.client,
+        orphan_s=params.orphan_s,
         metadata=params.metadata or {},
     )
     begun = await engine.delegate(work)
+    _follow(engine, begun, caller)
     found, is_over = await _waited(engine, begun, params)
     return await answer(engine, found, caller, is_over=is_over, strict=params.strict_wait)
+
+
+def _follow(engine: "Engine", one: records.Delegation, caller: Caller) -> None:
+    """Count the connection as a caller until it closes, where that matters."""
+    if one.is_ended or one.orphan_s is None:
+        return
+    name, number = one.delegation, caller.number
+    if not caller.is_open:
+        engine.attendance.watch(name)
+    elif engine.attendance.join(name, number):
+        caller.on_close(lambda: engine.attendance.leave(name, number))
 
 
 def _parent(engine: "Engine", caller: Caller) -> str | None:
@@ -165,6 +180,7 @@ async def delegation_retry(
 async def delegation_wait(
     engine: "Engine", params: DelegationWaitParams, caller: Caller
 ) -> Delegation:
+    _follow(engine, await engine.delegation(params.delegation), caller)
     found, is_over = await engine.wait(
         DelegationId(params.delegation), until="finished", timeout_s=params.timeout_s
     )
@@ -176,6 +192,13 @@ async def delegation_cancel(
 ) -> Delegation:
     found = await engine.cancel(DelegationId(params.delegation))
     return await _shown(engine, found, caller)
+
+
+async def delegation_keep(
+    engine: "Engine", params: DelegationKeepParams, caller: Caller
+) -> Delegation:
+    found = await engine.keep(params.delegation)
+    return shapes.answered(found, await engine.kept_answer(found))
 
 
 DEFAULT_BYTES = 65_536
@@ -262,6 +285,7 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DELEGATION_LIST, delegation_list),
     Handler(DELEGATION_WAIT, delegation_wait, waits=True),
     Handler(DELEGATION_CANCEL, delegation_cancel),
+    Handler(DELEGATION_KEEP, delegation_keep),
     Handler(DELEGATION_LOG, delegation_log),
     Handler(EXPLAIN, explain),
 )

@@ -203,6 +203,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         parent=one.parent,
         blocked_by=one.blocked_by,
         message=one.message,
+        orphan_s=one.orphan_s,
         warnings=one.warnings,
     )
 

@@ -26,6 +26,7 @@ from fallbackd.core.events import (
     HealthMarked,
     HealthPaused,
     HealthResumed,
+    KeepRequested,
     QuestionAnswered,
     ReadinessSeen,
     RedirectAsked,
@@ -72,6 +73,7 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
         case (
             DelegateRequested()
             | CancelRequested()
+            | KeepRequested()
             | QuestionAnswered()
             | Woke()
             | Resumed()
@@ -118,13 +120,22 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
 
 def _work(
     case: Case,
-    event: DelegateRequested | CancelRequested | QuestionAnswered | Woke | Resumed | WorkspaceMoved,
+    event: DelegateRequested
+    | CancelRequested
+    | KeepRequested
+    | QuestionAnswered
+    | Woke
+    | Resumed
+    | WorkspaceMoved,
 ) -> Decision:
     match event:
         case DelegateRequested():
             return admit.delegate_requested(case, event)
         case CancelRequested():
             return admit.cancel_requested(case, event)
+        case KeepRequested():
+            if (found := case.snapshot.delegation) is not None and not found.is_ended:
+                case.update(orphan_s=None)
         case QuestionAnswered():
             return answer.question_answered(case, event)
         case Woke():

@@ -38,6 +38,8 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     parent_attempt: AttemptId | None = None
     """The attempt from inside which it comes; None: the one that runs."""
     client: str | None = None
+    orphan_s: float | None = None
+    """Stop it after so long without a caller."""
     has_tmux: bool = False
     """The program is there."""
     prompt_tokens: int | None = None
@@ -121,6 +123,12 @@ class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel_requested")
     delegation: DelegationId
     why: str | None = None
     """What its end says; null: the caller wants it."""
+
+
+class KeepRequested(Struct, frozen=True, kw_only=True, tag="keep_requested"):
+    """It outlives its callers from now on."""
+
+    delegation: DelegationId
 
 
 class QuestionAnswered(Struct, frozen=True, kw_only=True, tag="question_answered"):
@@ -388,6 +396,7 @@ Event = (
     | AttemptEnded
     | Woke
     | CancelRequested
+    | KeepRequested
     | QuestionAnswered
     | ResolveRequested
     | Reported

@@ -218,6 +218,8 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Candidates whose stated time was waited for once."""
     warnings: tuple[str, ...] = ()
     log_dir: str = ""
+    orphan_s: float | None = None
+    """Stopped after so long without a caller; None: it outlives its callers."""
     tmux_window: str | None = None
     """`session:window` that follows the log."""
     client: str | None = None

@@ -79,6 +79,7 @@ def admit(
         parent=parent,
         parent_attempt=_parent_attempt(work, parent, seen),
         client=work.client,
+        orphan_s=work.orphan_s,
         has_tmux=policy.defaults.tmux and world.find_program("tmux") is not None,
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
         metadata=work.metadata,
@@ -94,7 +95,7 @@ def admit(
 def digest(work: NewWork) -> str:
     """A fingerprint of the parameters; how long somebody waits for the answer is none of them."""
     whole = msgspec.structs.asdict(work)
-    for name in ("wait", "queue", "request_id", "parent", "client"):
+    for name in ("wait", "queue", "request_id", "parent", "client", "orphan_s"):
         del whole[name]
     for name in ("allow_metered", "differs_from"):
         if not whole[name]:

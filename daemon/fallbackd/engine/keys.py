@@ -10,6 +10,7 @@ from fallbackd.core.events import (
     ConversationSeen,
     DelegateRequested,
     Event,
+    KeepRequested,
     QuestionAnswered,
     RedirectAsked,
     Reported,
@@ -44,7 +45,14 @@ def keys_of(event: Event, seen: Snapshot) -> Keys:
             | AttemptEnded()
         ):
             return _of_delegation(delegation_of(event.attempt), seen)
-        case Woke() | CancelRequested() | Resumed() | QuestionAnswered() | WorkspaceMoved():
+        case (
+            Woke()
+            | CancelRequested()
+            | KeepRequested()
+            | Resumed()
+            | QuestionAnswered()
+            | WorkspaceMoved()
+        ):
             return _of_delegation(event.delegation, seen)
         case ResolveRequested() | Reported():
             return Keys(session=event.session)

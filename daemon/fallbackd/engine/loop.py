@@ -31,6 +31,7 @@ from fallbackd.core.effects import (
 from fallbackd.core.events import (
     AttemptAnswered,
     AttemptStarted,
+    CancelRequested,
     ClockStepped,
     Event,
     Resumed,
@@ -41,6 +42,7 @@ from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Decision, Delegation, Journaled, Keys, Snapshot
 from fallbackd.core.work.fairness import free_places, turns
 from fallbackd.engine.attempts import run_attempt
+from fallbackd.engine.attendance import Attendance
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
@@ -112,6 +114,7 @@ class Performer:
         self.readiness = Readiness(self)
         self.ladder = Ladder(self)
         self.workspaces = Workspaces()
+        self.attendance = Attendance(self._orphan_s, self._abandon)
         self.attaching = anyio.Lock()
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
@@ -142,6 +145,7 @@ class Performer:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
+                self.attendance.serve(tasks)
                 tasks.start_soon(self._end_strays, before, tuple(self.store.peek().active))
                 await self._resume()
                 tasks.start_soon(self._wakes.run)
@@ -183,6 +187,7 @@ class Performer:
             )
             if (found := self.store.peek().active.get(one.delegation)) is not None:
                 self.workspaces.hold(found)
+                self.attendance.watch(one.delegation)
         await self.fill_places()
 
     def drain(self) -> None:
@@ -441,11 +446,20 @@ class Performer:
     def _answer(self, delegation: DelegationId) -> None:
         held = self._held.pop(delegation, None)
         self._wakes.forget(delegation)
+        self.attendance.forget(delegation)
         self.workspaces.release(delegation)
         if held is not None:
             held.settled.set()
             held.finished.set()
         self._tell_freed()
+
+    def _orphan_s(self, delegation: DelegationId) -> float | None:
+        found = self.store.peek().active.get(delegation)
+        return None if found is None else found.orphan_s
+
+    async def _abandon(self, delegation: DelegationId, why: str) -> None:
+        log.info("delegation.abandoned", delegation=delegation)
+        await self.handle(CancelRequested(delegation=delegation, why=why))
 
     def _tell_freed(self) -> None:
         """Whoever waits for a place, or for the end of all work, looks again."""

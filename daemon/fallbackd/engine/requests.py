@@ -62,6 +62,8 @@ class NewWork(Struct, frozen=True, kw_only=True):
     parent: str | None = None
     client: str | None = None
     """Whose work counts together where places are shared out."""
+    orphan_s: float | None = None
+    """Stop it after so long without a caller."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from fallbackd.core.records import Delegation
 from fallbackd.engine.requests import Invalid, NewWork, Unknown, mode_of
 from fallbackd.engine.runs import Runs
 
-_NOT_KEPT = ("prompt", "env", "request_id", "parent", "client")
+_NOT_KEPT = ("prompt", "env", "request_id", "parent", "client", "orphan_s")
 """The prompt has a file of its own; variables may be secrets; the rest belongs to one call."""
 
 

@@ -93,6 +93,11 @@ class DelegateParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Variables for the agent; only those that `allow_env` of the backend names."""
     metadata: dict[str, Any] | None = None  # the caller's own JSON
     """The caller's own JSON, returned with the delegation."""
+    orphan_s: DeadlineS | None = None
+    """
+    Stop the work when for so long no connection is left that asked for it or waited for it; null:
+    it outlives its callers. `delegation.keep` takes it back.
+    """
     parent: Name | None = None
     """Sent by the clients; the daemon finds the attempt around a caller by its processes."""
 
@@ -311,6 +316,30 @@ DELEGATION_CANCEL: Method[DelegationCancelParams, Delegation] = Method(
 )
 
 
+class DelegationKeepParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    delegation: Name
+    """Id of the delegation."""
+
+
+DELEGATION_KEEP: Method[DelegationKeepParams, Delegation] = Method(
+    "delegation.keep",
+    params=DelegationKeepParams,
+    result=Delegation,
+    read_only=False,
+    summary="Let a delegation outlive its callers, whatever `orphan_s` it was given.",
+    example=(
+        {"delegation": "d4f0c2a91b7e"},
+        {
+            "delegation": "d4f0c2a91b7e",
+            "state": "running",
+            "created_at": 1767268800.0,
+            "requested": "codex",
+            "active": "codex",
+        },
+    ),
+)
+
+
 class DelegationLogParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
     """Id of the delegation."""
@@ -454,6 +483,7 @@ METHODS = (
     DELEGATION_RETRY,
     DELEGATION_WAIT,
     DELEGATION_CANCEL,
+    DELEGATION_KEEP,
     DELEGATION_LOG,
     EXPLAIN,
 )

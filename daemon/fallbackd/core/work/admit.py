@@ -119,6 +119,7 @@ def _opened(
         warnings=warnings + why_none,
         log_dir=event.log_dir,
         client=event.client,
+        orphan_s=event.orphan_s,
         tmux_window=tmux_window,
         boot=event.boot,
         env_names=event.env_names,

@@ -1,0 +1,110 @@
+"""Put the entry of one agent into its settings, or take it out: shown first, written at once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+
+from fallbackd_client.mcp.install.clients import Command, Part
+from fallbackd_client.mcp.install.jsonc import Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+
+MAX_BYTES = 16 * 1024 * 1024
+
+
+class Edit:
+    """One file as it is and as it is to be; `before` is None where it is missing."""
+
+    __slots__ = ("after", "before", "path")
+
+    def __init__(self, path: str, before: str | None, after: str) -> None:
+        self.path = path
+        self.before = before
+        self.after = after
+
+    def diff(self) -> str:
+        lines = difflib.unified_diff(
+            (self.before or "").splitlines(),
+            self.after.splitlines(),
+            self.path if self.before is not None else os.devnull,
+            self.path,
+            lineterm="",
+        )
+        return "\n".join(lines)
+
+    def document(self) -> dict[str, Json]:
+        return {"path": self.path, "diff": self.diff()}
+
+
+def own_command(socket: str | None) -> Command:
+    """The server, started by this program: its path is absolute."""
+    arguments = [*([] if socket is None else ["--socket", os.path.abspath(socket)]), "mcp"]
+    program = os.path.abspath(sys.argv[0])
+    if program.endswith(".py"):
+        return Command(sys.executable, ["-m", "fallbackd_client.cli.main", *arguments])
+    return Command(program, arguments)
+
+
+def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
+    """
+    What would be written; files that need no change are left out.
+
+    Raises:
+        Unreadable: A file cannot be understood, and is left alone.
+    """
+    found = []
+    for part in parts:
+        # A link stays one: dotfiles are often kept elsewhere.
+        path = os.path.realpath(part.path)
+        before = _read(path)
+        try:
+            after = (part.take if undo else part.put)(before or "")
+        except Unreadable as error:
+            raise Unreadable(f"{path}: {error}") from error
+        if after != (before or ""):
+            found.append(Edit(path, before, after))
+    return found
+
+
+def write(edit: Edit) -> None:
+    """
+    Whole or not at all.
+
+    Raises:
+        Unreadable: The file was changed meanwhile.
+        OSError: It cannot be written.
+    """
+    if _read(edit.path) != edit.before:
+        raise Unreadable(f"{edit.path} was changed meanwhile; try again")
+    directory = os.path.dirname(edit.path)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    mode = 0o600 if edit.before is None else os.stat(edit.path).st_mode & 0o7777
+    draft = f"{edit.path}.{os.urandom(4).hex()}.tmp"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, mode)
+            file.write(edit.after)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(draft, edit.path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            text = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unreadable(f"{path} cannot be read: {error}") from error
+    if len(text) > MAX_BYTES:
+        raise Unreadable(f"{path} is larger than {MAX_BYTES // 2**20} MiB")
+    return text
