@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -58,7 +57,7 @@ async def test_an_agent_reads_the_answer_of_another_backend(tmp_path: Path, name
     helper = HELPER[name]
     async with scene(tmp_path) as s:
         s.provider.behave(helper, "ok", text=ANSWER)
-        arguments: dict[str, Any] = {"prompt": "review this", "backend": helper}
+        arguments = {"prompt": "review this", "backend": helper, "wait_s": HANG_S}
         s.provider.behave(name, "tool", call="delegate", arguments=arguments, text="done")
         output = await run_client(name, s)
         assert ANSWER in told_model(s, name), output + s.daemon.log()

@@ -32,6 +32,8 @@ MAX_CALLS = 32
 """Under way at once; a call that waits costs a thread and a connection."""
 LAST_CALLS_S = 2.0
 """How long calls may still be answered after the client has closed its side."""
+LAST_CANCELS_S = 10.0
+"""How long work may still be stopped that the client has cancelled before."""
 _POLL_S = 0.05
 _CONNECT_S = 0.3
 _RECONNECT_S = 60.0
@@ -67,10 +69,15 @@ class Server:
 
     def _finish(self) -> None:
         """Short calls are answered to a client that still reads; work goes on in the daemon."""
-        left_s = LAST_CALLS_S
-        while self._calls and left_s > 0 and self._writer.is_read():
-            threading.Event().wait(_POLL_S)
-            left_s -= _POLL_S
+        waited_s = 0.0
+        while waited_s < LAST_CANCELS_S:
+            with self._lock:
+                calls = list(self._calls.values())
+            is_answering = waited_s < LAST_CALLS_S and self._writer.is_read()
+            if not any(is_answering or one.cancelled.is_set() for one in calls):
+                return
+            time.sleep(_POLL_S)
+            waited_s += _POLL_S
 
     def _take(self, message: Request | Answer | Malformed) -> None:
         match message:

@@ -109,6 +109,7 @@ def test_work_that_takes_longer_is_handed_back_as_a_handle(tmp_path: Path) -> No
     answers = {
         "delegate": ACCEPTED,
         "delegation.get": ACCEPTED,
+        "delegation.keep": ACCEPTED,
         "delegation.wait": [{**ACCEPTED, "wait_over": True}, DONE],
     }
     with serving(tmp_path / "s", answering(answers)), session(tmp_path / "s") as s:
@@ -199,6 +200,7 @@ def running_until_cancelled(cancelled: threading.Event) -> Callable[[Peer], None
         "delegation.get": ACCEPTED,
         "delegation.wait": wait,
         "delegation.cancel": cancel,
+        "delegation.keep": ACCEPTED,
     }
     return answering(answers)
 
@@ -263,6 +265,7 @@ def asking(answered: Params) -> Callable[[Peer], None]:
             "delegation.get": now,
             "delegation.wait": now,
             "question.answer": answer,
+            "delegation.keep": ASKING,
         }
     )
 

@@ -137,7 +137,7 @@ def test_without_a_daemon_tools_are_listed_and_a_call_says_how_to_start_it(tmp_p
         for name in ("status", "suggest"):
             found = s.call(name, **({"goal": "x"} if name == "suggest" else {}))
             assert found["isError"] is True
-            assert "systemctl --user start fallbackd.socket" in found["content"][0]["text"]
+            assert "start it with" in found["content"][0]["text"]
             assert "fallbackd-client doctor" in found["content"][0]["text"]
 
 

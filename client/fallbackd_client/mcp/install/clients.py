@@ -164,7 +164,10 @@ CLIENTS: Mapping[str, Client] = {
             "claude",
             file=_claude_file,
             place="mcpServers",
-            entry=lambda command: _started(command, type="stdio", timeout=LONGEST_S * 1000),
+            # alwaysLoad: a headless run waits for the server before it asks the model.
+            entry=lambda command: _started(
+                command, type="stdio", timeout=LONGEST_S * 1000, alwaysLoad=True
+            ),
         ),
         Client(
             "codex",

@@ -82,6 +82,7 @@ def test_each_agent_gets_the_time_and_the_approval_that_it_needs(
     for agent in AGENTS:
         run_cli(["mcp", "install", agent, "--yes"])
     assert entry("claude", home)["timeout"] == 3_600_000
+    assert entry("claude", home)["alwaysLoad"] is True
     rules = json.loads((home / ".claude" / "settings.json").read_text())
     assert rules == {"permissions": {"allow": ["mcp__fallbackd"]}}
     codex = entry("codex", home)
