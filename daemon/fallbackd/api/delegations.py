@@ -197,8 +197,7 @@ async def delegation_cancel(
 async def delegation_keep(
     engine: "Engine", params: DelegationKeepParams, caller: Caller
 ) -> Delegation:
-    found = await engine.keep(params.delegation)
-    return shapes.answered(found, await engine.kept_answer(found))
+    return await _shown(engine, await engine.keep(params.delegation), caller)
 
 
 DEFAULT_BYTES = 65_536
