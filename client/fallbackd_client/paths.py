@@ -29,10 +29,31 @@ def socket_candidates(environ: "Mapping[str, str]") -> list[str]:
     return candidates
 
 
-def find_socket(environ: "Mapping[str, str] | None" = None) -> str:
-    """The first candidate that exists; the first of all where none does."""
-    candidates = socket_candidates(os.environ if environ is None else environ)
+def find_socket(environ: "Mapping[str, str] | None" = None, *, runtimes: str = "/run/user") -> str:
+    """
+    The first candidate that exists; the first of all where none does.
+
+    Some agents start their helpers without `$XDG_RUNTIME_DIR`: then the user's own runtime
+    directory is looked at too, unless `$HOME` says that another place is meant.
+    """
+    environ = os.environ if environ is None else environ
+    candidates = socket_candidates(environ)
+    if not environ.get("FALLBACKD_SOCKET") and not environ.get("XDG_RUNTIME_DIR"):
+        candidates += _of_user(environ, runtimes)
     for path in candidates:
         if os.path.exists(path):
             return path
     return candidates[0]
+
+
+def _of_user(environ: "Mapping[str, str]", runtimes: str) -> list[str]:
+    import pwd  # rarely needed
+
+    uid = os.getuid()
+    try:
+        home = pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return []
+    if environ.get("HOME", home) != home:
+        return []
+    return [os.path.join(runtimes, str(uid), "fallbackd", "control.sock")]

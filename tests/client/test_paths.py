@@ -1,3 +1,5 @@
+import os
+import pwd
 from pathlib import Path
 
 from fallbackd_client.paths import find_socket, socket_candidates
@@ -31,3 +33,20 @@ def test_the_first_that_exists_is_found(tmp_path: Path) -> None:
     (tmp_path / "state/fallbackd").mkdir(parents=True)
     (tmp_path / "state/fallbackd/control.sock").touch()
     assert find_socket(environ) == str(tmp_path / "state/fallbackd/control.sock")
+
+
+def test_the_runtime_directory_of_the_user_is_found_without_its_variable(tmp_path: Path) -> None:
+    socket = tmp_path / str(os.getuid()) / "fallbackd" / "control.sock"
+    socket.parent.mkdir(parents=True)
+    socket.touch()
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def found(**environ: str) -> str:
+        return find_socket({**state, **environ}, runtimes=str(tmp_path))
+
+    assert found(HOME=home) == str(socket)
+    assert found() == str(socket)
+    assert found(HOME="/elsewhere") != str(socket)
+    assert found(HOME=home, XDG_RUNTIME_DIR=str(tmp_path / "run")) != str(socket)
+    assert found(HOME=home, FALLBACKD_SOCKET="/a/b.sock") == "/a/b.sock"
