@@ -8,7 +8,11 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry service sessions setup share show shutdown status suggest usage wait" ;;
+            children="accounts answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry service sessions setup share show shutdown status suggest usage wait" ;;
+        "accounts")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
         "answer")
             flags="-h --help --socket --json --note"
             valued="--socket --note"
@@ -176,6 +180,8 @@ _fallbackd_client_table() {
 _fallbackd_client_value() {
     case $1 in
         ":--socket") _fallbackd_client_paths -f ;;
+        "accounts:--socket") _fallbackd_client_paths -f ;;
+        "accounts:1") _fallbackd_client_words "list add" ;;
         "answer:--socket") _fallbackd_client_paths -f ;;
         "answer:1") _fallbackd_client_ask questions ;;
         "call:--socket") _fallbackd_client_paths -f ;;
@@ -190,7 +196,7 @@ _fallbackd_client_value() {
         "completions:1") _fallbackd_client_words "bash fish zsh" ;;
         "config:--socket") _fallbackd_client_paths -f ;;
         "config:--dry-run") _fallbackd_client_paths -f ;;
-        "config:1") _fallbackd_client_words "check reload show import" ;;
+        "config:1") _fallbackd_client_words "check edit import path reload set show" ;;
         "config:2") _fallbackd_client_paths -f ;;
         "delegate:--socket") _fallbackd_client_paths -f ;;
         "delegate:--backend") _fallbackd_client_ask backends ;;

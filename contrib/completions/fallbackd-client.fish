@@ -9,7 +9,10 @@ function __fallbackd_client_table
     switch $argv[1]
         case ''
             echo '--socket'
-            echo 'answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry service sessions setup share show shutdown status suggest usage wait'
+            echo 'accounts answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry service sessions setup share show shutdown status suggest usage wait'
+        case 'accounts'
+            echo '--socket'
+            echo ''
         case 'answer'
             echo '--socket --note'
             echo ''
@@ -160,12 +163,13 @@ function __fallbackd_client_at
 end
 
 complete -c fallbackd-client -f
+complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'accounts' -d 'list or add accounts of one agent'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'answer' -d 'answer a question that needs a human'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'call' -d 'call any method of the daemon with JSON'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'cancel' -d 'stop a delegation and wait for its processes to exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'classify' -d 'show which failure a backend\'s output means'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'completions' -d 'print the completions for a shell'
-complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'config' -d 'check, reload, show or import the configuration'
+complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'config' -d 'show, check or change the configuration'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'delegate' -d 'run a prompt on the best available backend'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'doctor' -d 'diagnose problems and suggest fixes'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'drain' -d 'stop accepting work and let running work finish'
@@ -194,6 +198,10 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'\'' -s h -l help -d 'sh
 complete -c fallbackd-client -n '__fallbackd_client_at \'\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\'' -l json -d 'print one JSON document'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\'' -l version -d 'show the version and exit'
+complete -c fallbackd-client -n '__fallbackd_client_at \'accounts\'' -s h -l help -d 'show this help message and exit'
+complete -c fallbackd-client -n '__fallbackd_client_at \'accounts\'' -l socket -r -F -d 'path of the daemon\'s socket'
+complete -c fallbackd-client -n '__fallbackd_client_at \'accounts\'' -l json -d 'print one JSON document'
+complete -c fallbackd-client -n '__fallbackd_client_at \'accounts\' 0' -a 'list add'
 complete -c fallbackd-client -n '__fallbackd_client_at \'answer\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'answer\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'answer\'' -l json -d 'print one JSON document'
@@ -229,7 +237,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -s h -l help 
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l json -d 'print one JSON document'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\'' -l dry-run -r -F -d 'import: show what would be added, change nothing'
-complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 0' -a 'check reload show import'
+complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 0' -a 'check edit import path reload set show'
 complete -c fallbackd-client -n '__fallbackd_client_at \'config\' 1' -F
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -l socket -r -F -d 'path of the daemon\'s socket'

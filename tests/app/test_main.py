@@ -1,5 +1,6 @@
 """The command line of the daemon."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,18 @@ def test_a_configuration_is_checked_without_starting(
     assert said in captured.out + captured.err
 
 
-def test_no_configuration_is_a_good_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--check-config", "--config", str(tmp_path / "none.toml")]) == 0
+def test_no_configuration_is_a_good_one_and_a_missing_one_that_was_named_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "none.toml")
+    monkeypatch.setenv("FALLBACKD_CONFIG", path)
+    assert main(["--check-config"]) == 0
     assert "built-in" in capsys.readouterr().out
+    assert main(["--check-config", "--config", path]) == 78
+    assert capsys.readouterr().err == f"error: {path}: there is no such file\n"
+
+
+def test_the_schema_of_the_configuration_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config-schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["$defs"]["BackendTable"]["additionalProperties"] is False

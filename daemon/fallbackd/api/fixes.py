@@ -22,19 +22,20 @@ def fix_of(one: Verdict, failed: Reason | None = None) -> Fix | None:
         None: Waiting helps, or it needs no help.
     """
     if failed is not None:
-        return _worded(failed.row.fix, one.kind)
+        return _worded(failed.row.fix, one)
     if one.verdict == "disabled":
         return _DISABLED
-    return _worded(_BY_WORD.get(one.reason or "") or _BY_WORD.get(one.verdict), one.kind)
+    return _worded(_BY_WORD.get(one.reason or "") or _BY_WORD.get(one.verdict), one)
 
 
-def _worded(fix: reasons.Fix | None, kind_name: str) -> Fix | None:
+def _worded(fix: reasons.Fix | None, one: Verdict) -> Fix | None:
     if fix is None:
         return None
-    kind = KINDS.get(kind_name)
+    kind = KINDS.get(one.kind)
     text = fix.text
     if kind is not None and fix.command == "login" and kind.setup.login:
-        text = f"log in with: {kind.setup.login}"
+        account = f"{one.account} " if one.account else ""
+        text = f"log in{_WITH}{account}{kind.setup.login}"
     elif kind is not None and fix.command == "install" and kind.setup.install:
         text = f"install it{_WITH}{kind.setup.install}"
     return Fix(kind=fix.kind, text=text)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.config_schema:
         return _print_schema()
     if arguments.check_config:
-        return _check_config(places.config)
+        return _check_config(places.config, is_named=arguments.config is not None)
     # structlog loads rich where it is installed, for tracebacks that our logs do not use: a fifth
     # of the time until the daemon is ready, and 6 MiB.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
@@ -78,11 +78,19 @@ def _print_schema() -> int:
     return 0
 
 
-def _check_config(path: str) -> int:
-    """Print every problem of the file. 78 where it cannot be used, else 0."""
+def _check_config(path: str, *, is_named: bool) -> int:
+    """
+    Print every problem of the file. 78 where it cannot be used, else 0.
+
+    Args:
+        is_named: The user has named it: that it is missing is a mistake.
+    """
     from fallbackd.config.files import load_file
 
     if not os.path.exists(path):
+        if is_named:
+            print(f"error: {path}: there is no such file", file=sys.stderr)
+            return EXIT_CONFIG
         print(f"{path}: there is no file; the built-in configuration is in effect")
         return 0
     found = load_file(path)

@@ -41,6 +41,8 @@ from fallbackd.core.protocol import (
 )
 
 CONFIG = "~/.codex/config.toml"
+_HOME = "CODEX_HOME"
+"""The variable of another directory than `~/.codex`."""
 
 _BUILT_IN_PROVIDERS = frozenset({"openai", "oss", "ollama", "ollama-chat", "lmstudio"})
 
@@ -57,7 +59,7 @@ def start(work: Work, options: Options) -> Call:
     settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
     if work.permissions == "workspace":  # as for every agent: its own TMPDIR, not that of all
         settings.append("sandbox_workspace_write.exclude_slash_tmp=true")
-    name = _own_provider(work)
+    name = _own_provider(work, options)
     if name is not None and work.mode == "interactive":
         # Its silent retries would take most of the patience; those that it reports stay on.
         settings.append(f"model_providers.{name}.request_max_retries=0")
@@ -73,14 +75,14 @@ def start(work: Work, options: Options) -> Call:
     return command_line(work, options, (*argv, "-"), own_tmp=True)
 
 
-def _own_provider(work: Work) -> str | None:
+def _own_provider(work: Work, options: Options) -> str | None:
     """
     The provider of the user's own configuration whose retries can be switched off.
 
     Only one that is defined there: a setting for an unknown provider would define half of one,
     and built-in ones take none.
     """
-    if work.inherited.get("CODEX_HOME"):
+    if options.env.get(_HOME) or work.inherited.get(_HOME):
         return None  # another file rules than the one that was read
     try:
         config = tomllib.loads(work.files.get(CONFIG, ""))
@@ -331,19 +333,26 @@ KIND = BackendKind(
         install="npm install -g @openai/codex",
         login="codex login",
         files=(".codex/auth.json",),
-        variables=("OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_HOME"),
+        variables=("OPENAI_API_KEY", "CODEX_API_KEY"),
         settings=(".codex/config.toml",),
+        home=_HOME,
+        home_replaces=".codex",
+        who=(".codex/auth.json:tokens.id_token.email",),
     ),
     keeps_to_reading=True,
     login=Login(
         package="@openai/codex",
-        files=("~/.codex/auth.json", "~/.codex/.env"),
-        settings={CONFIG: _LOGIN_WORDS, "/etc/codex/config.toml": _LOGIN_WORDS},
+        files=("${CODEX_HOME:-~/.codex}/auth.json", "${CODEX_HOME:-~/.codex}/.env"),
+        settings={
+            "${CODEX_HOME:-~/.codex}/config.toml": _LOGIN_WORDS,
+            "/etc/codex/config.toml": _LOGIN_WORDS,
+        },
         variables=("OPENAI_", "CODEX_"),
+        home=_HOME,
         command="codex login",
     ),
     reads=(CONFIG,),
-    reads_env=("CODEX_HOME",),
+    reads_env=(_HOME,),
     resumes=resumes,
     structured=True,
     footprint=lambda _: _FOOTPRINT,

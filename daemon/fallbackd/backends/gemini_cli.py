@@ -387,6 +387,8 @@ KIND = BackendKind(
         files=(".gemini/oauth_creds.json",),
         variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"),
         settings=(".gemini/settings.json", ".gemini/.env"),
+        home="GEMINI_CLI_HOME",
+        who=(".gemini/google_accounts.json:active",),
         personal="Gemini CLI has not served personal accounts since June 2026, only API keys and"
         " organisations: set GEMINI_API_KEY, or install its successor agy",
     ),

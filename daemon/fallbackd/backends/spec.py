@@ -92,11 +92,13 @@ class Login(Struct, frozen=True, kw_only=True):
     package: str
     """Part of the path of the vendor's own program, where it is a script (`@openai/codex`)."""
     files: tuple[str, ...]
-    """`~/…`; each is a login."""
+    """Each is a login. Places are as `lib.homes` has them."""
     settings: Mapping[str, tuple[str, ...]]
-    """Files, `~/…` or absolute, and words in them with which the user may arrange for a login."""
+    """Files, and words in them with which the user may arrange for a login."""
     variables: tuple[str, ...]
-    """Beginnings of the names of variables that may be a login or say where one is."""
+    """Beginnings of the names of variables that may be a login."""
+    home: str
+    """The variable that says where the files are, which is none."""
     command: str
     """What logs in."""
 
@@ -114,6 +116,14 @@ class Setup(Struct, frozen=True, kw_only=True):
     """Any of these is a login too."""
     settings: tuple[str, ...] = ()
     """Files whose presence means that the user has made own arrangements."""
+    home: str = ""
+    """Variable that names another directory for all of it, which makes it another account; empty:
+    it has none."""
+    home_replaces: str = ""
+    """Directory below the home directory that it stands for; empty: the home directory."""
+    who: tuple[str, ...] = ()
+    """Where the name of the account is: `FILE:FIELD.FIELD`, a file below the home directory; a
+    field may be a JSON Web Token."""
     personal: str = ""
     """What became of logins with a personal account, which `files` hold, and what to use instead;
     empty: they work."""

@@ -1,6 +1,8 @@
 """`[backends.<id>]`: the user's fields over the built-in profile, or a new backend."""
 
+import os
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -8,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from fallbackd.backends import ALIASES, ENDPOINTS, KIND_NAMES
+from fallbackd.backends import ALIASES, ENDPOINTS, KIND_NAMES, KINDS
 from fallbackd.backends.http_calls import is_loopback
 from fallbackd.backends.signatures import LATER
 from fallbackd.backends.spec import Options
@@ -138,6 +140,8 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     )
     if credentials:
         options = msgspec.structs.replace(options, credentials=credentials)
+    if options.env:
+        options = msgspec.structs.replace(options, env=_without_tilde(options.env))
     lacks = lacks or lack_of_secrecy(kind, options, path, say)
     options = msgspec.structs.replace(options, lacks=lacks)
     of_backend = {name: given[name] for name in _OF_BACKEND & given.keys()}
@@ -155,7 +159,23 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
         credentials=tuple(one.label for one in credentials),
         **of_backend,
     )
+    backend = msgspec.structs.replace(backend, account=_account(kind, options))
     return _startable(profiles.of_kind(backend, options), options, path, say), options
+
+
+def _account(kind: str, options: Options) -> str | None:
+    """How a shell names it, where it has a directory of its own."""
+    variable = KINDS[kind].setup.home if kind in KINDS else ""
+    place = options.env.get(variable) if variable else None
+    return None if place is None else f"{variable}={shlex.quote(place)}"
+
+
+def _without_tilde(env: Mapping[str, str]) -> dict[str, str]:
+    """No shell reads these values: `~/` at their beginning is the home directory all the same."""
+    return {
+        name: os.path.expanduser(value) if value.startswith("~/") else value
+        for name, value in env.items()
+    }
 
 
 def _kind(id: BackendId, given: dict[str, Any], path: str, say: Say) -> str | None:

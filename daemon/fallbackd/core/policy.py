@@ -196,6 +196,9 @@ class Backend(Struct, frozen=True, kw_only=True):
     allow_env: tuple[str, ...] = ()
     confine: bool | None = None
     """Null: as `[defaults]` says."""
+    account: str | None = None
+    """What stands before commands of its program where it is not the usual account:
+    `CODEX_HOME=/home/me/.codex-work`."""
     cost: Cost | None = None
     """Who pays for a call: a plan that is paid already, each call by itself, or nobody."""
     fallback_model: str | None = None

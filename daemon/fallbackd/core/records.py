@@ -49,6 +49,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: BackendId
     kind: str = ""
     """Of backend; empty where it is not configured."""
+    account: str | None = None
+    """See `Backend.account`."""
     model: str | None = None
     verdict: VerdictWord
     reason: str | None = None

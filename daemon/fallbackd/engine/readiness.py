@@ -18,6 +18,7 @@ from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.routing.resolve import candidates_for
 from fallbackd.engine.credentials import CredentialLooks
 from fallbackd.engine.environment import Settings, World
+from fallbackd.lib.homes import expand
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 
@@ -102,7 +103,8 @@ class Readiness:
         if path is None:
             return Reason.NOT_INSTALLED, f"{program} is not on PATH"
         if kind.login is not None and self._is_logged_out(kind.login, backend, options, path):
-            return Reason.NOT_CONFIGURED, f"not logged in: run `{kind.login.command}`"
+            account = f"{backend.account} " if backend.account else ""
+            return Reason.NOT_CONFIGURED, f"not logged in: run `{account}{kind.login.command}`"
         return None
 
     def _is_logged_out(self, login: Login, backend: Backend, options: Options, path: str) -> bool:
@@ -110,12 +112,16 @@ class Readiness:
         if options.credentials or backend.allow_env or options.command:
             return False
         world = self._host.world
-        names = (*world.inheritable, *options.env)
+        environ = {**world.inheritable, **options.env}
+
+        def place(file: str) -> str:
+            return expand(file, environ, home=world.home) or file
+
         return (
-            not any(name.startswith(login.variables) for name in names)
-            and all(world.changed_at(file) is None for file in login.files)
+            not any(name.startswith(login.variables) and name != login.home for name in environ)
+            and all(world.changed_at(place(file)) is None for file in login.files)
             and not any(
-                word in (world.read_text(file) or "")
+                word in (world.read_text(place(file)) or "")
                 for file, words in login.settings.items()
                 for word in words
             )

@@ -48,6 +48,7 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command("accounts", "list or add accounts of one agent", "accounts add codex work", waits=True),
     Command("answer", "answer a question that needs a human", "answer q1a206cc use:claude"),
     Command("call", "call any method of the daemon with JSON", "call daemon.ping"),
     Command(
@@ -57,7 +58,7 @@ COMMANDS: tuple[Command, ...] = (
         "classify", "show which failure a backend's output means", "classify --kind codex out.log"
     ),
     Command("completions", "print the completions for a shell", "completions bash"),
-    Command("config", "check, reload, show or import the configuration", "config check"),
+    Command("config", "show, check or change the configuration", "config set defaults.settle_s 3"),
     Command(
         "delegate",
         "run a prompt on the best available backend",

@@ -1,4 +1,4 @@
-"""`config`: check, reload or show the configuration, or import that of another program."""
+"""`config`: show, check, change or reload the configuration, or import that of another program."""
 
 from __future__ import annotations
 
@@ -8,27 +8,55 @@ import os
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import UsageError, emit_json, show, style_of
+from fallbackd_client.cli.config_file import (
+    ConfigFile,
+    Rejected,
+    check,
+    edited,
+    parsed_key,
+    parsed_value,
+    read_text,
+)
+from fallbackd_client.cli.doctor.findings import Machine
+from fallbackd_client.cli.output import UsageError, emit_json, note, show, style_of
 from fallbackd_client.cli.render import Style, clean, one_line
+from fallbackd_client.cli.setup.asking import Asking
+from fallbackd_client.cli.setup.changes import write
+from fallbackd_client.cli.setup.starter import starter_text
+from fallbackd_client.cli.share import CONFIG, shared_text
+from fallbackd_client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
 
+_WORDS = {
+    "check": (0, 1),
+    "edit": (0, 0),
+    "import": (0, 1),
+    "path": (0, 0),
+    "reload": (0, 0),
+    "set": (2, 2),
+    "show": (0, 0),
+}
+"""How many words may follow an action."""
 _SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["check", "reload", "show", "import"])
+    parser.add_argument("action", choices=list(_WORDS))
     parser.add_argument(
         "file",
         metavar="FILE",
         nargs="?",
-        help="check this file instead; import a config.yaml of Hermes, or, without a file, "
-        "the JKZ_* variables",
+        help="check: this file instead; import: a config.yaml of Hermes, or, without a file, "
+        "the JKZ_* variables; set: the KEY, as in defaults.settle_s",
     )
+    parser.add_argument("value", metavar="VALUE", nargs="?", help="set: a TOML value, or text")
     parser.add_argument(
         "--dry-run",
         metavar="FILE",
@@ -39,8 +67,11 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    if args.file is not None and args.action not in ("check", "import"):
-        raise UsageError(f"config {args.action} takes no FILE")
+    few, many = _WORDS[args.action]
+    given = [one for one in (args.file, args.value) if one is not None]
+    if not few <= len(given) <= many:
+        words = "KEY VALUE" if many == 2 else "no VALUE" if many else "no FILE"
+        raise UsageError(f"config {args.action} takes {words}")
     if args.dry_run is not None and args.action != "import":
         raise UsageError(f"config {args.action} takes no --dry-run")
     match args.action:
@@ -54,12 +85,76 @@ def run(args: argparse.Namespace, client: Client) -> int:
             else:  # not `show`: warnings are part of the view
                 print(check_view(clean(found), style_of(sys.stdout)), flush=True)
             return exits.OK if found.get("ok") else exits.CONFIG
+        case "path":
+            show(args, {"path": machine_of(args, client).config}, lambda one, _: one["path"])
+        case "set":
+            return _set(args, client)
+        case "edit":
+            return _edit(args, client)
         case "import":
             show(args, client.call("config.import", import_params(args)), import_view)
         case "reload":
             show(args, client.call("config.reload", {}), reload_view)
         case _:
             show(args, client.call("config.get", {}), config_view)
+    return exits.OK
+
+
+def machine_of(args: argparse.Namespace, client: Client) -> Machine:
+    """With the places of the daemon that answers; where none does, those of the next one."""
+    machine = Machine(socket=args.socket)
+    try:
+        found = client.call("status", {}, timeout_s=5.0)
+    except ClientError:
+        return machine
+    machine.follow(found.get("daemon") or {})
+    return machine
+
+
+def _set(args: argparse.Namespace, client: Client) -> int:
+    machine = machine_of(args, client)
+    keys, value = parsed_key(args.file), parsed_value(args.value)
+    file = ConfigFile(machine.config)
+    file.set(keys, value)
+    return _saved(args, lambda: file.save(machine, client), machine.config)
+
+
+def _saved(args: argparse.Namespace, save: Callable[[], None], path: str) -> int:
+    try:
+        save()
+    except Rejected as error:
+        if args.json:
+            emit_json({"ok": False, "path": path, "problems": error.problems})
+        for one in error.problems:
+            note(f"  {one}")
+        note(f"{path} was left as it is")
+        return exits.CONFIG
+    show(args, {"ok": True, "path": path}, lambda found, _: f"changed {found['path']}")
+    return exits.OK
+
+
+def _edit(args: argparse.Namespace, client: Client) -> int:
+    """With the user's editor; a file that would not be usable is edited again."""
+    asking = Asking(yes=False)
+    asking.require_terminal()
+    machine = machine_of(args, client)
+    before = read_text(machine.config) or starter_text(shared_text(CONFIG))
+    text = before
+    while True:
+        text = edited(machine, text)
+        if text == before:
+            note(f"no change; {machine.config} was left as it is")
+            return exits.OK
+        errors, problems = check(machine, client, machine.config, text)
+        for one in problems:
+            note(f"  {one}")
+        if not problems or not asking.agree("Edit again?"):
+            break
+    if errors:
+        note(f"{machine.config} was left as it is")
+        return exits.CONFIG
+    write(machine.config, text, mode=0o600)
+    note(f"changed {machine.config}")
     return exits.OK
 
 

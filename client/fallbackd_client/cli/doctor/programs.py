@@ -17,7 +17,7 @@ from fallbackd_client.cli.doctor.findings import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fallbackd_client.calls import Json
 
@@ -31,7 +31,18 @@ class Program:
     `wire.methods.daemon`.
     """
 
-    __slots__ = ("files", "install", "login", "name", "personal", "settings", "variables")
+    __slots__ = (
+        "files",
+        "home",
+        "home_replaces",
+        "install",
+        "login",
+        "name",
+        "personal",
+        "settings",
+        "variables",
+        "who",
+    )
 
     def __init__(self, known: dict[str, Json]) -> None:
         self.name = str(known.get("name"))
@@ -41,6 +52,22 @@ class Program:
         self.variables = _words(known, "variables")
         self.settings = _words(known, "settings")
         self.personal = str(known.get("personal") or "")
+        self.home = str(known.get("home") or "")
+        self.home_replaces = str(known.get("home_replaces") or "")
+        self.who = _words(known, "who")
+
+    def place(self, file: str, home: str, environ: Mapping[str, str]) -> str:
+        """
+        Where one of its files is.
+
+        Args:
+            file: Below the home directory, where nothing moves it.
+            environ: Of the program.
+        """
+        moved = environ.get(self.home, "") if self.home else ""
+        if not os.path.isabs(moved):
+            return os.path.join(home, file)
+        return os.path.join(moved, file.removeprefix(f"{self.home_replaces}/"))
 
 
 def _words(known: dict[str, Json], name: str) -> tuple[str, ...]:
@@ -153,7 +180,7 @@ def give_variable(env_file: str, name: str, *, is_service: bool) -> str:
 def _has_personal_login(machine: Machine, program: Program, daemon_environ: dict[str, str]) -> bool:
     environ = daemon_environ or machine.environ
     has_key = any(environ.get(name) for name in program.variables)
-    files = (os.path.join(machine.home, place) for place in program.files)
+    files = (program.place(file, machine.home, environ) for file in program.files)
     return not has_key and any(os.path.exists(place) for place in files)
 
 
@@ -162,5 +189,5 @@ def is_logged_in(machine: Machine, program: Program, daemon_environ: dict[str, s
     environ = daemon_environ or machine.environ
     if any(environ.get(name) for name in program.variables):
         return True
-    places = (*program.files, *program.settings)
-    return any(os.path.exists(os.path.join(machine.home, place)) for place in places)
+    files = (*program.files, *program.settings)
+    return any(os.path.exists(program.place(one, machine.home, environ)) for one in files)

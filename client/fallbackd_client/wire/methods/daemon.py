@@ -193,6 +193,12 @@ class Program(Struct, frozen=True, kw_only=True):
     """Environment variables that are a login."""
     settings: tuple[str, ...] = ()
     """Files that show that the user has a setup of their own."""
+    home: str = ""
+    """Environment variable that moves all of these to another directory: another account."""
+    home_replaces: str = ""
+    """Directory, relative to the home directory, that the variable stands for; empty: all of it."""
+    who: tuple[str, ...] = ()
+    """Where the name of the account is, as FILE:FIELD.FIELD."""
     personal: str = ""
     """What became of personal accounts and what to use instead."""
 

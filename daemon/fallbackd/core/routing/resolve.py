@@ -213,6 +213,7 @@ class _Facts(Struct, frozen=True, kw_only=True):
         return Verdict(
             backend=self.backend.id,
             kind=self.backend.kind,
+            account=self.backend.account,
             model=self.model,
             verdict="healthy",
             state="rate_limited" if self.is_capped else state,
