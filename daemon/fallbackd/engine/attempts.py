@@ -6,7 +6,6 @@ daemon has begun is taken up where it is found: it runs, it has ended, or it was
 """
 
 import errno
-from collections.abc import Mapping
 
 import anyio
 import anyio.to_thread
@@ -25,7 +24,7 @@ from fallbackd.engine.confinement import confined, confinement_of, explained, fo
 from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
-from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared
+from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.reading import Reader
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Transport, Unsent
@@ -35,8 +34,6 @@ log = structlog.get_logger("attempts")
 ROOM_LOOK_S = 0.2
 ROOM_BOUND_S = 30.0
 """How long one that is to be stopped waits for the descriptors that it takes to stop it."""
-
-Fingerprint = Mapping[str, tuple[int, int]]
 
 
 async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> None:
@@ -162,7 +159,7 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
     is_begun = not shows_tools or ended.effects != "none"
     if ended.failure is not None and looks and is_begun:
         if before is not None:
-            changed = await _changed(world, cwd, before)
+            changed = await _changed(host, prepared, cwd, before)
         else:
             changed = await _changed_since(world, cwd, live.watch.started_at)
         if changed:
@@ -234,6 +231,8 @@ async def _begin(
     try:
         directory = host.runs.prepare(order.attempt)
         cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
+        if not delegation.cwd:
+            host.runs.make_work(delegation.delegation)
         if order.resume is not None or order.handoff is not None:
             prompt = CONTINUE if order.resume is not None else f"{order.handoff}{prompt}"
             prompt_path = host.runs.write_prompt(order.attempt, prompt)
@@ -269,7 +268,9 @@ async def _begin(
         return _not_started(host, order, str(error), reason=Reason.FORMAT_ERROR)
     call = carrying(call, credential, options)
     call = confined(call, confinement_of(host.settings, world, order.backend, work))
-    before = await anyio.to_thread.run_sync(world.fingerprint, cwd) if looks else None
+    before = prepared.looked.recent(now=host.clock.now()) if looks else None
+    if looks and before is None:
+        before = await anyio.to_thread.run_sync(world.fingerprint, cwd)
     if live.is_stopped:
         return _not_started(host, order, "stopped before it was started", reason=Reason.CANCELLED)
     hit("attempt.open.before")
@@ -291,11 +292,14 @@ def marks(prepared: Prepared, order: StartAttempt) -> dict[str, str]:
     }
 
 
-async def _changed(world: World, cwd: str, before: Fingerprint) -> tuple[str, ...]:
+async def _changed(
+    host: LiveHost, prepared: Prepared, cwd: str, before: Fingerprint
+) -> tuple[str, ...]:
     """Files that are new, other or gone since the start."""
-    after = await anyio.to_thread.run_sync(world.fingerprint, cwd)
+    after = await anyio.to_thread.run_sync(host.world.fingerprint, cwd)
     if after is None:
         return ()
+    prepared.looked.keep(after, now=host.clock.now())
     found = {path for path, seen in after.items() if before.get(path) != seen}
     found.update(path for path in before if path not in after)
     return tuple(sorted(found)[:50])

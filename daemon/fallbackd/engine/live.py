@@ -16,6 +16,11 @@ from fallbackd.engine.runs import Runs
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running
 
+RECENT_LOOK_S = 0.25
+"""More than a move to the next candidate takes, and less than any wait."""
+
+Fingerprint = Mapping[str, tuple[int, int]]
+
 
 class Progress(Struct, frozen=True, kw_only=True):
     """What a running attempt shows. No `seq`, not journaled."""
@@ -88,6 +93,24 @@ class LiveAttempt:
             running.stop(grace_s=self._stop_grace_s)
 
 
+class Looked:
+    """The last look at the directory of a delegation."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+        self._found: Fingerprint | None = None
+
+    def keep(self, found: Fingerprint, *, now: float) -> None:
+        self._at, self._found = now, found
+
+    def recent(self, *, now: float) -> Fingerprint | None:
+        """
+        None: it is too long ago to stand for a look of now. What one attempt left a moment ago is
+        what the next one finds.
+        """
+        return self._found if 0 <= now - self._at <= RECENT_LOOK_S else None
+
+
 class Prepared(Struct, frozen=True, kw_only=True):
     """What the engine knows of a delegation that core does not."""
 
@@ -96,4 +119,5 @@ class Prepared(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     missing: tuple[str, ...] = ()
     """Variables of the caller that this backend takes and nobody has any more."""
+    looked: Looked
     delegation: Delegation

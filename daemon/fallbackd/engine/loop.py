@@ -46,7 +46,7 @@ from fallbackd.engine.attendance import Attendance
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
-from fallbackd.engine.live import LiveAttempt, Prepared, Progress
+from fallbackd.engine.live import LiveAttempt, Looked, Prepared, Progress
 from fallbackd.engine.peers import HealthOf, SharingPeers, Unasked
 from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
@@ -100,6 +100,7 @@ class Held:
         self.prompt = prompt
         self.env = dict(env)
         self.missing = missing
+        self.looked = Looked()
         self.settled = anyio.Event()
         self.finished = anyio.Event()
 
@@ -370,6 +371,7 @@ class Performer:
                     prompt=held.prompt,
                     env={k: v for k, v in held.env.items() if k in allowed},
                     missing=tuple(name for name in held.missing if name in allowed),
+                    looked=held.looked,
                     delegation=delegation,
                 )
                 if not live.order.taken_up:

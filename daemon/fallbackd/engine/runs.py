@@ -63,9 +63,12 @@ class Runs:
 
     def create(self, delegation: DelegationId, prompt: str, request: bytes) -> None:
         """Make the directory, write the prompt and what was asked beside it. Raises `OSError`."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = self.path(delegation)
-        directory.mkdir(mode=0o700)
+        try:
+            directory.mkdir(mode=0o700)
+        except FileNotFoundError:  # the first one, or somebody has tidied up
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700)
         hit("run.directory")
         _write_new(directory / "prompt", prompt.encode("utf-8", "surrogatepass"))
         hit("run.prompt")
@@ -115,10 +118,11 @@ class Runs:
         hit("attempt.directory")
         return directory
 
+    def make_work(self, delegation: DelegationId) -> None:
+        self.work_path(delegation).mkdir(mode=0o700, exist_ok=True)
+
     def work_path(self, delegation: DelegationId) -> Path:
-        directory = self.path(delegation) / "work"
-        directory.mkdir(mode=0o700, exist_ok=True)
-        return directory
+        return self.path(delegation) / "work"
 
     def write_prompt(self, attempt: AttemptId, text: str) -> Path:
         """The prompt of one attempt, where it differs from what the caller said."""
