@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 from tests.benchmarks.table import Row, microseconds, within
 from tests.support.playbook import T0, delegate, fail, failed, policy_of, started, succeeded
 
@@ -43,6 +44,8 @@ class Bench:
         self.now = T0
         self.decide_s: dict[str, list[float]] = defaultdict(list)
         self.transact_s: dict[str, list[float]] = defaultdict(list)
+        self.shown: dict[str, Snapshot | None] = {}
+        """The last snapshot by kind."""
 
     async def fill(self) -> None:
         sessions = tuple(
@@ -66,9 +69,11 @@ class Bench:
     async def take(self, event: Event) -> None:
         self.now += 0.01
         took = 0.0
+        shown: Snapshot | None = None
 
         def run(seen: Snapshot) -> Decision:
-            nonlocal took
+            nonlocal took, shown
+            shown = seen
             before = time.perf_counter()
             decision = decide(seen, event, self.policy, now=self.now)
             took = time.perf_counter() - before
@@ -85,6 +90,7 @@ class Bench:
             kind = "AttemptEnded, to the next"
         self.decide_s[kind].append(took)
         self.transact_s[kind].append(transacted)
+        self.shown[kind] = shown
 
     async def round(self, number: int) -> None:
         # Spread over all sessions: the oldest are as quick as the newest.
@@ -131,6 +137,7 @@ async def measure(place: Path) -> list[Row]:
             found = [statistics.median(getattr(one, name)[kind]) for one in benches]
             rows.append(growth(f"decisions: {kind}, {what}", found))
             if what == "decide":
+                rows.append(beside_msgspec(kind, benches[0], found[0]))
                 rows.append(
                     within(
                         f"decisions: {kind}, {COUNTS[-1]:,} sessions, us",
@@ -140,6 +147,23 @@ async def measure(place: Path) -> list[Row]:
                     )
                 )
     return rows
+
+
+def beside_msgspec(kind: str, bench: Bench, decide_s: float) -> Row:
+    """What `msgspec` takes for the snapshot that was decided on, to JSON and back."""
+    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Snapshot)
+    took = []
+    for _ in range(ROUNDS):
+        before = time.perf_counter()
+        decoder.decode(encoder.encode(bench.shown[kind]))
+        took.append(time.perf_counter() - before)
+    bare = statistics.median(took)
+    return Row(
+        what=f"decisions: {kind}, beside a bare round trip of its snapshot",
+        measured=microseconds(decide_s),
+        beside=f"msgspec to JSON and back {microseconds(bare)}",
+        ratio=decide_s / bare,
+    )
 
 
 def growth(what: str, found: list[float]) -> Row:

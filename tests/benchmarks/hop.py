@@ -27,7 +27,7 @@ from fallbackd.transports.process.recording import read_exit
 
 HOPS = 25
 FAILING_S = 0.1
-OWN_S = 10e-3
+OWN_S = 5e-3
 
 # Both write their times outside of their directories. What the rules of a confinement cost is paid
 # by each start, the first one too, and grows with the directories of the machine.

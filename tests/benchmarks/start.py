@@ -15,7 +15,7 @@ from tests.support.daemon import Daemon, running
 STARTS = 6
 SETTLE_S = 2.0
 IDLE_S = 5.0
-READY_S = 0.5
+READY_S = 0.4
 IDLE_MIB = 40.0
 IDLE_CPU = 1e-3
 """Of one processor: less than a person's tools show, and less than a timer of a few per second."""

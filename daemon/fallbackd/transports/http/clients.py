@@ -20,6 +20,8 @@ from fallbackd.core.protocol import Tls
 if TYPE_CHECKING:
     import httpx2
 
+KEPT = 64
+"""Idle connections, for some seconds: as many as a busy host has calls under way."""
 CLOSE_LIMIT_S = 5.0
 """For the farewell of a connection (TLS close); it is dropped after that."""
 
@@ -65,7 +67,7 @@ class Clients:
                 # No bound on connections: the engine bounds attempts, and a bound here would
                 # make one attempt wait for another's slow stream.
                 limits=httpx2.Limits(
-                    max_connections=None, max_keepalive_connections=8 if keeps_connections else 0
+                    max_connections=None, max_keepalive_connections=KEPT if keeps_connections else 0
                 ),
                 follow_redirects=False,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
