@@ -197,7 +197,11 @@ async def delegation_cancel(
 async def delegation_keep(
     engine: "Engine", params: DelegationKeepParams, caller: Caller
 ) -> Delegation:
-    return await _shown(engine, await engine.keep(params.delegation), caller)
+    found = await engine.delegation(params.delegation)
+    if found.orphan_s is not None and not found.is_ended:
+        await engine.keep(found.delegation)
+        found = await engine.delegation(params.delegation)
+    return await _shown(engine, found, caller)
 
 
 DEFAULT_BYTES = 65_536

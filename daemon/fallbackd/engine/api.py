@@ -16,7 +16,6 @@ from fallbackd.core.events import (
     HealthMarked,
     HealthPaused,
     HealthResumed,
-    KeepRequested,
     Reported,
     ResolveRequested,
     SessionCompacted,
@@ -216,14 +215,6 @@ class Engine(Performer):
         await self.handle(CancelRequested(delegation=delegation, why=why))
         ended, _ = await self.wait(delegation, until="finished", timeout_s=None)
         return ended
-
-    async def keep(self, delegation: str) -> Delegation:
-        """Let it outlive its callers, from now on."""
-        found = await self.delegation(delegation)
-        if found.is_ended or found.orphan_s is None:
-            return found
-        await self.handle(KeepRequested(delegation=found.delegation))
-        return await self.delegation(delegation)
 
     async def delegation(self, delegation: str) -> Delegation:
         found = await self.store.delegation(DelegationId(delegation))

@@ -34,6 +34,7 @@ from fallbackd.core.events import (
     CancelRequested,
     ClockStepped,
     Event,
+    KeepRequested,
     Resumed,
     Woke,
 )
@@ -454,6 +455,10 @@ class Performer:
             held.settled.set()
             held.finished.set()
         self._tell_freed()
+
+    async def keep(self, delegation: DelegationId) -> None:
+        """Let it outlive its callers, from now on."""
+        await self.handle(KeepRequested(delegation=delegation))
 
     def _orphan_s(self, delegation: DelegationId) -> float | None:
         found = self.store.peek().active.get(delegation)
