@@ -82,7 +82,7 @@ class ShareLink:
             raise ShareAway(_words(error)) from None
         finally:
             if not is_whole:
-                self.drop()
+                await self.aclose()
 
     async def _answer(self, connection: AbstractConnection) -> Any:
         try:
@@ -101,17 +101,12 @@ class ShareLink:
             await found.connect()  # type: ignore[no-untyped-call]
         return self._connection
 
-    def drop(self) -> None:
+    async def aclose(self) -> None:
         """Whatever is on its way on this connection belongs to nothing that is still asked."""
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        writer = getattr(connection, "_writer", None)
-        if writer is not None:
-            writer.transport.abort()
-
-    async def aclose(self) -> None:
-        self.drop()
+        if connection is not None:
+            with anyio.CancelScope(shield=True):
+                await connection.disconnect(nowait=True)
 
 
 def connection_to(address: ShareAddress) -> AbstractConnection:
@@ -132,8 +127,7 @@ def connection_to(address: ShareAddress) -> AbstractConnection:
         "socket_timeout": None,
         "protocol": 2,
         "client_name": CLIENT_NAME,
-        "lib_name": None,
-        "lib_version": None,
+        "driver_info": None,
         **known,
     }
     if address.url.startswith("unix:"):
