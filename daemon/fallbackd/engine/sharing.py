@@ -543,6 +543,10 @@ class Sharing:
         engine = self._engine
         return self._names.known(engine.settings.policy, engine.store.peek().health)
 
+    def look_now(self) -> None:
+        """Compare everything with the server now, and not when it is due."""
+        self._look_now.set()
+
     # --- looking -----------------------------------------------------------------------------
 
     def shown(self) -> Shared:
