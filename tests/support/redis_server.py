@@ -83,14 +83,18 @@ class RedisServer:
         except OSError:
             return False
 
-    def command(self, *words: str) -> bytes:
+    def restore(self, key: str, dumped: bytes) -> bytes:
+        """Put a key back as it was when it was dumped."""
+        return self.command("RESTORE", key, "0", dumped, "REPLACE")
+
+    def command(self, *words: str | bytes) -> bytes:
         """The answer of the server as it comes, to a short command over a connection of its own."""
         with socket.socket(socket.AF_UNIX) as one:
             one.settimeout(HANG_S)
             one.connect(self.socket)
             parts = [f"*{len(words)}\r\n".encode()]
             for word in words:
-                data = word.encode()
+                data = word.encode() if isinstance(word, str) else word
                 parts.append(b"$%d\r\n%s\r\n" % (len(data), data))
             one.sendall(b"".join(parts))
             return one.recv(1 << 20)

@@ -106,6 +106,7 @@ async def _group(
     limit_s: float = HANG_S,
     wrapped: Callable[[Share], Share] = lambda share: share,
     connected: bool = True,
+    ca_file: str | None = None,
 ) -> AsyncIterator[Sequence[Machine]]:
     """
     Args:
@@ -129,7 +130,7 @@ async def _group(
             folder.mkdir(parents=True, exist_ok=True)
             engine = await stack.enter_async_context(engine_in(folder, config, clock=clock))
             where = url if isinstance(url, str) else url(number)
-            share = wrapped(RedisShare(ShareAddress(url=where), group="test"))
+            share = wrapped(RedisShare(ShareAddress(url=where, ca_file=ca_file), group="test"))
             sharing = Sharing(
                 engine,
                 share,

@@ -34,7 +34,7 @@ def scopes_meant(engine: Performer, target: str, *, only_own: bool) -> tuple[Sco
 
 
 async def tested(share: Share, owner: str, instance: str, clock: Clock) -> tuple[Tested, ...]:
-    """Read, lease and listen, up to the first step that fails."""
+    """Read and lease, up to the first step that fails."""
     name = ScopeId(f"test:{instance}")
 
     async def read() -> str:
@@ -48,12 +48,8 @@ async def tested(share: Share, owner: str, instance: str, clock: Clock) -> tuple
         await share.release(name, owner=owner, gen=found.gen, limit_s=TEST_S)
         return "granted and given back" if found.granted else "denied"
 
-    async def changes() -> str:
-        _, found = await share.changes(None, wait_s=0.1)
-        return f"{len(found)} scopes changed within the last hour"
-
     done: list[Tested] = []
-    for step, run in (("read", read), ("lease", lease), ("changes", changes)):
+    for step, run in (("read", read), ("lease", lease)):
         began_at = clock.now()
         try:
             detail, ok = await run(), True

@@ -116,6 +116,8 @@ class Sharing:
         self._held: dict[ScopeId, _Held] = {}
         self._machines: tuple[Card, ...] = ()
         self._ignored: tuple[str, ...] = ()
+        self._deaf: str | None = None
+        """Why changes are not heard at once."""
         self._asking = anyio.Lock()
         self._failed_asks = 0
         self._muted_until = -math.inf
@@ -245,7 +247,7 @@ class Sharing:
                 self._lost("refused", error)
                 delay_s = REFUSED_S
             except ShareAway as error:
-                self._lost("full" if "OOM" in str(error) else "unreachable", error)
+                self._lost("full" if "maxmemory" in str(error) else "unreachable", error)
                 self._retry = min(self._retry + 1, 7)
                 delay_s = min(2.0 ** (self._retry - 1), MAX_RETRY_S) * (0.75 + self._luck() / 2)
             with anyio.move_on_after(delay_s):
@@ -318,7 +320,9 @@ class Sharing:
                 mine = [one for one in names if self._is_mine(one)]
                 if mine:
                     await self._take(await self._timed(share.read(mine, limit_s=COMMAND_S)))
+                self._deaf = None
             except (ShareAway, ShareRefused) as error:
+                self._deaf = str(error) if isinstance(error, ShareRefused) else None
                 self._suspect(error)
                 await anyio.sleep(1.0)
 
@@ -555,6 +559,8 @@ class Sharing:
         warning = self._grouping.warning
         if twins - {self._grouping.instance}:
             warning = f"another machine of the group is called {self._grouping.machine}, too"
+        if self._deaf is not None:
+            warning = f"what others find is heard late, every {LOOK_S:g} s: {self._deaf}"
         return Shared(
             state=self._state,
             group=self._grouping.group,

@@ -79,7 +79,7 @@ class ShareTestParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class ShareTestStep(Struct, frozen=True, kw_only=True):
     step: str
-    """configuration, read, lease or changes."""
+    """configuration, read or lease."""
     ok: bool
     """Whether it worked."""
     detail: str = ""
