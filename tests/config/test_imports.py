@@ -13,7 +13,8 @@ from fallbackd.config.import_hermes import read_hermes
 from fallbackd.config.import_jkz import KINDS, read_jkz
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.load import load
-from fallbackd.core.routing.resolve import Request, resolve
+from fallbackd.core.routing.looking import Request
+from fallbackd.core.routing.resolve import resolve
 
 
 def hermes(**keys: Any) -> Imported:

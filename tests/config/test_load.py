@@ -10,7 +10,8 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import implicit_backend
 from fallbackd.core.protocol import Evidence, Work
-from fallbackd.core.routing.resolve import Request, resolve
+from fallbackd.core.routing.looking import Request
+from fallbackd.core.routing.resolve import resolve
 
 
 def loaded(text: str | None) -> Loaded:

@@ -9,11 +9,13 @@ from tests.support.playbook import T0, entry, fail, policy_of
 from fallbackd.core import meter
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import machine
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health, Pause
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Role
 from fallbackd.core.records import Meter, Session
-from fallbackd.core.routing.resolve import Request, Resolved, candidates_for, find_role, resolve
+from fallbackd.core.routing.candidates import candidates_for, find_role
+from fallbackd.core.routing.looking import Request
+from fallbackd.core.routing.resolve import Resolved, resolve
 
 POLICY = policy_of("a", "b", "c")
 
@@ -63,7 +65,7 @@ def test_the_first_healthy_one_is_chosen() -> None:
 
 
 LIMITED = out("backend:a", fail(Reason.RATE_LIMIT))
-PAUSED = Health(scope=ScopeId("backend:a"), pause=machine.Pause(since_at=T0, note="holiday"))
+PAUSED = Health(scope=ScopeId("backend:a"), pause=Pause(since_at=T0, note="holiday"))
 
 
 @pytest.mark.parametrize(

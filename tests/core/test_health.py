@@ -8,7 +8,18 @@ from tests.support.playbook import T0, fail
 
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import machine
-from fallbackd.core.health.machine import Health, Outage, count_at, view, window_s
+from fallbackd.core.health.clocks import from_disk, shift
+from fallbackd.core.health.machine import window_s
+from fallbackd.core.health.record import (
+    Health,
+    Outage,
+    Pause,
+    View,
+    count_at,
+    is_leased,
+    severity,
+    view,
+)
 from fallbackd.core.ids import AttemptId, ScopeId
 from fallbackd.core.policy import REASONS, ReasonPolicy
 
@@ -339,7 +350,7 @@ def test_the_clock_leads_through_cooldown_to_healthy_and_unproven() -> None:
 def test_success_after_the_window_makes_healthy(at: float) -> None:
     record = failed(None, fail(Reason.RATE_LIMIT), at=0)
     after = machine.succeed(record, started_at=T0 + at)
-    assert view(after, now=T0 + at) == machine.View(state="healthy")
+    assert view(after, now=T0 + at) == View(state="healthy")
     assert count_at(after, now=T0 + at) == 0
 
 
@@ -351,7 +362,7 @@ def test_success_of_an_attempt_from_before_the_mark_counts_for_nothing() -> None
 def test_broken_ends_at_its_ttl() -> None:
     record = failed(None, fail(Reason.AUTH), at=0)
     assert view(record, now=T0 + 599).state == "broken"
-    assert view(record, now=T0 + 600) == machine.View(state="healthy", unproven=True)
+    assert view(record, now=T0 + 600) == View(state="healthy", unproven=True)
     billing = failed(None, fail(Reason.BILLING), at=0)
     assert view(billing, now=T0 + 3600).state == "cooldown"
 
@@ -371,12 +382,12 @@ def test_a_revoked_credential_stays_broken() -> None:
         record = failed(record, fail(reason, at=5), at=5)
     assert view(record, now=T0 + 1e9).state == "broken"
     assert count_at(record, now=T0 + 1e9) >= 1
-    assert view(machine.clear(record), now=T0 + 5) == machine.View(state="healthy")
+    assert view(machine.clear(record), now=T0 + 5) == View(state="healthy")
 
 
 def test_a_pause_covers_the_record_and_shows_it_again_afterwards() -> None:
     record = failed(None, fail(Reason.RATE_LIMIT), at=0)
-    paused = structs.replace(record, pause=machine.Pause(since_at=T0 + 1, note="x"))
+    paused = structs.replace(record, pause=Pause(since_at=T0 + 1, note="x"))
     assert view(paused, now=T0 + 2).state == "paused"
     assert view(structs.replace(paused, pause=None), now=T0 + 2).state == "rate_limited"
 
@@ -405,8 +416,8 @@ def test_a_failure_or_a_clear_voids_the_lease() -> None:
 
 def test_the_lease_of_a_caller_runs_out() -> None:
     record = leased(failed(None, fail(Reason.CRASH), at=0), "lease-1", 70, expires=670)
-    assert machine.is_leased(record, now=T0 + 669)
-    assert not machine.is_leased(record, now=T0 + 670)
+    assert is_leased(record, now=T0 + 669)
+    assert not is_leased(record, now=T0 + 670)
 
 
 def early(record: Health) -> float | None:
@@ -454,22 +465,22 @@ def test_no_early_trial_of_a_budget_a_person_or_a_pause() -> None:
     )
     assert early(said) is None
     record = failed(None, fail(Reason.CRASH), at=0)
-    assert early(structs.replace(record, pause=machine.Pause(since_at=T0))) is None
+    assert early(structs.replace(record, pause=Pause(since_at=T0))) is None
 
 
 @given(by_s=st.integers(-100_000, 100_000), at=st.integers(0, 2000))
 def test_a_clock_step_moves_everything_alike(by_s: int, at: int) -> None:
     record = leased(failed(None, fail(Reason.RATE_LIMIT), at=0), "lease", 1, expires=601)
-    moved = machine.shift(record, by_s)
+    moved = shift(record, by_s)
     here, there = view(record, now=T0 + at), view(moved, now=T0 + at + by_s)
     assert (here.state, here.unproven) == (there.state, there.unproven)
-    assert machine.is_leased(record, now=T0 + at) == machine.is_leased(moved, now=T0 + at + by_s)
-    assert machine.shift(moved, -by_s) == record
+    assert is_leased(record, now=T0 + at) == is_leased(moved, now=T0 + at + by_s)
+    assert shift(moved, -by_s) == record
 
 
 def test_a_record_from_disk_has_no_lease_and_tells_its_age() -> None:
     record = leased(failed(None, fail(Reason.CRASH), at=0), "d1.1", 70)
-    read = machine.from_disk(record, now=T0 + 80)
+    read = from_disk(record, now=T0 + 80)
     assert read.trial is None
     assert read.loaded_at == T0 + 80
     assert outage_of(read).since_at == T0
@@ -477,14 +488,14 @@ def test_a_record_from_disk_has_no_lease_and_tells_its_age() -> None:
 
 def test_a_trial_that_runs_still_keeps_its_lease_over_a_restart() -> None:
     record = leased(failed(None, fail(Reason.CRASH), at=0), "d1.1", 70)
-    read = machine.from_disk(record, now=T0 + 80, running={AttemptId("d1.1")})
+    read = from_disk(record, now=T0 + 80, running={AttemptId("d1.1")})
     assert read.trial == record.trial
-    assert machine.from_disk(record, now=T0 + 80, running={AttemptId("d2.1")}).trial is None
+    assert from_disk(record, now=T0 + 80, running={AttemptId("d2.1")}).trial is None
 
 
 def test_a_record_of_the_future_starts_anew_with_its_own_length() -> None:
     record = failed(None, fail(Reason.RATE_LIMIT), at=50_000)
-    read = machine.from_disk(record, now=T0)
+    read = from_disk(record, now=T0)
     assert outage_of(read).since_at == T0
     assert outage_of(read).until_at == T0 + 300
 
@@ -493,24 +504,24 @@ def test_after_a_long_stop_our_own_windows_are_tried_and_stated_ones_stand() -> 
     ours = failed(None, fail(Reason.USAGE_LIMIT), at=0, policy=ReasonPolicy(window_s=50_000))
     stated = failed(None, fail(Reason.USAGE_LIMIT, wait_s=50_000), at=0)
     now = T0 + 4000
-    assert view(machine.from_disk(ours, now=now, stopped_s=10), now=now).state == "rate_limited"
-    tried = view(machine.from_disk(ours, now=now, stopped_s=3600), now=now)
+    assert view(from_disk(ours, now=now, stopped_s=10), now=now).state == "rate_limited"
+    tried = view(from_disk(ours, now=now, stopped_s=3600), now=now)
     assert (tried.state, tried.unproven) == ("healthy", True)
-    kept = machine.from_disk(stated, now=now, stopped_s=3600)
+    kept = from_disk(stated, now=now, stopped_s=3600)
     assert view(kept, now=now).state == "rate_limited"
 
 
 def test_worse_states_rank_higher() -> None:
     views = [
-        machine.View(state="healthy"),
-        machine.View(state="healthy", unproven=True),
-        machine.View(state="cooldown", unproven=True),
-        machine.View(state="rate_limited"),
-        machine.View(state="broken"),
-        machine.View(state="paused"),
+        View(state="healthy"),
+        View(state="healthy", unproven=True),
+        View(state="cooldown", unproven=True),
+        View(state="rate_limited"),
+        View(state="broken"),
+        View(state="paused"),
     ]
-    assert sorted(views, key=machine.severity) == views
-    assert len({machine.severity(one) for one in views}) == len(views)
+    assert sorted(views, key=severity) == views
+    assert len({severity(one) for one in views}) == len(views)
 
 
 @given(

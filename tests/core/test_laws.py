@@ -51,7 +51,8 @@ from fallbackd.core.events import (
     Woke,
 )
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, Outage, from_disk
+from fallbackd.core.health.clocks import from_disk
+from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
 from fallbackd.core.protocol import Output, ProviderAnswered

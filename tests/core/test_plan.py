@@ -14,7 +14,7 @@ from tests.support.playbook import (
 
 from fallbackd.core.case import Case
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, Outage
+from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId
 from fallbackd.core.policy import Entry
 from fallbackd.core.questions import Option, Question

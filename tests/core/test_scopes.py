@@ -5,7 +5,7 @@ from tests.core.test_health import failed
 from tests.support.playbook import T0, fail
 
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health
 from fallbackd.core.health.scopes import failed_scope, is_scope_of, own_health, scopes_of, touched
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend

@@ -45,7 +45,7 @@ from fallbackd.core.events import (
     TurnFailed,
 )
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.machine import Health, Outage, Pause, Trial
+from fallbackd.core.health.record import Health, Outage, Pause, Trial
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
 from fallbackd.core.opencode.rescues import Ruled
 from fallbackd.core.opencode.turns import Redirect

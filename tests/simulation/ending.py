@@ -8,7 +8,7 @@ from tests.simulation.stage import Stage
 
 from fallbackd.core.callers.lease import LEASE_S
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, is_leased
+from fallbackd.core.health.record import Health, is_leased
 from fallbackd.core.health.scopes import scopes_of
 from fallbackd.core.ids import ScopeId, delegation_of
 from fallbackd.core.policy import Backend

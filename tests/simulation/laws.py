@@ -21,7 +21,7 @@ from fallbackd.core.events import (
     ResolveRequested,
 )
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, is_leased, view
+from fallbackd.core.health.record import Health, is_leased, view
 from fallbackd.core.health.scopes import find_backend, scopes_of
 from fallbackd.core.ids import AttemptId, DelegationId, ScopeId, SessionId, delegation_of
 from fallbackd.core.policy import Policy

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, Outage
+from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.records import (
     Change,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.stores.records import NOW, a_delegation, a_note, a_session, a_story, an_outage
 
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health
 from fallbackd.core.records import Delegation, Hop, Note, PutStory, Session, Verdict
 from fallbackd.stores.codec import Undecodable, decode, encode
 

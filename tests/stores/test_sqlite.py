@@ -23,7 +23,7 @@ from tests.stores.records import (
     deciding,
 )
 
-from fallbackd.core.health.machine import Trial
+from fallbackd.core.health.record import Trial
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.records import (
     Attempt,

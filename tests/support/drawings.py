@@ -13,7 +13,7 @@ from msgspec import structs
 
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health import machine
-from fallbackd.core.health.machine import Health, view
+from fallbackd.core.health.record import Health, Pause, view
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import REASONS
 from fallbackd.core.work.apply import TRANSITIONS
@@ -64,7 +64,7 @@ STATES = {
     "rate_limited": _out(Reason.RATE_LIMIT, ended=False),
     "broken": _out(Reason.AUTH, ended=False),
     "cooldown": _out(Reason.RATE_LIMIT, ended=True),
-    "paused": Health(scope=SCOPE, pause=machine.Pause(since_at=T0)),
+    "paused": Health(scope=SCOPE, pause=Pause(since_at=T0)),
 }
 """One record for each state, at `NOW`."""
 _END = {"rate_limited": NOW + 1000, "broken": NOW + 1000, "cooldown": NOW + 50}
@@ -81,9 +81,7 @@ EVENTS: dict[str, Callable[[str, Health], str]] = {
     "success": lambda _, one: _after(machine.succeed(one, started_at=NOW - 1), NOW),
     "its time is over": lambda state, one: _after(one, _END.get(state, NOW)),
     "a person clears": lambda _, one: _after(machine.clear(one), NOW),
-    "a person pauses": lambda _, one: _after(
-        structs.replace(one, pause=machine.Pause(since_at=NOW)), NOW
-    ),
+    "a person pauses": lambda _, one: _after(structs.replace(one, pause=Pause(since_at=NOW)), NOW),
     "a person resumes": lambda _, one: _after(structs.replace(one, pause=None), NOW),
 }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health
 from fallbackd.core.ids import DelegationId, ScopeId
 from fallbackd.core.records import Attempt, Delegation, Session
 from fallbackd.core.work.resolution import reactive_hops

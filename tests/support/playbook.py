@@ -32,7 +32,7 @@ from fallbackd.core.events import (
     Woke,
 )
 from fallbackd.core.failures import Confidence, Failure, Reason, make_failure
-from fallbackd.core.health.machine import Health, Outage, View, view
+from fallbackd.core.health.record import Health, Outage, View, view
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy, Role, max_wait_s
 from fallbackd.core.protocol import Observation, Usage

@@ -14,7 +14,7 @@ from tests.support.clock import ManualClock
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.config.profiles import of_kind
-from fallbackd.core.health.machine import view
+from fallbackd.core.health.record import view
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy
 from fallbackd.core.records import Delegation, Journaled

@@ -16,7 +16,7 @@ from fallbackd.core.effects import Effect, Export, WakeWaiting
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import machine
 from fallbackd.core.health.doubt import doubted, is_doubtful
-from fallbackd.core.health.machine import Health, view
+from fallbackd.core.health.record import Health, is_leased, view
 from fallbackd.core.health.scopes import failed_scope, scopes_of
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import MODEL_UNKNOWN_WINDOW_S, Backend, Entry, Policy
@@ -41,7 +41,8 @@ from fallbackd.core.records import (
     Snapshot,
     Verdict,
 )
-from fallbackd.core.routing.resolve import Choice, Request, Resolved, resolve
+from fallbackd.core.routing.looking import Choice, Request
+from fallbackd.core.routing.resolve import Resolved, resolve
 from fallbackd.core.turn import MadeMark, without_marks
 
 
@@ -354,7 +355,7 @@ class Case:
         was_held = False
         for record in list(self.health.values()):
             if record.trial is not None and record.trial.attempt == name:
-                was_held = was_held or machine.is_leased(record, now=self.now)
+                was_held = was_held or is_leased(record, now=self.now)
                 self.put_health(machine.release(record, name))
         if was_held:
             self.wake_waiting()

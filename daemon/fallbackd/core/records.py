@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from fallbackd.core.effects import Effect
 from fallbackd.core.failures import Failure
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from fallbackd.core.failures import Confidence, Failure, Reason
-from fallbackd.core.health.machine import Health, Outage
+from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, OnOutage
 

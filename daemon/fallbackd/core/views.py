@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from fallbackd.core import meter
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import machine
-from fallbackd.core.health.machine import Health, View, count_at, severity, view
+from fallbackd.core.health.record import SEVERITY, Health, View, count_at, severity, view
 from fallbackd.core.health.scopes import credential_scope, find_backend, own_health, touched, worst
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend, Policy
@@ -59,7 +58,7 @@ def health_entry(backend_id: BackendId, snapshot: Snapshot, policy: Policy, *, n
     budget_until_at = meter.over_cap_until(
         snapshot.meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
     )
-    if budget_until_at is not None and severity(seen) < machine.SEVERITY["rate_limited"]:
+    if budget_until_at is not None and severity(seen) < SEVERITY["rate_limited"]:
         return {
             "credentials": credentials,
             **_blank("rate_limited"),

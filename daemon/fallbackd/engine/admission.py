@@ -11,7 +11,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Rejection, Snapshot
-from fallbackd.core.routing.resolve import find_role
+from fallbackd.core.routing.candidates import find_role
 from fallbackd.engine.environment import World
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, mode_of
 from fallbackd.lib.directories import identities, is_below

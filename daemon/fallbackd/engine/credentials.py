@@ -15,7 +15,7 @@ from msgspec import structs
 from fallbackd.backends.spec import Options
 from fallbackd.core.events import CredentialSeen
 from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.health.machine import Outage, view
+from fallbackd.core.health.record import Outage, view
 from fallbackd.core.health.scopes import credential_scope, find_backend
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.protocol import (

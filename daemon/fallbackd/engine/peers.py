@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from fallbackd.core.events import Event
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.records import Decision
 from fallbackd.ports.share import Card, ShareState

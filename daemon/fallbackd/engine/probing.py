@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from fallbackd.backends.http_calls import read_models
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.health.machine import view
+from fallbackd.core.health.record import view
 from fallbackd.core.health.scopes import backend_scope
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend

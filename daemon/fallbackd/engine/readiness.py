@@ -11,11 +11,11 @@ from typing import Protocol
 from fallbackd.backends.spec import BackendKind, Login, Options
 from fallbackd.core.events import Event, ReadinessSeen
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import view
+from fallbackd.core.health.record import view
 from fallbackd.core.health.scopes import backend_scope, credential_scope, find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.routing.resolve import candidates_for
+from fallbackd.core.routing.candidates import candidates_for
 from fallbackd.engine.credentials import CredentialLooks
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.homes import expand

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from fallbackd.classify.redact import redact
 from fallbackd.core.events import ClockStepped, Event, SharedSeen
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, Outage
+from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import REASONS

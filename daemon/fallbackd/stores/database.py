@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.records import Delegation, Meter, Session
 from fallbackd.lib.failpoints import hit

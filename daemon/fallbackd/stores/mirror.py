@@ -14,7 +14,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import assert_never
 
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.records import (
     Change,

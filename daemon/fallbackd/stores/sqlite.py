@@ -20,7 +20,7 @@ import anyio
 from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from fallbackd.core.health.machine import from_disk
+from fallbackd.core.health.clocks import from_disk
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import (
     Decision,

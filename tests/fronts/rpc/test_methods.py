@@ -10,7 +10,7 @@ from tests.support.front import Front, front
 from fallbackd.config.fields import Problem
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.health.machine import Health, Outage
+from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage

@@ -9,7 +9,9 @@ from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Hop, Session, Verdict
-from fallbackd.core.routing.resolve import Choice, Resolved, candidates_for, find_role
+from fallbackd.core.routing.candidates import candidates_for, find_role
+from fallbackd.core.routing.looking import Choice
+from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.recovery import missed_by, role_counting
 from fallbackd.core.work.resolution import entry_of, turn_for

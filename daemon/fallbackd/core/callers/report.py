@@ -21,8 +21,9 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import is_lease
 from fallbackd.core.policy import IN_SESSION_KIND, Backend
 from fallbackd.core.records import Decision, Rejection, Session
+from fallbackd.core.routing.candidates import candidates_for, find_role
 from fallbackd.core.routing.families import UNKNOWN, family_of
-from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
+from fallbackd.core.routing.looking import Choice
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.recovery import answered_by, role_counting

@@ -13,137 +13,16 @@ Nothing here moves by itself: a record keeps the last outage and the two ends of
 question, and how often anybody looked makes no difference.
 """
 
-from collections.abc import Collection
-from typing import Literal
-
 from msgspec import Struct, structs
 
 from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health.record import Health, Outage, Source, Trial, count_at
 from fallbackd.core.ids import AttemptId, ScopeId
 from fallbackd.core.policy import ReasonPolicy
 
-StateWord = Literal["healthy", "rate_limited", "cooldown", "broken", "paused"]
-Source = Literal["policy", "provider", "person", "import", "readiness"]
-
-COUNT_MEMORY_S = 3600.0
-"""This long after window and cooldown have ended, the count of failures is forgotten."""
 JITTER = 0.1
 EARLY_TRIAL_S = 3600.0
 """A stated time is doubted for the first time after this, then twice as late each time."""
-LONG_STOP_S = 3600.0
-"""After a stop of this length, what our policy believed is tried before it is believed."""
-
-
-class Outage(Struct, frozen=True, kw_only=True):
-    """The last outage of a scope. Over when `until_at` and `cooldown_until_at` have passed."""
-
-    state: Literal["rate_limited", "broken"]
-    reason: Reason
-    detail: str | None = None
-    since_at: float
-    until_at: float | None
-    """Null: no end but repair or `clear`."""
-    cooldown_s: float = 0.0
-    source: Source = "policy"
-    stated_reset_at: float | None = None
-    evidence: str = ""
-    signature: str = ""
-    count: int = 1
-    last_failure_at: float = 0.0
-    began_at: float | None = None
-    """When the attempt began that failed; None: nobody knows."""
-    seen_by: str | None = None
-    """MACHINE/BACKEND, where another machine has found it."""
-
-
-class Trial(Struct, frozen=True, kw_only=True):
-    """The one leased attempt on a scope that came back by the clock alone."""
-
-    attempt: AttemptId
-    generation: int
-    leased_at: float
-    expires_at: float | None = None
-    """Null: it belongs to an attempt of ours and ends with it."""
-    owner: str | None = None
-    """The caller that makes the attempt by itself, in a word for people."""
-
-
-class Pause(Struct, frozen=True, kw_only=True):
-    since_at: float
-    note: str | None = None
-
-
-class Health(Struct, frozen=True, kw_only=True):
-    """What is kept of one scope. A scope without a record is healthy."""
-
-    scope: ScopeId
-    outage: Outage | None = None
-    pause: Pause | None = None
-    trial: Trial | None = None
-    generation: int = 0
-    last_attempt_at: float | None = None
-    early_trials: int = 0
-    announced: StateWord = "healthy"
-    """What was last said to the world; the tick says the rest."""
-    loaded_at: float | None = None
-    """When this record was read from disk, if nothing has confirmed it since."""
-    throttled_at: float | None = None
-    """A first throttle that has marked nothing, where another credential could take over."""
-    proven_at: float | None = None
-    """When the attempt began that ended the last outage. Marks from before are over, whoever
-    repeats them."""
-    cleared_at: float | None = None
-    """The same for a person's `clear`, which holds on this machine alone."""
-    word_id: str = ""
-    word_at: float | None = None
-    """The last word of a person for all machines that was followed here, and when it was said."""
-
-
-class View(Struct, frozen=True, kw_only=True):
-    """A record at an instant."""
-
-    state: StateWord
-    unproven: bool = False
-    until_at: float | None = None
-
-
-HEALTHY = View(state="healthy")
-_PAUSED = View(state="paused")
-
-
-def view(health: Health | None, *, now: float) -> View:
-    if health is None:
-        return HEALTHY
-    if health.pause is not None:
-        return _PAUSED
-    outage = health.outage
-    if outage is None:
-        return HEALTHY
-    if outage.until_at is None or now < outage.until_at:
-        return View(state=outage.state, until_at=outage.until_at)
-    cooldown_until_at = outage.until_at + outage.cooldown_s
-    if now < cooldown_until_at:
-        return View(state="cooldown", unproven=True, until_at=cooldown_until_at)
-    return View(state="healthy", unproven=True)
-
-
-def is_leased(health: Health | None, *, now: float) -> bool:
-    """Whether somebody holds the one trial of a scope. The lease of a caller runs out."""
-    if health is None or health.trial is None:
-        return False
-    expires_at = health.trial.expires_at
-    return expires_at is None or now < expires_at
-
-
-def count_at(health: Health | None, *, now: float) -> int:
-    """Consecutive failures that still count."""
-    if health is None or health.outage is None:
-        return 0
-    outage = health.outage
-    if outage.until_at is None:
-        return outage.count
-    ended_at = outage.until_at + outage.cooldown_s
-    return outage.count if now <= ended_at + COUNT_MEMORY_S else 0
 
 
 def window_s(policy: ReasonPolicy, count: int, *, luck: float) -> float:
@@ -197,32 +76,22 @@ def fail(
     old = record.outage
     is_running = old is not None and (old.until_at is None or now < old.until_at)
     is_stale = old is not None and started_at is not None and started_at < old.since_at
-    stated_at = failure.wait_until_at
-    if repeated and stated_at is not None:
-        stated_at = stated_at if stated_at >= now + policy.window_s else None
-    is_stated = stated_at is not None and stated_at > now and not forever
+    stated_at = None if forever else _stated_at(failure, policy, now=now, repeated=repeated)
+    is_stated = stated_at is not None
     is_new = not (is_stale or (is_running and (started_at is None or not is_stated)))
-    count = max(1, count_at(record, now=now) + (1 if is_new else 0))
-
-    end_at = stated_at if is_stated else now + window_s(policy, count, luck=luck)
-    if forever:
-        end_at = None
-    source: Source = "provider" if is_stated else "policy"
-
+    count = max(1, count_at(record, now=now) + int(is_new))
+    length_s = window_s(policy, count, luck=luck)
+    until = _Until(
+        at=None if forever else stated_at if is_stated else now + length_s,
+        source="provider" if is_stated else "policy",
+    )
     if old is not None and is_running:
-        needs_more = policy.state == "broken" and (forever or not _is_repair(old))
-        if not is_stated and not repeated and not needs_more:
+        if not is_stated and _adds_nothing(old, policy, forever=forever, repeated=repeated):
             return record
-        if _is_repair(old) and policy.state != "broken" and not is_stated:
-            return record  # a passing failure neither hides nor ends what needs a repair
-        may_shorten = is_stated and old.source != "person" and not (is_stale and _is_repair(old))
-        if not may_shorten and _is_not_later(end_at, old.until_at):
-            if is_stale or old.source == "person":
-                return record
-            end_at = old.until_at
-            source = old.source
-        elif is_stale and not is_stated and old.reason is failure.reason:
+        kept = _within(old, until, failure.reason, is_stale=is_stale)
+        if kept is None:
             return record
+        until = kept
     return structs.replace(
         record,
         outage=Outage(
@@ -230,9 +99,9 @@ def fail(
             reason=failure.reason,
             detail=failure.detail,
             since_at=old.since_at if old is not None and is_stale else now,
-            until_at=end_at,
+            until_at=until.at,
             cooldown_s=_recovery_s(policy, failure.wait_s if is_stated else None),
-            source=source,
+            source=until.source,
             stated_reset_at=failure.stated_reset_at,
             evidence=failure.evidence,
             signature=failure.signature,
@@ -244,6 +113,47 @@ def fail(
         loaded_at=None,
         early_trials=0 if is_new and not is_running else record.early_trials,
     )
+
+
+class _Until(Struct, frozen=True, kw_only=True):
+    """The end of a window. `at` null: none but repair or `clear`."""
+
+    at: float | None
+    source: Source
+
+
+def _stated_at(
+    failure: Failure, policy: ReasonPolicy, *, now: float, repeated: bool
+) -> float | None:
+    """The end that the provider states, where it lies ahead and is to be believed."""
+    stated_at = failure.wait_until_at
+    if stated_at is None or stated_at <= now:
+        return None
+    return None if repeated and stated_at < now + policy.window_s else stated_at
+
+
+def _adds_nothing(old: Outage, policy: ReasonPolicy, *, forever: bool, repeated: bool) -> bool:
+    """
+    Whether a failure without a stated time leaves the running window as it is. One that passes by
+    itself neither hides nor ends what needs a repair.
+    """
+    if policy.state != "broken":
+        return _is_repair(old) or not repeated
+    return _is_repair(old) and not forever and not repeated
+
+
+def _within(old: Outage, until: _Until, reason: Reason, *, is_stale: bool) -> _Until | None:
+    """
+    The end of a window that runs already, after one more failure; None: it stays as it is. What a
+    provider states may shorten a window, but not one of a person, nor by a stale failure one that
+    needs a repair.
+    """
+    is_stated, is_of_person = until.source == "provider", old.source == "person"
+    if is_stated and not is_of_person and not (is_stale and _is_repair(old)):
+        return until
+    if _is_not_later(until.at, old.until_at):
+        return None if is_stale or is_of_person else _Until(at=old.until_at, source=old.source)
+    return None if is_stale and not is_stated and old.reason is reason else until
 
 
 def _recovery_s(policy: ReasonPolicy, length_s: float | None) -> float:
@@ -384,102 +294,3 @@ def early_trial_at(health: Health, *, last_resort_s: float) -> float | None:
     if outage.source == "provider":
         return last_at + EARLY_TRIAL_S * 2.0 ** min(health.early_trials, 16)
     return last_at + last_resort_s
-
-
-def shift(health: Health, by_s: float) -> Health:
-    """Move every instant of a record: the wall clock was set by `by_s` seconds."""
-
-    def moved(at: float | None) -> float | None:
-        return None if at is None else at + by_s
-
-    outage, pause, trial = health.outage, health.pause, health.trial
-    return structs.replace(
-        health,
-        outage=outage and shift_outage(outage, by_s),
-        pause=pause and structs.replace(pause, since_at=pause.since_at + by_s),
-        trial=trial
-        and structs.replace(
-            trial, leased_at=trial.leased_at + by_s, expires_at=moved(trial.expires_at)
-        ),
-        last_attempt_at=moved(health.last_attempt_at),
-        loaded_at=moved(health.loaded_at),
-        throttled_at=moved(health.throttled_at),
-        proven_at=moved(health.proven_at),
-        cleared_at=moved(health.cleared_at),
-        word_at=moved(health.word_at),
-    )
-
-
-def shift_outage(outage: Outage, by_s: float) -> Outage:
-    def moved(at: float | None) -> float | None:
-        return None if at is None else at + by_s
-
-    return structs.replace(
-        outage,
-        since_at=outage.since_at + by_s,
-        until_at=moved(outage.until_at),
-        stated_reset_at=moved(outage.stated_reset_at),
-        last_failure_at=outage.last_failure_at + by_s,
-        began_at=moved(outage.began_at),
-    )
-
-
-def from_disk(
-    health: Health,
-    *,
-    now: float,
-    stopped_s: float = 0.0,
-    running: Collection[AttemptId] = (),
-) -> Health:
-    """
-    A record of an earlier run: a lease of nobody who runs still is void; one that lies in the
-    future starts anew.
-
-    Args:
-        running: Attempts that are taken up: a trial among them is still the only one.
-        stopped_s: How long no daemon was there. After a long stop a window of our own policy is
-            over: one trial tells more than a belief of long ago. What a provider or a person
-            said stands.
-
-    Source: a clock that was set back between two runs must not make a window longer than it was.
-    """
-    outage, trial = health.outage, health.trial
-    if (
-        outage is not None
-        and stopped_s >= LONG_STOP_S
-        and outage.source == "policy"
-        and outage.until_at is not None
-        and outage.until_at > now
-    ):
-        outage = structs.replace(outage, until_at=max(outage.since_at, now))
-    if outage is not None and outage.since_at > now + 1:
-        length = None if outage.until_at is None else outage.until_at - outage.since_at
-        outage = structs.replace(
-            outage,
-            since_at=now,
-            until_at=None if length is None else now + length,
-            last_failure_at=now,
-        )
-    return structs.replace(
-        health,
-        outage=outage,
-        trial=trial if trial is not None and trial.attempt in running else None,
-        loaded_at=now,
-        last_attempt_at=None
-        if health.last_attempt_at is None
-        else min(health.last_attempt_at, now),
-    )
-
-
-SEVERITY: dict[StateWord, int] = {
-    "healthy": 0,
-    "cooldown": 2,
-    "rate_limited": 3,
-    "broken": 4,
-    "paused": 5,
-}
-
-
-def severity(seen: View) -> int:
-    """Rank for choosing and for the worst of several scopes: 0 is best."""
-    return 1 if seen.state == "healthy" and seen.unproven else SEVERITY[seen.state]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.machine import HEALTHY, Health, View, severity, view
+from fallbackd.core.health.record import HEALTHY, Health, View, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, implicit_backend
 

@@ -17,7 +17,8 @@ from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, Role
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Message, Period
-from fallbackd.core.routing.resolve import Choice, candidates_for, find_role
+from fallbackd.core.routing.candidates import candidates_for, find_role
+from fallbackd.core.routing.looking import Choice
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.work.sessions import charged, moved
 

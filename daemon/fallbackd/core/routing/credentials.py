@@ -6,7 +6,7 @@ Of those that are free, the strategy picks one; where none is free, the one that
 
 from collections.abc import Mapping
 
-from fallbackd.core.health.machine import Health, is_leased, severity, view
+from fallbackd.core.health.record import Health, is_leased, severity, view
 from fallbackd.core.health.scopes import scopes_of, worst
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import Backend

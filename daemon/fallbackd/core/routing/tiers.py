@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from fallbackd.core.health.machine import Health, view
+from fallbackd.core.health.record import Health, view
 from fallbackd.core.health.scopes import (
     backend_scope,
     find_backend,

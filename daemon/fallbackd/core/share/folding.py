@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from fallbackd.core.health.machine import Health, Outage, Pause, Trial
+from fallbackd.core.health.record import Health, Outage, Pause, Trial
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.share.records import (
     LEASE_PREFIX,

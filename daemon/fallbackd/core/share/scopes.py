@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Outage
+from fallbackd.core.health.record import Outage
 from fallbackd.core.health.scopes import scopes_of
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import Policy

@@ -7,15 +7,14 @@ from msgspec import structs
 from fallbackd.core import meter
 from fallbackd.core.case import Case
 from fallbackd.core.events import ClockStepped
-from fallbackd.core.health import machine
-from fallbackd.core.health.machine import shift_outage
+from fallbackd.core.health.clocks import shift, shift_outage
 from fallbackd.core.questions import shifted
 from fallbackd.core.records import Delegation
 
 
 def clock_stepped(case: Case, event: ClockStepped) -> None:
     for record in list(case.health.values()):
-        case.put_health(machine.shift(record, event.by_s))
+        case.put_health(shift(record, event.by_s))
     for used in list(case.meters.values()):
         case.put_meter(meter.shift(used, event.by_s))
     case.keep_facts(event.facts)

@@ -5,7 +5,7 @@ from msgspec import structs
 from fallbackd.core.case import Case
 from fallbackd.core.events import CredentialSeen
 from fallbackd.core.health import machine
-from fallbackd.core.health.machine import Health, view
+from fallbackd.core.health.record import Health, view
 from fallbackd.core.health.scopes import credential_scope, find_backend
 from fallbackd.core.policy import REASONS
 

@@ -15,7 +15,7 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import machine
-from fallbackd.core.health.machine import Health, view
+from fallbackd.core.health.record import Health, Pause, view
 from fallbackd.core.health.scopes import (
     backend_scope,
     find_backend,
@@ -141,7 +141,7 @@ def health_paused(case: Case, event: HealthPaused) -> bool:
         return False
     scope = own_scope(case, event.target)
     record = case.health.get(scope) or Health(scope=scope)
-    pause = machine.Pause(since_at=case.now, note=event.note)
+    pause = Pause(since_at=case.now, note=event.note)
     case.put_health(structs.replace(record, pause=pause))
     return True
 

@@ -2,7 +2,7 @@
 
 from fallbackd.core.case import Case
 from fallbackd.core.events import SharedSeen
-from fallbackd.core.health.machine import Health, is_leased, view
+from fallbackd.core.health.record import Health, is_leased, view
 from fallbackd.core.share.folding import folded
 
 

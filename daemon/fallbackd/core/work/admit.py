@@ -9,7 +9,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import TMUX_SESSION, Entry
 from fallbackd.core.records import Decision, Delegation, Rejection, RejectionKind
-from fallbackd.core.routing.resolve import candidates_for, find_role
+from fallbackd.core.routing.candidates import candidates_for, find_role
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.apply import advance, apply
 from fallbackd.core.work.outcomes import BY_CALLER

@@ -14,7 +14,7 @@ from fallbackd.core.policy import Entry
 from fallbackd.core.questions import Question
 from fallbackd.core.records import Attempt, Delegation, Ending, Waiting
 from fallbackd.core.routing.families import UNKNOWN
-from fallbackd.core.routing.resolve import Request
+from fallbackd.core.routing.looking import Request
 from fallbackd.core.work.choices import usable_for
 from fallbackd.core.work.outages import Out
 from fallbackd.core.work.outcomes import earliest_return

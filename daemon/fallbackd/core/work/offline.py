@@ -9,7 +9,7 @@ from msgspec import structs
 
 from fallbackd.core.case import Case
 from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.health.machine import Outage
+from fallbackd.core.health.record import Outage
 from fallbackd.core.health.scopes import failed_scope, find_backend
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend

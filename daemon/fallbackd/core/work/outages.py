@@ -10,12 +10,13 @@ from msgspec import Struct, structs
 
 from fallbackd.core.case import CaseView
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, count_at
+from fallbackd.core.health.record import Health, count_at
 from fallbackd.core.health.scopes import find_backend, model_of, scopes_of
 from fallbackd.core.policy import Entry
 from fallbackd.core.records import Verdict
 from fallbackd.core.routing.families import family_of
-from fallbackd.core.routing.resolve import Request, Resolved, without_choice
+from fallbackd.core.routing.looking import Request
+from fallbackd.core.routing.resolve import Resolved, without_choice
 from fallbackd.core.turn import Turn
 
 OUT_AFTER = 3

@@ -14,7 +14,8 @@ from fallbackd.core.health.scopes import find_backend, model_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry, Policy, Role
 from fallbackd.core.records import Attempt, Session
-from fallbackd.core.routing.resolve import Request, find_role
+from fallbackd.core.routing.candidates import find_role
+from fallbackd.core.routing.looking import Request
 
 MAX_NEEDED = 64
 SOON_S = 600.0

@@ -11,12 +11,13 @@ from msgspec import structs
 
 from fallbackd.core.case import Case, CaseView
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.machine import HEALTHY, Health, view
+from fallbackd.core.health.record import HEALTHY, Health, view
 from fallbackd.core.health.scopes import failed_scope, find_backend
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Verdict
 from fallbackd.core.routing.credentials import THROTTLE_MEMORY_S, usable
-from fallbackd.core.routing.resolve import Request, Resolved
+from fallbackd.core.routing.looking import Request
+from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.resolution import entry_of, halted, request_after
 

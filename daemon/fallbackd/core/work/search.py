@@ -9,7 +9,8 @@ from msgspec import Struct, structs
 
 from fallbackd.core.case import CaseView
 from fallbackd.core.policy import Entry
-from fallbackd.core.routing.resolve import Request, Resolved
+from fallbackd.core.routing.looking import Request
+from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.outages import Out, guard
 

@@ -8,7 +8,7 @@ from fallbackd.core.case import Case
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Hop, Session
-from fallbackd.core.routing.resolve import Choice
+from fallbackd.core.routing.looking import Choice
 
 MAX_HOPS = 50
 """Of a session: the latest ones."""

@@ -6,11 +6,11 @@ from msgspec import structs
 
 from fallbackd.core.case import Case, CaseView
 from fallbackd.core.failures import Reason
-from fallbackd.core.health import machine
+from fallbackd.core.health.record import Health
 from fallbackd.core.health.scopes import backend_scope
 from fallbackd.core.ids import attempt_id
 from fallbackd.core.records import Attempt, Delegation, Hop
-from fallbackd.core.routing.resolve import Choice
+from fallbackd.core.routing.looking import Choice
 from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
 from fallbackd.core.work.sessions import MAX_HOPS, moved
 from fallbackd.core.work.steps import Start
@@ -38,7 +38,7 @@ def new_attempt(case: Case, step: Start) -> Attempt:
         patience_until_at=_patience(case) if step.retry_of is not None else None,
     )
     case.take_lease(choice, attempt.attempt)
-    own = machine.Health(scope=backend_scope(choice.backend.id))
+    own = Health(scope=backend_scope(choice.backend.id))
     record = case.health.get(own.scope, own)
     case.put_health(structs.replace(record, last_attempt_at=now))
     return attempt

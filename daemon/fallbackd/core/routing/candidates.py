@@ -1,0 +1,59 @@
+"""Which candidates a request has, in order, before anything is known of their health."""
+
+from msgspec import structs
+
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Entry, Policy, Role
+from fallbackd.core.records import Session
+from fallbackd.core.routing.tiers import labelled
+
+
+def candidates_for(
+    policy: Policy,
+    *,
+    backend: BackendId | None,
+    role: str | None,
+    chain: tuple[Entry, ...] | None,
+    model: str | None = None,
+    session: Session | None = None,
+) -> tuple[Entry, ...]:
+    """
+    The requested backend, then the first chain of explicit, role, requested backend, `*` that
+    exists and is not empty. Chains are not joined. The built-in `*` holds all agents: what a
+    caller has named does not fall back to it.
+    """
+    found = chain or ()
+    known = None if role is None else find_role(policy, role)
+    if not found and known is not None and known.enabled:
+        found = known.chain
+    fallback_model = None if known is None else known.fallback_model
+    requested = backend
+    if requested is None and not found and session is not None:
+        requested = session.original
+    if not found and requested is not None:
+        found = policy.chains.get(requested, ())
+    is_open = backend is None and known is None
+    if not found and (is_open or not policy.any_is_built_in):
+        found = policy.chains.get("*", ())
+    if requested is None:
+        first = found[:1]
+        if model is not None and first:
+            first = (structs.replace(first[0], model=model),)
+        return labelled((*first, *found[1:]), policy, fallback_model=fallback_model)
+    head = Entry(backend=requested, model=model)
+    rest = tuple(e for e in found if not (e.backend == requested and e.model in (model, None)))
+    return labelled((head, *rest), policy, fallback_model=fallback_model)
+
+
+def find_role(policy: Policy, name: str) -> Role | None:
+    """Exact, then a unique normalised match: lower case, letters and digits, without `agent`."""
+    if name in policy.roles:
+        return policy.roles[name]
+    wanted = _normalised(name)
+    found = [role for key, role in policy.roles.items() if _normalised(key) == wanted]
+    return found[0] if len(found) == 1 else None
+
+
+def _normalised(name: str) -> str:
+    plain = "".join(ch for ch in name.lower() if ch.isalnum())
+    return plain.removesuffix("agent") or plain
