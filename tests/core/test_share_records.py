@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health, Outage, Pause, view
+from fallbackd.core.health.record import Health, Outage, Pause, view
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.share.folding import folded, untold
 from fallbackd.core.share.records import (

@@ -11,7 +11,7 @@ from tests.support.running_engine import agent, engine_in, settings
 
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import View, view
+from fallbackd.core.health.record import View, view
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import ReasonPolicy
 from fallbackd.core.protocol import Evidence
