@@ -99,7 +99,7 @@ _fallbackd_client_table() {
             children="install" ;;
         "mcp install")
             flags="-h --help --print --undo --yes"
-            valued=""
+            valued="--socket"
             children="" ;;
         "ping")
             flags="-h --help --socket --json"
@@ -235,6 +235,7 @@ _fallbackd_client_value() {
         "log:--socket") _fallbackd_client_paths -f ;;
         "log:1") _fallbackd_client_ask delegations ;;
         "mcp:--socket") _fallbackd_client_paths -f ;;
+        "mcp install:--socket") _fallbackd_client_paths -f ;;
         "mcp install:1") _fallbackd_client_words "claude codex opencode gemini cursor zed" ;;
         "ping:--socket") _fallbackd_client_paths -f ;;
         "questions:--socket") _fallbackd_client_paths -f ;;

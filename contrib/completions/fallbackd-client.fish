@@ -77,7 +77,7 @@ function __fallbackd_client_table
             echo '--socket'
             echo 'install'
         case 'mcp install'
-            echo ''
+            echo '--socket'
             echo ''
         case 'ping'
             echo '--socket'

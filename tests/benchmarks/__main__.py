@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 from tests.benchmarks.table import Row, render
 
-NAMES = ("rpc", "decisions", "price", "hop", "start", "client", "records", "classify_speed")
+NAMES = ("rpc", "decisions", "price", "hop", "start", "client", "mcp", "records", "classify_speed")
 
 
 def main(wanted: list[str]) -> int:

@@ -10,7 +10,6 @@ import json
 import sys
 import threading
 import time
-import traceback
 
 from fallbackd_client.client import Client
 from fallbackd_client.errors import ClientError, NoDaemon
@@ -98,7 +97,7 @@ class Server:
                 except Malformed as malformed:
                     self._refuse(malformed)
                 except Exception:
-                    traceback.print_exc(file=sys.stderr)
+                    _tell_bug()
                     self._refuse(Malformed(INTERNAL_ERROR, "a bug in fallbackd", message.id))
 
     def _refuse(self, malformed: Malformed) -> None:
@@ -155,7 +154,7 @@ class Server:
         except Abandoned:
             answer = None
         except Exception:  # a bug in one tool is an error of that call
-            traceback.print_exc(file=sys.stderr)
+            _tell_bug()
             answer = protocol.error(Malformed(INTERNAL_ERROR, "a bug in fallbackd", call.id))
         with self._lock:
             del self._calls[_key(call.id)]
@@ -221,6 +220,12 @@ def _outcome(call: Call, tool: tools.Tool) -> dict[str, Json]:
             "inputRequests": needs.requests,
             "requestState": needs.state,
         }
+
+
+def _tell_bug() -> None:
+    import traceback  # slow to load, and not needed
+
+    traceback.print_exc(file=sys.stderr)
 
 
 def _failed(sentence: str) -> dict[str, Json]:

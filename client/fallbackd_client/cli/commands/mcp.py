@@ -30,12 +30,15 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="add the server to the settings of an agent",
         description="Add the server to the settings of an agent; shows the change first.",
         allow_abbrev=False,
+        formatter_class=parser.formatter_class,  # its own would load `shutil`
     )
     install.add_argument("agent", choices=AGENTS, help="the agent")
     install.add_argument(
         "--print", dest="only_print", action="store_true", help="print what to add, write nothing"
     )
     install.add_argument("--undo", action="store_true", help="remove it again")
+    for flag, kind in (("--socket", "store"), ("--json", "store_true")):
+        install.add_argument(flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     install.add_argument("--yes", action="store_true", help="write without asking")
 
 
