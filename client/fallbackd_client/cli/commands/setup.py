@@ -9,7 +9,7 @@ import tempfile
 
 from fallbackd_client import __version__
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.commands.service import how_to, no_manager, stop_manual
+from fallbackd_client.cli.commands.service import how_to, stop_manual
 from fallbackd_client.cli.doctor.findings import Machine
 from fallbackd_client.cli.doctor.programs import ask_program
 from fallbackd_client.cli.doctor.service import ask_manager
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
     service, _ = ask_manager(machine)
     is_service = bool(service.units) and not args.no_service
     if not is_service and not args.no_service:
-        print(no_manager(machine), flush=True)
+        print(_why_no_service(machine), flush=True)
     changes = _changes(machine, service, client, program, is_service=is_service)
     if not changes:
         print("Set up already; nothing to change.", flush=True)
@@ -83,6 +83,13 @@ def run(args: argparse.Namespace, client: Client) -> int:
         return exits.OK
     question = "Run a first prompt? It counts towards your plan."
     return _first_delegation(args, client) if asking.agree(question) else exits.OK
+
+
+def _why_no_service(machine: Machine) -> str:
+    _, findings = ask_manager(machine)
+    why = findings[0].what if findings else "no systemd user manager runs here"
+    fix = f"For a service run: {findings[0].mend}\n" if findings and findings[0].mend else ""
+    return f"{fix}Without a service, since {why}."
 
 
 def _changes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fallbackd_client.cli.doctor.programs import Program, is_logged_in
+from fallbackd_client.cli.setup.changes import short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def agents_view(machine: Machine, programs: Sequence[Program], style: Style) -> 
         elif is_logged_in(machine, one, {}):
             login = style.paint("  logged in", "green")
         else:
-            login = style.paint(f"  not logged in; log in with: {one.login}", "yellow")
-        lines.append(f"  {one.name.ljust(9)} {place}{login}")
+            login = style.paint(f"  not logged in: {one.login}", "yellow")
+        lines.append(f"  {one.name.ljust(9)} {short(machine, place)}{login}")
     names = {one.name for one, _ in there}
     missing = [one for one in programs if one.name not in names and one.install]
     if not there:

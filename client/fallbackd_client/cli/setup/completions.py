@@ -41,5 +41,4 @@ def completion_changes(machine: Machine) -> list[Change]:
         text = shared_text(os.path.join(COMPLETIONS, name))
     except FileNotFoundError:
         return []
-    note = f"completions for {shell}"
-    return file_change(machine, os.path.join(base, below), text, note=note)
+    return file_change(machine, os.path.join(base, below), text, note=shell)

@@ -28,10 +28,10 @@ def config_changes(machine: Machine, program: str) -> list[Change]:
     changes: list[Change] = []
     if not os.path.lexists(machine.config):
         text = starter_text(shared_text(CONFIG))
-        note = "every setting explained, none switched on"
+        note = "explained, nothing set"
         changes += file_change(machine, machine.config, text, note=note, mode=0o600)
     ran = machine.run(program, "--config-schema")
     if ran.status == 0 and ran.out:
         place = os.path.join(os.path.dirname(machine.config), SCHEMA)
-        changes += file_change(machine, place, ran.out, note="for editors that know TOML")
+        changes += file_change(machine, place, ran.out, note="for editors")
     return changes
