@@ -61,6 +61,23 @@ PAST_S = 60.0
 clocks differ, or an old answer was repeated. It is kept, and nothing waits for it."""
 
 
+def _wait_s(reset_s: float | None, at_least_s: float | None) -> float | None:
+    """How long the limit lasts, by what was stated and by its kind; None: neither says."""
+    stated_s = None if reset_s is None or reset_s < -PAST_S else max(0.0, reset_s)
+    if at_least_s is None:
+        return stated_s
+    return max(stated_s or 0.0, at_least_s)
+
+
+def _is_retryable(reason: Reason, *, stated_s: float | None, wait_s: float | None) -> bool:
+    """Whether the same request may succeed soon: a long limit is not worth another try."""
+    if reason is Reason.USAGE_LIMIT:
+        return wait_s is not None and wait_s <= USAGE_RETRYABLE_S
+    if reason is Reason.RATE_LIMIT and stated_s is not None and stated_s >= LONG_THROTTLE_S:
+        return False
+    return reason.row.flags.retryable
+
+
 def make_failure(
     reason: Reason,
     *,
@@ -90,21 +107,11 @@ def make_failure(
         hop: Overrides the table (a request above one account's limit per minute fits elsewhere).
     """
     flags = reason.row.flags
-    wait_s = None
-    stated_at = None if reset_s is None else now + reset_s
-    is_past = reset_s is not None and reset_s < -PAST_S
-    if reset_s is not None:
-        reset_s = max(0.0, reset_s)
-        if not is_past:
-            wait_s = reset_s
-    if at_least_s is not None:
-        wait_s = max(wait_s or 0.0, at_least_s)
-    retryable = flags.retryable
-    if reason is Reason.USAGE_LIMIT:
-        retryable = wait_s is not None and wait_s <= USAGE_RETRYABLE_S
-    elif reason is Reason.RATE_LIMIT and reset_s is not None and reset_s >= LONG_THROTTLE_S:
-        retryable = False
-    if retry is not None:
+    stated_s = None if reset_s is None else max(0.0, reset_s)
+    wait_s = _wait_s(reset_s, at_least_s)
+    if retry is None:
+        retryable = _is_retryable(reason, stated_s=stated_s, wait_s=wait_s)
+    else:
         retryable = retry
     if wait_s is not None and max_wait_s is not None:
         wait_s = min(wait_s, max_wait_s)
@@ -119,8 +126,8 @@ def make_failure(
         shrink_input=flags.shrink_input,
         needs_human=flags.needs_human or (reason is Reason.AUTH and detail == "revoked"),
         marks_health=reason.row.window is not None,
-        stated_reset_at=stated_at,
-        stated_reset_s=reset_s,
+        stated_reset_at=None if reset_s is None else now + reset_s,
+        stated_reset_s=stated_s,
         wait_until_at=None if wait_s is None else now + wait_s,
         wait_s=wait_s,
         confidence=confidence,

@@ -18,8 +18,8 @@ from fallbackd.core.callers.lease import (
 from fallbackd.core.case import Case
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import is_lease
-from fallbackd.core.policy import IN_SESSION_KIND, Backend
+from fallbackd.core.ids import SessionId, is_lease
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 from fallbackd.core.records import Decision, Rejection, Session
 from fallbackd.core.routing.candidates import candidates_for, find_role
 from fallbackd.core.routing.families import UNKNOWN, family_of
@@ -38,43 +38,29 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
     Without a lease it is a look, which leaves a known session as it is unless it names the original
     to return to. With one the caller makes the call.
     """
-    policy = case.policy
-    if event.backend is not None and find_backend(policy, event.backend) is None:
+    if event.backend is not None and find_backend(case.policy, event.backend) is None:
+        known = ", ".join(case.policy.backends)
         return Decision(
             rejection=Rejection(
                 kind="unknown_backend",
-                message=f"no backend {event.backend!r}; known are {', '.join(policy.backends)}",
+                message=f"no backend {event.backend!r}; known are {known}",
                 data={"backend": event.backend},
             )
         )
     session = case.snapshot.session
     candidates = candidates_for(
-        policy,
+        case.policy,
         backend=event.backend,
         role=event.role,
         chain=event.chain,
         model=event.model,
         session=session,
     )
-    role = None if event.role is None else find_role(policy, event.role)
-    differs_from = event.differs_from
-    if differs_from is None and event.session is None and event.lease is None:
-        differs_from = ()  # only a look, in no conversation: there is no author to differ from
-    turn = _open_turn(case, session, at=case.now)
-    if turn is None or event.backend is not None or turn.candidates != candidates:
-        turn = turn_for(
-            case,
-            candidates,
-            role,
-            session,
-            prompt_tokens=event.prompt_tokens,
-            allow_metered=event.allow_metered,
-            differs_from=differs_from,
-        )
-    request = request_after(policy, turn)
-    is_taken = event.lease is not None
+    turn = _asked(case, event, candidates, session)
+    request = request_after(case.policy, turn)
     if session is not None and event.backend is None and not turn.tried:
         request = staying(case, request, event.role, candidates, session)
+    is_taken = event.lease is not None
     resolved = search(case, turn, candidates, request, may_doubt=lambda _: is_taken).resolved
     choice = resolved.choice
     found = resolution_of(candidates, resolved)
@@ -86,21 +72,55 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
     fits = any(one.verdict != "context" for one in resolved.verdicts)
     is_entered = is_taken or (choice is not None and _is_return(event, session, choice))
     if event.session is not None and fits and is_entered:
-        used_at = case.now if is_taken or session is None else session.last_used_at
-        session = entered(
-            case,
-            event.session,
-            session,
-            role=event.role,
-            named=event.backend,
-            first=candidates[0].backend,
-            running=case.holder_of(event.session),
-        )
-        session = structs.replace(session, last_used_at=used_at, turn=None)
-        if is_taken and choice is not None and choice.backend.kind != IN_SESSION_KIND:
-            session = structs.replace(on_candidate(session, choice), turn=turn)
-        case.keep_session(session)
+        _enter(case, event, event.session, candidates, turn, choice)
     return case.finish(answer=found)
+
+
+def _asked(
+    case: Case, event: ResolveRequested, candidates: tuple[Entry, ...], session: Session | None
+) -> Turn:
+    """The turn that the session is in the middle of, where the request continues it; else a new."""
+    turn = _open_turn(case, session, at=case.now)
+    if turn is not None and event.backend is None and turn.candidates == candidates:
+        return turn
+    differs_from = event.differs_from
+    if differs_from is None and event.session is None and event.lease is None:
+        differs_from = ()  # only a look, in no conversation: there is no author to differ from
+    return turn_for(
+        case,
+        candidates,
+        None if event.role is None else find_role(case.policy, event.role),
+        session,
+        prompt_tokens=event.prompt_tokens,
+        allow_metered=event.allow_metered,
+        differs_from=differs_from,
+    )
+
+
+def _enter(
+    case: Case,
+    event: ResolveRequested,
+    name: SessionId,
+    candidates: tuple[Entry, ...],
+    turn: Turn,
+    choice: Choice | None,
+) -> None:
+    """The session of the request, on the choice where the caller makes the call."""
+    known, is_taken = case.snapshot.session, event.lease is not None
+    session = entered(
+        case,
+        name,
+        known,
+        role=event.role,
+        named=event.backend,
+        first=candidates[0].backend,
+        running=case.holder_of(name),
+    )
+    used_at = case.now if is_taken or known is None else known.last_used_at
+    session = structs.replace(session, last_used_at=used_at, turn=None)
+    if is_taken and choice is not None and choice.backend.kind != IN_SESSION_KIND:
+        session = structs.replace(on_candidate(session, choice), turn=turn)
+    case.keep_session(session)
 
 
 def _is_return(event: ResolveRequested, session: Session | None, choice: Choice) -> bool:
@@ -299,25 +319,32 @@ def _is_stale(case: Case, event: Reported, session: Session) -> bool:
     attempt means the current candidate, except right after a move where that is not certain: a
     delegation holds the session, or the move was to another model of the same backend.
     """
-    last_at = session.last_fallback_at
     if event.backend != session.current:
-        is_newer = event.started_at is not None and event.started_at > (last_at or 0.0)
+        last_at = session.last_fallback_at or 0.0
+        is_newer = event.started_at is not None and event.started_at > last_at
         return not is_newer and any(hop.from_backend == event.backend for hop in session.hops)
     if event.model is not None and session.current_model not in (None, event.model):
         return True
     if event.lease is not None or (event.attempt is not None and is_lease(event.attempt)):
         return False  # one that is held: a late one has been turned away before
-    if event.attempt is not None and session.attempt is not None:
+    if event.attempt is None:
+        return _is_near_a_move(case, session) and _is_unclear(event, session)
+    if session.attempt is not None:
         return event.attempt != session.attempt
-    if event.attempt is not None and event.attempt != session.reported_attempt:
-        return False  # callers that make the calls themselves name them by themselves
-    is_near = last_at is not None and (
-        0 <= case.now - last_at < case.policy.defaults.dedup_window_s
-    )
+    # Callers that make the calls themselves name them by themselves.
+    return event.attempt == session.reported_attempt and _is_near_a_move(case, session)
+
+
+def _is_near_a_move(case: Case, session: Session) -> bool:
+    last_at = session.last_fallback_at
+    return last_at is not None and 0 <= case.now - last_at < case.policy.defaults.dedup_window_s
+
+
+def _is_unclear(event: Reported, session: Session) -> bool:
+    """Whether a report without an attempt may be about the candidate that was left."""
     last = session.hops[-1] if session.hops else None
     is_swap = last is not None and last.from_backend == last.to_backend == session.current
-    is_unclear = session.running is not None or (is_swap and event.model is None)
-    return is_near and (event.attempt is not None or is_unclear)
+    return session.running is not None or (is_swap and event.model is None)
 
 
 def session_compacted(case: Case, event: SessionCompacted) -> None:

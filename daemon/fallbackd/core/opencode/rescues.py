@@ -38,10 +38,12 @@ from fallbackd.core.opencode.session import (
     told,
     told_outage,
 )
+from fallbackd.core.policy import Backend
 from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Message, Rescue
+from fallbackd.core.routing.looking import Choice
 from fallbackd.core.routing.suggest import duration
-from fallbackd.core.turn import Tried
+from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.resolution import turn_for
 
@@ -123,9 +125,26 @@ def _is_expired(rescue: Rescue, *, now: float) -> bool:
     return not (0 <= now - rescue.began_at < AWAY_S and now - since_at < LONGEST_S)
 
 
+class _Failed(Struct, frozen=True, kw_only=True):
+    """A failed turn, with what the chain has beyond it."""
+
+    event: TurnFailed
+    failure: Failure
+    message: Message
+    turn: Turn
+    halt: Halt | None
+    following: Following | None
+
+    @property
+    def choice(self) -> Choice | None:
+        found = None if self.halt is not None else self.following
+        return None if found is None else found.resolved.choice
+
+
 def _rule(
     case: Case, event: TurnFailed, session: Session, message: Message
 ) -> tuple[Ruled, Session]:
+    """What is done about a failed turn: the first rule that says something counts."""
     backend = find_backend(case.policy, event.backend)
     if backend is None:
         return Ruled(ruling="unknown_model", failure=event.failure), session
@@ -139,6 +158,39 @@ def _rule(
     )
     failure = own_trouble(case, backend, event.failure, has_route=event.has_route, marks=turn.marks)
     failure = failure or event.failure
+    message, halt = _tried(case, event, message, turn, backend, failure)
+    assert message.turn is not None
+    session = structs.replace(session, message=message)
+    if not case.policy.rescues or (role is not None and not role.enabled):
+        return Ruled(ruling="switched_off", failure=failure), session
+    following = None if halt is not None else fail_over(case, message.turn, may_try=True)
+    if following is not None:
+        halt = following.halt
+        denied(case, following)
+    failed = _Failed(
+        event=event,
+        failure=failure,
+        message=message,
+        turn=message.turn,
+        halt=halt,
+        following=following,
+    )
+    for rule in _RULES:
+        ruled = rule(case, failed, session)
+        if ruled is not None:
+            return ruled
+    return _rescued(case, failed, session)
+
+
+def _tried(
+    case: Case,
+    event: TurnFailed,
+    message: Message,
+    turn: Turn,
+    backend: Backend,
+    failure: Failure,
+) -> tuple[Message, Halt | None]:
+    """The message with its model tried and marked, and its lease given back."""
     if message.is_marked:  # once more about the same call
         turn = structs.replace(turn, tried=turn.tried[:-1])
     tried = Tried(backend=event.backend, model=backend.model).failed_with(failure)
@@ -146,65 +198,91 @@ def _rule(
     if halt is None:
         started_at = BEFORE_ALL if message.is_marked else message.began_at
         turn = marked(case, turn, failure, started_at=started_at, luck=event.luck)
-    message = structs.replace(message, is_marked=True, turn=turn)
     if message.lease is not None:
         case.give_back(message.lease)
-        message = structs.replace(message, lease=None)
-    session = structs.replace(session, message=message)
+    return structs.replace(message, is_marked=True, turn=turn, lease=None), halt
 
-    def no(ruling: Ruling, text: str = "") -> tuple[Ruled, Session]:
-        return Ruled(ruling=ruling, failure=failure, text=text), session
 
-    if not case.policy.rescues or (role is not None and not role.enabled):
-        return no("switched_off")
-    following = None if halt is not None else fail_over(case, turn, may_try=True)
-    if following is not None:
-        halt = following.halt
-        denied(case, following)
-    if halt is not None and halt.bound in NOT_COVERED:
-        return no("not_covered", halt.why)
-    # A subagent is moved before its first effect, where its parent waits for the other model.
-    has_next = halt is None and following is not None and following.resolved.choice is not None
-    if event.is_child and not (event.can_move and has_next and not event.wrote):
-        return _child(case, event, failure, session)
-    if len(turn.candidates) < 2:
-        return no("no_chain", f"no chain is configured for agent {event.role or 'unknown'}")
-    if halt is not None and halt.bound in ("max_fallback_depth", "on_outage"):
-        session = told(
-            case,
-            session,
-            f"{halt.bound}:{message.id}",
-            "outage",
-            route=(event.backend, ""),
-            reason=failure.reason.value,
-            text=f"{model_words(event.backend)} failed ({failure.reason.value}): {halt.why}; the"
-            " message stays as it is",
-        )
-        return no("depth" if halt.bound == "max_fallback_depth" else "outage", halt.why)
-    on_partial = case.policy.defaults.on_partial
-    if event.wrote and not event.compacts and on_partial != "continue":
-        session = told(
-            case,
-            session,
-            f"partial:{message.id}",
-            "failed",
-            route=(event.backend, ""),
-            reason=failure.reason.value,
-            text=f"{model_words(event.backend)} failed ({failure.reason.value}) after it may have"
-            ' changed files, and on_partial is not "continue": send "continue" to another model,'
-            " or undo the message",
-        )
-        return no("partial")
-    if following is None or following.resolved.choice is None:
-        retry_at = None if following is None else following.resolved.retry_at
-        if failure.shrink_input:
-            session = _told_too_large(case, event, failure, session)
-        else:
-            session = told_outage(case, session, event.backend, failure.reason.value, retry_at)
-        return no("exhausted")
-    rescue = _rescue(case, event, failure, following, on_lease=_lease_name(event))
+def _not_covered(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
+    if failed.halt is None or failed.halt.bound not in NOT_COVERED:
+        return None
+    return Ruled(ruling="not_covered", failure=failed.failure, text=failed.halt.why), session
+
+
+def _of_subagent(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
+    """A subagent is moved before its first effect, where its parent waits for the other model."""
+    event = failed.event
+    may_move = event.can_move and not event.wrote and failed.choice is not None
+    if not event.is_child or may_move:
+        return None
+    return _child(case, event, failed.failure, session)
+
+
+def _alone(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
+    if len(failed.turn.candidates) > 1:
+        return None
+    text = f"no chain is configured for agent {failed.event.role or 'unknown'}"
+    return Ruled(ruling="no_chain", failure=failed.failure, text=text), session
+
+
+def _bounded(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
+    """The chain may not be followed further, and the user is told so."""
+    halt, event, reason = failed.halt, failed.event, failed.failure.reason.value
+    if halt is None or halt.bound not in ("max_fallback_depth", "on_outage"):
+        return None
+    session = told(
+        case,
+        session,
+        f"{halt.bound}:{failed.message.id}",
+        "outage",
+        route=(event.backend, ""),
+        reason=reason,
+        text=f"{model_words(event.backend)} failed ({reason}): {halt.why}; the message stays as it"
+        " is",
+    )
+    ruling: Ruling = "depth" if halt.bound == "max_fallback_depth" else "outage"
+    return Ruled(ruling=ruling, failure=failed.failure, text=halt.why), session
+
+
+def _after_effects(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
+    """The turn may have changed files, and another model must not continue by itself then."""
+    event, reason = failed.event, failed.failure.reason.value
+    if not event.wrote or event.compacts or case.policy.defaults.on_partial == "continue":
+        return None
+    session = told(
+        case,
+        session,
+        f"partial:{failed.message.id}",
+        "failed",
+        route=(event.backend, ""),
+        reason=reason,
+        text=f"{model_words(event.backend)} failed ({reason}) after it may have changed files, and"
+        ' on_partial is not "continue": send "continue" to another model, or undo the message',
+    )
+    return Ruled(ruling="partial", failure=failed.failure), session
+
+
+def _exhausted(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
+    if failed.following is not None and failed.following.resolved.choice is not None:
+        return None
+    event, failure = failed.event, failed.failure
+    retry_at = None if failed.following is None else failed.following.resolved.retry_at
+    if failure.shrink_input:
+        session = _told_too_large(case, event, failure, session)
+    else:
+        session = told_outage(case, session, event.backend, failure.reason.value, retry_at)
+    return Ruled(ruling="exhausted", failure=failure), session
+
+
+_RULES = (_not_covered, _of_subagent, _alone, _bounded, _after_effects, _exhausted)
+
+
+def _rescued(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session]:
+    assert failed.following is not None
+    event = failed.event
+    rescue = _rescue(case, event, failed.failure, failed.following, on_lease=_lease_name(event))
     session = structs.replace(session, rescue=rescue)
-    return Ruled(ruling="rescue", failure=failure, rescue=rescue), session
+    return Ruled(ruling="rescue", failure=failed.failure, rescue=rescue), session
 
 
 def _child(

@@ -20,7 +20,8 @@ from fallbackd.core.opencode.session import (
     told_outage,
     with_usage,
 )
-from fallbackd.core.records import Hop, Verdict
+from fallbackd.core.records import Hop, Session, Verdict
+from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.upkeep.marks import tell_recovery
 from fallbackd.core.work.resolution import request_after, turn_for
 from fallbackd.core.work.search import search
@@ -133,12 +134,19 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
             pending_lease=lease(case, choice, event.lease),
             turn=named(case, turn, choice),
         )
+    session = structs.replace(session, last_used_at=case.now)
+    return _redirected(case, event, session, resolved)
+
+
+def _redirected(case: Case, event: RedirectAsked, session: Session, resolved: Resolved) -> Redirect:
+    """The answer, and the session where the choice is: on its own model, or moved."""
+    choice, verdicts = resolved.choice, resolved.verdicts
     if choice is None or choice.backend.id == event.backend:
         if event.backend == session.original != session.current:
             session = returned(case, session)
-        case.keep_session(structs.replace(session, last_used_at=case.now))
-        return Redirect(verdicts=resolved.verdicts)
-    reason = resolved.verdicts[0].reason or resolved.verdicts[0].state
+        case.keep_session(session)
+        return Redirect(verdicts=verdicts)
+    reason = verdicts[0].reason or verdicts[0].state
     if session.current != choice.backend.id:
         hop = Hop(
             at=case.now,
@@ -148,9 +156,7 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
             reason=reason,
         )
         session = moved_on(case, session, hop)
-    case.keep_session(structs.replace(session, last_used_at=case.now))
+    case.keep_session(session)
     return Redirect(
-        model=model_at_server(choice.entry, choice.backend),
-        reason=reason,
-        verdicts=resolved.verdicts,
+        model=model_at_server(choice.entry, choice.backend), reason=reason, verdicts=verdicts
     )

@@ -22,19 +22,14 @@ def candidates_for(
     exists and is not empty. Chains are not joined. The built-in `*` holds all agents: what a
     caller has named does not fall back to it.
     """
-    found = chain or ()
     known = None if role is None else find_role(policy, role)
-    if not found and known is not None and known.enabled:
-        found = known.chain
+    found = chain or (known.chain if known is not None and known.enabled else ())
     fallback_model = None if known is None else known.fallback_model
     requested = backend
     if requested is None and not found and session is not None:
         requested = session.original
-    if not found and requested is not None:
-        found = policy.chains.get(requested, ())
     is_open = backend is None and known is None
-    if not found and (is_open or not policy.any_is_built_in):
-        found = policy.chains.get("*", ())
+    found = found or _chain_of(policy, requested, is_open=is_open)
     if requested is None:
         first = found[:1]
         if model is not None and first:
@@ -43,6 +38,14 @@ def candidates_for(
     head = Entry(backend=requested, model=model)
     rest = tuple(e for e in found if not (e.backend == requested and e.model in (model, None)))
     return labelled((head, *rest), policy, fallback_model=fallback_model)
+
+
+def _chain_of(policy: Policy, requested: BackendId | None, *, is_open: bool) -> tuple[Entry, ...]:
+    """The configured chain of a backend, else that of all."""
+    own = () if requested is None else policy.chains.get(requested, ())
+    if own or (policy.any_is_built_in and not is_open):
+        return own
+    return policy.chains.get("*", ())
 
 
 def find_role(policy: Policy, name: str) -> Role | None:

@@ -4,10 +4,11 @@ from msgspec import structs
 
 from fallbackd.core.case import Case
 from fallbackd.core.events import CredentialSeen
+from fallbackd.core.failures import Reason
 from fallbackd.core.health import machine
 from fallbackd.core.health.record import Health, view
 from fallbackd.core.health.scopes import credential_scope, find_backend
-from fallbackd.core.policy import REASONS
+from fallbackd.core.upkeep.marks import LOOK_AGAIN_S, mark_seen
 
 _BY_OTHERS = frozenset({"person", "import"})
 
@@ -20,36 +21,24 @@ def credential_seen(case: Case, event: CredentialSeen) -> None:
     record = case.health.get(scope) or Health(scope=scope)
     outage = record.outage
     if event.reason is not None:
-        if outage is not None and view(record, now=case.now).state == "broken":
-            if outage.source in _BY_OTHERS or outage.until_at is None:
-                return
-            if outage.reason is event.reason and outage.until_at - case.now > 60:
-                return
-        policy = case.policy.reason(event.reason, backend.id) or REASONS[event.reason]
-        marked = machine.mark(
-            record,
-            scope,
-            policy,
-            reason=event.reason,
-            detail=event.detail,
-            ttl_s=None,
-            now=case.now,
-            source="readiness",
-        )
-        if marked != record and marked.outage is not None:
-            since_at = case.now
-            if outage is not None and outage.reason is event.reason:
-                since_at = outage.since_at
-            kept = structs.replace(marked.outage, count=1, since_at=since_at)
-            case.put_health(structs.replace(marked, outage=kept))
-        return
-    if outage is not None and outage.source == "readiness":
+        if not _is_known(record, event.reason, now=case.now):
+            mark_seen(case, scope, backend.id, event.reason, event.detail)
+    elif outage is not None and outage.source == "readiness":
         case.put_health(machine.clear(record))
         case.wake_waiting()
-        return
-    if event.changed:
+    elif event.changed:
         for one in [one for one in case.health if one.partition("+model:")[0] == scope]:
             _void(case, case.health[one])
+
+
+def _is_known(record: Health, reason: Reason, *, now: float) -> bool:
+    """Whether a mark stands that says as much: of a person, without end, or the same for long."""
+    outage = record.outage
+    if outage is None or view(record, now=now).state != "broken":
+        return False
+    if outage.source in _BY_OTHERS or outage.until_at is None:
+        return True
+    return outage.reason is reason and outage.until_at - now > LOOK_AGAIN_S
 
 
 def _void(case: Case, record: Health) -> None:

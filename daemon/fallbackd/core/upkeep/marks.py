@@ -29,6 +29,8 @@ from fallbackd.core.records import Session
 from fallbackd.core.work.recovery import role_counting
 
 UNMARKED = frozenset(one.value for one in Reason if one.row.window is None)
+LOOK_AGAIN_S = 60.0
+"""What a look found is marked anew only this shortly before its mark ends."""
 MODEL_PREFIX = "model:"
 MAX_MARKED_MODELS = 256
 """Any name may be that of a model, and each record comes with every look at health."""
@@ -162,48 +164,64 @@ def readiness_seen(case: Case, event: ReadinessSeen) -> None:
     """A program that is not there is out until it is; a login that changed is a repair."""
     scope = backend_scope(event.backend)
     record = case.health.get(scope)
-    outage = None if record is None else record.outage
     if event.reason is not None:
-        if outage is not None and view(record, now=case.now).state == "broken":
-            is_long = outage.until_at is not None and outage.until_at - case.now > 60
-            is_other = outage.reason is not event.reason
-            # Of two looks the later one counts; what an attempt has found is closer to the truth.
-            if (is_long or is_other) and not (is_other and outage.source == "readiness"):
-                return
-        policy = case.policy.reason(event.reason, event.backend) or REASONS[event.reason]
-        marked = machine.mark(
-            record,
-            scope,
-            policy,
-            reason=event.reason,
-            detail=event.detail,
-            ttl_s=None,
-            now=case.now,
-            source="readiness",
-        )
-        if marked == record:
-            return
-        if marked.outage is not None:
-            since_at = case.now
-            if outage is not None and outage.reason is event.reason:
-                since_at = outage.since_at
-            marked = structs.replace(
-                marked, outage=structs.replace(marked.outage, count=1, since_at=since_at)
-            )
-        case.put_health(marked)
+        if not _is_known(record, event.reason, now=case.now):
+            mark_seen(case, scope, event.backend, event.reason, event.detail)
         return
-    if record is not None and outage is not None and outage.source == "readiness":
+    if record is not None and record.outage is not None and record.outage.source == "readiness":
         _repaired(case, record, proven=True)
     if not event.repaired:
         return
     backend = find_backend(case.policy, event.backend)
     for one in (scope,) if backend is None else touched(backend, case.health):
         known = case.health.get(one)
-        if known is None or known.outage is None or known.outage.source == "person":
-            continue
-        row = known.outage.reason.row
-        if known.outage.state == "broken" and row.ended_by in ("login", "program"):
+        if known is not None and _is_ended_by_repair(known):
             _repaired(case, known, proven=False)
+
+
+def _is_known(record: Health | None, reason: Reason, *, now: float) -> bool:
+    """
+    Whether what a look found is on record, or something closer to the truth: what an attempt has
+    found. Of two looks the later one counts.
+    """
+    if record is None or record.outage is None or view(record, now=now).state != "broken":
+        return False
+    outage = record.outage
+    if outage.reason is not reason:
+        return outage.source != "readiness"
+    return outage.until_at is not None and outage.until_at - now > LOOK_AGAIN_S
+
+
+def _is_ended_by_repair(record: Health) -> bool:
+    """Whether another login or program may end an outage that needs one."""
+    outage = record.outage
+    if outage is None or outage.source == "person" or outage.state != "broken":
+        return False
+    return outage.reason.row.ended_by in ("login", "program")
+
+
+def mark_seen(
+    case: Case, scope: ScopeId, backend: BackendId, reason: Reason, detail: str | None
+) -> None:
+    """Mark what a look has found. It began when the same was found first, and counts once."""
+    record = case.health.get(scope)
+    policy = case.policy.reason(reason, backend) or REASONS[reason]
+    marked = machine.mark(
+        record,
+        scope,
+        policy,
+        reason=reason,
+        detail=detail,
+        ttl_s=None,
+        now=case.now,
+        source="readiness",
+    )
+    if marked == record or marked.outage is None:
+        return
+    old = None if record is None else record.outage
+    since_at = old.since_at if old is not None and old.reason is reason else case.now
+    outage = structs.replace(marked.outage, count=1, since_at=since_at)
+    case.put_health(structs.replace(marked, outage=outage))
 
 
 def _repaired(case: Case, record: Health, *, proven: bool) -> None:

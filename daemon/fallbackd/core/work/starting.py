@@ -9,7 +9,8 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import Health
 from fallbackd.core.health.scopes import backend_scope
 from fallbackd.core.ids import attempt_id
-from fallbackd.core.records import Attempt, Delegation, Hop
+from fallbackd.core.policy import Entry
+from fallbackd.core.records import Attempt, Delegation, Hop, Verdict
 from fallbackd.core.routing.looking import Choice
 from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
 from fallbackd.core.work.sessions import MAX_HOPS, moved
@@ -79,59 +80,71 @@ def _patience(case: Case) -> float | None:
 
 def hop_to(case: CaseView, choice: Choice) -> Hop | None:
     """The move that a start on a choice is; None: the work stays where it is."""
-    now, delegation, session = case.now, case.delegation, case.session
-    tier = choice.entry.tier
+    delegation = case.delegation
     if delegation.attempts:
-        last = delegation.attempts[-1]
-        failure = last.failure
-        model_swap = last.backend == choice.backend.id
-        return Hop(
-            at=now,
-            from_backend=last.backend,
-            to_backend=choice.backend.id,
-            trigger="reactive" if delegation.forced is None else "manual",
-            reason="unknown" if failure is None else failure.reason.value,
-            evidence="" if failure is None else failure.evidence,
-            tier_from=last.tier,
-            tier_to=tier,
-            from_model=last.model if model_swap else None,
-            to_model=choice.model if model_swap else None,
-        )
-    first = delegation.turn.candidates[0]
+        return _hop_after(case, delegation.attempts[-1], choice)
     if is_rise(case, backend=choice.backend.id, model=choice.model):
-        return Hop(
-            at=now,
-            from_backend=session.answered_by or session.current,
-            to_backend=choice.backend.id,
-            trigger="recovery",
-            reason="recovered",
-            evidence=f"{session.answers} answers in a row came from further down",
-            tier_to=tier,
-            from_model=session.answered_model,
-            to_model=choice.model,
-        )
+        return _rise(case, choice)
+    first = delegation.turn.candidates[0]
     if (first.backend, first.model) == (choice.entry.backend, choice.entry.model):
         return None
     why = delegation.verdicts[0] if delegation.verdicts else None
     is_usable = why is not None and why.verdict in ("healthy", "unproven", "affinity")
     if is_usable and delegation.forced is None:
-        return None  # the session stays with whom it knows: no move
-    reason: str | None = "unknown"
-    evidence = ""
+        return None  # the session stays with the backend that it knows: no move
+    return _hop_before(case, first, why, choice)
+
+
+def _hop_after(case: CaseView, last: Attempt, choice: Choice) -> Hop:
+    """After an attempt that failed."""
+    failure, is_swap = last.failure, last.backend == choice.backend.id
+    return Hop(
+        at=case.now,
+        from_backend=last.backend,
+        to_backend=choice.backend.id,
+        trigger="reactive" if case.delegation.forced is None else "manual",
+        reason="unknown" if failure is None else failure.reason.value,
+        evidence="" if failure is None else failure.evidence,
+        tier_from=last.tier,
+        tier_to=choice.entry.tier,
+        from_model=last.model if is_swap else None,
+        to_model=choice.model if is_swap else None,
+    )
+
+
+def _rise(case: CaseView, choice: Choice) -> Hop:
+    """Back to a better candidate, after enough answers of a worse one."""
+    session = case.session
+    return Hop(
+        at=case.now,
+        from_backend=session.answered_by or session.current,
+        to_backend=choice.backend.id,
+        trigger="recovery",
+        reason="recovered",
+        evidence=f"{session.answers} answers in a row came from further down",
+        tier_to=choice.entry.tier,
+        from_model=session.answered_model,
+        to_model=choice.model,
+    )
+
+
+def _hop_before(case: CaseView, first: Entry, why: Verdict | None, choice: Choice) -> Hop:
+    """Past the first candidate, without an attempt there."""
+    delegation, is_swap = case.delegation, first.backend == choice.backend.id
+    reason = None
     if why is not None:
         reason = why.reason if why.reason in _REASON_WORDS else why.verdict
-        evidence = why.detail or ""
     return Hop(
-        at=now,
+        at=case.now,
         from_backend=delegation.requested,
         to_backend=choice.backend.id,
         trigger="preemptive" if delegation.forced is None else "manual",
         reason=reason or "unknown",
-        evidence=evidence,
+        evidence=(why.detail or "") if why is not None else "",
         tier_from=first.tier,
-        tier_to=tier,
-        from_model=first.model if first.backend == choice.backend.id else None,
-        to_model=choice.model if first.backend == choice.backend.id else None,
+        tier_to=choice.entry.tier,
+        from_model=first.model if is_swap else None,
+        to_model=choice.model if is_swap else None,
     )
 
 
