@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="accounts answer call cancel classify completions config delegate doctor drain events explain health list log mcp ping questions report resolve retry service sessions setup share show shutdown status suggest usage wait" ;;
+            children="accounts answer call cancel classify completions config delegate doctor drain events explain health list log mcp notify ping questions report resolve retry service sessions setup share show shutdown status suggest usage wait" ;;
         "accounts")
             flags="-h --help --socket --json"
             valued="--socket"
@@ -99,6 +99,10 @@ _fallbackd_client_table() {
             children="install" ;;
         "mcp install")
             flags="-h --help --print --undo --yes"
+            valued="--socket"
+            children="" ;;
+        "notify")
+            flags="-h --help --socket --json"
             valued="--socket"
             children="" ;;
         "ping")
@@ -237,6 +241,8 @@ _fallbackd_client_value() {
         "mcp:--socket") _fallbackd_client_paths -f ;;
         "mcp install:--socket") _fallbackd_client_paths -f ;;
         "mcp install:1") _fallbackd_client_words "claude codex opencode gemini cursor zed" ;;
+        "notify:--socket") _fallbackd_client_paths -f ;;
+        "notify:1") _fallbackd_client_words "test" ;;
         "ping:--socket") _fallbackd_client_paths -f ;;
         "questions:--socket") _fallbackd_client_paths -f ;;
         "questions:--session") _fallbackd_client_ask sessions ;;

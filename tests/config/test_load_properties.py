@@ -13,6 +13,7 @@ from fallbackd.config.schema import (
     BackendTable,
     EntryTable,
     File,
+    NotifyTable,
     OpencodeTable,
     ReasonTable,
     RoleTable,
@@ -77,6 +78,7 @@ FILES = st.fixed_dictionaries(
             servers=st.lists(table(ServerTable, url=st.just("http://127.0.0.1:4096")), max_size=2),
         ),
         "share": table(ShareTable, group=st.text(), url_env=st.text()),
+        "notify": table(NotifyTable, command=st.lists(st.text(), max_size=3), url=st.text()),
         "other": VALUES,
     },
 )
@@ -129,4 +131,5 @@ def test_every_top_level_key_is_exercised() -> None:
         "signatures",
         "opencode",
         "share",
+        "notify",
     }

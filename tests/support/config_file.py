@@ -9,7 +9,7 @@ from fallbackd.config.load import Loaded
 from fallbackd.config.show import as_dict
 
 _TOP_VALUES = frozenset({"import", "export_voice_health"})
-_FLAT_TABLES = frozenset({"defaults", "chains", "opencode"})
+_FLAT_TABLES = frozenset({"defaults", "chains", "opencode", "notify"})
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -123,6 +123,10 @@ class Host(Protocol):
         """The attempt that a process belongs to, where its environment does not say so."""
         ...
 
+    async def notify_test(self) -> dict[str, str | None]:
+        """Send a notification now. By way: None where it arrived, else why not."""
+        ...
+
     async def drain(self) -> None:
         """Take no new work; what runs goes on."""
         ...

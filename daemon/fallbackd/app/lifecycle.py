@@ -14,6 +14,8 @@ import socket
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
@@ -40,6 +42,7 @@ from fallbackd.config.watch import watch
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.ticker import run_ticker
+from fallbackd.fronts.notify.front import NotifyFront
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.discover import HANDLERS
 from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable, SocketEndpoint
@@ -50,7 +53,11 @@ from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
 from fallbackd.stores.opening import StoreTooNew
+from fallbackd.transports.http.clients import Clients
 from fallbackd.transports.systemd_jobs import is_restart
+
+if TYPE_CHECKING:
+    import httpx2
 
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
@@ -154,6 +161,8 @@ class Daemon:
         self._export: VoiceExport | None = None
         self._imports: VoiceImport | None = None
         self._sharing: SharingService | None = None
+        self._notify: NotifyFront | None = None
+        self._clients = Clients()
         self.pid = os.getpid()
 
     # --- as the host of the front --------------------------------------------------------------
@@ -219,6 +228,12 @@ class Daemon:
     def attempt_of(self, pid: int) -> str | None:
         return None if self._built is None else self._built.attempt_of(pid)
 
+    async def notify_test(self) -> dict[str, str | None]:
+        return {} if self._notify is None else await self._notify.test()
+
+    def _find_client(self, url: str) -> "httpx2.AsyncClient":
+        return self._clients.find(url, None)
+
     async def drain(self) -> None:
         engine = self._engine
         if engine is not None and not engine.is_draining:
@@ -280,6 +295,11 @@ class Daemon:
                 await tasks.start(_run_engine, engine)
                 await imports.configure(configuration.loaded)
                 await built.projects.configure(configuration.loaded)
+                notify = self._notify = NotifyFront(
+                    engine, Path(self._places.state_dir, "notify"), self._find_client
+                )
+                notify.configure(configuration.loaded.notify)
+                tasks.start_soon(notify.run)
                 server = self._server = RpcServer(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(imports.run)
@@ -313,6 +333,7 @@ class Daemon:
             await export.finish()
         finally:
             with anyio.CancelScope(shield=True):
+                await self._clients.aclose()
                 for transport in built.transports:
                     # Where we fail, the work does not: the next daemon takes it up.
                     await (transport.aclose() if self._is_finished else transport.detach())
@@ -356,6 +377,8 @@ class Daemon:
         await self._built.projects.configure(configuration.loaded)
         servers = watched_servers(configuration.loaded, self._environ)
         self._built.opencode.configure(servers)
+        if self._notify is not None:
+            self._notify.configure(configuration.loaded.notify)
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None

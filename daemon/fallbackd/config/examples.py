@@ -116,6 +116,15 @@ detail = "daily"
 url = "http://127.0.0.1:4097"
 password_env = "OPENCODE_SERVER_PASSWORD"
 """,
+    "NotifyTable": """
+command = ["notify-send", "{title}", "{text}"]
+url = "https://ntfy.example.com/my-topic"
+events = ["all_unavailable", "question"]
+finished_after_s = 600
+include_text = true
+repeat_after_s = 600
+max_per_hour = 30
+""",
     "OpencodeTable": """
 enabled = false
 servers = ["http://127.0.0.1:4096", { url = "http://127.0.0.1:4097", password_env = "OC_PASSWORD" }]

@@ -36,6 +36,7 @@ from fallbackd.config.import_jkz import ALL as JKZ
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import KnownNames, read_chains, read_roles
+from fallbackd.config.read_notify import Notify, read_notify
 from fallbackd.config.read_opencode import Opencode, read_opencode
 from fallbackd.config.read_share import ShareConfig, read_share
 from fallbackd.config.read_signatures import Signature, read_signatures
@@ -63,6 +64,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
     opencode: Opencode = Opencode()
     share: ShareConfig | None = None
     """None: health is not shared."""
+    notify: Notify = Notify()
     raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
     """The file as it is written. May hold what must not be shown."""
     digest: str = ""
@@ -152,6 +154,8 @@ def interpret(
         rescues=opencode.enabled,
         quotas=opencode.quotas,
     )
+    share = read_share(raw["share"], environ, say) if "share" in raw else None
+    notify = read_notify(raw["notify"], say) if "notify" in raw else Notify()
     imports = _imports(raw["import"], path, say) if "import" in raw else ()
     export_voice = None
     if "export_voice_health" in raw:
@@ -164,7 +168,8 @@ def interpret(
         imports=imports,
         export_voice=export_voice,
         opencode=opencode,
-        share=read_share(raw["share"], environ, say) if "share" in raw else None,
+        share=share,
+        notify=notify,
         raw=raw,
     )
 

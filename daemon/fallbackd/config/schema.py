@@ -5,7 +5,7 @@ All fields are optional. `None` is "not written", since TOML knows no null.
 """
 
 import tomllib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
@@ -274,6 +274,30 @@ class ShareTable(Struct, frozen=True, kw_only=True):
     """Allow an unencrypted connection to another host without a warning."""
 
 
+NotifyEvent = Literal["failed_over", "all_unavailable", "recovered", "question", "limit_near"]
+NOTIFY_EVENTS: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
+
+
+class NotifyTable(Struct, frozen=True, kw_only=True):
+    """`[notify]`: a program to run, an address to post to, or both, for the events you choose."""
+
+    command: Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=100)] | None = None
+    """Program to run for each notification, as a list of arguments, never read by a shell.
+    `{title}`, `{text}` and `{event}` are replaced."""
+    url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    """Address to post each notification to as JSON; https, or http on this machine."""
+    events: tuple[NotifyEvent, ...] | None = None
+    """Events to be notified of; default: all of them."""
+    finished_after_s: Seconds | None = None
+    """Also notify when a delegation ends that took at least this long."""
+    include_text: bool | None = None
+    """Include how the prompt and the answer begin when a delegation ends."""
+    repeat_after_s: Annotated[float, Meta(ge=0, le=604_800)] | None = None
+    """The same notification is not repeated within this time; default 600."""
+    max_per_hour: Annotated[int, Meta(ge=1, le=3600)] | None = None
+    """Most notifications within an hour; default 30."""
+
+
 class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """The whole file."""
 
@@ -297,6 +321,8 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """Sessions of running opencode servers."""
     share: ShareTable | None = None
     """Health shared with other machines."""
+    notify: NotifyTable | None = None
+    """What to notify people of, and how."""
 
 
 def json_schema() -> dict[str, Any]:  # a JSON document

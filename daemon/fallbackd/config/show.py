@@ -9,6 +9,7 @@ from msgspec import Struct
 from fallbackd.classify.redact import redact_command
 from fallbackd.config import profiles
 from fallbackd.config.load import Loaded
+from fallbackd.config.read_notify import Notify
 from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
 from fallbackd.core.policy import Backend, Entry, Role
@@ -45,6 +46,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         "roles": {name: _role(role) for name, role in policy.roles.items()},
         "opencode": {} if loaded.opencode == Opencode() else _fields(loaded.opencode),
         "share": {} if loaded.share is None else _fields(loaded.share),
+        "notify": _notify(loaded.notify),
         "signatures": [
             {
                 "id": one.rule.id,
@@ -73,6 +75,18 @@ def _is_left_out(backend: Backend) -> bool:
     """A profile that a table would set up, and none has."""
     profile = profiles.BACKENDS.get(backend.id)
     return profile is not None and profile.lacks is not None and backend == profile
+
+
+def _notify(notify: Notify) -> dict[str, Any]:
+    """An address may hold the token of whoever may post there."""
+    if notify == Notify():
+        return {}
+    hidden = None if notify.url is None else HIDDEN
+    return {
+        **_fields(notify),
+        "url": hidden,
+        "command": redact_command(notify.command) if notify.command else None,
+    }
 
 
 def _backend(backend: Backend, loaded: Loaded) -> dict[str, Any]:

@@ -93,4 +93,7 @@ SERVED: dict[str, tuple[int, ...]] = {
 }
 """In the order in which a prompt reaches a real opencode server, which only tests/e2e has."""
 
-POINTS = {**DAEMON, **RUNNER, **SERVED}
+NOTIFY: dict[str, tuple[int, ...]] = {"notify.started": (1,), "notify.posted": (1,)}
+"""Reached only where notifications are configured: `tests/acceptance/test_notify.py`."""
+
+POINTS = {**DAEMON, **RUNNER, **SERVED, **NOTIFY}

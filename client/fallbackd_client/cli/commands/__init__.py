@@ -82,6 +82,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("log", "show what the agent of a delegation said and did", "log -f ID", waits=True),
     Command("mcp", "serve an agent the daemon's tools over MCP", "mcp"),
+    Command("notify", "check that notifications arrive", "notify test"),
     Command("ping", "check that the daemon answers", "ping"),
     Command("questions", "list the decisions that need a human", "questions"),
     Command(

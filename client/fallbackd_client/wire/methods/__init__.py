@@ -10,6 +10,7 @@ from fallbackd_client.wire.methods import (
     delegations,
     events,
     health,
+    notify,
     opencode,
     questions,
     rpc,
@@ -20,8 +21,8 @@ from fallbackd_client.wire.methods import (
 )
 
 NOUNS = (
-    callers, config, daemon, delegations, events, health, opencode, questions, rpc, sessions,
-    share, signatures, usage,
+    callers, config, daemon, delegations, events, health, notify, opencode, questions, rpc,
+    sessions, share, signatures, usage,
 )  # fmt: skip
 
 METHODS: tuple[Method[Any, Any], ...] = tuple(  # each of its own types, so `Any` for all together

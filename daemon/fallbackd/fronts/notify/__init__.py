@@ -1,0 +1,1 @@
+"""Notifications for people: a program that is run, an address that is posted to."""
