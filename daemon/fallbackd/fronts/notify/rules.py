@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.machine import Health
+from fallbackd.core.health.record import Health
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Delegation, Journaled
 
