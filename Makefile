@@ -81,7 +81,7 @@ completions: $(READY) ## the completions for shells, from the parser
 	$(BIN)/fallbackd-client completions fish > contrib/completions/fallbackd-client.fish
 	$(BIN)/fallbackd-client completions zsh > contrib/completions/_fallbackd-client
 
-fmt: $(READY) ## format, and mend what the linter can mend
+fmt: $(READY) ## format, and fix what the linter can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

@@ -85,7 +85,7 @@ async def test_places_that_open_under_a_running_daemon_stop_new_work_until_they_
         assert refused.data["kind"] == "exposed"
         assert f"chmod 700 {daemon.state_dir}" in refused.message
         (trouble,) = (await daemon.client.call("status"))["daemon"]["troubles"]
-        assert (trouble["mend"], trouble["stops_work"]) == (f"chmod 700 {daemon.state_dir}", True)
+        assert (trouble["fix"], trouble["stops_work"]) == (f"chmod 700 {daemon.state_dir}", True)
         shown = await run_client(daemon.socket, "status")
         assert f"$ chmod 700 {daemon.state_dir}" in shown.out
         assert "place.exposed" in daemon.log()

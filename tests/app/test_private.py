@@ -1,4 +1,4 @@
-"""Places that others could reach are said with the command that mends them."""
+"""Places that others could reach are said with the command that fixes them."""
 
 import os
 import stat
@@ -72,28 +72,28 @@ def test_a_directory_for_everybody_stops_work_until_its_command_is_run(
     (trouble,) = look(scene.what)
     assert trouble.stops_work
     assert trouble.kind == private.EXPOSED
-    assert trouble.mend == f"chmod 700 {directory}"
-    assert trouble.mend in str(require(scene.what))
-    subprocess.run(["sh", "-c", trouble.mend], check=True)
+    assert trouble.fix == f"chmod 700 {directory}"
+    assert trouble.fix in str(require(scene.what))
+    subprocess.run(["sh", "-c", trouble.fix], check=True)
     assert look(scene.what) == ()
 
 
 def test_what_belongs_to_somebody_else_stops_work(scene: Scene) -> None:
     found = look(scene.what, uid=ME + 1)
-    assert {one.mend.split()[-1] for one in found if one.stops_work} == {
+    assert {one.fix.split()[-1] for one in found if one.stops_work} == {
         str(scene.state),
         str(scene.runs),
         str(scene.socket_dir),
         str(scene.database),
     }
-    assert all("chown" in one.mend for one in found)
+    assert all("chown" in one.fix for one in found)
 
 
 def test_a_link_in_the_place_of_the_database_stops_work(scene: Scene, tmp_path: Path) -> None:
     scene.database.unlink()
     scene.database.symlink_to(tmp_path / "other")
     (trouble,) = look(scene.what)
-    assert (trouble.stops_work, trouble.mend) == (True, f"rm {scene.database}")
+    assert (trouble.stops_work, trouble.fix) == (True, f"rm {scene.database}")
 
 
 def test_what_is_ours_and_only_readable_is_closed(scene: Scene) -> None:
@@ -113,7 +113,7 @@ def test_a_configuration_that_others_write_and_keys_that_others_read_are_warning
     env_file.touch()
     env_file.chmod(0o644)
     found = look(scene.what)
-    assert [(one.stops_work, one.mend) for one in found] == [
+    assert [(one.stops_work, one.fix) for one in found] == [
         (False, f"chmod go-w {scene.config}"),
         (False, f"chmod 600 {env_file}"),
     ]
@@ -137,6 +137,6 @@ def test_the_guard_says_each_change_once(scene: Scene) -> None:
         assert guard.look() is None
     assert [(one["event"], one["log_level"]) for one in logs] == [
         ("place.exposed", "error"),
-        ("place.mended", "warning"),
+        ("place.fixed", "warning"),
     ]
     assert guard.troubles == ()

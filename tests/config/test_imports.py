@@ -203,8 +203,8 @@ def test_a_provider_without_a_known_address_keeps_its_place_and_gets_no_key(prov
     why = whys(made)["fallback_providers[0].base_url"]
     assert "not_configured" in why
     own = {"backends": {f"{provider}/llama": {"base_url": "https://llm.corp.example/v1"}}}
-    mended = load(tomli_w.dumps(overlay(own, made.tables)), path="x.toml")
-    assert mended.policy.backends[chain[0].backend].lacks is None
+    fixed = load(tomli_w.dumps(overlay(own, made.tables)), path="x.toml")
+    assert fixed.policy.backends[chain[0].backend].lacks is None
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ async def test_a_goal_goes_from_suggestion_over_prompt_to_answer(
         assert platform == "opencode"
         assembled = agent.local_delegate_assemble(
             goal="a small fix",
-            subgoals=["look", "mend"],
+            subgoals=["look", "fix"],
             platform=platform,
             project_root=str(daemon.work_dir),
         )["result"]

@@ -476,7 +476,7 @@ def test_the_question_about_an_outage_names_what_costs_money() -> None:
     ("rules", "name", "said"),
     [
         ({"must_differ_from": ("gpt",)}, "codex2", "of the family gpt, which this role rules out"),
-        ({"must_differ_from": ("gpt",)}, "dark", "of a family that nobody knows, perhaps that of"),
+        ({"must_differ_from": ("gpt",)}, "dark", "of an unknown model family, perhaps that of"),
         ({"must_differ_from": ("author",)}, "codex2", "of the family gpt, perhaps that of the"),
         ({}, "codex2", "let codex2 do it"),
     ],

@@ -1,4 +1,4 @@
-"""The doctor beside a real user manager: what it says mends it, does."""
+"""The doctor beside a real user manager: what it says fixes it, does."""
 
 import json
 import signal
@@ -25,8 +25,8 @@ def errors(manager: UserManager) -> list[dict[str, Any]]:
     return [one for one in examined(manager, status=1) if one["level"] == "error"]
 
 
-def mend(manager: UserManager, finding: dict[str, Any]) -> None:
-    done = manager.run("sh", "-c", finding["mend"])
+def fix(manager: UserManager, finding: dict[str, Any]) -> None:
+    done = manager.run("sh", "-c", finding["fix"])
     assert done.returncode == 0, f"{finding}\n{done.stderr}"
 
 
@@ -42,7 +42,7 @@ def test_a_service_that_is_well_is_well() -> None:
         manager.install()
         manager.systemctl("enable", "--now", SOCKET)
         found = examined(manager, status=0)
-        assert [one["mend"] for one in found] == ["loginctl enable-linger fbdtest"]
+        assert [one["fix"] for one in found] == ["loginctl enable-linger fbdtest"]
 
 
 def test_a_program_that_the_service_does_not_find_is_found_after_the_command() -> None:
@@ -53,7 +53,7 @@ def test_a_program_that_the_service_does_not_find_is_found_after_the_command() -
         manager.systemctl("enable", "--now", SOCKET)
         (finding, *_) = [one for one in errors(manager) if one["check"] == "programs"]
         assert str(manager.home / "bin" / "codex") in finding["what"]
-        mend(manager, finding)
+        fix(manager, finding)
         assert [one["check"] for one in examined(manager, status=0)] == ["service"]
 
 
@@ -64,7 +64,7 @@ def test_a_socket_that_is_not_started_is_started_by_the_command() -> None:
         found = errors(manager)
         assert {one["check"] for one in found} == {"daemon"}
         (disabled,) = [one for one in examined(manager, status=1) if "not enabled" in one["what"]]
-        mend(manager, disabled)
+        fix(manager, disabled)
         assert examined(manager, status=0)
         assert manager.show(SOCKET, "UnitFileState") == "enabled"
 
@@ -78,9 +78,9 @@ def test_a_service_that_has_failed_says_why_and_comes_back_by_its_commands() -> 
         manager.systemctl("enable", "--now", SOCKET)
         manager.run("systemctl", "--user", "start", SERVICE)
         found = errors(manager)
-        assert found[0]["mend"] == f"chmod 700 {state}"
+        assert found[0]["fix"] == f"chmod 700 {state}"
         for finding in found:
-            mend(manager, finding)
+            fix(manager, finding)
         assert manager.client("ping").returncode == 0
         assert [one["check"] for one in examined(manager, status=0)] == ["service"]
 
@@ -94,7 +94,7 @@ def test_a_daemon_that_hangs_is_told_from_one_that_is_not_there() -> None:
         manager.send(signal.SIGSTOP)
         (finding,) = errors(manager)
         assert "hangs" in finding["what"]
-        mend(manager, finding)
+        fix(manager, finding)
         assert manager.client("ping").returncode == 0
 
 
@@ -106,10 +106,10 @@ def test_a_program_of_the_unit_that_is_gone_is_replaced() -> None:
         own.symlink_to(program("fallbackd"))
         manager.systemctl("enable", "--now", SOCKET)
         (finding, *_) = [one for one in errors(manager) if "/nowhere" in one["what"]]
-        mend(manager, finding)
+        fix(manager, finding)
         # The drop-in of this test comes after the one that the command has written.
         (manager.home / ".config/systemd/user/fallbackd.service.d/test.conf").unlink()
         manager.systemctl("daemon-reload")
         for left in errors(manager):
-            mend(manager, left)
+            fix(manager, left)
         assert manager.client("ping").returncode == 0

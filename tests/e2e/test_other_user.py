@@ -76,7 +76,7 @@ async def test_a_directory_of_another_user_is_refused_with_the_command(
         with pytest.raises(DaemonDied) as died:
             await daemon.start()
         assert "exit status 78" in str(died.value)
-        mend = f"sudo chown -R root {directory}"
-        assert mend in str(died.value)
-        subprocess.run(mend.removeprefix("sudo ").split(), check=True)
+        fix = f"sudo chown -R root {directory}"
+        assert fix in str(died.value)
+        subprocess.run(fix.removeprefix("sudo ").split(), check=True)
         await daemon.start()

@@ -29,8 +29,8 @@ def test_a_directory_that_others_may_write_to_is_mended_by_the_command(
     found = fault(directory)
     assert found is not None
     assert f"mode {mode:04o}" in found.what
-    assert found.mend == f"chmod 700 '{directory}'"
-    subprocess.run(["sh", "-c", found.mend], check=True)
+    assert found.fix == f"chmod 700 '{directory}'"
+    subprocess.run(["sh", "-c", found.fix], check=True)
     assert fault(directory) is None
 
 
@@ -40,14 +40,14 @@ def test_a_file_keeps_no_right_to_be_executed(tmp_path: Path) -> None:
     path.chmod(0o666)
     found = fault(path)
     assert found is not None
-    assert found.mend == f"chmod 600 {path}"
+    assert found.fix == f"chmod 600 {path}"
 
 
 def test_what_belongs_to_somebody_else_names_him_and_the_new_owner(tmp_path: Path) -> None:
     found = fault(tmp_path, uid=ME + 1)
     assert found is not None
     assert found.what == f"{tmp_path} belongs to {user_name(ME)}"
-    assert found.mend == f"sudo chown -R {user_name(ME + 1)} {tmp_path}"
+    assert found.fix == f"sudo chown -R {user_name(ME + 1)} {tmp_path}"
 
 
 def test_a_shared_directory_is_well_with_the_sticky_bit_alone(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_shared_directory_is_well_with_the_sticky_bit_alone(tmp_path: Path) ->
     tmp_path.chmod(0o777)
     found = fault(tmp_path, is_shared=True)
     assert found is not None
-    assert found.mend == f"chmod go-w {tmp_path}"
+    assert found.fix == f"chmod go-w {tmp_path}"
 
 
 def test_a_link_is_no_file_of_ours(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_link_is_no_file_of_ours(tmp_path: Path) -> None:
     link.symlink_to("elsewhere")
     found = fault(link)
     assert found is not None
-    assert found.mend == f"rm {link}"
+    assert found.fix == f"rm {link}"
 
 
 def test_users_without_a_name_are_numbers() -> None:

@@ -139,7 +139,7 @@ def failure_line(failure: dict[str, Json]) -> str:
 
 def hop_line(hop: dict[str, Json]) -> str:
     """`codex → opencode: rate_limit …`."""
-    source, target = str(hop.get("from", "?")), str(hop.get("to") or "nobody")
+    source, target = str(hop.get("from", "?")), str(hop.get("to") or "none")
     if hop.get("from_model") or hop.get("to_model"):
         source += f" [{hop.get('from_model') or 'default'}]"
         target += f" [{hop.get('to_model') or 'default'}]"

@@ -142,7 +142,7 @@ def _daemon(engine: "Engine", caller: Caller) -> DaemonStatus:
         connections=host.connections,
         last_tick_at=engine.last_tick_at,
         troubles=tuple(
-            Trouble(kind=one.kind, message=one.message, mend=one.mend, stops_work=one.stops_work)
+            Trouble(kind=one.kind, message=one.message, fix=one.fix, stops_work=one.stops_work)
             for one in host.troubles()
         ),
         path=host.path,

@@ -32,7 +32,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
     """Stable word: exposed, unprotected, shortage."""
     message: str
     """A sentence."""
-    mend: str = ""
+    fix: str = ""
     """The command line that ends it, where there is one."""
     stops_work: bool = False
     """New work is refused until it has ended."""

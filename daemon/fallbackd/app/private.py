@@ -2,7 +2,7 @@
 Whether the places of the daemon are its user's alone: looked at before the start and ever after.
 
 What is ours and only open is closed. What others may change, or what is not ours, is said with the
-command that mends it: nothing is started, or no new work begun, beside it.
+command that fixes it: nothing is started, or no new work begun, beside it.
 """
 
 import os
@@ -69,7 +69,7 @@ def look(what: WatchedPath, *, uid: int | None = None) -> tuple[Trouble, ...]:
 def require(what: WatchedPath, *, uid: int | None = None) -> str | None:
     """Why no daemon may start here, in a sentence for each reason; None: it may."""
     grave = [one for one in look(what, uid=uid) if one.stops_work]
-    return "\n".join(f"{one.message}. Run `{one.mend}`." for one in grave) or None
+    return "\n".join(f"{one.message}. Run `{one.fix}`." for one in grave) or None
 
 
 class Guard:
@@ -89,19 +89,19 @@ class Guard:
         for message, one in now.items():
             if message not in self._known:
                 tell = log.error if one.stops_work else log.warning
-                tell(f"place.{one.kind}", problem=message, mend=one.mend)
+                tell(f"place.{one.kind}", problem=message, fix=one.fix)
         for message in self._known:
             if message not in now:
-                log.warning("place.mended", problem=message)
+                log.warning("place.fixed", problem=message)
         self._known = now
         grave = next((one for one in now.values() if one.stops_work), None)
-        return None if grave is None else f"{grave.message}; run `{grave.mend}`"
+        return None if grave is None else f"{grave.message}; run `{grave.fix}`"
 
 
 def _exposed(fault: Fault | None) -> list[Trouble]:
     if fault is None:
         return []
-    return [Trouble(kind=EXPOSED, message=fault.what, mend=fault.mend, stops_work=True)]
+    return [Trouble(kind=EXPOSED, message=fault.what, fix=fault.fix, stops_work=True)]
 
 
 def _stat(path: str, *, follow: bool = True) -> os.stat_result | None:
@@ -147,7 +147,7 @@ def _close(path: str, mode: int) -> None:
     try:
         os.chmod(path, mode)
     except OSError as error:
-        log.error("place.open", path=path, error=error.strerror, mend=f"chmod {mode:o} {path}")
+        log.error("place.open", path=path, error=error.strerror, fix=f"chmod {mode:o} {path}")
         return
     log.warning("place.closed", path=path, mode=f"{mode:04o}")
 
@@ -171,4 +171,4 @@ def _unprotected(config: str, uid: int) -> list[Trouble]:
     if seen is not None and seen.st_mode & 0o077:
         what = f"others may read {env_file}, where keys may be"
         found.append((what, command("chmod", "600", env_file)))
-    return [Trouble(kind=UNPROTECTED, message=what, mend=mend) for what, mend in found]
+    return [Trouble(kind=UNPROTECTED, message=what, fix=fix) for what, fix in found]

@@ -11,7 +11,7 @@ LOOK_BELOW = 100
 NO_TMUX = Trouble(
     kind="tmux",
     message="tmux = true is configured, and tmux is not on the PATH of the daemon",
-    mend="sudo apt-get install tmux",
+    fix="sudo apt-get install tmux",
 )
 
 
@@ -40,13 +40,13 @@ def _of_sharing(engine: Engine | None) -> list[Trouble]:
     if shown.warning is not None:
         words.append(shown.warning)
     words += [f"a shared record is ignored: {one}" for one in shown.ignored[:3]]
-    return [Trouble(kind="share", message=one, mend="fallbackd-client share test") for one in words]
+    return [Trouble(kind="share", message=one, fix="fallbackd-client share test") for one in words]
 
 
 def _short_of(few: str) -> Trouble:
     return Trouble(
         kind="shortage",
         message=f"{few}: new callers wait until they are accepted",
-        mend="systemctl --user edit fallbackd.service  # [Service] LimitNOFILE=65536",
+        fix="systemctl --user edit fallbackd.service  # [Service] LimitNOFILE=65536",
         stops_work=True,
     )

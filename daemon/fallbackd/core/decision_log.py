@@ -67,9 +67,9 @@ def words_of_effect(effect: Effect) -> str | None:
         case StopAttempt():
             return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"
         case Answer():
-            return f"answer everybody who waits for {effect.delegation}"
+            return f"notify clients that wait for {effect.delegation}"
         case AskPerson():
-            return "tell everybody who waits that a person is asked"
+            return "notify waiting clients that a person is asked"
         case GoOn():
             return "let those who ask from now on wait for the end again"
         case WakeAt():

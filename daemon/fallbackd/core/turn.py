@@ -109,7 +109,7 @@ Bound = Literal[
     "on_outage",
     "must_differ",
     "consent",
-    "nobody",
+    "none_left",
 ]
 
 

@@ -507,7 +507,7 @@ class Sharing:
         )
         if self._share is None or self._state != "connected":
             raise Draining(
-                f"nothing was changed: the other machines cannot be told ({self._state}: "
+                f"nothing was changed: the other machines cannot be reached ({self._state}: "
                 f"{self._problem or 'not connected yet'}); leave --everywhere out to change this "
                 "machine alone"
             )
@@ -534,7 +534,7 @@ class Sharing:
                 seen = await self._share.say(name, word, window_s=window_s, limit_s=COMMAND_S)
             except (ShareAway, ShareRefused) as error:
                 self._suspect(error)
-                raise Draining(f"the other machines could not be told: {error}") from error
+                raise Draining(f"the other machines could not be reached: {error}") from error
             await self._take(seen)
             told.append(scope)
         if not told:

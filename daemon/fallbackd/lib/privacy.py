@@ -12,7 +12,7 @@ ROOT = 0
 class Fault(NamedTuple):
     what: str
     """Half a sentence: who may do what."""
-    mend: str
+    fix: str
     """A command line, quoted for a shell."""
 
 

@@ -99,8 +99,8 @@ def view(document: dict[str, Json], style: Style) -> str:
         level = str(one["level"])
         word = style.paint(level.ljust(7), _COLOURS.get(level))
         lines.append(f"{word}  {one['check']}: {one_line(one['what'])}")
-        if one["mend"]:
-            lines.append(f"         {style.paint('$ ' + one_line(one['mend']), 'bold')}")
+        if one["fix"]:
+            lines.append(f"         {style.paint('$ ' + one_line(one['fix']), 'bold')}")
     counts = [
         f"{number} {level}{'' if number == 1 else 's'}"
         for level in (ERROR, WARNING, NOTE)

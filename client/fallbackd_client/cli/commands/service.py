@@ -114,7 +114,7 @@ def no_manager(machine: Machine) -> str:
     """Why there can be no service, and what to do instead."""
     _, findings = ask_manager(machine)
     if findings:
-        return f"{findings[0].what}; run: {findings[0].mend}"
+        return f"{findings[0].what}; run: {findings[0].fix}"
     return (
         "no systemd user manager runs here, so fallbackd cannot be a service; start it in the"
         " background with: fallbackd-client service start"

@@ -61,7 +61,7 @@ def status_view(found: dict[str, Json], style: Style) -> str:
     if one.get("offset_ms") is not None:
         lines.append(f"  the server's clock is {one['offset_ms'] / 1000:+.1f} s from this one's")
     if one.get("outbox"):
-        lines.append(f"  {one['outbox']} scopes are still to be told")
+        lines.append(f"  {one['outbox']} scopes are not sent yet")
     lines += [f"  ignored: {one_line(each)}" for each in one.get("ignored") or []]
     scopes = found.get("scopes") or []
     lines.append("  shared: " + (", ".join(map(one_line, scopes)) or "nothing that is configured"))

@@ -104,8 +104,8 @@ def _trouble_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> l
         if trouble.get("stops_work"):
             words += "; no new work is taken"
         lines.append(style.paint(words, "red" if trouble.get("stops_work") else "yellow"))
-        if trouble.get("mend"):
-            lines.append(f"  $ {one_line(trouble['mend'])}")
+        if trouble.get("fix"):
+            lines.append(f"  $ {one_line(trouble['fix'])}")
     return lines
 
 

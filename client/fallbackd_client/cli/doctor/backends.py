@@ -29,8 +29,8 @@ def look_at_backends(client: Client) -> list[Finding]:
                 what = f"{name}: {rung['name']}: {rung.get('detail', '')}"
                 is_silent = str(rung.get("detail", "")).startswith("no answer")
                 is_unused = is_silent or _is_not_set_up(name, answer.get("health"))
-                mend = f"fallbackd-client health get {command(name)}"
-                found.append(Finding("programs", NOTE if is_unused else WARNING, what, mend))
+                fix = f"fallbackd-client health get {command(name)}"
+                found.append(Finding("programs", NOTE if is_unused else WARNING, what, fix))
     return found
 
 

@@ -57,8 +57,8 @@ def look_at_silence(machine: Machine, service: Service, error: ClientError) -> l
     if cause == "timeout":
         what = f"the daemon at {machine.socket} does not answer: it hangs"
         pid = service.pid or holder
-        mend = RESTART_SERVICE if service.pid else f"kill -9 {pid}" if pid else start
-        return [Finding("daemon", ERROR, what, mend)]
+        fix = RESTART_SERVICE if service.pid else f"kill -9 {pid}" if pid else start
+        return [Finding("daemon", ERROR, what, fix)]
     if cause == "not_permitted":
         return []  # whose socket it is, was told
     if cause in ("missing", "refused") and holder is not None:
@@ -67,8 +67,8 @@ def look_at_silence(machine: Machine, service: Service, error: ClientError) -> l
     if cause == "refused":
         left = _left_behind(machine.socket)
         what = f"nothing answers at {machine.socket}; it was left by a daemon that died"
-        mend = start if service.is_installed else in_turn([command("rm", *left), start])
-        return [Finding("daemon", ERROR, what, mend)]
+        fix = start if service.is_installed else in_turn([command("rm", *left), start])
+        return [Finding("daemon", ERROR, what, fix)]
     if cause == "missing":
         what = f"there is no daemon at {machine.socket}"
         return [Finding("daemon", ERROR, what, start)]
@@ -83,10 +83,10 @@ def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) 
     if version != __version__:
         what = f"the daemon is fallbackd {version}, this client is {__version__}"
         if _installed(machine, service) == version:
-            mend = "pipx install --force ."
+            fix = "pipx install --force ."
         else:
-            mend = restart
-        found.append(Finding("daemon", WARNING, what, mend))
+            fix = restart
+        found.append(Finding("daemon", WARNING, what, fix))
     if daemon.get("state") == "draining":
         what = "the daemon takes no new work: it drains"
         found.append(Finding("daemon", WARNING, what, restart))
@@ -114,10 +114,10 @@ def look_at_file(machine: Machine, service: Service) -> list[Finding]:
     if not program or not os.path.exists(machine.config):
         return []
     checked = machine.run(program, "--config", machine.config, "--check-config")
-    mend = command(program, "--config", machine.config, "--check-config")
+    fix = command(program, "--config", machine.config, "--check-config")
     if checked.status == 78:
         what = f"the configuration cannot be used: {_first_line(checked.err)}"
-        return [Finding("configuration", ERROR, what, mend)]
+        return [Finding("configuration", ERROR, what, fix)]
     return []
 
 
@@ -128,7 +128,7 @@ def _troubles(daemon: dict[str, Json]) -> list[Finding]:
             "daemon",
             ERROR if one.get("stops_work") else WARNING,
             str(one.get("message")),
-            str(one.get("mend") or ""),
+            str(one.get("fix") or ""),
         )
         for one in daemon.get("troubles") or []
         if one.get("kind") not in ("exposed", "unprotected")
@@ -171,10 +171,10 @@ def _own_programs(
             continue
         what = f"{name} cannot be used: {entry['detail']}"
         if machine.which(program) is None:
-            mend = f"${{EDITOR:-vi}} {command(config)}"
+            fix = f"${{EDITOR:-vi}} {command(config)}"
         else:
-            mend = give_path(machine.env_file) if is_service else RESTART
-        found.append(Finding("programs", WARNING, what, mend))
+            fix = give_path(machine.env_file) if is_service else RESTART
+        found.append(Finding("programs", WARNING, what, fix))
     return found
 
 
@@ -197,8 +197,8 @@ def _backends(health: dict[str, Json], known: dict[str, Program]) -> list[Findin
             )
             found.append(Finding("programs", WARNING, what, _renew(name, known)))
         else:
-            mend = f"fallbackd-client health clear {command(name)}"
-            found.append(Finding("daemon", NOTE, what, mend))
+            fix = f"fallbackd-client health clear {command(name)}"
+            found.append(Finding("daemon", NOTE, what, fix))
     if health and all(entry.get("state") in _OUT for entry in health.values()):
         what = "no backend can be used now, so all work is refused"
         found.append(Finding("daemon", ERROR, what, "fallbackd-client health"))

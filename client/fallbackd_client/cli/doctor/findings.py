@@ -31,22 +31,22 @@ class Finding:
         check: Which look found it: socket, state, configuration, service, programs, daemon.
         level: `ERROR`, `WARNING` or `NOTE`.
         what: A sentence: what is so, and what comes of it.
-        mend: A command line that can be pasted into a shell; empty where there is none.
+        fix: A command line that can be pasted into a shell; empty where there is none.
     """
 
-    __slots__ = ("check", "level", "mend", "what")
+    __slots__ = ("check", "fix", "level", "what")
 
-    def __init__(self, check: str, level: str, what: str, mend: str = "") -> None:
+    def __init__(self, check: str, level: str, what: str, fix: str = "") -> None:
         self.check = check
         self.level = level
         self.what = what
-        self.mend = mend
+        self.fix = fix
 
     def document(self) -> dict[str, Json]:
-        return {"check": self.check, "level": self.level, "what": self.what, "mend": self.mend}
+        return {"check": self.check, "level": self.level, "what": self.what, "fix": self.fix}
 
     def __repr__(self) -> str:
-        return f"Finding({self.check!r}, {self.level!r}, {self.what!r}, {self.mend!r})"
+        return f"Finding({self.check!r}, {self.level!r}, {self.what!r}, {self.fix!r})"
 
 
 class Ran:

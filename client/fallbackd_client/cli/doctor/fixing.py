@@ -33,29 +33,27 @@ def fix(machine: Machine, examine: Callable[[], list[Finding]], *, yes: bool) ->
     style = style_of(sys.stderr)
     handled: set[str] = set()
     while (finding := _next(examine(), handled, yes=yes)) is not None:
-        handled.add(finding.mend)
+        handled.add(finding.fix)
         note(f"{finding.level}: {one_line(finding.what)}")
-        print(
-            f"  {style.paint('$ ' + one_line(finding.mend), 'bold')}", file=sys.stderr, flush=True
-        )
-        if finding.mend.startswith(_FOR_THE_SHELL):
+        print(f"  {style.paint('$ ' + one_line(finding.fix), 'bold')}", file=sys.stderr, flush=True)
+        if finding.fix.startswith(_FOR_THE_SHELL):
             note("  run this in your shell; doctor cannot do it for you")
         elif asking.agree("  Run it?", default=finding.level != NOTE):
-            status = _run(machine, finding.mend)
+            status = _run(machine, finding.fix)
             if status:
                 note(f"  it ended with exit status {status}")
 
 
 def _next(findings: list[Finding], handled: set[str], *, yes: bool) -> Finding | None:
     for one in findings:
-        if one.mend and one.mend not in handled and not (yes and one.level == NOTE):
+        if one.fix and one.fix not in handled and not (yes and one.level == NOTE):
             return one
     return None
 
 
-def _run(machine: Machine, mend: str) -> int:
+def _run(machine: Machine, fix: str) -> int:
     """In a shell of its own, on this terminal: a login may ask for something."""
     environ = {**machine.environ, "FALLBACKD_SOCKET": machine.socket}
     if machine.which("fallbackd-client") is None:  # started by its path
         environ["PATH"] = f"{machine.path}:{os.path.dirname(os.path.abspath(sys.argv[0]))}"
-    return subprocess.run(["/bin/sh", "-c", mend], env=environ, check=False).returncode
+    return subprocess.run(["/bin/sh", "-c", fix], env=environ, check=False).returncode

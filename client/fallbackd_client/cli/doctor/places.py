@@ -34,8 +34,8 @@ def look_at_socket(machine: Machine) -> list[Finding]:
     mode = stat.S_IMODE(seen.st_mode)
     if seen.st_uid != machine.uid:
         what = f"{path} belongs to {user_name(seen.st_uid)}, whose daemon serves that user only"
-        mend = command("sudo", "rm", path)
-        found.append(Finding("socket", ERROR, what, mend))
+        fix = command("sudo", "rm", path)
+        found.append(Finding("socket", ERROR, what, fix))
     elif mode & 0o600 != 0o600:
         what = f"{path} has mode {mode:04o}, so even you may not connect to it"
         found.append(Finding("socket", ERROR, what, command("chmod", "600", path)))
@@ -63,8 +63,8 @@ def look_at_state(machine: Machine) -> list[Finding]:
     foreign = [name for name in names if _owner(directory, name) not in (None, machine.uid)]
     if foreign:
         what = f"in {directory} the daemon cannot use what belongs to others: {', '.join(foreign)}"
-        mend = command("sudo", "chown", "-R", machine.user, directory)
-        found.append(Finding("state", ERROR, what, mend))
+        fix = command("sudo", "chown", "-R", machine.user, directory)
+        found.append(Finding("state", ERROR, what, fix))
     for name in ("fallbackd.db", "lock"):
         path = os.path.join(directory, name)
         if name not in foreign and os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
@@ -97,8 +97,8 @@ def look_at_config(machine: Machine) -> list[Finding]:
             found.append(Finding("configuration", ERROR, what, command("chmod", "go-w", path)))
     if os.path.exists(machine.env_file) and os.stat(machine.env_file).st_mode & 0o077:
         what = f"others may read {machine.env_file}, where keys may be"
-        mend = command("chmod", "600", machine.env_file)
-        found.append(Finding("configuration", WARNING, what, mend))
+        fix = command("chmod", "600", machine.env_file)
+        found.append(Finding("configuration", WARNING, what, fix))
     return found
 
 
@@ -137,12 +137,12 @@ def _directory(
     # One that is not ours by name may be for all, such as that of temporary files.
     if seen.st_uid != machine.uid and not (is_for_all and seen.st_uid == 0):
         what = f"the directory {directory} belongs to {user_name(seen.st_uid)}"
-        mend = command("sudo", "chown", "-R", machine.user, directory)
-        return [Finding(check, ERROR, what, mend)]
+        fix = command("sudo", "chown", "-R", machine.user, directory)
+        return [Finding(check, ERROR, what, fix)]
     if mode & 0o022 and not mode & stat.S_ISVTX:
         what = f"others may write to the directory {directory} (mode {mode:04o})"
-        mend = command("chmod", "700" if is_private else "go-w", directory)
-        return [Finding(check, ERROR, what, mend)]
+        fix = command("chmod", "700" if is_private else "go-w", directory)
+        return [Finding(check, ERROR, what, fix)]
     if not _is_writable(machine, seen):
         what = f"nothing can be written in the directory {directory} (mode {mode:04o})"
         return [Finding(check, ERROR, what, command("chmod", "u+rwx", directory))]
@@ -187,5 +187,5 @@ def _space(directory: str) -> list[Finding]:
     if free_bytes >= _LITTLE_BYTES:
         return []
     what = f"the disk of {directory} has only {free_bytes // 2**20} MiB left"
-    mend = f"du -xh -d 2 {command(os.path.dirname(directory))} | sort -h | tail"
-    return [Finding("state", ERROR, what, mend)]
+    fix = f"du -xh -d 2 {command(os.path.dirname(directory))} | sort -h | tail"
+    return [Finding("state", ERROR, what, fix)]

@@ -125,16 +125,16 @@ def look_at_programs(
         what = (
             f"the {'service' if is_service else 'daemon'}'s PATH does not include {', '.join(lost)}"
         )
-        mend = give_path(machine.env_file) if is_service else RESTART
-        found.append(Finding("programs", ERROR, what, mend))
+        fix = give_path(machine.env_file) if is_service else RESTART
+        found.append(Finding("programs", ERROR, what, fix))
     for program in there:
         if program.files and not is_logged_in(machine, program, daemon_environ):
             what = f"{program.name}: not logged in"
             found.append(Finding("programs", WARNING, what, program.login))
     for program in there:
         if program.personal and _has_personal_login(machine, program, daemon_environ):
-            mend = give_variable(machine.env_file, program.variables[0], is_service=is_service)
-            found.append(Finding("programs", NOTE, program.personal, mend))
+            fix = give_variable(machine.env_file, program.variables[0], is_service=is_service)
+            found.append(Finding("programs", NOTE, program.personal, fix))
     level = NOTE if there or lost else WARNING
     for program in missing:
         if program.install:

@@ -122,13 +122,13 @@ def look_at_service(machine: Machine, service: Service) -> list[Finding]:
         state = service.value(unit, "LoadState")
         if state == "masked":
             what = f"{unit} is masked and cannot be started"
-            mend = f"systemctl --user unmask {SERVICE} {SOCKET}"
-            return [Finding("service", ERROR, what, mend)]
+            fix = f"systemctl --user unmask {SERVICE} {SOCKET}"
+            return [Finding("service", ERROR, what, fix)]
         if state in ("error", "bad-setting"):
             what = f"{unit} cannot be read by systemd ({state})"
             fragment = service.value(unit, "FragmentPath") or unit
-            mend = command("systemd-analyze", "verify", "--user", fragment)
-            return [Finding("service", ERROR, what, mend)]
+            fix = command("systemd-analyze", "verify", "--user", fragment)
+            return [Finding("service", ERROR, what, fix)]
     if not service.is_installed:
         what = "fallbackd is not installed as a user service, so it has to be started manually"
         return [Finding("service", NOTE, what, INSTALL)]
@@ -148,7 +148,7 @@ def _program(machine: Machine, service: Service) -> list[Finding]:
     if own is None:
         return [Finding("service", ERROR, what, "pipx install .")]
     drop_in = "~/.config/systemd/user/fallbackd.service.d"
-    mend = in_turn(
+    fix = in_turn(
         [
             f"mkdir -p {drop_in}",
             f"printf '[Service]\\nExecStart=\\nExecStart=%s\\n' {command(own)}"
@@ -156,7 +156,7 @@ def _program(machine: Machine, service: Service) -> list[Finding]:
             RELOAD,
         ]
     )
-    return [Finding("service", ERROR, what, mend)]
+    return [Finding("service", ERROR, what, fix)]
 
 
 def _states(machine: Machine, service: Service) -> list[Finding]:
@@ -174,8 +174,8 @@ def _states(machine: Machine, service: Service) -> list[Finding]:
         found.append(Finding("service", ERROR, what, START))
     if service.value(SOCKET, "UnitFileState") == "disabled":
         what = f"{SOCKET} is not enabled, so the daemon will not start after the next login or boot"
-        mend = f"systemctl --user enable --now {SOCKET}"
-        found.append(Finding("service", WARNING, what, mend))
+        fix = f"systemctl --user enable --now {SOCKET}"
+        found.append(Finding("service", WARNING, what, fix))
     elif service.value(SOCKET, "ActiveState") == "inactive":
         found.append(_idle_socket(machine, service))
     return found
@@ -185,7 +185,7 @@ def _idle_socket(machine: Machine, service: Service) -> Finding:
     if machine.uid < _SYSTEM_UIDS:
         what = f"{SOCKET} leaves users of the system alone, and {machine.user} is one"
         drop_in = "~/.config/systemd/user/fallbackd.socket.d"
-        mend = in_turn(
+        fix = in_turn(
             [
                 f"mkdir -p {drop_in}",
                 f"printf '[Unit]\\nConditionUser=\\n' > {drop_in}/user.conf",
@@ -193,7 +193,7 @@ def _idle_socket(machine: Machine, service: Service) -> Finding:
                 f"systemctl --user start {SOCKET}",
             ]
         )
-        return Finding("service", WARNING, what, mend)
+        return Finding("service", WARNING, what, fix)
     what = f"{SOCKET} is not active, so no caller can start the daemon"
     level = WARNING if service.pid else ERROR
     return Finding("service", level, what, f"systemctl --user start {SOCKET}")

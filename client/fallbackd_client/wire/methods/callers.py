@@ -111,7 +111,7 @@ RESOLVE: Method[ResolveParams, ResolveResult] = Method(
     params=ResolveParams,
     result=ResolveResult,
     read_only=False,  # with `lease` it takes one
-    summary="Who would be used now, with a verdict for every candidate.",
+    summary="Show which backend would be used now, with a verdict for every candidate.",
     example=(
         {"backend": "codex", "lease": True},
         {
@@ -225,7 +225,7 @@ REPORT: Method[ReportParams, ReportResult] = Method(
     params=ReportParams,
     result=ReportResult,
     read_only=False,
-    summary="Tell what became of a call that the caller made itself.",
+    summary="Report the outcome of a call that the caller made itself.",
     example=(
         {
             "backend": "codex",

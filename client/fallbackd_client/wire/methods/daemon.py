@@ -101,7 +101,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
     """A stable word for it."""
     message: str
     """What is wrong, in a sentence."""
-    mend: str = ""
+    fix: str = ""
     """Command that fixes it, where there is one."""
     stops_work: bool = False
     """New work is refused until it is fixed."""

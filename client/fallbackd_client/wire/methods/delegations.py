@@ -122,7 +122,7 @@ DELEGATE: Method[DelegateParams, Delegation] = Method(
     params=DelegateParams,
     result=Delegation,
     read_only=False,
-    summary="Have a prompt answered by the best healthy candidate.",
+    summary="Run a prompt on the best available backend.",
     example=(
         {
             "prompt": "Make the parser accept empty input",

@@ -129,7 +129,7 @@ EVENTS_SUBSCRIBE: Method[EventsSubscribeParams, EventsSubscribeResult] = Method(
     params=EventsSubscribeParams,
     result=EventsSubscribeResult,
     read_only=False,  # bound to its connection
-    summary="Be told what happens, as notifications on this connection. Without `kinds` every kind"
+    summary="Receive events as notifications on this connection. Without `kinds` every kind"
     " comes but `attempt.output`, `attempt.phase` and `attempt.text`: those have to be named.",
     example=({"kinds": ["health.moved", "delegation.hopped"]}, {"subscription": "e1", "seq": 1204}),
 )

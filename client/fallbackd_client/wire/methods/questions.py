@@ -64,7 +64,7 @@ QUESTION_ANSWER: Method[QuestionAnswerParams, Question] = Method(
     params=QuestionAnswerParams,
     result=Question,
     read_only=False,
-    summary="Answer a question with one of its choices; the delegation goes on, or ends, by it.",
+    summary="Answer a question with one of its choices; the delegation acts on it.",
     example=(
         {"question": "d4f0c2a91b7e.q1", "choice": "use:claude"},
         {

@@ -135,7 +135,7 @@ def fail_over(case: Case, turn: Turn, *, once_more: bool = False, may_try: bool)
         return Following(turn=turn, resolved=resolved, halt=halt)
     if resolved.choice is None:
         rule = forbidden_by(case, candidates, request)
-        halt = Halt(bound=rule or "nobody", why=_WHY_NONE[rule])
+        halt = Halt(bound=rule or "none_left", why=_WHY_NONE[rule])
         return Following(turn=turn, resolved=resolved, halt=halt)
     return _following(case, turn, resolved, resolved.choice)
 

@@ -297,11 +297,11 @@ def _child(
     if since_at is not None:
         until_at = since_at + case.policy.patience_s("interactive")
         if case.now < until_at and (stated_at is None or stated_at <= until_at):
-            text = "the own retries of a subagent go on for now"
+            text = "a subagent is retrying for now"
             return Ruled(ruling="child", failure=failure, text=text), session
         # Without a network its parent would come no further.
         stops = failure.reason is not Reason.LOCAL_NETWORK
-    how = "is stopped" if stops else "has ended" if since_at is None else "goes on trying"
+    how = "is stopped" if stops else "has ended" if since_at is None else "is retrying"
     session = told(
         case,
         session,
@@ -310,8 +310,7 @@ def _child(
         route=(event.backend, ""),
         reason=failure.reason.value,
         text=f"{model_words(event.backend)} failed ({failure.reason.value}) in a subagent, which"
-        f" {how}"
-        + ("" if how == "goes on trying" else "; its parent gets the error and continues"),
+        f" {how}" + ("" if how == "is retrying" else "; its parent gets the error and continues"),
     )
     text = f"{model_words(event.backend)} failed: {failure.reason.value}"
     if failure.evidence:

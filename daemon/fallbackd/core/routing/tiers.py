@@ -52,7 +52,7 @@ def forbidden(
             others = ", ".join(sorted(limits.differs_from))
             return "must_differ", f"its family ({family or 'unknown'}) must differ from {others}"
     if backend.cost == "metered" and not limits.allow_metered:
-        return "consent", "it bills by use, and nobody has agreed to that"
+        return "consent", "it is billed by use and has no consent"
     return None
 
 

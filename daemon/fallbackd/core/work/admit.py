@@ -277,7 +277,7 @@ def _is_inside(event: DelegateRequested, parent: Delegation) -> bool:
 def _no_candidates(event: DelegateRequested) -> str:
     if event.role is not None:
         return f'no backend for role {event.role!r}: set [roles.{event.role}] chain or [chains] "*"'
-    return 'nobody to delegate to: name a backend, or set [chains] "*" in the configuration'
+    return 'no backend to delegate to: name one, or set [chains] "*" in the configuration'
 
 
 def _reject(case: Case, kind: RejectionKind, message: str, **data: object) -> Decision:

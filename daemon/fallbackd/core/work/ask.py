@@ -115,14 +115,14 @@ def by_rules(
     usable = usable_for(case, candidates)
     if kind == "consent":
         return _about_money(case, usable, verdicts=verdicts)
-    text = "Everybody who could do it now is of a family that must not"
-    wait: str | None = "wait until somebody else is back"
+    text = "Every available backend belongs to an excluded model family"
+    wait: str | None = "wait until another backend is available"
     if UNKNOWN in request.limits.differs_from:
-        text = "Nobody knows of which family the author is, so nobody certainly differs from it"
+        text = "The author's model family is unknown, so no backend certainly differs from it"
         wait = None
     return Ask(
         kind=kind,
-        text=f"{text}. Who does this piece of work{_for_role(case.delegation)}?",
+        text=f"{text}. Which backend does this piece of work{_for_role(case.delegation)}?",
         usable=usable,
         wait=wait,
         verdicts=verdicts,
@@ -131,11 +131,11 @@ def by_rules(
 
 def _about_money(case: CaseView, usable: Mapping[str, str], *, verdicts: Verdicts) -> Step:
     one = case.delegation
-    text = f"only what bills by use is left ({', '.join(usable)})"
+    text = f"only backends that are billed by use are left ({', '.join(usable)})"
     if one.mode == "interactive":
         return Ask(
             kind="consent",
-            text=f"Of those who could do it now, {text}. May it cost money?",
+            text=f"Of the available backends {text}. May it cost money?",
             usable=usable,
             wait=f"wait until {one.requested} is back",
             verdicts=verdicts,
@@ -143,7 +143,7 @@ def _about_money(case: CaseView, usable: Mapping[str, str], *, verdicts: Verdict
     outcome = Ending(
         state="refused",
         failure=one.attempts[-1].failure if one.attempts else None,
-        message=f"{text}, and nobody has agreed to that: send allow_metered, or set "
+        message=f"{text}, and this request has no consent: send allow_metered, or set "
         "allow_metered = true in the role",
         retry_at=return_at(verdicts, now=case.now),
     )
@@ -158,7 +158,7 @@ def about_part(case: CaseView, attempt: Attempt) -> Ask:
     found = case.resolve(candidates, request_of(case))
     return Ask(
         kind="partial",
-        text=f"{attempt.backend} {done} and then failed{failed}. Who goes on from there?",
+        text=f"{attempt.backend} {done} and then failed{failed}. Which backend continues?",
         usable=usable_for(case, candidates),
         verdicts=found.verdicts,
     )
@@ -189,7 +189,7 @@ def unanswered(case: CaseView, question: Question) -> End:
     one = case.delegation
     return ended(
         "refused",
-        f"nobody has answered {question.question} in time: {question.text}",
+        f"{question.question} was not answered in time: {question.text}",
         failure=one.attempts[-1].failure if one.attempts else None,
         retry_at=return_at(one.verdicts, now=case.now),
     )

@@ -63,7 +63,7 @@ def _against(case: CaseView, choice: Choice) -> str:
 def _of_family(case: CaseView, delegation: Delegation, family: str | None) -> str:
     role = None if delegation.role is None else find_role(case.policy, delegation.role)
     if family is None:
-        return "of a family that nobody knows, perhaps that of the author"
+        return "of an unknown model family, perhaps that of the author"
     if role is not None and family in role.must_differ_from:
         return f"of the family {family}, which this role rules out"
     if family in delegation.turn.differs_from:
@@ -73,6 +73,6 @@ def _of_family(case: CaseView, delegation: Delegation, family: str | None) -> st
 
 
 def with_rules(text: str, usable: Mapping[str, str]) -> str:
-    """The question with a word about everybody whom the rules forbid."""
+    """The question, with the candidates that the rules exclude."""
     against = [f"{name} is {why}" for name, why in usable.items() if why]
     return f"{text} By the rules they may not: {'; '.join(against)}." if against else text

@@ -206,7 +206,7 @@ def _of_the_task(attempt: Attempt, failure: Failure) -> str:
     if failure.reason is Reason.CANCELLED:
         return f"{attempt.backend} says that it was interrupted, and not by us"
     if failure.reason is Reason.APPROVAL_REQUIRED:
-        return f"{attempt.backend} asked for an approval that nobody can give here"
+        return f"{attempt.backend} asked for an approval that cannot be given here"
     return "the agent ended with an error of the task itself"
 
 
@@ -216,7 +216,7 @@ def _poisoned(case: Case, attempt: Attempt, failure: Failure) -> None:
     case.tell(
         case.delegation,
         "poison work",
-        outcome="two backends ended alike: the task is the likely cause, nobody is marked",
+        outcome="two backends ended alike: the task is the likely cause; no backend is marked",
         evidence=failure.evidence,
     )
     message = f"two backends ended with {failure.reason.value}: the task is the likely cause"

@@ -80,8 +80,8 @@ def guard(
     first = resolved.verdicts[0]
     found = Out(
         verdict=first,
-        text=f"{first.backend} cannot be used now ({first.reason or first.verdict}), and nobody "
-        f"else writes in the place of {turn.role or 'a creative role'}",
+        text=f"{first.backend} cannot be used now ({first.reason or first.verdict}), and no "
+        f"other backend may write in the place of {turn.role or 'a creative role'}",
     )
     return without_choice(resolved, _why(found, turn)), found
 

@@ -328,7 +328,7 @@ def held_back(case: CaseView, choice: Choice, verdicts: Verdicts) -> Step | None
         return Hold(until_at=until_at)  # many wait at once, and each is woken for each end
     return Wait(
         waiting=waits,
-        outcome=f"waits for a sign of life of {choice.backend.id}, which others try now",
+        outcome=f"waits for the outcome of a probe of {choice.backend.id}",
         verdicts=verdicts,
         numbers={"retry_budget": shown(case)},
     )

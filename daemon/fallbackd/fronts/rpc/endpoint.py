@@ -181,7 +181,7 @@ def make_private_directory(path: str) -> None:
         ) from error
     if fault is not None:
         raise EndpointUnusable(
-            f"{fault.what}, and the socket is to be there. Run `{fault.mend}`, or choose another"
+            f"{fault.what}, and the socket is to be there. Run `{fault.fix}`, or choose another"
             " place with --socket."
         )
 

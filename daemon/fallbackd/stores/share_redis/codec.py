@@ -95,7 +95,7 @@ def _word(words: Mapping[str, str], *, now: float) -> PersonWord | None:
     action, state = words.get("action", ""), words.get("state") or "broken"
     at = _instant(words.get("at"), now=now)
     if action not in _ACTIONS or state not in _STATES or at is None:
-        raise ValueError(f"a person's word {_shown(action)}")
+        raise ValueError(f"a manual override {_shown(action)}")
     return PersonWord(
         id=_text(words.get("id")),
         action=cast(WordAction, action),

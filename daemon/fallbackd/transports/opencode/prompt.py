@@ -30,7 +30,7 @@ from fallbackd.transports.opencode.session import LOOK_S, ServedSession
 from fallbackd.transports.opencode.told import Told, ToldEvent, ToldSnapshot
 from fallbackd.transports.opencode.tools import ToolWatch, end_tools, find_tools
 from fallbackd.transports.output_log import OutputLog
-from fallbackd.transports.process.recording import mend
+from fallbackd.transports.process.recording import repair
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class RunningPrompt:
         self._permissions = permissions
         self._directory = directory
         self._clock = clock
-        self._log = OutputLog(directory, size_bytes=mend(directory))
+        self._log = OutputLog(directory, size_bytes=repair(directory))
         self._record: PromptRecord | None = None
         self._server: OpencodeServer | None = None
         self._session: ServedSession | None = None

@@ -154,6 +154,6 @@ async def was_posted(session: ServedSession) -> bool | None:
                 return False
     except CallFailed:
         pass
-    session.server.stop("whether it has a prompt cannot be told")
+    session.server.stop("it is unknown whether it has a prompt")
     await session.server.ended()
     return None

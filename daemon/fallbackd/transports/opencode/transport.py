@@ -138,7 +138,7 @@ class ServedTransport:
         """
         servers = [one for one in self._all if attempt in one.unclaimed]
         for server in servers:
-            server.stop(f"the prompt of {attempt} could not be taken up again")
+            server.stop(f"the prompt of {attempt} could not be resumed")
         for server in servers:
             await server.ended()
         if servers:
@@ -214,7 +214,7 @@ class ServedTransport:
             if found.has_ended:
                 server.retire()
             elif not found.key or not found.environment:
-                server.stop("it could not be taken up again")
+                server.stop("it could not be resumed")
             elif found.key in self._servers:
                 server.retire()
             else:

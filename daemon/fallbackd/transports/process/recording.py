@@ -249,7 +249,7 @@ def recorded_bytes(directory: str) -> int:
     return max((_end(part) for part in list_parts(directory)), default=0)
 
 
-def mend(directory: str) -> int:
+def repair(directory: str) -> int:
     """
     Cut off what a writer that was killed has half written to the first part.
 

@@ -62,8 +62,8 @@ def test_findings_come_worst_first_each_with_its_command(run_cli: RunCli, home: 
     found = json.loads(ran.out)["findings"]
     levels = [one["level"] for one in found]
     assert levels == sorted(levels, key=["error", "warning", "note"].index)
-    assert found[0]["mend"] == f"chmod 700 {state}"
-    assert "codex login" in {one["mend"] for one in found}
+    assert found[0]["fix"] == f"chmod 700 {state}"
+    assert "codex login" in {one["fix"] for one in found}
 
 
 def test_quiet_leaves_out_what_is_only_good_to_know(run_cli: RunCli) -> None:

@@ -121,7 +121,7 @@ def test_what_troubles_the_daemon_is_shown_with_what_mends_it(run_cli: RunCli) -
     trouble = {
         "kind": "disk",
         "message": "the disk is full",
-        "mend": "df -h /s",
+        "fix": "df -h /s",
         "stops_work": True,
     }
     daemon = {**STATUS["daemon"], "troubles": [trouble]}

@@ -90,5 +90,5 @@ class Home:
 
 
 def told(findings: Iterable[Finding]) -> list[tuple[str, str, str]]:
-    """Level, what was said, what mends it."""
-    return [(one.level, one.what, one.mend) for one in findings]
+    """Level, what was said, what fixes it."""
+    return [(one.level, one.what, one.fix) for one in findings]

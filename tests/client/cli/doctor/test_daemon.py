@@ -44,7 +44,7 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "level", "words", "mend"),
+    ("answer", "level", "words", "fix"),
     [
         (status(version="9.9"), "warning", "9.9", RESTART),
         (status(state="draining"), "warning", "drains", RESTART),
@@ -105,20 +105,20 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
     ],
 )
 def test_what_it_says_of_itself_becomes_a_finding(
-    answer: dict[str, Any], level: str, words: str, mend: str, tmp_path: Path
+    answer: dict[str, Any], level: str, words: str, fix: str, tmp_path: Path
 ) -> None:
-    ((found_level, what, found_mend),) = told(
+    ((found_level, what, found_fix),) = told(
         look_at_daemon(Home(tmp_path).machine(), Service(UNITS), answer)
     )
-    assert (found_level, found_mend) == (level, mend)
+    assert (found_level, found_fix) == (level, fix)
     assert words in what
 
 
 def test_what_troubles_the_daemon_is_told_with_its_own_command(tmp_path: Path) -> None:
     troubles = [
-        {"kind": "exposed", "message": "seen by the doctor itself", "mend": "", "stops_work": True},
-        {"kind": "shortage", "message": "few left", "mend": "free some", "stops_work": True},
-        {"kind": "tmux", "message": "no tmux", "mend": "install it", "stops_work": False},
+        {"kind": "exposed", "message": "seen by the doctor itself", "fix": "", "stops_work": True},
+        {"kind": "shortage", "message": "few left", "fix": "free some", "stops_work": True},
+        {"kind": "tmux", "message": "no tmux", "fix": "install it", "stops_work": False},
     ]
     found = told(look_at_daemon(Home(tmp_path).machine(), HAND, status(troubles=troubles)))
     assert found == [("error", "few left", "free some"), ("warning", "no tmux", "install it")]
@@ -127,8 +127,8 @@ def test_what_troubles_the_daemon_is_told_with_its_own_command(tmp_path: Path) -
 def test_a_client_that_is_older_than_what_is_installed_is_the_one_to_renew(tmp_path: Path) -> None:
     home = Home(tmp_path)
     program(home.bin, "fallbackd", "echo fallbackd 9.9")
-    ((_, _, mend),) = told(look_at_daemon(home.machine(), HAND, status(version="9.9")))
-    assert mend.startswith("pipx install --force")
+    ((_, _, fix),) = told(look_at_daemon(home.machine(), HAND, status(version="9.9")))
+    assert fix.startswith("pipx install --force")
 
 
 def test_a_program_of_the_users_own_backend_is_missed(tmp_path: Path) -> None:
@@ -139,19 +139,19 @@ def test_a_program_of_the_users_own_backend_is_missed(tmp_path: Path) -> None:
         "mine": {**missing, "detail": "my-agent is not on PATH"},
         "works": {"state": "healthy"},
     }
-    ((level, what, mend),) = told(look_at_daemon(home.machine(), HAND, status(health)))
+    ((level, what, fix),) = told(look_at_daemon(home.machine(), HAND, status(health)))
     assert (level, what) == ("warning", "mine cannot be used: my-agent is not on PATH")
-    assert str(home.config) in mend
+    assert str(home.config) in fix
     program(home.bin, "my-agent", "exit 0")
-    ((_, _, mend),) = told(look_at_daemon(home.machine(), Service(UNITS), status(health)))
-    assert "PATH=%s" in mend
+    ((_, _, fix),) = told(look_at_daemon(home.machine(), Service(UNITS), status(health)))
+    assert "PATH=%s" in fix
 
 
 def test_nobody_there_is_told_how_to_start(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert silence(home, HAND, "missing")[0][2] == "fallbackd-client service start"
-    ((level, _, mend),) = silence(home, Service(UNITS), "missing")
-    assert (level, mend) == ("error", START)
+    ((level, _, fix),) = silence(home, Service(UNITS), "missing")
+    assert (level, fix) == ("error", START)
 
 
 def test_what_a_dead_daemon_left_is_named_in_the_command(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_what_a_dead_daemon_left_is_named_in_the_command(tmp_path: Path) -> None
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(home.socket))
     lock = home.write(Path(f"{home.socket}.lock"), "1\n")
-    ((level, what, mend),) = silence(home, HAND, "refused")
+    ((level, what, fix),) = silence(home, HAND, "refused")
     assert level == "error"
     assert "left by a daemon that died" in what
-    assert mend == f"rm {home.socket} {lock} && fallbackd-client service start"
+    assert fix == f"rm {home.socket} {lock} && fallbackd-client service start"
 
 
 def test_a_daemon_that_holds_the_state_and_listens_elsewhere_is_named(tmp_path: Path) -> None:
@@ -171,21 +171,21 @@ def test_a_daemon_that_holds_the_state_and_listens_elsewhere_is_named(tmp_path: 
     seen = home.write(home.state / "lock", "13\n").stat()
     device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}"
     home.below_root("/proc/locks", f"3: FLOCK  ADVISORY  WRITE 13 {device}:{seen.st_ino} 0 EOF")
-    ((level, what, mend),) = silence(home, HAND, "missing")
+    ((level, what, fix),) = silence(home, HAND, "missing")
     assert level == "error"
     assert "process 13" in what
-    assert mend == "kill 13 && fallbackd-client service start"
+    assert fix == "kill 13 && fallbackd-client service start"
 
 
 def test_a_daemon_that_hangs_is_restarted(tmp_path: Path) -> None:
-    ((level, _, mend),) = silence(Home(tmp_path), Service(UNITS), "timeout")
-    assert (level, mend) == ("error", RESTART)
+    ((level, _, fix),) = silence(Home(tmp_path), Service(UNITS), "timeout")
+    assert (level, fix) == ("error", RESTART)
 
 
 def test_a_daemon_that_does_not_come_up_is_told_from_one_that_hangs(tmp_path: Path) -> None:
     units = {"fallbackd.service": {"LoadState": "loaded", "ActiveState": "activating"}}
-    ((level, what, mend),) = silence(Home(tmp_path), Service(units), "timeout")
-    assert (level, mend) == ("error", START)
+    ((level, what, fix),) = silence(Home(tmp_path), Service(units), "timeout")
+    assert (level, fix) == ("error", START)
     assert "does not start" in what
 
 
@@ -194,7 +194,7 @@ def test_a_file_is_checked_by_the_daemons_own_program_where_none_runs(tmp_path: 
     own = program(home.bin, "fallbackd", "echo 'error: chains: is no table' >&2; exit 78")
     assert told(look_at_file(home.machine(), HAND)) == []
     home.write(home.config, "chains = 1")
-    ((level, what, mend),) = told(look_at_file(home.machine(), HAND))
+    ((level, what, fix),) = told(look_at_file(home.machine(), HAND))
     assert level == "error"
     assert "chains: is no table" in what
-    assert mend == f"{own} --config {home.config} --check-config"
+    assert fix == f"{own} --config {home.config} --check-config"

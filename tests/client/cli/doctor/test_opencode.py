@@ -24,10 +24,10 @@ def plugin_of(*entries: object) -> str:
 def test_a_package_that_is_not_ours_to_publish_is_an_error(tmp_path: Path, entry: str) -> None:
     home = Home(tmp_path)
     path = configured(home, plugin_of([entry, {"budgetMs": 50}]))
-    ((level, what, mend),) = told(look_at_opencode(home.machine()))
+    ((level, what, fix),) = told(look_at_opencode(home.machine()))
     assert level == "error"
     assert f"the npm package {entry}" in what
-    subprocess.run(["sh", "-c", mend], check=True)
+    subprocess.run(["sh", "-c", fix], check=True)
     ((named, _),) = json.loads(path.read_text())["plugin"]
     assert named == f"file://{shared(OPENCODE_PLUGIN)}"
     assert look_at_opencode(home.machine()) == []
@@ -36,8 +36,8 @@ def test_a_package_that_is_not_ours_to_publish_is_an_error(tmp_path: Path, entry
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     home = Home(tmp_path)
     configured(home, plugin_of("file:///nowhere/opencode-plugin/src/index.ts"))
-    ((level, what, mend),) = told(look_at_opencode(home.machine()))
-    assert (level, "which is not there" in what, bool(mend)) == ("error", True, True)
+    ((level, what, fix),) = told(look_at_opencode(home.machine()))
+    assert (level, "which is not there" in what, bool(fix)) == ("error", True, True)
 
 
 def test_the_file_of_a_checkout_is_well_and_comments_are_none_of_it(tmp_path: Path) -> None:
@@ -52,6 +52,6 @@ def test_an_opencode_without_the_plugin_is_worth_a_note(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert look_at_opencode(home.machine()) == []
     program(home.bin, "opencode", "exit 0")
-    ((level, what, mend),) = told(look_at_opencode(home.machine()))
-    assert (level, mend) == ("note", "")
+    ((level, what, fix),) = told(look_at_opencode(home.machine()))
+    assert (level, fix) == ("note", "")
     assert f'"plugin": ["file://{shared(OPENCODE_PLUGIN)}"]' in what

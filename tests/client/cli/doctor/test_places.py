@@ -20,8 +20,8 @@ def listen(path: Path) -> None:
         left.bind(str(path))
 
 
-def mended(command: str) -> None:
-    """What is said to mend it is run as it stands."""
+def fixed(command: str) -> None:
+    """What is said to fix it is run as it stands."""
     assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
 
 
@@ -48,28 +48,28 @@ def test_a_socket_that_others_reach_is_mended_by_the_command(tmp_path: Path) -> 
     home.private(home.socket.parent)
     listen(home.socket)
     home.socket.chmod(0o666)
-    ((level, what, mend),) = told(look_at_socket(home.machine()))
+    ((level, what, fix),) = told(look_at_socket(home.machine()))
     assert level == "warning"
     assert "0666" in what
-    mended(mend)
+    fixed(fix)
     assert told(look_at_socket(home.machine())) == []
 
 
 def test_a_socket_directory_that_others_write_to_is_mended_by_the_command(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.private(home.socket.parent, 0o777)
-    ((level, _, mend),) = told(look_at_socket(home.machine()))
-    assert (level, mend) == ("error", f"chmod 700 {home.socket.parent}")
-    mended(mend)
+    ((level, _, fix),) = told(look_at_socket(home.machine()))
+    assert (level, fix) == ("error", f"chmod 700 {home.socket.parent}")
+    fixed(fix)
     assert told(look_at_socket(home.machine())) == []
 
 
 def test_a_file_in_the_place_of_the_socket_is_moved_away(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.write(home.socket, "no socket")
-    ((level, _, mend),) = told(look_at_socket(home.machine()))
+    ((level, _, fix),) = told(look_at_socket(home.machine()))
     assert level == "error"
-    mended(mend)
+    fixed(fix)
     assert not home.socket.exists()
 
 
@@ -82,17 +82,17 @@ def test_what_belongs_to_somebody_else_names_him(tmp_path: Path) -> None:
     directory, place = told(look_at_socket(machine))
     assert directory[2] == f"sudo chown -R {machine.user} {home.socket.parent}"
     assert place[2] == f"sudo rm {home.socket}"
-    ((level, _, mend),) = told(look_at_state(machine))
-    assert (level, mend) == ("error", f"sudo chown -R {machine.user} {home.state}")
+    ((level, _, fix),) = told(look_at_state(machine))
+    assert (level, fix) == ("error", f"sudo chown -R {machine.user} {home.state}")
 
 
 def test_a_state_directory_that_cannot_be_written_is_mended(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.private(home.state, 0o500)
-    ((level, what, mend),) = told(look_at_state(home.machine()))
+    ((level, what, fix),) = told(look_at_state(home.machine()))
     assert level == "error"
     assert "nothing can be written" in what
-    mended(mend)
+    fixed(fix)
     assert told(look_at_state(home.machine())) == []
 
 
@@ -100,11 +100,11 @@ def test_a_state_directory_that_was_no_daemons_and_is_open_is_refused(tmp_path: 
     home = Home(tmp_path)
     home.private(home.state, 0o755)
     home.write(home.state / "other", "")
-    ((level, _, mend),) = told(look_at_state(home.machine()))
-    assert (level, mend) == ("error", f"chmod 700 {home.state}")
+    ((level, _, fix),) = told(look_at_state(home.machine()))
+    assert (level, fix) == ("error", f"chmod 700 {home.state}")
     home.write(home.state / "lock", "")
-    ((level, _, mend),) = told(look_at_state(home.machine()))
-    assert (level, mend) == ("warning", f"chmod 700 {home.state}")
+    ((level, _, fix),) = told(look_at_state(home.machine()))
+    assert (level, fix) == ("warning", f"chmod 700 {home.state}")
 
 
 def test_a_directory_below_the_state_that_cannot_be_written_is_mended(tmp_path: Path) -> None:
@@ -114,42 +114,42 @@ def test_a_directory_below_the_state_that_cannot_be_written_is_mended(tmp_path: 
     home.private(home.state / "runs", 0o500)
     found = told(look_at_state(home.machine()))
     assert [level for level, _, _ in found] == ["error", "error"]
-    for _, _, mend in found:
-        mended(mend)
+    for _, _, fix in found:
+        fixed(fix)
     assert told(look_at_state(home.machine())) == []
 
 
 def test_a_damaged_database_that_was_set_aside_is_told(tmp_path: Path) -> None:
     home = Home(tmp_path)
     aside = home.write(home.state / "fallbackd.db.corrupt-17", "x")
-    ((level, _, mend),) = told(look_at_state(home.machine()))
-    assert (level, mend) == ("warning", f"rm {aside}")
+    ((level, _, fix),) = told(look_at_state(home.machine()))
+    assert (level, fix) == ("warning", f"rm {aside}")
 
 
 def test_a_configuration_that_others_write_is_an_error(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.write(home.config, "", 0o666)
-    ((level, _, mend),) = told(look_at_config(home.machine()))
+    ((level, _, fix),) = told(look_at_config(home.machine()))
     assert level == "error"
-    mended(mend)
+    fixed(fix)
     assert told(look_at_config(home.machine())) == []
 
 
 def test_a_configuration_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.private(home.config.parent, 0o555)
-    ((level, _, mend),) = told(look_at_config(home.machine()))
+    ((level, _, fix),) = told(look_at_config(home.machine()))
     assert level == "error"
-    mended(mend)
+    fixed(fix)
     assert told(look_at_config(home.machine())) == []
 
 
 def test_keys_that_others_may_read_are_a_warning(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.write(home.config.parent / "env", "KEY=x", 0o644)
-    ((level, _, mend),) = told(look_at_config(home.machine()))
+    ((level, _, fix),) = told(look_at_config(home.machine()))
     assert level == "warning"
-    mended(mend)
+    fixed(fix)
     assert told(look_at_config(home.machine())) == []
 
 
@@ -157,8 +157,8 @@ def test_names_with_spaces_are_quoted(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.socket = tmp_path / "a b" / "fallbackd" / "control.sock"
     home.write(home.socket, "no socket")
-    ((_, _, mend),) = told(look_at_socket(home.machine()))
-    assert shlex.split(mend) == ["mv", str(home.socket), f"{home.socket}.away"]
+    ((_, _, fix),) = told(look_at_socket(home.machine()))
+    assert shlex.split(fix) == ["mv", str(home.socket), f"{home.socket}.away"]
 
 
 def test_a_lock_is_held_by_whom_the_kernel_names(tmp_path: Path) -> None:

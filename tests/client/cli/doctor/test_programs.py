@@ -47,18 +47,18 @@ def test_the_command_for_the_path_replaces_what_stood_there(tmp_path: Path) -> N
 def test_missing_programs_are_a_warning_where_there_is_none_at_all(tmp_path: Path) -> None:
     found = told(look_at_programs(Home(tmp_path).machine(), PROGRAMS, {}, is_service=False))
     assert {level for level, _, _ in found} == {"warning"}
-    assert "npm install -g @openai/codex" in {mend for _, _, mend in found}
+    assert "npm install -g @openai/codex" in {fix for _, _, fix in found}
 
 
 def test_a_login_is_missed_until_its_file_or_its_variable_is_there(tmp_path: Path) -> None:
     home = Home(tmp_path)
     install(home.bin, *(one.name for one in PROGRAMS))
     found = told(look_at_programs(home.machine(), PROGRAMS, {}, is_service=False))
-    assert [mend for _, _, mend in found] == ["claude auth login", "codex login", "gemini"]
+    assert [fix for _, _, fix in found] == ["claude auth login", "codex login", "gemini"]
     home.write(home.path / ".codex" / "auth.json", "{}")
     environ = {"PATH": str(home.bin), "ANTHROPIC_API_KEY": "x"}
     found = told(look_at_programs(home.machine(), PROGRAMS, environ, is_service=False))
-    assert [mend for _, _, mend in found] == ["gemini"]
+    assert [fix for _, _, fix in found] == ["gemini"]
 
 
 def test_a_personal_login_of_gemini_is_a_note_with_what_to_use_instead(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_a_personal_login_of_gemini_is_a_note_with_what_to_use_instead(tmp_path:
     install(home.bin, *(one.name for one in PROGRAMS))
     home.write(home.path / ".gemini" / "oauth_creds.json", "{}")
     environ = {"PATH": str(home.bin), "ANTHROPIC_API_KEY": "x", "OPENAI_API_KEY": "x"}
-    [(level, what, mend)] = told(
+    [(level, what, fix)] = told(
         look_at_programs(home.machine(), PROGRAMS, environ, is_service=True)
     )
     assert level == "note"
     assert "personal accounts since June 2026" in what
     assert "agy" in what
-    assert mend == give_variable(str(home.config.parent / "env"), "GEMINI_API_KEY", is_service=True)
+    assert fix == give_variable(str(home.config.parent / "env"), "GEMINI_API_KEY", is_service=True)
     with_key = {**environ, "GEMINI_API_KEY": "x"}
     assert told(look_at_programs(home.machine(), PROGRAMS, with_key, is_service=True)) == []
 

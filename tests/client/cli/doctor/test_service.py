@@ -33,7 +33,7 @@ def test_a_service_that_is_installed_and_enabled_is_well(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "socket", "level", "mend"),
+    ("service", "socket", "level", "fix"),
     [
         ({"LoadState": "not-found"}, {"LoadState": "not-found"}, "note", "service install"),
         ({"LoadState": "masked"}, {}, "error", "systemctl --user unmask"),
@@ -47,45 +47,45 @@ def test_a_service_that_is_installed_and_enabled_is_well(home: Home) -> None:
     ],
 )
 def test_each_trouble_has_its_command(
-    service: dict[str, str], socket: dict[str, str], level: str, mend: str, home: Home
+    service: dict[str, str], socket: dict[str, str], level: str, fix: str, home: Home
 ) -> None:
     home.systemctl(service=service, socket=socket)
-    ((found_level, _, found_mend),) = findings(home)
+    ((found_level, _, found_fix),) = findings(home)
     assert found_level == level
-    assert mend in found_mend
+    assert fix in found_fix
 
 
 def test_without_linger_the_service_ends_with_the_login(tmp_path: Path) -> None:
     home = Home(tmp_path, uid=LOGIN_UID)
     home.systemctl()
-    ((level, _, mend),) = findings(home)
-    assert (level, mend) == ("warning", f"loginctl enable-linger {home.machine().user}")
+    ((level, _, fix),) = findings(home)
+    assert (level, fix) == ("warning", f"loginctl enable-linger {home.machine().user}")
 
 
 def test_a_program_that_is_gone_is_replaced_by_the_one_on_the_path(home: Home) -> None:
     own = program(home.bin, "fallbackd", "exit 0")
     home.systemctl(service={"ExecStart": "{ path=/nowhere/fallbackd ; argv[]=… ; }"})
-    ((level, what, mend),) = findings(home)
+    ((level, what, fix),) = findings(home)
     assert level == "error"
     assert "/nowhere/fallbackd" in what
-    assert str(own) in mend
+    assert str(own) in fix
 
 
 def test_a_user_of_the_system_is_told_why_the_socket_sleeps(tmp_path: Path) -> None:
     home = Home(tmp_path, uid=7)
     home.lingers()
     home.systemctl(socket={"ActiveState": "inactive"})
-    ((level, _, mend),) = findings(home)
+    ((level, _, fix),) = findings(home)
     assert level == "warning"
-    assert "ConditionUser=" in mend
+    assert "ConditionUser=" in fix
 
 
 def test_a_shell_without_its_runtime_directory_is_told_which(home: Home) -> None:
     program(home.bin, "systemctl", "exit 1")
     home.below_root("/run/systemd/system/x")
     home.below_root(f"/run/user/{LOGIN_UID}/x")
-    ((level, _, mend),) = findings(home)
-    assert (level, mend) == ("error", f"export XDG_RUNTIME_DIR=/run/user/{LOGIN_UID}")
+    ((level, _, fix),) = findings(home)
+    assert (level, fix) == ("error", f"export XDG_RUNTIME_DIR=/run/user/{LOGIN_UID}")
 
 
 def test_the_environment_of_the_daemon_is_that_of_its_process_or_the_one_it_would_get(
