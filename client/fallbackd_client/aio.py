@@ -208,7 +208,7 @@ class AsyncClient:
             return await readers.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
             if error is not None and group.exceptions == (error,):
-                return False  # it goes on as it was raised: callers name it in `except`
+                return False  # it leaves as it was raised: callers name it in `except`
             raise
 
     async def call(
@@ -226,7 +226,7 @@ class AsyncClient:
 
         Raises:
             RpcError: The daemon said no.
-            NoDaemon: Nobody there, or the answer did not come.
+            NoDaemon: There is no daemon, or the answer did not come.
             RequestTooLarge: The params do not fit into one line.
         """
         own: Mapping[str, Json] = with_request_id(method, params)
@@ -276,18 +276,18 @@ class AsyncClient:
         """
         What happens, from now or from after `since`, without an end.
 
-        On a connection of its own. After a loss it goes on behind the last event that it has
+        On a connection of its own. After a loss it continues behind the last event that it has
         handed out; events without a `seq` of that moment are lost. Close the iterator
         (`contextlib.aclosing`) where the loop is left early.
 
         Args:
-            on_warning: Is told what the daemon says about the subscription, as that its journal
+            on_warning: Gets what the daemon says about the subscription, such as that its journal
                 began anew.
             on_subscribed: Called after each time that it subscribed: every event after that comes.
 
         Raises:
             RpcError: The subscription was not taken.
-            NoDaemon: Nobody there, or it did not come back within `reconnect_s`.
+            NoDaemon: There is no daemon, or it did not come back within `reconnect_s`.
         """
         position = since
         wanted = {"kinds": None if kinds is None else list(kinds), "session": session}

@@ -132,7 +132,7 @@ class Client:
 
         Raises:
             RpcError: The daemon said no.
-            NoDaemon: Nobody there, or the answer did not come.
+            NoDaemon: There is no daemon, or the answer did not come.
             RequestTooLarge: The params do not fit into one line.
         """
         own = with_request_id(method, params)
@@ -167,17 +167,17 @@ class Client:
         """
         What happens, from now or from after `since`, without an end.
 
-        On a connection of its own. After a loss it goes on behind the last event that it has
+        On a connection of its own. After a loss it continues behind the last event that it has
         handed out; events without a `seq` of that moment are lost.
 
         Args:
-            on_warning: Is told what the daemon says about the subscription, as that its journal
+            on_warning: Gets what the daemon says about the subscription, such as that its journal
                 began anew.
             on_subscribed: Called after each time that it subscribed: every event after that comes.
 
         Raises:
             RpcError: The subscription was not taken.
-            NoDaemon: Nobody there, or it did not come back within `reconnect_s`.
+            NoDaemon: There is no daemon, or it did not come back within `reconnect_s`.
         """
         position = since
         wanted = None if kinds is None else list(kinds)
@@ -402,7 +402,7 @@ class Client:
         Connect; a daemon that was there before has until `give_up_at` to come back, without it
         `reconnect_s` from its loss.
 
-        A first connection waits only where it is refused: without a socket nobody was there.
+        A first connection waits only where it is refused: without a socket there was no daemon.
         """
         causes: tuple[str, ...] = _COMES_BACK
         if give_up_at is None and self._lost_at is not None:

@@ -45,7 +45,7 @@ class Connection:
         monotonic: Clock for deadlines.
 
     Raises:
-        NoDaemon: Nobody there.
+        NoDaemon: There is no daemon.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class ClientError(Exception):
 
 class NoDaemon(ClientError):
     """
-    Nobody to talk to.
+    There is no daemon to talk to.
 
     Attributes:
         cause: missing, refused, not_permitted, busy, timeout, closed, bad_reply, unusable.

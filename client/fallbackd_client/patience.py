@@ -1,4 +1,4 @@
-"""How long a caller goes on after it has lost the daemon. Standard library only, cheap to load."""
+"""How long a caller continues after a loss of the daemon. Standard library only, cheap to load."""
 
 from fallbackd_client.calls import delay_s
 

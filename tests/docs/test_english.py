@@ -6,14 +6,13 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tests.docs.scene import ROOT
 
 NOT_PERSONS = r"nobody|somebody|everybody|whoever"
 PRIVATE = (
     r"mend(s|ed|ing)?|sign of life|earliest return|takes? up|taken up|taking up|"
     r"(is|are|be) told|tells? (what|whether|why|too)|persons|who would be used|those who may|"
-    r"goes on|went to|have a prompt answered|is to be seen|well:|no service of yours|"
+    r"goes on|went to|have a prompt answered|is to be seen|no service of yours|"
     r"choices that only|a person's word"
 )
 FORBIDDEN = re.compile(rf"\b({NOT_PERSONS}|{PRIVATE})\b", re.I)
@@ -35,26 +34,49 @@ def sources() -> Iterator[Path]:
 
 
 def said(path: Path) -> Iterator[tuple[int, str]]:
-    """Every text of a module: strings, docstrings and comments, with their lines."""
+    """
+    What people read of a module: its strings. Of the client, whose docstrings are the manual of its
+    users, and of the tables of the configuration also docstrings and comments.
+    """
     source = path.read_text()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    tree = ast.parse(source)
+    is_manual = "client" in path.relative_to(ROOT).parts or path.name == "schema.py"
+    inner = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if is_manual or id(node) not in inner:
             yield node.lineno, node.value
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type == tokenize.COMMENT:
-                yield token.start[0], token.string
+    if is_manual:
+        with path.open("rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                if token.type == tokenize.COMMENT:
+                    yield token.start[0], token.string
 
 
 def found_in(texts: Iterator[tuple[int, str]]) -> list[str]:
     return [f"{line}: {hit[0]}" for line, text in texts if (hit := FORBIDDEN.search(text))]
 
 
-@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_page_uses_the_words_of_the_house(path: Path) -> None:
-    assert not found_in(iter(enumerate(path.read_text().splitlines(), 1)))
+def test_a_private_word_is_found() -> None:
+    assert found_in(iter([(7, "so that nobody waits"), (8, "well done")])) == ["7: nobody"]
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_uses_the_words_of_the_house(path: Path) -> None:
-    assert not found_in(said(path))
+def test_the_pages_use_the_words_of_the_house() -> None:
+    found = {
+        str(path.relative_to(ROOT)): hits
+        for path in pages()
+        if (hits := found_in(iter(enumerate(path.read_text().splitlines(), 1))))
+    }
+    assert not found
+
+
+def test_the_modules_use_the_words_of_the_house() -> None:
+    found = {
+        str(path.relative_to(ROOT)): hits for path in sources() if (hits := found_in(said(path)))
+    }
+    assert not found, "CONTRIBUTING.md says which words to use"

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note("interrupted")
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has gone; the interpreter must not fail again when it flushes.
+        # The reader has gone; the interpreter must not fail again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.FAILED
     except UsageError as error:

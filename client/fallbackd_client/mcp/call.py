@@ -86,7 +86,7 @@ class Call:
     def require_wanted(self) -> None:
         """
         Raises:
-            Abandoned: Nobody waits for the answer any more.
+            Abandoned: The client does not wait for the answer any more.
         """
         if self.cancelled.is_set():
             raise Abandoned

@@ -24,7 +24,7 @@ STEP_S = 1.0
 MIN_WAIT_S = 5.0
 """Of `wait`: a model that calls it in a loop pays for each turn."""
 ORPHAN_S = 60.0
-"""How long work goes on whose client was killed before it was given a handle."""
+"""How long work continues whose client was killed before it had a handle."""
 _PASSED_ON = ("backend", "role", "model", "timeout_s", "permissions")
 
 
@@ -120,6 +120,6 @@ def _followed(call: Call, client: Client, found: dict[str, Json], wait_s: float)
 
 
 def _kept(client: Client, found: dict[str, Json]) -> dict[str, Json]:
-    """The handle is out: whoever has it comes back for the work, or does not."""
+    """The handle is out: its holder comes back for the work, or does not."""
     client.call("delegation.keep", {"delegation": found["delegation"]})
     return handle(found)

@@ -47,7 +47,7 @@ def outcome(found: dict[str, Json]) -> dict[str, Json]:
 
 
 def handle(found: dict[str, Json]) -> dict[str, Json]:
-    """Of work that goes on."""
+    """Of work that continues."""
     shown = _shown(found)
     delegation = found["delegation"]
     shown["next"] = f"call wait with delegation {delegation}, or cancel"

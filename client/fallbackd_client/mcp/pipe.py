@@ -95,7 +95,7 @@ class LineWriter:
         self._lock = threading.Lock()
 
     def send(self, message: Json) -> None:
-        """Nothing happens where nobody reads any more: the end of the input says so too."""
+        """Nothing happens where the reader is gone: the end of the input says so too."""
         # ASCII only: any other text may hold what a client takes for the end of a line.
         data = memoryview(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         with self._lock:

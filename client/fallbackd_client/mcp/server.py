@@ -67,7 +67,7 @@ class Server:
         self._finish()
 
     def _finish(self) -> None:
-        """Short calls are answered to a client that still reads; work goes on in the daemon."""
+        """Short calls are answered to a client that still reads; work continues in the daemon."""
         waited_s = 0.0
         while waited_s < LAST_CANCELS_S:
             with self._lock:

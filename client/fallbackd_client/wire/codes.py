@@ -12,11 +12,11 @@ INTERNAL_ERROR = -32603  # ours: a bug, its id is in the log
 
 UNKNOWN_ID = -32001  # caller: no such backend, delegation, session or question
 BUSY = -32002  # state: the session or the workspace is in use
-REFUSED = -32003  # world: nobody is available, `data: {retry_at, candidates}`
+REFUSED = -32003  # state: no backend is available, `data: {retry_at, candidates}`
 DRAINING = -32004  # state: the daemon drains or is paused
 NOT_PERMITTED = -32005  # caller: path, consent, nesting
 CONFIG_INVALID = -32006  # person: `data: {errors: [{path, message}]}`
-WAIT_OVER = -32007  # state: the work goes on, only the waiting ended
+WAIT_OVER = -32007  # state: the work continues, only the waiting ended
 TOO_MANY = -32008  # caller: connections or subscriptions
 
 KINDS: dict[int, str] = {

@@ -2,7 +2,7 @@
 Bytes in, whole lines out.
 
 One message a line, UTF-8, ended by a line feed. A line may arrive in any number of pieces, and one
-piece may hold many lines. Sans-IO: whoever reads the socket feeds what came.
+piece may hold many lines. Sans-IO: the reader of the socket feeds what came.
 """
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
@@ -10,7 +10,7 @@ MAX_LINE_BYTES = 4 * 1024 * 1024
 
 
 class LineTooLong(Exception):
-    """No line end came within the limit. What follows cannot be told apart: close."""
+    """No line end came within the limit. Where the next one begins is unknown: close."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"a line is longer than {max_bytes} bytes")

@@ -17,7 +17,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, nargs="?", help="which shell")
-    # For the scripts: a word and what it is on each line, and silence where nobody answers.
+    # For the scripts: a word and what it is on each line, and silence where no daemon answers.
     parser.add_argument("--list", metavar="KIND", help=argparse.SUPPRESS)
 
 

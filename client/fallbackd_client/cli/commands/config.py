@@ -166,7 +166,7 @@ def import_params(args: argparse.Namespace) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for name, value in os.environ.items():
         if name.startswith("JKZ_"):
-            # That there is a key is told, and nothing more of it.
+            # That there is a key is shown, and nothing more of it.
             found[name] = "" if name.endswith(_SECRET) else value
     params["env"] = found
     return params

@@ -78,7 +78,7 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
         pid = (answer.get("daemon") or {}).get("pid")
         environ = machine.environ_of(pid) if isinstance(pid, int) else {}
         path = (answer.get("daemon") or {}).get("path")
-        if not environ and isinstance(path, str):  # it lets nobody look into its memory
+        if not environ and isinstance(path, str):  # other processes may not look into its memory
             environ = {**machine.environ, "PATH": path}
         is_service = pid is not None and pid == service.pid
     else:

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         ended = {**wanted, "ended": True}
         if args.since is not None:
             ended["since_at"] = time.time() - args.since
-        # One more than is shown tells whether there are more.
+        # One more than is shown says whether there are more.
         found = _listed(client, ended, None if args.all or args.since else _SHOWN + 1)
         is_more = not (args.all or args.since) and len(found) > _SHOWN
         lines += found[:_SHOWN] if is_more else found

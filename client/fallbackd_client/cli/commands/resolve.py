@@ -1,4 +1,4 @@
-"""`resolve`: who would be used now."""
+"""`resolve`: which backend would be used now."""
 
 from __future__ import annotations
 

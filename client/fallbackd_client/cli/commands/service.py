@@ -101,7 +101,7 @@ def _changes(
 
 
 def stop_manual(machine: Machine, service: Service, client: Client) -> list[Change]:
-    """A daemon that somebody started in a terminal is in the way of the service."""
+    """A daemon that was started in a terminal is in the way of the service."""
     if service.value(SOCKET, "ActiveState") == "active" and not service.pid:
         return []  # a client would start the service
     pid = background.daemon_pid(client)

@@ -20,12 +20,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9][\w.:/@+-]*", re.ASCII)
 
 
 def words_of(kind: str, socket: str | None) -> list[tuple[str, str]]:
-    """Pairs of a word and what it is; empty where nobody answers at once."""
+    """Pairs of a word and what it is; empty where no daemon answers at once."""
     with Client(socket, timeout_s=_ANSWER_S, connect_s=0.0, reconnect_s=0.0) as client:
         try:
             found = _ask(client, kind)
         except (ClientError, AttributeError, KeyError, TypeError):
-            return []  # no daemon, or one that speaks otherwise: there is nobody to tell it to
+            return []  # no daemon, or one that speaks otherwise: there is no one to say it to
     return [(word, one_line(about)) for word, about in found if _PLAIN.fullmatch(word)]
 
 

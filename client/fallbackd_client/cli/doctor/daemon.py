@@ -46,7 +46,7 @@ def ask_daemon(client: Client) -> dict[str, Json] | ClientError:
 
 
 def look_at_silence(machine: Machine, service: Service, error: ClientError) -> list[Finding]:
-    """Why nobody answers."""
+    """Why no daemon answers."""
     start = START if service.is_installed else START_MANUALLY
     cause = error.cause if isinstance(error, NoDaemon) else "protocol"
     holder = lock_holder(machine, os.path.join(machine.state_dir, "lock"))
@@ -183,7 +183,7 @@ def _backends(health: dict[str, Json], known: dict[str, Program]) -> list[Findin
     for name, entry in health.items():
         state, reason = entry.get("state"), entry.get("reason")
         if state != "broken" or reason in (None, "not_installed"):
-            continue  # a program that is missing is told where programs are
+            continue  # a program that is missing is reported where programs are
         detail = entry.get("detail")
         what = f"{name} is out of use: {reason}" + (f" ({detail})" if detail else "")
         if reason == "auth":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ERROR = "error"
 """Something does not work because of it."""
 WARNING = "warning"
-"""It works, and will not for long, or not for everybody, or not safely."""
+"""It works, and will not for long, or not for every user, or not safely."""
 NOTE = "note"
 
 _COMMAND_S = 5.0

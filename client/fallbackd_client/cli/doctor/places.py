@@ -27,7 +27,7 @@ def look_at_socket(machine: Machine) -> list[Finding]:
     try:
         seen = os.lstat(path)
     except OSError:
-        return found  # that nobody is there shows when the daemon is asked
+        return found  # that there is none shows when the daemon is asked
     if not stat.S_ISSOCK(seen.st_mode):
         what = f"{path} is no socket, so no daemon can listen there"
         return [*found, Finding("socket", ERROR, what, command("mv", path, f"{path}.away"))]
@@ -104,7 +104,7 @@ def look_at_config(machine: Machine) -> list[Finding]:
 
 def lock_holder(machine: Machine, path: str) -> int | None:
     """
-    The process that holds the lock file `path`; None: nobody does, and a file alone means nothing.
+    The process that holds the lock file `path`; None: none does. A file alone means nothing.
 
     Read from the list of locks: taking the lock to try it could be in the way of a daemon that
     starts at this moment.

@@ -1,4 +1,4 @@
-"""The user units: there, enabled, alive, and of somebody who may be logged out."""
+"""The user units: there, enabled, alive, and of a user who may be logged out."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Asking:
         self.dry_run = dry_run
 
     def require_terminal(self) -> None:
-        """Before anything is done: a question nobody can answer must not come halfway."""
+        """Before anything is done: a question that cannot be answered must not come halfway."""
         if not (self.yes or self.dry_run or sys.stdin.isatty()):
             raise UsageError(
                 "standard input is not a terminal, so no question can be asked: use --yes to"

@@ -33,7 +33,7 @@ class HealthParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     only: Literal["unhealthy"] | None = None
     """With `list`: leave out healthy backends."""
     everywhere: bool = False
-    """Say it for all machines that share health; an error if they cannot be told."""
+    """Say it for all machines that share health; an error if they cannot be reached."""
 
     def normalised(self) -> "HealthParams":
         """
