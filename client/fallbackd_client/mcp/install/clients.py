@@ -58,7 +58,7 @@ class Client:
         name: Of its program.
         file: Where its servers are kept, by environment.
         place: Of the servers in that file.
-        entry: What it is informed of ours.
+        entry: Its record of our server.
     """
 
     def __init__(
