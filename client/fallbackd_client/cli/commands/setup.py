@@ -88,7 +88,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 def _why_no_service(machine: Machine) -> str:
     _, findings = ask_manager(machine)
     why = findings[0].what if findings else "no systemd user manager runs here"
-    fix = f"For a service run: {findings[0].fix}\n" if findings and findings[0].mend else ""
+    fix = f"For a service run: {findings[0].fix}\n" if findings and findings[0].fix else ""
     return f"{fix}Without a service, since {why}."
 
 
