@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fallbackd.backends import KINDS
-from fallbackd.classify.classifier import Rule, classify
+from fallbackd.classify.classifier import classify
+from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.protocol import Evidence
 

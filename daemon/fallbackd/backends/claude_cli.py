@@ -43,7 +43,6 @@ from fallbackd.backends.lines import (
     words,
 )
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
-from fallbackd.classify.reset_fields import names_spent_window
 from fallbackd.core.protocol import (
     Call,
     Conversation,
@@ -146,6 +145,8 @@ class ClaudeParser(CliParser):
             case "system" if event.get("subtype") == "init" and words(event.get("session_id")):
                 return [Conversation(id=words(event.get("session_id")))]
             case "rate_limit_event":
+                from fallbackd.classify.reset_fields import names_spent_window  # slow to load
+
                 info = fields(event.get("rate_limit_info"))
                 # Later words replace earlier ones: a window may open again within a run.
                 self._window = info if names_spent_window(info) else None

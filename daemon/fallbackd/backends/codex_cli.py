@@ -22,7 +22,7 @@ from typing import Any, Literal
 from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
 from fallbackd.backends.lines import CliParser, count, fields, status_in, tool_key, words
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
-from fallbackd.classify.classifier import Rule
+from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
     Call,

@@ -28,7 +28,7 @@ from fallbackd.backends.commands import (
 from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
-from fallbackd.classify.classifier import Rule
+from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
     Call,

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct, field
 
-from fallbackd.classify.classifier import Rule
+from fallbackd.classify.rules import Rule
 from fallbackd.core.protocol import (
     Call,
     Chunk,

@@ -13,7 +13,6 @@ from typing import Any
 from msgspec import Struct, field, structs
 
 from fallbackd.backends import KINDS
-from fallbackd.classify.classifier import classify
 from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem, Say, guess, join, problem, show
 from fallbackd.core.failures import Reason
@@ -278,6 +277,8 @@ def _patterns(raw: object, say: Say) -> tuple[Rule, ...]:
 def _meaning(text: str) -> Reason:
     status = int(text) if text.isdigit() and len(text) == 3 else None
     evidence = Evidence(text=text, stream="jsonl", http_status=status)
+    from fallbackd.classify.classifier import classify  # slow to load, needed by few files
+
     found = classify(evidence, KINDS["opencode"].rules, now=0.0)
     return Reason.UNKNOWN if found is None else found.reason
 

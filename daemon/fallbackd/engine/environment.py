@@ -7,8 +7,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.classify.classifier import Rule
 from fallbackd.classify.redact import redact
+from fallbackd.classify.rules import Rule
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
 from fallbackd.core.protocol import Chunk, CredentialRef, HttpRequest, NoAnswer

@@ -6,7 +6,6 @@ from typing import Any
 from msgspec import structs
 
 from fallbackd.backends.spec import BackendKind
-from fallbackd.classify.classifier import classify
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId
@@ -37,6 +36,8 @@ def judge(
         conceal: Replaces secrets that are known by value. Done first: patterns and cuts leave
             pieces of a key that no value matches.
     """
+    from fallbackd.classify.classifier import classify  # see `get_ready`
+
     policy = settings.policy
     reasons = dict(policy.reasons)
     if backend is not None and (found := policy.backends.get(backend)) is not None:
@@ -51,6 +52,14 @@ def judge(
         timezone=timezone,
         max_wait_s=lambda reason: max_wait_s(reasons, reason),
     )
+
+
+def get_ready() -> None:
+    """
+    Load what classifies. Its patterns are a sixth of what a start takes, and nothing is judged
+    before something has ended: it is loaded beside the first work.
+    """
+    import fallbackd.classify.classifier  # noqa: F401
 
 
 _MAX_DEPTH = 40

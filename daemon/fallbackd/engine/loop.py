@@ -42,6 +42,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Decision, Delegation, Journaled, Keys, Snapshot
 from fallbackd.core.work.fairness import free_places, turns
+from fallbackd.engine import judging
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.attendance import Attendance
 from fallbackd.engine.environment import Settings, World
@@ -153,6 +154,7 @@ class Performer:
                 tasks.start_soon(self._wakes.run)
                 await self.readiness.look(self.settings.policy.backends)
                 ready()
+                await anyio.to_thread.run_sync(judging.get_ready)
                 await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
                 await anyio.sleep_forever()
         finally:
