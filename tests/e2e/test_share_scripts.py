@@ -17,7 +17,7 @@ from fallbackd.core.share.records import (
     in_force,
     join,
 )
-from fallbackd.ports.share import Failing, Leased, Seen
+from fallbackd.ports.share import Failing, Leased, ShareReading
 from fallbackd.stores.share_redis.link import ShareAddress
 from fallbackd.stores.share_redis.store import RedisShare
 
@@ -103,7 +103,7 @@ def shown(record: SharedRecord) -> object:
     )  # fmt: skip
 
 
-def server_of(found: Seen | Leased) -> tuple[float, SharedRecord]:
+def server_of(found: ShareReading | Leased) -> tuple[float, SharedRecord]:
     seen = found.seen if isinstance(found, Leased) else found
     assert not seen.ignored
     return seen.at, seen.records[0]

@@ -1,5 +1,10 @@
 """Two machines, one server: what one has found the other one knows."""
 
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +12,7 @@ import anyio
 from tests.support.agents import THROTTLED, backend_script, chain, ok
 from tests.support.command import run_client
 from tests.support.daemon import HANG_S, Daemon, running
-from tests.support.redis_server import redis_server
+from tests.support.redis_server import RedisServer, redis_server
 
 SHARE = '[share]\ngroup = "home"\nurl_env = "SHARE_URL"\nmachine = "{name}"\n'
 
@@ -64,6 +69,102 @@ async def test_a_limit_that_one_machine_finds_is_known_on_the_other(tmp_path: Pa
             assert [one["backend"] for one in done["attempts"]] == ["second"]
             shown = await run_client(desktop.socket, "health", "get", "first")
             assert "seen by laptop" in shown.out
+            said = await run_client(laptop.socket, "health", "pause", "second", "--everywhere")
+            assert said.code == 0, said.err
+            await until(desktop, lambda one: one["state"] == "paused", target="second")
+            assert (await run_client(desktop.socket, "share", "test")).code == 0
+            assert "share connected" in (await run_client(desktop.socket, "status")).out
             shown = await run_client(desktop.socket, "share", "machines")
             assert "laptop" in shown.out
             assert "desktop" in shown.out
+
+
+CANARY = "canary-of-the-prompt"
+CANARY_KEY = "sk-canary-0123456789abcdef0123456789"
+API = """
+[backends.api]
+kind = "openai-http"
+base_url = "https://api.example.com/v1"
+model = "m"
+credentials = [{ label = "work", env = "KEY" }]
+"""
+
+
+@contextmanager
+def monitored(server: RedisServer, path: Path) -> Iterator[Path]:
+    """Everything that is said to the server, in a file."""
+    with socket.socket(socket.AF_UNIX) as ear, path.open("wb") as file:
+        ear.connect(server.socket)
+        ear.sendall(b"MONITOR\r\n")
+
+        def listen() -> None:
+            with suppress(OSError):
+                while data := ear.recv(1 << 16):
+                    file.write(data)
+                    file.flush()
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            yield path
+        finally:
+            ear.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+async def test_ten_machines_hit_one_wall_once_and_say_no_secret(tmp_path: Path) -> None:
+    """Ten daemons in processes of their own; the program of all of them counts in one file."""
+    hits, wall = tmp_path / "hits", tmp_path / "wall"
+    wall.touch()
+    first = (
+        f"cat >/dev/null; echo begins >> {hits}; if [ -e {wall} ]; then "
+        f"echo 'You have hit your usage limit.' >&2; exit 1; fi; sleep 3; echo ends >> {hits}; "
+        "echo done"
+    )
+    more = (
+        f'group_secret_env = "SECRET"\n{API}\n[policy.usage_limit]\nwindow_s = 20\ncooldown_s = 0\n'
+    )
+    work = {"backend": "first", "prompt": CANARY, "wait": "finished"}
+    env = {"SECRET": f"{CANARY_KEY}-of-the-group", "KEY": CANARY_KEY}
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(redis_server(tmp_path / "redis"))
+        wire = stack.enter_context(monitored(server, tmp_path / "wire"))
+        machines = []
+        for number in range(10):
+            place = tmp_path / f"m{number}"
+            place.mkdir()
+            text = machine(place, f"m{number}", first, more=more).replace(
+                'writable = ["~/"]', f'writable = ["~/", "{tmp_path}"]'
+            )
+            one = running(place, text, env={**env, "SHARE_URL": server.url})
+            machines.append(await stack.enter_async_context(one))
+        await connected(*machines)
+        await machines[0].client.call("delegate", work)
+        began = time.monotonic()
+        for one in machines:
+            await until(one, lambda entry: entry["state"] == "rate_limited")
+        print(f"\nknown to ten machines, asked in turn, after {time.monotonic() - began:.2f} s")
+        served: list[str] = []
+
+        async def delegate(one: Daemon) -> None:
+            served.append((await one.client.call("delegate", work))["served_by"])
+
+        async with anyio.create_task_group() as tasks:
+            for one in machines:
+                tasks.start_soon(delegate, one)
+        assert served == ["second"] * 10
+        assert hits.read_text() == "begins\n"
+        wall.unlink()
+        for one in machines:
+            await until(one, lambda entry: entry["unproven"])
+        async with anyio.create_task_group() as tasks:
+            for one in machines:
+                tasks.start_soon(delegate, one)
+        before_the_first_end = hits.read_text().splitlines()[1:].index("ends")
+        print(f"{before_the_first_end} trials of 10 callers on 10 machines")
+        assert 1 <= before_the_first_end <= 10  # one, where the arbiter answers within its limit
+        seen = wire.read_bytes()
+    assert b"evalsha" in seen.lower()
+    assert b"credential:api.example.com/" in seen
+    for secret in (CANARY, CANARY_KEY, str(tmp_path / "m"), "hit your usage limit"):
+        assert secret.encode() not in seen

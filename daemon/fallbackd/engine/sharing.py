@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from fallbackd.classify.redact import redact
 from fallbackd.core.events import ClockStepped, Event, SharedSeen
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, Outage
+from fallbackd.core.health.record import Health, Outage, is_leased
 from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import REASONS
@@ -33,9 +33,9 @@ from fallbackd.engine.share_words import scopes_meant, tested
 from fallbackd.ports.share import (
     Card,
     Failing,
-    Seen,
     Share,
     ShareAway,
+    ShareReading,
     ShareRefused,
     ShareState,
 )
@@ -162,7 +162,7 @@ class Sharing:
         """Whether there is an answer, and it is yes."""
         name = self._names.mirrored(scope)
         health = self._engine.store.peek().health.get(scope)
-        is_taken = health is not None and health.trial is not None
+        is_taken = is_leased(health, now=self._engine.clock.now())
         if name is None or self._share is None or is_taken or scope in self._held:
             return True
         early = _is_running(health, now=self._engine.clock.now())
@@ -293,7 +293,7 @@ class Sharing:
             identities=await self._identities(),
         )
 
-    async def _timed(self, asking: Awaitable[Seen]) -> Seen:
+    async def _timed(self, asking: Awaitable[ShareReading]) -> ShareReading:
         """An answer, by which the clocks are compared."""
         clock = self._engine.clock
         began_at = clock.now()
@@ -359,7 +359,7 @@ class Sharing:
 
     # --- hearing -----------------------------------------------------------------------------
 
-    async def _take(self, seen: Seen, *, is_answer: bool = False) -> None:
+    async def _take(self, seen: ShareReading, *, is_answer: bool = False) -> None:
         """
         Args:
             is_answer: It says why something was denied, which was perhaps heard before.
@@ -384,7 +384,7 @@ class Sharing:
         if news:
             await self._engine.handle(SharedSeen(records=tuple(news)))
 
-    def _find_untold(self, seen: Seen) -> None:
+    def _find_untold(self, seen: ShareReading) -> None:
         health, now = self._engine.store.peek().health, self._engine.clock.now()
         by_s = self._engine.shifted_s - (self._offset_s or 0.0)
         for record in seen.records:
@@ -431,7 +431,9 @@ class Sharing:
             )
         self._withdrawn.pop(scope, None)
         held = self._held.get(scope)
-        is_ours = health.trial is not None and not is_peer(health.trial.attempt)
+        is_ours = is_leased(health, now=now) and not (
+            health.trial is not None and is_peer(health.trial.attempt)
+        )
         if held is not None and held.is_used and not is_ours:
             del self._held[scope]
             await share.release(name, owner=self._owner, gen=held.gen, limit_s=COMMAND_S)
@@ -469,7 +471,7 @@ class Sharing:
         trial = None if health is None else health.trial
         if name is None or (trial is not None and is_peer(trial.attempt)):
             self._held.pop(scope, None)
-        elif trial is not None:
+        elif is_leased(health, now=self._engine.clock.now()):
             if is_due and held.gen >= 0:
                 await share.renew(
                     name,

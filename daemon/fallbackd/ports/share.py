@@ -17,7 +17,7 @@ class ShareRefused(Exception):
     """The server wants no more of us (password, permissions): a person has to act."""
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class ShareReading(Struct, frozen=True, kw_only=True):
     """Records as of one instant. All their instants are Unix seconds of the server's clock."""
 
     at: float
@@ -29,7 +29,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 class Leased(Struct, frozen=True, kw_only=True):
     granted: bool
     gen: int
-    seen: Seen
+    seen: ShareReading
     """The record after it, which says why where it was not granted."""
 
 
@@ -62,13 +62,15 @@ class Share(Protocol):
     one. Scopes go by the names that all machines know.
     """
 
-    async def read(self, scopes: Sequence[ScopeId], *, limit_s: float) -> Seen: ...
+    async def read(self, scopes: Sequence[ScopeId], *, limit_s: float) -> ShareReading: ...
 
-    async def report_failure(self, scope: ScopeId, failing: Failing, *, limit_s: float) -> Seen: ...
+    async def report_failure(
+        self, scope: ScopeId, failing: Failing, *, limit_s: float
+    ) -> ShareReading: ...
 
     async def report_success(
         self, scope: ScopeId, *, began_ago_s: float, source: str, limit_s: float
-    ) -> Seen: ...
+    ) -> ShareReading: ...
 
     async def lease(
         self, scope: ScopeId, *, owner: str, ttl_s: float, early: bool, limit_s: float
@@ -91,7 +93,7 @@ class Share(Protocol):
 
     async def say(
         self, scope: ScopeId, word: PersonWord, *, window_s: float | None, limit_s: float
-    ) -> Seen:
+    ) -> ShareReading:
         """A person's word for all machines. The server gives it its instant and its id."""
         ...
 

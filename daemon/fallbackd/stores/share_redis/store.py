@@ -6,7 +6,7 @@ from typing import Any
 
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.share.records import MAX_DETAIL, PersonWord, SharedRecord
-from fallbackd.ports.share import Card, Failing, Leased, Seen, ShareAway
+from fallbackd.ports.share import Card, Failing, Leased, ShareAway, ShareReading
 from fallbackd.stores.share_redis import scripts
 from fallbackd.stores.share_redis.codec import BadRecord, card_text, cards_of, pairs, record_of
 from fallbackd.stores.share_redis.link import ServerError, ShareAddress, ShareLink
@@ -26,9 +26,9 @@ class RedisShare:
 
     # --- records -----------------------------------------------------------------------------
 
-    async def read(self, scopes: Sequence[ScopeId], *, limit_s: float) -> Seen:
+    async def read(self, scopes: Sequence[ScopeId], *, limit_s: float) -> ShareReading:
         if not scopes:
-            return Seen(at=await self._now(limit_s=limit_s))
+            return ShareReading(at=await self._now(limit_s=limit_s))
         calls = [(self._keys(scope), (scope,)) for scope in scopes]
         answers = await self._run(scripts.READ, calls, limit_s=limit_s)
         records: list[SharedRecord] = []
@@ -45,9 +45,11 @@ class RedisShare:
                 ignored.append(f"{scope}: {error}")
         if not at:
             at = await self._now(limit_s=limit_s)
-        return Seen(at=at, records=tuple(records), ignored=tuple(ignored))
+        return ShareReading(at=at, records=tuple(records), ignored=tuple(ignored))
 
-    async def report_failure(self, scope: ScopeId, failing: Failing, *, limit_s: float) -> Seen:
+    async def report_failure(
+        self, scope: ScopeId, failing: Failing, *, limit_s: float
+    ) -> ShareReading:
         mark = failing.mark
         return await self._changed(
             scripts.REPORT_FAILURE,
@@ -69,13 +71,13 @@ class RedisShare:
 
     async def report_success(
         self, scope: ScopeId, *, began_ago_s: float, source: str, limit_s: float
-    ) -> Seen:
+    ) -> ShareReading:
         arguments = (_ms(began_ago_s), source)
         return await self._changed(scripts.REPORT_SUCCESS, scope, arguments, limit_s=limit_s)
 
     async def say(
         self, scope: ScopeId, word: PersonWord, *, window_s: float | None, limit_s: float
-    ) -> Seen:
+    ) -> ShareReading:
         arguments = (
             word.action,
             "" if window_s is None else _ms(window_s),
@@ -88,7 +90,7 @@ class RedisShare:
 
     async def _changed(
         self, script: str, scope: ScopeId, arguments: tuple[str, ...], *, limit_s: float
-    ) -> Seen:
+    ) -> ShareReading:
         answer = await self._one(script, scope, arguments, limit_s=limit_s)
         return _seen(scope, answer)
 
@@ -198,12 +200,12 @@ class RedisShare:
         return answers
 
 
-def _seen(scope: ScopeId, answer: Any) -> Seen:
+def _seen(scope: ScopeId, answer: Any) -> ShareReading:
     at = int(answer[0]) / 1000
     try:
-        return Seen(at=at, records=(_record(scope, answer),))
+        return ShareReading(at=at, records=(_record(scope, answer),))
     except BadRecord as error:
-        return Seen(at=at, ignored=(f"{scope}: {error}",))
+        return ShareReading(at=at, ignored=(f"{scope}: {error}",))
 
 
 def _record(scope: ScopeId, answer: Any) -> SharedRecord:
