@@ -22,7 +22,7 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.opencode.projects import in_project, longest_windows
-from fallbackd.core.opencode.rescues import Ruled
+from fallbackd.core.opencode.rulings import Ruled
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Project, Role
 from fallbackd.core.protocol import Usage

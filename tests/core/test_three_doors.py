@@ -47,7 +47,7 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.record import Health, Outage, Pause, Trial
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
-from fallbackd.core.opencode.rescues import Ruled
+from fallbackd.core.opencode.rulings import Ruled
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import HOPPING, IN_SESSION_KIND, Backend, Entry, Policy, Role
 

@@ -112,39 +112,48 @@ def finish(
     lost = lost_programs(shown) if state == "succeeded" else {}
     if (requested := str(shown.get("requested"))) in lost:
         note(not_found({requested: lost[requested]}))
-    delegation = shown.get("delegation", "?")
-    failure = shown.get("failure")
-    why = failure_line(failure) if isinstance(failure, dict) else ""
     match state:
         case "succeeded":
             print(shown.get("text") or "", flush=True)
-        case "failed" | "cancelled":
-            note(f"{delegation} {state}" + (f": {why}" if why else ""))
-            note(f"Details: fallbackd-client explain {delegation}")
-        case "refused":
-            why = why or one_line(shown.get("message") or "no backend in the chain is available")
-            note(f"{delegation} refused: {why}")
-            details = refusal(found, sys.stderr)
-            if details:
-                print(details, file=sys.stderr, flush=True)
+        case "failed" | "cancelled" | "refused":
+            _print_failure(state, shown, found)
         case "handed_back":
-            hint = shown.get("handed_back") or {}
-            words = [f"{name} {hint[name]}" for name in ("model", "effort") if hint.get(name)]
-            note(f"{delegation} was handed back to the caller" + _with(words))
+            _print_handed_back(shown)
         case "awaiting_answer":
             question = shown.get("question")
             note(question_view(question) if isinstance(question, dict) else "a question is open")
         case _:
-            print(delegation, flush=True)
-            style = style_of(sys.stderr)
-            print(
-                f"{style.paint(one_line(state), 'blue')} on {one_line(shown.get('active') or '?')};"
-                f" get the answer: fallbackd-client wait {one_line(delegation)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            _print_begun(state, shown)
     return code
 
 
-def _with(words: list[str]) -> str:
-    return f", with {' and '.join(words)}" if words else ""
+def _print_failure(state: str, shown: dict[str, Json], found: dict[str, Json]) -> None:
+    delegation, failure = shown.get("delegation", "?"), shown.get("failure")
+    why = failure_line(failure) if isinstance(failure, dict) else ""
+    if state != "refused":
+        note(f"{delegation} {state}" + (f": {why}" if why else ""))
+        note(f"Details: fallbackd-client explain {delegation}")
+        return
+    why = why or one_line(shown.get("message") or "no backend in the chain is available")
+    note(f"{delegation} refused: {why}")
+    if details := refusal(found, sys.stderr):
+        print(details, file=sys.stderr, flush=True)
+
+
+def _print_handed_back(shown: dict[str, Json]) -> None:
+    hint = shown.get("handed_back") or {}
+    words = [f"{name} {hint[name]}" for name in ("model", "effort") if hint.get(name)]
+    hints = f", with {' and '.join(words)}" if words else ""
+    note(f"{shown.get('delegation', '?')} was handed back to the caller{hints}")
+
+
+def _print_begun(state: str, shown: dict[str, Json]) -> None:
+    delegation = shown.get("delegation", "?")
+    print(delegation, flush=True)
+    style = style_of(sys.stderr)
+    print(
+        f"{style.paint(one_line(state), 'blue')} on {one_line(shown.get('active') or '?')};"
+        f" get the answer: fallbackd-client wait {one_line(delegation)}",
+        file=sys.stderr,
+        flush=True,
+    )

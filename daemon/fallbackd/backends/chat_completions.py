@@ -47,15 +47,25 @@ class ChatParser(HttpParser):
         choice = first_choice(event)
         if states_error(event) or choice.get("error"):
             return self.fails(event if event.get("error") or not choice else choice)
-        seen: list[Observation] = []
-        delta = fields(choice.get("delta")) or fields(choice.get("message"))
+        seen = self._piece(fields(choice.get("delta")) or fields(choice.get("message")))
+        if finish := words(choice.get("finish_reason")):
+            seen = seen or self.answers()
+            self.finish_word = finish
+            self.has_ended = True
+        before = self.usage
+        if event.get("usage") and self._used(event) != before:
+            seen += [*self.answers(), self.usage]
+        return seen
+
+    def _piece(self, delta: dict[str, Any]) -> list[Observation]:
+        """What one piece of the answer says."""
         text = _content(delta.get("content"))
         thought = words(delta.get("reasoning_content")) or words(delta.get("reasoning"))
         refusal = words(delta.get("refusal"))
-        finish = words(choice.get("finish_reason"))
         called = delta.get("tool_calls") or delta.get("function_call")
-        if text or thought or refusal or finish or called:
-            seen += self.answers()
+        if not (text or thought or refusal or called):
+            return []
+        seen = self.answers()
         if text or called:
             self.has_open_call = bool(called)
         if text:
@@ -64,12 +74,6 @@ class ChatParser(HttpParser):
             seen += self.phase("thinking")
         if refusal:
             self.refusals.append(refusal)
-        if finish:
-            self.finish_word = finish
-            self.has_ended = True
-        before = self.usage
-        if event.get("usage") and self._used(event) != before:
-            seen += [*self.answers(), self.usage]
         return seen
 
     def read_whole(self, value: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from fallbackd.core.events import (
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, SessionId
 from fallbackd.core.opencode.projects import longest_windows
-from fallbackd.core.opencode.rescues import Ruled
+from fallbackd.core.opencode.rulings import Ruled
 from fallbackd.core.opencode.session import backend_of
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import Project

@@ -56,17 +56,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) -> str:
     daemon = found.get("daemon") or {}
-    words = [
-        style.paint(f"fallbackd {daemon.get('version', '?')}", "bold"),
-        f"pid {daemon.get('pid', '?')}",
-        f"up {duration(daemon.get('uptime_s') or 0)}",
-    ]
-    if daemon.get("state") not in (None, "running"):
-        words.insert(1, style.paint(str(daemon["state"]), "yellow"))
-    socket = str(daemon.get("socket") or "")
-    if style.width is None or verbose or len(" · ".join([*words, socket])) <= style.width:
-        words.append(socket)
-    lines = [" · ".join(word for word in words if word)]
+    lines = [_head(daemon, style, verbose=verbose)]
     lines += _trouble_lines(daemon, style, verbose=verbose)
     lines += _config_lines(daemon, style, verbose=verbose)
     if isinstance(found.get("share"), dict):
@@ -80,18 +70,36 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     lines += _recent_lines(found.get("recent") or [], style)
     for question in found.get("questions") or []:
         lines += ["", question_view(question)]
-    if isinstance(found.get("session"), dict):
-        lines += ["", session_view(found["session"], style)]
-    elif found.get("sessions") and verbose:
-        sessions = found["sessions"]
-        lines += ["", sessions_table(sessions[:_SESSIONS_SHOWN], style)]
-        if len(sessions) > _SESSIONS_SHOWN:
-            lines.append(
-                f"… and {len(sessions) - _SESSIONS_SHOWN} more: `fallbackd-client sessions`"
-            )
+    lines += _session_lines(found, style, verbose=verbose)
     if found.get("usage"):
         lines += ["", usage_table(found["usage"], style)]
     return "\n".join(lines)
+
+
+def _head(daemon: dict[str, Json], style: Style, *, verbose: bool) -> str:
+    words = [
+        style.paint(f"fallbackd {daemon.get('version', '?')}", "bold"),
+        f"pid {daemon.get('pid', '?')}",
+        f"up {duration(daemon.get('uptime_s') or 0)}",
+    ]
+    if daemon.get("state") not in (None, "running"):
+        words.insert(1, style.paint(str(daemon["state"]), "yellow"))
+    socket = str(daemon.get("socket") or "")
+    if style.width is None or verbose or len(" · ".join([*words, socket])) <= style.width:
+        words.append(socket)
+    return " · ".join(word for word in words if word)
+
+
+def _session_lines(found: dict[str, Json], style: Style, *, verbose: bool) -> list[str]:
+    if isinstance(found.get("session"), dict):
+        return ["", session_view(found["session"], style)]
+    sessions = found.get("sessions")
+    if not sessions or not verbose:
+        return []
+    lines = ["", sessions_table(sessions[:_SESSIONS_SHOWN], style)]
+    if (more := len(sessions) - _SESSIONS_SHOWN) > 0:
+        lines.append(f"… and {more} more: `fallbackd-client sessions`")
+    return lines
 
 
 def _trouble_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> list[str]:

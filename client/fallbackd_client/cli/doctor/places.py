@@ -60,6 +60,11 @@ def look_at_state(machine: Machine) -> list[Finding]:
     if found and names and "lock" not in names:
         what = f"{directory} is open to others and holds other files, so no daemon takes it"
         return [Finding("state", ERROR, what, command("chmod", "700", directory))]
+    return found + _contents(machine, directory, names) + _space(directory)
+
+
+def _contents(machine: Machine, directory: str, names: list[str]) -> list[Finding]:
+    found: list[Finding] = []
     foreign = [name for name in names if _owner(directory, name) not in (None, machine.uid)]
     if foreign:
         what = f"in {directory} the daemon cannot use what belongs to others: {', '.join(foreign)}"
@@ -78,7 +83,7 @@ def look_at_state(machine: Machine) -> list[Finding]:
     if damaged:
         what = f"a damaged database was set aside as {damaged[0]}, and a new one was begun"
         found.append(Finding("state", WARNING, what, command("rm", *damaged)))
-    return found + _space(directory)
+    return found
 
 
 def look_at_config(machine: Machine) -> list[Finding]:

@@ -74,21 +74,19 @@ def fail(
         policy = structs.replace(policy, window_s=first_window_s, max_window_s=first_window_s)
     record = health or Health(scope=scope)
     old = record.outage
-    is_running = old is not None and (old.until_at is None or now < old.until_at)
-    is_stale = old is not None and started_at is not None and started_at < old.since_at
+    is_running = _is_running(old, now=now)
+    is_stale = _is_from_before(old, started_at)
     stated_at = None if forever else _stated_at(failure, policy, now=now, repeated=repeated)
     is_stated = stated_at is not None
     is_new = not (is_stale or (is_running and (started_at is None or not is_stated)))
     count = max(1, count_at(record, now=now) + int(is_new))
-    length_s = window_s(policy, count, luck=luck)
-    until = _Until(
-        at=None if forever else stated_at if is_stated else now + length_s,
-        source="provider" if is_stated else "policy",
-    )
+    until = _Until(at=stated_at, source="provider")
+    if stated_at is None:
+        end_at = None if forever else now + window_s(policy, count, luck=luck)
+        until = _Until(at=end_at, source="policy")
     if old is not None and is_running:
-        if not is_stated and _adds_nothing(old, policy, forever=forever, repeated=repeated):
-            return record
-        kept = _within(old, until, failure.reason, is_stale=is_stale)
+        adds = is_stated or _adds(old, policy, forever=forever, repeated=repeated)
+        kept = _within(old, until, failure.reason, is_stale=is_stale) if adds else None
         if kept is None:
             return record
         until = kept
@@ -115,6 +113,15 @@ def fail(
     )
 
 
+def _is_running(outage: Outage | None, *, now: float) -> bool:
+    return outage is not None and (outage.until_at is None or now < outage.until_at)
+
+
+def _is_from_before(outage: Outage | None, started_at: float | None) -> bool:
+    """Whether an attempt began before the outage; False where its beginning is not known."""
+    return outage is not None and started_at is not None and started_at < outage.since_at
+
+
 class _Until(Struct, frozen=True, kw_only=True):
     """The end of a window. `at` null: none but repair or `clear`."""
 
@@ -132,14 +139,14 @@ def _stated_at(
     return None if repeated and stated_at < now + policy.window_s else stated_at
 
 
-def _adds_nothing(old: Outage, policy: ReasonPolicy, *, forever: bool, repeated: bool) -> bool:
+def _adds(old: Outage, policy: ReasonPolicy, *, forever: bool, repeated: bool) -> bool:
     """
-    Whether a failure without a stated time leaves the running window as it is. One that passes by
-    itself neither hides nor ends what needs a repair.
+    Whether a failure without a stated time changes the running window. One that passes by itself
+    neither hides nor ends what needs a repair.
     """
     if policy.state != "broken":
-        return _is_repair(old) or not repeated
-    return _is_repair(old) and not forever and not repeated
+        return repeated and not _is_repair(old)
+    return repeated or forever or not _is_repair(old)
 
 
 def _within(old: Outage, until: _Until, reason: Reason, *, is_stale: bool) -> _Until | None:
@@ -252,9 +259,7 @@ def lease(
     owner: str | None = None,
 ) -> Health:
     generation = health.generation + 1
-    early = health.outage is not None and (
-        health.outage.until_at is None or now < health.outage.until_at
-    )
+    early = _is_running(health.outage, now=now)
     return structs.replace(
         health,
         trial=Trial(

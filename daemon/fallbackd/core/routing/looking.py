@@ -68,7 +68,7 @@ def candidate_key(backend: str, model: str | None) -> str:
     return backend if model is None else f"{backend}|{model}"
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class Candidate(Struct, frozen=True, kw_only=True):
     entry: Entry
     choice: Choice | None
     verdict: Verdict
@@ -136,7 +136,7 @@ def look(
     meters: Mapping[BackendId, Meter],
     *,
     now: float,
-) -> Seen:
+) -> Candidate:
     backend = find_backend(policy, entry.backend)
     if backend is None:
         verdict = Verdict(
@@ -146,7 +146,7 @@ def look(
             reason="no such backend is configured",
             tier=entry.tier,
         )
-        return Seen(entry=entry, choice=None, verdict=verdict)
+        return Candidate(entry=entry, choice=None, verdict=verdict)
     facts = _facts(entry, backend, request, health, meters, now=now)
     no = _by_request(facts, request, policy) or _by_health(facts)
     if no is not None:
@@ -253,10 +253,10 @@ def _by_health(facts: _Facts) -> tuple[VerdictWord, str | None] | None:
 
 def _refused(
     facts: _Facts, verdict: VerdictWord, why: str | None, *, until_at: float | None = None
-) -> Seen:
+) -> Candidate:
     outage, state = facts.outage, facts.state.state
     is_out = facts.is_capped or state in ("rate_limited", "broken")
-    return Seen(
+    return Candidate(
         entry=facts.entry,
         choice=None,
         verdict=structs.replace(
@@ -272,13 +272,13 @@ def _refused(
     )
 
 
-def _usable(facts: _Facts, trial_scopes: tuple[ScopeId, ...]) -> Seen:
+def _usable(facts: _Facts, trial_scopes: tuple[ScopeId, ...]) -> Candidate:
     outage, is_recovering = facts.outage, facts.state.state == "cooldown"
     verdict: VerdictWord = "healthy"
     if is_recovering or trial_scopes:
         verdict = "cooldown" if is_recovering else "unproven"
     is_proven = verdict == "healthy"
-    return Seen(
+    return Candidate(
         entry=facts.entry,
         choice=Choice(
             entry=facts.entry,

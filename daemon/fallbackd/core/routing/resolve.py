@@ -18,7 +18,7 @@ from fallbackd.core.health.scopes import (
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Meter, Verdict, VerdictWord
-from fallbackd.core.routing.looking import Choice, Request, Seen, look
+from fallbackd.core.routing.looking import Candidate, Choice, Request, look
 from fallbackd.core.routing.tiers import wanted
 
 NEVER_BY_TIME: frozenset[VerdictWord] = frozenset({"context", "must_differ", "consent"})
@@ -101,7 +101,7 @@ def _passed_over(one: Verdict, preferred: BackendId) -> Verdict:
     return structs.replace(one, verdict="affinity", reason=why)
 
 
-def _order(one: Seen, request: Request) -> tuple[int, int]:
+def _order(one: Candidate, request: Request) -> tuple[int, int]:
     choice = one.choice
     is_preferred = (
         choice is not None
@@ -112,7 +112,7 @@ def _order(one: Seen, request: Request) -> tuple[int, int]:
 
 
 def _outages(
-    one: Seen, policy: Policy, health: Mapping[ScopeId, Health], *, now: float
+    one: Candidate, policy: Policy, health: Mapping[ScopeId, Health], *, now: float
 ) -> list[Health]:
     backend = find_backend(policy, one.verdict.backend)
     if backend is None:
@@ -127,7 +127,7 @@ def _outages(
 
 
 def _last_resort(
-    seen: list[Seen], policy: Policy, health: Mapping[ScopeId, Health], *, now: float
+    seen: list[Candidate], policy: Policy, health: Mapping[ScopeId, Health], *, now: float
 ) -> int | None:
     """The first candidate on which an early trial is due. Only where nobody is usable."""
     for index, one in enumerate(seen):
@@ -143,7 +143,9 @@ def _last_resort(
     return None
 
 
-def _early(one: Seen, policy: Policy, health: Mapping[ScopeId, Health], *, now: float) -> Seen:
+def _early(
+    one: Candidate, policy: Policy, health: Mapping[ScopeId, Health], *, now: float
+) -> Candidate:
     backend = find_backend(policy, one.verdict.backend)
     assert backend is not None
     return structs.replace(

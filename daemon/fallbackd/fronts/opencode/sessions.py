@@ -14,7 +14,8 @@ import anyio
 import structlog
 
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.opencode.rulings import Ruled
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.records import Session
 from fallbackd.engine.opencode import Watched, Where
@@ -74,6 +75,17 @@ class _Look:
         self.is_late = False
         self.is_gone = False
         self.is_lost = False
+
+
+def _looping(evidence: Evidence, *, now: float) -> Failure:
+    return make_failure(
+        Reason.STALLED,
+        now=now,
+        detail="loop",
+        confidence="structured",
+        signature="fallbackd/loop",
+        evidence=evidence.text,
+    )
 
 
 class Sessions:
@@ -214,14 +226,8 @@ class Sessions:
     ) -> None:
         """A turn has failed. Nothing is done on the word of an event alone: it may be late."""
         at = At(link=self._link, session=track.session, directory=track.directory)
-        look, since_idle = _Look(), track.idles
-        async with anyio.create_task_group() as looking:  # all at once: a model waits
-            looking.start_soon(self._know_parent, track, at, look)
-            if is_retry:
-                looking.start_soon(self._look_at_status, look, at, evidence)
-            elif not is_loop:
-                await self._look_for_end(look, at)
-            looking.start_soon(self._look_at_messages, look, at)
+        since_idle = track.idles
+        look = await self._looked(track, at, evidence, is_retry=is_retry, is_loop=is_loop)
         if look.is_gone:
             await self._watched.deleted(track.session)
             return
@@ -237,17 +243,11 @@ class Sessions:
             log.warning("fallback.skipped", session=track.session, why="no user message")
             return
         where = await self._where(track)
-        rules = self._files.rules(where.project)
-        failure = self._watched.judge(evidence, model=track.model, rules=rules)
         if is_loop:
-            failure = make_failure(
-                Reason.STALLED,
-                now=self._watched.now,
-                detail="loop",
-                confidence="structured",
-                signature="fallbackd/loop",
-                evidence=evidence.text,
-            )
+            failure = _looping(evidence, now=self._watched.now)
+        else:
+            rules = self._files.rules(where.project)
+            failure = self._watched.judge(evidence, model=track.model, rules=rules)
         wrote = track.may_have_written
         if messages is not None:
             wrote = may_have_written(messages, track.message)
@@ -273,10 +273,32 @@ class Sessions:
             reason=ruled.failure.reason.value,
             why=ruled.text,
         )
+        await self._follow(at, track, ruled, since_idle=since_idle if is_retry else None)
+
+    async def _looked(
+        self, track: Track, at: At, evidence: Evidence, *, is_retry: bool, is_loop: bool
+    ) -> _Look:
+        look = _Look()
+        async with anyio.create_task_group() as looking:  # all at once: a model waits
+            looking.start_soon(self._know_parent, track, at, look)
+            if is_retry:
+                looking.start_soon(self._look_at_status, look, at, evidence)
+            elif not is_loop:
+                await self._look_for_end(look, at)
+            looking.start_soon(self._look_at_messages, look, at)
+        return look
+
+    async def _follow(self, at: At, track: Track, ruled: Ruled, *, since_idle: int | None) -> None:
+        """
+        Do at the server what was ruled.
+
+        Args:
+            since_idle: The server retries by itself: how often the session had been idle.
+        """
         if ruled.rescue is not None:
             replay = Replay(self._watched, at, ruled.rescue, track=track)
-            await replay.run(waits_since_idle=since_idle if is_retry else None)
-        elif ruled.ruling == "child" and (ruled.stops or not is_retry):
+            await replay.run(waits_since_idle=since_idle)
+        elif ruled.ruling == "child" and (ruled.stops or since_idle is None):
             await tell_parent(at, "failed", ruled.text)
             if ruled.stops:
                 await self._stop(at, track.parent or "", ruled.text)
