@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="accounts answer call cancel classify completions config delegate doctor drain events explain health list log mcp notify ping questions report resolve retry service sessions setup share show shutdown status suggest usage wait" ;;
+            children="accounts answer call cancel classify completions config delegate doctor drain events explain health list log mcp notify ping questions report resolve retry service sessions setup share show shutdown status suggest undrain usage wait" ;;
         "accounts")
             flags="-h --help --socket --json"
             valued="--socket"
@@ -169,6 +169,10 @@ _fallbackd_client_table() {
             flags="-h --help --socket --json --size --scope --complexity --root"
             valued="--socket --size --scope --complexity --root"
             children="" ;;
+        "undrain")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="" ;;
         "usage")
             flags="-h --help --socket --json --session --backend --since"
             valued="--socket --session --backend --since"
@@ -277,6 +281,7 @@ _fallbackd_client_value() {
         "suggest:--size") _fallbackd_client_words "tiny small medium large xlarge" ;;
         "suggest:--complexity") _fallbackd_client_words "low medium high extreme" ;;
         "suggest:--root") _fallbackd_client_paths -d ;;
+        "undrain:--socket") _fallbackd_client_paths -f ;;
         "usage:--socket") _fallbackd_client_paths -f ;;
         "usage:--session") _fallbackd_client_ask sessions ;;
         "usage:--backend") _fallbackd_client_ask backends ;;

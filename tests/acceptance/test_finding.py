@@ -109,3 +109,19 @@ async def test_what_still_runs_is_not_repeated(tmp_path: Path) -> None:
         assert ran.code == 2
         assert "has not ended" in ran.err
         await daemon.client.call("delegation.cancel", {"delegation": begun["delegation"]})
+
+
+async def test_a_drain_names_what_it_waits_for_and_can_be_taken_back(tmp_path: Path) -> None:
+    async with running(tmp_path, backend_script(tmp_path, "hang", HANGING)) as daemon:
+        begun = await _done(daemon, prompt="x", backend="hang", wait="accepted")
+        found = await daemon.client.call("daemon.drain")
+        assert [one["delegation"] for one in found["waits_for"]] == [begun["delegation"]]
+        refused = await run_client(
+            daemon.socket, "delegate", "--backend", "hang", "--cwd", str(daemon.work_dir), "y"
+        )
+        assert refused.code == 75
+        assert (await daemon.client.call("daemon.undrain")) == {"state": "running"}
+        assert (await daemon.client.call("daemon.ping"))["state"] == "running"
+        second = await _done(daemon, prompt="z", backend="hang", wait="accepted")
+        for one in (begun, second):
+            await daemon.client.call("delegation.cancel", {"delegation": one["delegation"]})

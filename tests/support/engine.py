@@ -321,6 +321,10 @@ class FakeHost:
     async def drain(self) -> None:
         self.is_draining = True
 
+    async def undrain(self) -> bool:
+        self.is_draining = False
+        return True
+
     def shut_down(self, *, stop_work: bool) -> None:
         self.told.append(f"shutdown {stop_work}")
 

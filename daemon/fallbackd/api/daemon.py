@@ -15,11 +15,13 @@ from fallbackd.api.usage import MAX_DELEGATIONS
 from fallbackd.classify.redact import redact
 from fallbackd.config.programs import known_programs
 from fallbackd.core.records import Delegation
+from fallbackd.engine.requests import Draining
 from fallbackd.ports.store import Selection
 from fallbackd_client.wire.methods.daemon import (
     DAEMON_DRAIN,
     DAEMON_PING,
     DAEMON_SHUTDOWN,
+    DAEMON_UNDRAIN,
     STATUS,
     DaemonDrainParams,
     DaemonDrainResult,
@@ -28,6 +30,8 @@ from fallbackd_client.wire.methods.daemon import (
     DaemonShutdownParams,
     DaemonShutdownResult,
     DaemonStatus,
+    DaemonUndrainParams,
+    DaemonUndrainResult,
     DelegationCounts,
     Program,
     Readiness,
@@ -36,6 +40,7 @@ from fallbackd_client.wire.methods.daemon import (
     StatusResult,
     Trouble,
 )
+from fallbackd_client.wire.shapes import DelegationLine
 
 if TYPE_CHECKING:
     from fallbackd.core.policy import Policy
@@ -65,17 +70,32 @@ async def daemon_drain(
     engine: "Engine", params: DaemonDrainParams, caller: Caller
 ) -> DaemonDrainResult:
     await caller.host.drain()
-    return DaemonDrainResult(running=len(engine.snapshot().active))
+    return DaemonDrainResult(running=len(engine.snapshot().active), waits_for=_waits_for(engine))
+
+
+async def daemon_undrain(
+    engine: "Engine", params: DaemonUndrainParams, caller: Caller
+) -> DaemonUndrainResult:
+    if not await caller.host.undrain():
+        raise Draining("the daemon is shutting down and takes no new work; ask the next one")
+    return DaemonUndrainResult()
 
 
 async def daemon_shutdown(
     engine: "Engine", params: DaemonShutdownParams, caller: Caller
 ) -> DaemonShutdownResult:
-    running = len(engine.snapshot().active)
+    running, waits_for = len(engine.snapshot().active), _waits_for(engine)
     caller.host.shut_down(stop_work=params.stop_work)
-    return DaemonShutdownResult(running=running)
+    return DaemonShutdownResult(running=running, waits_for=waits_for)
 
 
+def _waits_for(engine: "Engine") -> tuple[DelegationLine, ...]:
+    active = list(engine.snapshot().active.values())[:MAX_WAITED_FOR]
+    return tuple(shapes.delegation_line(engine.as_seen(one)) for one in active)
+
+
+MAX_WAITED_FOR = 20
+"""That are named."""
 MAX_SESSIONS = 20
 """The most recently used ones; `session.list` has all."""
 MAX_ACTIVE = 100
@@ -199,5 +219,6 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DAEMON_PING, daemon_ping),
     Handler(DAEMON_DRAIN, daemon_drain),
     Handler(DAEMON_SHUTDOWN, daemon_shutdown),
+    Handler(DAEMON_UNDRAIN, daemon_undrain),
     Handler(STATUS, status),
 )

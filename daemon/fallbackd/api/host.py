@@ -131,6 +131,10 @@ class Host(Protocol):
         """Take no new work; what runs goes on."""
         ...
 
+    async def undrain(self) -> bool:
+        """Take new work again. False: it is too late, the process ends."""
+        ...
+
     def shut_down(self, *, stop_work: bool) -> None:
         """
         Drain, then end the process. Returns at once.

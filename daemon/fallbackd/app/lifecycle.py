@@ -240,6 +240,14 @@ class Daemon:
             engine.drain()
             await engine.note("daemon.draining", {})
 
+    async def undrain(self) -> bool:
+        if self._stop.is_set():
+            return False
+        if self._engine is not None and self._engine.is_draining:
+            await self._engine.undrain()
+            log.info("daemon.undrained")
+        return True
+
     def shut_down(self, *, stop_work: bool) -> None:
         self._stop.set()
         if stop_work:

@@ -199,6 +199,11 @@ class Performer:
         self._draining = True
         self._tell_freed()
 
+    async def undrain(self) -> None:
+        """New work again, and what was queued meanwhile."""
+        self._draining = False
+        await self._wake_waiting()
+
     def hold_work(self, kind: str, why: str | None) -> None:
         """Take no new work for this reason, until it is None; what runs goes on."""
         if why is None:

@@ -409,8 +409,11 @@ async def test_a_bad_configuration_is_an_error_with_its_places() -> None:
 
 async def test_drain_and_shutdown() -> None:
     async with front() as served:
-        assert await result(served, "daemon.drain") == {"state": "draining", "running": 0}
+        drained = {"state": "draining", "running": 0, "waits_for": []}
+        assert await result(served, "daemon.drain") == drained
         assert (await result(served, "daemon.ping"))["state"] == "draining"
+        assert await result(served, "daemon.undrain") == {"state": "running"}
+        assert (await result(served, "daemon.ping"))["state"] == "running"
         await result(served, "daemon.shutdown", stop_work=True)
         assert served.host.told == ["shutdown True"]
 

@@ -118,6 +118,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "suggest", "suggest a backend for a task", 'suggest --complexity high "port it to Rust"'
     ),
+    Command("undrain", "accept work again after a drain", "undrain"),
     Command("usage", "show usage by backend and period", "usage --backend codex"),
     Command(
         "wait",

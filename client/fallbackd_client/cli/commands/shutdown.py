@@ -7,6 +7,7 @@ import argparse
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.waits_for import waits_for_view
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,4 +30,9 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 
 def _view(found: dict[str, Json], style: Style) -> str:
-    return f"{found.get('state', 'draining')}, {found.get('running', 0)} running"
+    return waits_for_view(
+        found,
+        style,
+        nothing="shutting down; nothing runs",
+        then="Cancel it instead of waiting: fallbackd-client shutdown --stop-work",
+    )

@@ -51,6 +51,8 @@ class DaemonDrainResult(Struct, frozen=True, kw_only=True):
     """`draining`."""
     running: int = 0
     """Delegations that have not ended."""
+    waits_for: tuple[DelegationLine, ...] = ()
+    """The delegations that it waits for, the first of them where there are many."""
 
 
 DAEMON_DRAIN: Method[DaemonDrainParams, DaemonDrainResult] = Method(
@@ -60,6 +62,25 @@ DAEMON_DRAIN: Method[DaemonDrainParams, DaemonDrainResult] = Method(
     read_only=False,
     summary="Take no new work, let running work end.",
     example=({}, {"state": "draining", "running": 2}),
+)
+
+
+class DaemonUndrainParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class DaemonUndrainResult(Struct, frozen=True, kw_only=True):
+    state: DaemonStateWord = "running"
+    """`running`."""
+
+
+DAEMON_UNDRAIN: Method[DaemonUndrainParams, DaemonUndrainResult] = Method(
+    "daemon.undrain",
+    params=DaemonUndrainParams,
+    result=DaemonUndrainResult,
+    read_only=False,
+    summary="Take new work again after a drain.",
+    example=({}, {"state": "running"}),
 )
 
 
@@ -73,6 +94,8 @@ class DaemonShutdownResult(Struct, frozen=True, kw_only=True):
     """`draining`."""
     running: int = 0
     """Delegations that have not ended."""
+    waits_for: tuple[DelegationLine, ...] = ()
+    """The delegations that it waits for, the first of them where there are many."""
 
 
 DAEMON_SHUTDOWN: Method[DaemonShutdownParams, DaemonShutdownResult] = Method(
@@ -264,5 +287,6 @@ METHODS = (
     DAEMON_PING,
     DAEMON_DRAIN,
     DAEMON_SHUTDOWN,
+    DAEMON_UNDRAIN,
     STATUS,
 )

@@ -1,0 +1,45 @@
+"""What a daemon that drains or ends waits for, as text for people."""
+
+from __future__ import annotations
+
+import time
+
+from fallbackd_client.cli.ids import shortened
+from fallbackd_client.cli.render import Style, duration
+from fallbackd_client.cli.tables import table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+
+
+def waits_for_view(found: dict[str, Json], style: Style, *, nothing: str, then: str) -> str:
+    """
+    Args:
+        nothing: What is said where nothing runs.
+        then: How to stop waiting, or to end what runs.
+    """
+    lines = found.get("waits_for") or []
+    count = found.get("running") or 0
+    if not count:
+        return nothing
+    word = "delegation" if count == 1 else "delegations"
+    shown = [f"{found.get('state', 'draining')}; waiting for {count} {word} to end"]
+    if lines:
+        at = time.time()
+        short = shortened([str(one.get("delegation", "?")) for one in lines])
+        rows = [
+            [
+                name,
+                one.get("state", "?"),
+                duration(at - one["created_at"]) if one.get("created_at") is not None else "",
+                one.get("active") or one.get("requested") or "",
+                one.get("phase") or "",
+            ]
+            for name, one in zip(short, lines, strict=True)
+        ]
+        shown += ["", table(["ID", "STATE", "SINCE", "BACKEND", "PHASE"], rows, style)]
+        if count > len(lines):
+            shown.append(f"… and {count - len(lines)} more")
+        shown.append("")
+    return "\n".join([*shown, style.paint(then, "dim")])
