@@ -118,3 +118,12 @@ class Style:
         if not self.enabled or colour is None or not text:
             return text
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def wrapped(line: str, style: Style) -> list[str]:
+    """A sentence in lines that fit the terminal, broken between words."""
+    if style.width is None or len(line) <= style.width:
+        return [line]
+    from textwrap import wrap  # rarely needed
+
+    return wrap(line, style.width, break_on_hyphens=False)

@@ -23,6 +23,9 @@ STATE_COLOURS = {
     "chosen": "green",
 }
 _GAP = 2
+_SHORT = 4
+NARROW = 60
+"""Columns below which a screen shows less."""
 _LEAST = 8
 """A column is not made narrower than this as long as another one is wider."""
 
@@ -64,6 +67,11 @@ def table(
         coloured: Index of the column whose first word picks its colour.
     """
     cells = [[one_line("" if cell is None else cell) for cell in row] for row in rows]
+    if style.width is not None:  # a column that says nothing takes no room
+        kept = [n for n in range(len(headers)) if n == 0 or any(row[n] for row in cells)]
+        coloured = kept.index(coloured) if coloured in kept else len(kept)
+        headers = [headers[n] for n in kept]
+        cells = [[row[n] for n in kept] for row in cells]
     widths = [
         max([len(header), *(display_width(row[column]) for row in cells)])
         for column, header in enumerate(headers)
@@ -87,7 +95,9 @@ def _fitted(widths: list[int], space: int) -> list[int]:
     fitted = [*widths[:-1], widths[-1] - cut]
     over -= cut
     while over > 0 and max(fitted) > 1:
-        widest = fitted.index(max(fitted))
+        # The name of a row is cut last.
+        cuttable = [n for n in range(1, len(fitted)) if fitted[n] > _SHORT] or range(len(fitted))
+        widest = max(cuttable, key=lambda n: fitted[n])
         others = max((w for n, w in enumerate(fitted) if n != widest), default=1)
         cut = min(over, max(1, fitted[widest] - max(others, _LEAST)))
         fitted[widest] -= cut

@@ -11,7 +11,7 @@ import time
 from fallbackd_client.cli.output import style_of
 from fallbackd_client.cli.refusals import advice, is_only_missing
 from fallbackd_client.cli.render import Style, clean, duration, one_line, when
-from fallbackd_client.cli.tables import table
+from fallbackd_client.cli.tables import NARROW, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ def health_table(health: dict[str, Json], style: Style, *, verbose: bool = False
         ]
     if not rows:
         return "no backends"
+    if style.width is not None and style.width < NARROW:
+        rows = [
+            [name, state, str(until).rpartition("(")[2].rstrip(")"), reason]
+            for name, state, _, until, reason in rows
+        ]
+        return table(["BACKEND", "STATE", "UNTIL", "REASON"], rows, style)
     return table(["BACKEND", "STATE", "COUNT", "UNTIL", "REASON"], rows, style)
 
 

@@ -6,7 +6,7 @@ import argparse
 
 from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style, clock, one_line, safe
+from fallbackd_client.cli.render import Style, clock, one_line, safe, wrapped
 from fallbackd_client.cli.summary import summary
 from fallbackd_client.cli.views import candidates_table, now, question_view
 
@@ -53,11 +53,13 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def short_view(found: dict[str, Json], style: Style) -> str:
     name = one_line(found.get("delegation", "?"))
-    lines = [style.paint(f"delegation {name}", "bold"), *summary(found, now=now())]
+    lines = [style.paint(f"delegation {name}", "bold")]
+    lines += [part for line in summary(found, now=now()) for part in wrapped(line, style)]
     if isinstance(found.get("question"), dict):
         lines += ["", question_view(found["question"])]
     hint = f"Every decision: fallbackd-client explain -v {name}"
-    return "\n".join([*lines, "", style.paint(hint, "dim")])
+    hints = [style.paint(part, "dim") for part in wrapped(hint, style)]
+    return "\n".join([*lines, "", *hints])
 
 
 def wrong_view(found: dict[str, Json], style: Style) -> str:

@@ -11,7 +11,7 @@ from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.ids import shortened
 from fallbackd_client.cli.output import UsageError, show
 from fallbackd_client.cli.render import Style, duration, one_line
-from fallbackd_client.cli.tables import display_width, table
+from fallbackd_client.cli.tables import NARROW, display_width, table
 from fallbackd_client.wire.states import END_STATES, STATES
 
 TYPE_CHECKING = False
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 _PAGE = 500
-_WIDE = 60
-"""Columns below which the backend and the directory are left out."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +104,7 @@ def list_view(found: dict[str, Json], style: Style, *, is_part: bool = False) ->
         "DIRECTORY": lambda one: directory(one.get("cwd"), room),
         "PROMPT": lambda one: _doing(one) or one_line(one.get("prompt") or ""),
     }
-    if style.width is not None and style.width < _WIDE:
+    if style.width is not None and style.width < NARROW:
         del columns["BACKEND"], columns["DIRECTORY"]
     rows = [
         [name, *(cell(one) for cell in columns.values())]

@@ -7,6 +7,7 @@ import sys
 import time
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.ids import shortened
 from fallbackd_client.cli.output import emit_json, is_terminal, show, size_of, style_of
 from fallbackd_client.cli.render import Style, clean, duration, one_line
 from fallbackd_client.cli.tables import table
@@ -186,35 +187,37 @@ def _delegation_lines(counts: dict[str, Json], style: Style) -> list[str]:
     active = counts.get("active") or []
     if active:
         at = time.time()
+        short = shortened([str(one.get("delegation", "?")) for one in active])
         rows = [
             [
-                one.get("delegation", "?"),
+                name,
                 one.get("state", "?"),
                 one.get("active") or one.get("requested") or "",
                 one.get("session") or "",
                 duration(at - one["created_at"]) if one.get("created_at") is not None else "",
                 one.get("phase") or "",
             ]
-            for one in active
+            for name, one in zip(short, active, strict=True)
         ]
-        headers = ["DELEGATION", "STATE", "BACKEND", "SESSION", "SINCE", "PHASE"]
+        headers = ["ID", "STATE", "BACKEND", "SESSION", "SINCE", "PHASE"]
         lines.append(table(headers, rows, style))
     return lines
 
 
 def _recent_lines(delegations: list[Json], style: Style) -> list[str]:
     at = time.time()
+    ended = [one for one in delegations if one.get("ended_at") is not None][:_RECENT_SHOWN]
+    short = shortened([str(one.get("delegation", "?")) for one in ended])
     rows = [
         [
-            one.get("delegation", "?"),
+            name,
             one.get("state", "?"),
             one.get("served_by") or one.get("active") or "",
             f"{duration(at - one['ended_at'])} ago",
             one_line(one.get("fallback_reason") or one.get("message") or ""),
         ]
-        for one in delegations
-        if one.get("ended_at") is not None
-    ][:_RECENT_SHOWN]
+        for name, one in zip(short, ended, strict=True)
+    ]
     if not rows:
         return []
     return ["", table(["LAST", "STATE", "BACKEND", "ENDED", "WHY"], rows, style)]
