@@ -11,6 +11,7 @@ from fallbackd.api.host import Caller
 from fallbackd.core import records
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.requests import Draining, NewWork
+from fallbackd.lib.alike import alike
 from fallbackd_client.wire.methods.delegations import (
     DELEGATE,
     DELEGATION_CANCEL,
@@ -42,28 +43,14 @@ if TYPE_CHECKING:
 
 
 async def delegate(engine: "Engine", params: DelegateParams, caller: Caller) -> Delegation:
-    work = NewWork(
-        prompt=params.prompt,
-        backend=params.backend,
-        role=params.role,
+    work = alike(
+        NewWork,
+        params,
         chain=chains.chain(params.chain),
-        session=params.session,
-        cwd=params.cwd,
-        model=params.model,
-        mode=params.mode,
-        wait=params.wait,
-        queue=params.queue,
-        timeout_s=params.timeout_s,
-        request_id=params.request_id,
-        failover=params.failover,
-        on_partial=params.on_partial,
         permissions=params.permissions or "workspace",
-        allow_metered=params.allow_metered,
-        differs_from=params.differs_from,
         env=params.env or {},
         parent=_parent(engine, caller),
         client=caller.client,
-        orphan_s=params.orphan_s,
         metadata=params.metadata or {},
     )
     begun = await engine.delegate(work)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, UnsetType, convert, structs
 
 from fallbackd.api.fixes import fix_of, none_installed
 from fallbackd.config.fields import Problem
@@ -14,6 +14,7 @@ from fallbackd.core import records as state
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.runs import KeptAnswer
+from fallbackd.lib.alike import alike
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.callers import Lease
 
@@ -21,49 +22,11 @@ ANSWER_GONE = "The answer was removed with its run directory, to keep within `ma
 
 
 def failure(one: failures.Failure | None) -> wire.Failure | None:
-    if one is None:
-        return None
-    return wire.Failure(
-        reason=one.reason.value,
-        detail=one.detail,
-        scope=one.scope,
-        retryable=one.retryable,
-        retry_same=one.retry_same,
-        rotate_credential=one.rotate_credential,
-        hop=one.hop,
-        shrink_input=one.shrink_input,
-        needs_human=one.needs_human,
-        marks_health=one.marks_health,
-        stated_reset_at=one.stated_reset_at,
-        stated_reset_s=one.stated_reset_s,
-        wait_until_at=one.wait_until_at,
-        wait_s=one.wait_s,
-        confidence=one.confidence,
-        confidence_score=one.confidence_score,
-        signature=one.signature,
-        evidence=one.evidence,
-    )
+    return None if one is None else convert(one, wire.Failure, from_attributes=True)
 
 
 def attempt(one: state.Attempt) -> wire.Attempt:
-    return wire.Attempt(
-        attempt=one.attempt,
-        backend=one.backend,
-        model=one.model,
-        credential=one.credential,
-        trial=one.trial,
-        state=one.state,
-        started_at=one.started_at,
-        answered_at=one.answered_at,
-        ended_at=one.ended_at,
-        exit_code=one.exit_code,
-        effects=one.effects,
-        failure=failure(one.failure),
-        log_path=one.log_path,
-        pid=one.pid,
-        conversation=one.conversation,
-        resumes=one.resumes,
-    )
+    return convert(one, wire.Attempt, from_attributes=True)
 
 
 def hop(one: state.Hop) -> wire.Hop:
@@ -102,9 +65,7 @@ def verdict(one: state.Verdict, failed: failures.Reason | None = None) -> wire.C
 
 
 def usage(one: exchange.Usage) -> wire.TokenUsage:
-    return wire.TokenUsage(
-        input_tokens=one.input_tokens, output_tokens=one.output_tokens, cost_usd=one.cost_usd
-    )
+    return convert(one, wire.TokenUsage, from_attributes=True)
 
 
 def answered(
@@ -132,25 +93,7 @@ def answered(
 
 
 def question(one: questions.Question) -> wire.Question:
-    by = one.answered_by
-    return wire.Question(
-        question=one.question,
-        delegation=one.delegation,
-        session=one.session,
-        role=one.role,
-        kind=one.kind,
-        text=one.text,
-        options=tuple(
-            wire.QuestionOption(choice=each.choice, text=each.text) for each in one.options
-        ),
-        opened_at=one.opened_at,
-        deadline_at=one.deadline_at,
-        answered_at=one.answered_at,
-        answered_by=None if by is None else wire.AnsweredBy(uid=by.uid, pid=by.pid),
-        choice=one.choice,
-        note=one.note,
-        closed_at=one.closed_at,
-    )
+    return convert(one, wire.Question, from_attributes=True)
 
 
 def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delegation:
@@ -165,46 +108,25 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         each.backend: each.failure.reason for each in one.attempts if each.failure is not None
     }
     logs = [each.log_path for each in one.attempts if each.log_path is not None]
-    return wire.Delegation(
-        delegation=one.delegation,
-        session=one.session,
-        tmux_window=one.tmux_window,
-        role=one.role,
-        state=one.state,
-        mode=one.mode,
-        requested=one.requested,
-        active=one.active,
-        served_by=one.served_by,
+    return alike(
+        wire.Delegation,
+        one,
         fallback_from=views.fallback_from(one),
         fallback_reason=views.fallback_reason(one),
         requested_platform=one.requested,
         active_platform=one.active,
         tiers_attempted=tuple(tiers),
-        tier_served=one.tier_served,
         attempts=tuple(attempt(each) for each in one.attempts),
         hops=tuple(hop(each) for each in one.hops),
         candidates=tuple(verdict(each, failed.get(each.backend)) for each in one.verdicts),
         text=text,
         failure=failure(one.failure),
-        retry_at=one.retry_at,
         question=question(one.questions[-1]) if one.questions else None,
-        handed_back=None
-        if one.handed_back is None
-        else wire.HandedBack(model=one.handed_back.model, effort=one.handed_back.effort),
-        phase=one.phase,
-        last_activity_at=one.last_activity_at,
+        handed_back=convert(one.handed_back, wire.HandedBack | None, from_attributes=True),
         usage=usage(one.usage),
         log_path=logs[-1] if logs else None,
-        created_at=one.created_at,
-        ended_at=one.ended_at,
-        request_id=one.request_id,
         metadata=one.metadata or None,
         model=one.attempts[-1].model if one.attempts else None,
-        parent=one.parent,
-        blocked_by=one.blocked_by,
-        message=one.message,
-        orphan_s=one.orphan_s,
-        warnings=one.warnings,
     )
 
 
@@ -213,23 +135,12 @@ def delegation_line(one: state.Delegation, *, prompt: str | None = None) -> wire
     Args:
         prompt: How the prompt begins, which is not part of the record.
     """
-    return wire.DelegationLine(
-        delegation=one.delegation,
-        state=one.state,
-        created_at=one.created_at,
-        ended_at=one.ended_at,
-        session=one.session,
-        role=one.role,
-        requested=one.requested,
-        active=one.active,
-        served_by=one.served_by,
-        phase=one.phase,
-        blocked_by=one.blocked_by,
-        last_activity_at=one.last_activity_at,
+    return alike(
+        wire.DelegationLine,
+        one,
         cwd=one.cwd or None,
         hops=len(one.hops),
         fallback_reason=views.fallback_reason(one),
-        message=one.message,
         prompt=prompt,
     )
 

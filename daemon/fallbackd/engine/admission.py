@@ -8,12 +8,13 @@ import msgspec
 
 from fallbackd.core.events import DelegateRequested
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.ids import AttemptId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Rejection, Snapshot
 from fallbackd.core.routing.candidates import find_role
 from fallbackd.engine.environment import World
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, mode_of
+from fallbackd.lib.alike import alike
 from fallbackd.lib.directories import identities, is_below
 
 CHARS_PER_TOKEN = 4.0
@@ -58,32 +59,21 @@ def admit(
     _require_allowed_env(work, policy)
     mode = mode_of(work)
     parent = _parent(work, seen)
-    return DelegateRequested(
+    return alike(
+        DelegateRequested,
+        work,
         delegation=delegation,
         session=session,
-        backend=None if work.backend is None else BackendId(work.backend),
-        role=work.role,
         chain=chain,
         chain_name=chain_name,
-        model=work.model,
         cwd=cwd,
         cwd_ids=identities(cwd) if cwd else (),
         mode=mode,
-        timeout_s=work.timeout_s,
-        request_id=work.request_id,
         digest=digest(work),
-        failover=work.failover,
-        on_partial=work.on_partial,
-        permissions=work.permissions,
-        queue=work.queue,
         parent=parent,
         parent_attempt=_parent_attempt(work, parent, seen),
-        client=work.client,
-        orphan_s=work.orphan_s,
         has_tmux=policy.defaults.tmux and world.find_program("tmux") is not None,
         prompt_tokens=int(len(work.prompt) / CHARS_PER_TOKEN) + 1,
-        metadata=work.metadata,
-        allow_metered=work.allow_metered,
         differs_from=differs_from,
         log_dir=str(world.runs_root / delegation),
         boot=world.boot_id,
