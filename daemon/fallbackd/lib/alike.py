@@ -4,10 +4,10 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-RecordT = TypeVar("RecordT", bound=Struct)
+_RecordT = TypeVar("_RecordT", bound=Struct)
 
 
-def alike(kind: type[RecordT], one: object, **given: Any) -> RecordT:
+def alike(kind: type[_RecordT], one: object, **given: Any) -> _RecordT:
     """
     A record of `kind` with the values of `one` under the same names.
 
