@@ -56,7 +56,7 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     ),
     "one trial at a time": (
         11,
-        "fallbackd.core.routing.resolve.is_leased",
+        "fallbackd.core.routing.looking.is_leased",
         lambda health, now: False,
         "a second trial",
     ),

@@ -31,7 +31,7 @@ def blocker(case: CaseView, delegation: Delegation) -> Delegation | None:
             delegation.parent is not None or _age(other) > _age(delegation)
         ):
             continue  # nested work is part of work that has its place
-        if delegation.session == other.session:
+        if _shares_session(delegation, other):
             return other
         if writes and other.delegation not in family and _meet(case.policy, delegation, other):
             return other
@@ -68,6 +68,10 @@ def _holder(case: CaseView, delegation: Delegation, *, beside: set[str]) -> Dele
         if _meet(case.policy, delegation, other):
             return other
     return None
+
+
+def _shares_session(one: Delegation, other: Delegation) -> bool:
+    return one.session == other.session
 
 
 def _age(one: Delegation) -> tuple[float, str]:
