@@ -189,7 +189,8 @@ async def test_a_program_that_hangs_holds_up_nothing_and_runs_alone(tmp_path: Pa
         f'while [ ! -e "$HOME/go" ]; do sleep 0.05; done\nrmdir {here}'
     )
     with listening() as hook:
-        config = notify_config(tmp_path, hook.url, more="repeat_after_s = 0", script=script)
+        more = 'repeat_after_s = 0\nevents = ["failed_over"]'
+        config = notify_config(tmp_path, hook.url, more=more, script=script)
         async with running(tmp_path, config) as daemon:
             await failed_over(daemon)
             await until(lambda: told(tmp_path))

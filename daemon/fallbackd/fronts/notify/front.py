@@ -35,6 +35,7 @@ PAGE = 200
 MAX_AGE_S = 3600.0
 """What happened longer ago is no news."""
 FIRST_PAUSE_S = 1.0
+BROKEN_PAUSE_S = 60.0
 SHOWN_CHARS = 200
 """Of a prompt or an answer, where text is included."""
 
@@ -103,7 +104,7 @@ class NotifyFront:
             except Undelivered as error:
                 found[name] = self._engine.world.redact(str(error))
             finally:
-                way.forget(one)
+                way.forget(one.id)
         return found
 
     def _ways(self, settings: Notify) -> dict[str, Way | None]:
@@ -123,6 +124,14 @@ class NotifyFront:
     # --- one way -------------------------------------------------------------------------------
 
     async def _follow(self, way: Way, settings: Notify) -> None:
+        while True:
+            try:
+                await self._follow_journal(way, settings)
+            except Exception:  # what people are told of must not stop what it is about
+                log.exception("notify.broke", way=way.name)
+                await anyio.sleep(BROKEN_PAUSE_S)
+
+    async def _follow_journal(self, way: Way, settings: Notify) -> None:
         pacing = Pacing(anyio.current_time)
         place = kept = await self._place(way)
         absences = Absences(self._engine.snapshot().health.values())
@@ -130,22 +139,33 @@ class NotifyFront:
             happened = self._happened
             page = await self._engine.store.journal(after_seq=place, limit=PAGE)
             for entry in page:
-                was_absent = absences.saw(entry)
-                one = await self._chosen(entry, settings, was_absent=was_absent)
-                if one is not None:
-                    if pacing.lets_through(
-                        one.key,
-                        repeat_after_s=settings.repeat_after_s,
-                        max_per_hour=settings.max_per_hour,
-                    ):
-                        await self._deliver(way, _with_left_out(one, pacing))
-                    kept = await self._keep_place(way.name, entry.seq)
-                    way.forget(one)
                 place = entry.seq
+                if await self._take(way, entry, settings, pacing, absences):
+                    kept = await self._keep_place(way.name, place)
+                    way.tidy(up_to_seq=place)
             if not page:
                 if place != kept:
                     kept = await self._keep_place(way.name, place)
                 await happened.wait()
+
+    async def _take(
+        self, way: Way, entry: Journaled, settings: Notify, pacing: Pacing, absences: Absences
+    ) -> bool:
+        """Returns whether it was a notification, sent or not."""
+        try:
+            was_absent = absences.saw(entry)
+            one = await self._chosen(entry, settings, was_absent=was_absent)
+            if one is None:
+                return False
+            if pacing.lets_through(
+                one.key,
+                repeat_after_s=settings.repeat_after_s,
+                max_per_hour=settings.max_per_hour,
+            ):
+                await self._deliver(way, _with_left_out(one, pacing))
+        except Exception:  # one event that breaks must not be the end of all others
+            log.exception("notification.broke", way=way.name, seq=entry.seq)
+        return True
 
     async def _place(self, way: Way) -> int:
         """Where it goes on: behind what was delivered last, or here and now if nothing was."""

@@ -53,16 +53,16 @@ class Program:
         argv = substituted(self._command, one)
         await anyio.to_thread.run_sync(self._run, claim, argv, abandon_on_cancel=True)
 
-    def forget(self, one: Notification) -> None:
-        """Its delivery is on record: the file is not needed any more."""
-        (self._claims / one.id).unlink(missing_ok=True)
+    def forget(self, name: str) -> None:
+        """Remove what the notification of this id was started by."""
+        (self._claims / name).unlink(missing_ok=True)
 
     def tidy(self, *, up_to_seq: int) -> None:
-        """Remove what a daemon left that was killed right after such a record was made."""
+        """Remove what is not needed any more: those deliveries are on record."""
         try:
             for path in list(self._claims.iterdir()):
                 seq = path.name.partition("-")[0]
-                if not seq.isdecimal() or int(seq) <= up_to_seq:
+                if seq.isdecimal() and int(seq) <= up_to_seq:
                     path.unlink(missing_ok=True)
         except OSError:
             pass  # there is no such directory yet
@@ -125,7 +125,7 @@ class Webhook:
         if not 200 <= response.status_code < 300:
             raise Undelivered(f"the server answered with status {response.status_code}")
 
-    def forget(self, one: Notification) -> None:
+    def forget(self, name: str) -> None:
         """Nothing is kept of it."""
 
     def tidy(self, *, up_to_seq: int) -> None:
