@@ -458,7 +458,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'usage\'' -l socket -r -
 complete -c fallbackd-client -n '__fallbackd_client_at \'usage\'' -l json -d 'print one JSON document'
 complete -c fallbackd-client -n '__fallbackd_client_at \'usage\'' -l session -x -a '(__fallbackd_client_ask sessions)' -d 'only of this session'
 complete -c fallbackd-client -n '__fallbackd_client_at \'usage\'' -l backend -x -a '(__fallbackd_client_ask backends)' -d 'only of this backend'
-complete -c fallbackd-client -n '__fallbackd_client_at \'usage\'' -l since -x -d 'since this time (Unix seconds)'
+complete -c fallbackd-client -n '__fallbackd_client_at \'usage\'' -l since -x -d 'of this time (2h, 3d), or since an instant (Unix seconds)'
 complete -c fallbackd-client -n '__fallbackd_client_at \'wait\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'wait\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'wait\'' -l json -d 'print one JSON document'

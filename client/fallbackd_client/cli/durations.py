@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import time
 
+_INSTANTS_S = 1e9
+"""Since 2001 instants are larger than this; as a duration it is 31 years."""
 _UNITS_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 
@@ -25,6 +28,17 @@ def duration_s(text: str) -> float:
     if has_unit:
         raise _no_duration(text)
     return _seconds(number, text)
+
+
+def since_at(text: str) -> float:
+    """
+    The instant so long ago, in Unix seconds; a number that is far too long for that is one itself.
+
+    Raises:
+        argparse.ArgumentTypeError: It is neither.
+    """
+    found_s = duration_s(text)
+    return found_s if found_s >= _INSTANTS_S else time.time() - found_s
 
 
 def wait_for_flag(parser: argparse.ArgumentParser) -> None:

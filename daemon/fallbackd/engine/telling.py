@@ -33,7 +33,7 @@ class Teller:
         self._tell = tell
         self._conceal = conceal
         self._phase: str | None = None
-        self._told = ""
+        self._told: list[str] = []
         """The beginning of what was told: all of it, unless it is very long."""
         self._told_chars = 0
 
@@ -52,16 +52,16 @@ class Teller:
 
     def ended(self, answer: str) -> None:
         """Tell what of the answer was not told while it came: all of it, or its last line."""
-        shown = self._shown(answer)
-        if self._told_chars == len(self._told) and shown.startswith(self._told):
-            self._tell_text(shown[len(self._told) :])
+        shown, told = self._shown(answer), "".join(self._told)
+        if self._told_chars == len(told) and shown.startswith(told):
+            self._tell_text(shown[len(told) :])
 
     def _shown(self, text: str) -> str:
         return strip_controls(self._conceal(text))
 
     def _tell_text(self, text: str) -> None:
-        if len(self._told) < MAX_KEPT_CHARS:
-            self._told += text
+        if self._told_chars < MAX_KEPT_CHARS:
+            self._told.append(text)
         for piece in _pieces(text):
             offset, self._told_chars = self._told_chars, self._told_chars + len(piece)
             self._tell(

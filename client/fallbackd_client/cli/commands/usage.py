@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.durations import since_at
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.views import usage_table
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--session", metavar="S", help="only of this session")
     parser.add_argument("--backend", metavar="B", help="only of this backend")
-    parser.add_argument("--since", type=float, metavar="T", help="since this time (Unix seconds)")
+    parser.add_argument(
+        "--since",
+        type=since_at,
+        metavar="DURATION",
+        help="of this time (2h, 3d), or since an instant (Unix seconds)",
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
