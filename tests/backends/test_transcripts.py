@@ -15,6 +15,7 @@ from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
+    AgentStep,
     Chunk,
     GivenUp,
     Observation,
@@ -24,7 +25,6 @@ from fallbackd.core.protocol import (
     ProviderAnswered,
     Reply,
     Retrying,
-    Step,
 )
 
 NOW = 1795190000.0
@@ -360,7 +360,7 @@ def test_opencode_that_asks_again_without_an_end_counts_its_steps() -> None:
     run = {"code": None, "signal": 15, "stopped": True}
     data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
     seen, outcome = replay("opencode", run, [Chunk("stdout", data, 0.0)])
-    assert [one.key for one in seen if isinstance(one, Step)] == ["unknown"] * 5
+    assert [one.key for one in seen if isinstance(one, AgentStep)] == ["unknown"] * 5
     assert not any(isinstance(one, ProviderAnswered) for one in seen)
     assert not isinstance(outcome, Reply)
 

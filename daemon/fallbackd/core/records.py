@@ -142,7 +142,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
     limit_at: float
     """When waiting is given up."""
     retry: Entry | None = None
-    """The candidate that is tried again at `until_at`; None: whoever is free by then."""
+    """The candidate that is tried again at `until_at`; None: the best one by then."""
     retry_of: AttemptId | None = None
     resumes: bool = False
     """`retry` continues the conversation of `retry_of`."""
@@ -303,13 +303,13 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answered_model: str | None = None
     """The model with which `answered_by` answered."""
     author_family: str | None = None
-    """Of whoever last answered here in a creative role; `?`: nobody knows. None: nobody did."""
+    """Of the model that last answered here in a creative role; `?`: not known. None: none did."""
     answers: int = 0
     """Successful ones since the session moved to where it is."""
     needed: int = 0
-    """How many of them it takes to look for somebody better; 0: as many as the role says."""
+    """How many of them it takes to look for a better one; 0: as many as the role says."""
     rose_at: float | None = None
-    """When it last moved up to somebody better, while it is not certain that this lasts."""
+    """When it last moved up, while it is not certain that this lasts."""
 
 
 class DayUse(Struct, frozen=True, kw_only=True):
@@ -347,7 +347,7 @@ class Meter(Struct, frozen=True, kw_only=True):
     """(minute since the epoch, first attempts, further attempts), oldest first, few minutes."""
     spent: tuple[tuple[int, int, int, float | None], ...] = ()
     """(minute since the epoch, input tokens, output tokens, cost in USD), oldest first, one hour;
-    the cost is null where nobody has said it."""
+    the cost is null where it was not stated."""
     days: tuple[DayUse, ...] = ()
     """Oldest first, of the last 31 days (UTC) that saw any use."""
 

@@ -22,7 +22,7 @@ LEASE_S = 600.0
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
-    """What would be used now; `backend` null: nobody."""
+    """What would be used now; `backend` null: no candidate is available."""
 
     backend: str | None
     model: str | None = None

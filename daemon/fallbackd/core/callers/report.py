@@ -1,4 +1,4 @@
-"""Callers that talk to a provider themselves: what they would use, and what they saw."""
+"""Callers that make their calls themselves: which backend they would use, and what happened."""
 
 from msgspec import structs
 

@@ -238,7 +238,7 @@ def _too_large(
 
 
 def _too_much(case: Case, event: DelegateRequested) -> Decision | None:
-    """Work that nobody would come to for a long time is better refused than held."""
+    """Refuse work that could not start for a long time, instead of holding it."""
     defaults, active = case.policy.defaults, case.snapshot.active
     unfinished = len(active)
     what_to_do = "wait for some of it to end, or cancel some of it"

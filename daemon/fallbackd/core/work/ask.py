@@ -24,7 +24,7 @@ from fallbackd.core.work.steps import Ask, Clear, End, Step, Verdicts, Wait, end
 from fallbackd.core.work.workspaces import blocker
 
 REST_S = 300.0
-"""How long is waited for what nobody can time."""
+"""How long to wait where no time is known."""
 MIN_REST_S = 10.0
 
 

@@ -147,7 +147,7 @@ def _succeeded(case: Case, attempt: Attempt) -> None:
     case.release(attempt)
     one, session = case.delegation, case.session
     if attempt.gone is False:
-        # Nothing is started in its place, so the answer counts; but somebody has to know.
+        # Nothing is started in its place, so the answer counts; the caller is warned.
         left = f"processes of {attempt.backend} (pid {attempt.pid}) may still run"
         case.update(warnings=(*one.warnings, left))
     tell_return(case, attempt)

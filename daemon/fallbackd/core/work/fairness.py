@@ -1,8 +1,8 @@
 """
-Who gets a free place on this host: the client that has least, then who came first.
+Which delegation gets a free place on this host: of the client that has least, the first.
 
 A client is a user and a session of processes. One that delegates a hundred prompts at once gets
-every place while it is alone, and every other one as soon as somebody else asks.
+every place while it is alone, and every second one as soon as another client asks.
 """
 
 from collections import Counter

@@ -33,7 +33,7 @@ class Out(Struct, frozen=True, kw_only=True):
     """Why a role does not go on by itself."""
 
     verdict: Verdict
-    """Of the candidate that is out; of the one in whose place nobody writes."""
+    """Of the candidate that is out; of the one that no other family may stand in for."""
     text: str
     is_first: bool = False
     in_trial: bool = False

@@ -1,7 +1,7 @@
 """
 The way back up a chain, for roles whose policy is `successes`.
 
-A session that answers from a lower entry looks for somebody better after N answers there. Better
+A session that answers from a lower entry looks for a better one after N answers there. Better
 is strictly higher in the chain, healthy, and proven by an answer alone: a move that does not
 answer is a fall back, and a fall back soon after a move doubles N. The place in the chain is
 derived from who answered last; what is kept is how often, and since when.
@@ -22,7 +22,7 @@ SOON_S = 600.0
 """A fall back within this time after a move up is flapping, however many answers came between."""
 
 _NO_BETTER = frozenset({"model", "in_session"})
-"""Tiers that nobody moves up to."""
+"""Tiers that no session moves up to."""
 
 
 def role_counting(policy: Policy, name: str | None) -> Role | None:
@@ -162,7 +162,7 @@ def missed_by(
     backend: BackendId,
     model: str | None,
 ) -> Session:
-    """The session after a caller has tried somebody better in vain: the next look comes later."""
+    """The session after a better candidate has failed for a caller: the next look comes later."""
     policy = case.policy
     needed = answers_needed(role, session)
     before = place_of(policy, candidates, session.answered_by, session.answered_model)

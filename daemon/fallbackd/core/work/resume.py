@@ -11,11 +11,11 @@ from fallbackd.core.work.starting import handoff
 
 def resumed(case: Case, event: Resumed) -> None:
     """
-    Go on where the run before stopped.
+    Continue where the previous run of the daemon stopped.
 
-    Its attempt is ordered once more: whoever performs that finds it running, or ended, or never
-    started. Only where the machine was started anew it is not started again: nobody may be there
-    any more who wants it, and what it has done to files is unknown.
+    Its attempt is ordered once more: the engine finds it running, or ended, or never started. After
+    a restart of the machine it is not started again: its caller may be gone, and what it has done
+    to files is unknown.
     """
     delegation = case.snapshot.delegation
     if delegation is None or delegation.is_ended:

@@ -1,7 +1,7 @@
 """
 The budget of this host for attempts beyond the first one of each delegation.
 
-In a full outage each retry and each hop is one more call to somebody who is down. All of them
+In a full outage each retry and each hop is one more call to a provider that is down. All of them
 together may make `retry_share` of the first attempts of the last minutes; a quiet host has
 `retry_floor` to spend, which fades as its demand grows. Retries leave a part of that to hops.
 

@@ -32,9 +32,9 @@ def first_throttle(
     started_at: float | None,
 ) -> bool:
     """
-    Whether a throttle marks nobody yet: the first one without a stated time, of a credential that
-    another one could take over from. It is remembered, so that the second one marks, whoever saw
-    the first. What began before the first is no second: it is the same burst.
+    Whether a throttle marks nothing yet: the first one without a stated time, of a credential that
+    another one could take over from. It is remembered, so that the second one marks, whichever
+    caller saw the first. What began before the first is no second: it is the same burst.
     """
     if failure.reason is not Reason.RATE_LIMIT or not failure.rotate_credential:
         return False

@@ -129,7 +129,7 @@ def attempt_answered(case: Case, event: AttemptAnswered) -> None:
     )
     _prove(case, attempt)
     if attempt.answered_at is None and len(case.delegation.attempts) > 1:
-        case.wake_waiting()  # whoever waits to make the same move sees that there is life
+        case.wake_waiting()  # delegations held back from the same move may follow now
 
 
 def _prove(case: Case, attempt: Attempt) -> None:

@@ -102,7 +102,7 @@ def _writes(policy: Policy, one: Delegation) -> bool:
 
 
 def _holds(policy: Policy, one: Delegation) -> bool:
-    """Whether nobody else may write where it works. What was begun there is not left to others."""
+    """Whether it keeps others out of its directory, as it does once it has begun there."""
     if one.is_ended or one.blocked_by is not None or not _writes(policy, one):
         return False
     is_begun = any(each.effects != "none" or each.gone is False for each in one.attempts)
