@@ -151,7 +151,7 @@ async def test_a_clock_that_is_set_while_work_runs_loses_nothing(
         await work(engine, backend="b", failover=False)
         before = engine.snapshot().health["backend:b"].outage  # type: ignore[index]
         begun = await engine.delegate(NewWork(prompt="x", backend="a", timeout_s=5000))
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         clock.set_wall(by_s)
         await engine.look_at_clock()
         after = engine.snapshot().health["backend:b"].outage  # type: ignore[index]
@@ -177,7 +177,7 @@ async def test_limits_hold_on_after_the_clock_was_set(tmp_path: Path, by_s: floa
     async with engine_in(tmp_path, config, clock=clock) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         clock.set_wall(by_s)
         await engine.look_at_clock()
         clock.advance(300)
@@ -200,7 +200,7 @@ async def test_a_clock_that_was_set_just_before_a_look_at_an_agent_is_no_silence
     async with engine_in(tmp_path, config, clock=clock) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         clock.advance(400)  # its first look is due
         clock.set_wall(DAY_S)
         engine._wakes.look()

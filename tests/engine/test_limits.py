@@ -63,7 +63,7 @@ async def test_a_banner_is_not_the_answer_that_is_waited_for(tmp_path: Path) -> 
     async with engine_in(tmp_path, config, clock=clock) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         await later(engine, clock, 121)
         done = await ended(engine, begun)
         assert done.served_by == "b"
@@ -79,7 +79,7 @@ async def test_silence_after_output_is_a_stall(tmp_path: Path) -> None:
     async with engine_in(tmp_path, config, clock=clock) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         await later(engine, clock, 300)  # past the limit of the first answer: there was output
         assert not (await engine.delegation(begun.delegation)).is_ended
         await later(engine, clock, 160)
@@ -98,7 +98,7 @@ async def test_a_tool_that_runs_long_is_no_stall(tmp_path: Path) -> None:
     async with engine_in(tmp_path, config, clock=clock) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         await later(engine, clock, 400)
         await later(engine, clock, 700)
         assert not (await engine.delegation(begun.delegation)).is_ended
@@ -118,11 +118,11 @@ async def test_silence_after_a_tool_is_a_stall_at_its_own_limit(tmp_path: Path) 
     async with engine_in(tmp_path, config, clock=clock) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         await later(engine, clock, 130)  # looked at while the tool runs
         await anyio.wait_all_tasks_blocked()
         (tmp_path / "go").touch()
-        await ear.until(lambda heard: len(heard.progress) > 1)
+        await ear.until(lambda heard: len(heard.shown("attempt.output")) > 1)
         await later(engine, clock, 460)
         await anyio.wait_all_tasks_blocked()
         await later(engine, clock, 1)

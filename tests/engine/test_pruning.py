@@ -39,7 +39,7 @@ def test_a_directory_is_measured_with_all_that_is_in_it_and_no_link_is_followed(
     runs = Runs(tmp_path / "runs")
     assert runs.measure() == []
     name = DelegationId("d1")
-    runs.create(name, "prompt")
+    runs.create(name, "prompt", b"{}")
     (empty,) = runs.measure()
     (runs.path(name) / "work").mkdir()
     (runs.path(name) / "work" / "large").write_bytes(os.urandom(300_000))

@@ -245,7 +245,7 @@ async def test_an_attempt_that_runs_shows_what_it_does(tmp_path: Path) -> None:
     async with engine_in(tmp_path, config) as engine:
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
         ear = Ear(engine)
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         found = await engine.delegation(begun.delegation)
         assert found.phase == "command_execution"
         assert found.attempts[0].state == "running"

@@ -128,7 +128,7 @@ async def test_silence_below_its_limit_is_left_alone(tmp_path: Path) -> None:
     async with engine_in(tmp_path, settings(p, b), clock=clock) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="p"))
-        await ear.until(lambda heard: heard.progress)
+        await ear.until(lambda heard: heard.shown("attempt.output"))
         clock.advance(440)
         await engine.look_at_clock()
         (tmp_path / "go").touch()
@@ -160,7 +160,7 @@ async def test_silence_for_ever_is_ended_at_its_limit_and_gone_before_the_next(
     async with engine_in(tmp_path, settings(p, b), clock=clock) as engine:
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="x", backend="p", mode="batch"))
-        at = (await ear.until(lambda heard: heard.progress))[-1].at
+        at = (await ear.until(lambda heard: heard.shown("attempt.output")))[-1].at
         clock.advance(stall_s - 30)
         await engine.look_at_clock()
         assert not (await engine.delegation(begun.delegation)).is_ended
