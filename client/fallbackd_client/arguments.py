@@ -37,6 +37,7 @@ class DelegateArguments(TypedDict, total=False):
     differs_from: Sequence[str]
     permissions: Permissions | None
     env: dict[str, str] | None
+    orphan_s: float | None
     metadata: dict[str, Any] | None  # the caller's own JSON
 
 

@@ -380,7 +380,7 @@ def test_without_a_daemon_the_error_says_how_to_start_one(
         agent.execute_with_fallback("test", "codex"),
         agent.execute_delegation("test", "codex"),
     ):
-        assert "systemctl --user start fallbackd" in answer["error"]
+        assert "fallbackd-client service start" in answer["error"]
     for ask in (
         lambda: agent.mark_platform_broken("codex", "down"),
         lambda: agent.is_platform_healthy("codex"),
@@ -388,7 +388,7 @@ def test_without_a_daemon_the_error_says_how_to_start_one(
         lambda: agent.get_health_snapshot(),
         lambda: agent.choose_fallback("codex"),
     ):
-        with pytest.raises(NoDaemon, match="systemctl --user start fallbackd"):
+        with pytest.raises(NoDaemon, match="fallbackd-client service start"):
             ask()
 
 

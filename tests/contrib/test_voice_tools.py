@@ -261,4 +261,4 @@ def test_without_a_daemon_a_tool_says_how_to_start_one(
     use(monkeypatch, str(tmp_path / "nobody.sock"))
     found = getattr(agent, f"local_delegate_{tool}")(args)
     assert set(found) == {"error"}
-    assert "systemctl --user start fallbackd" in found["error"]
+    assert "fallbackd-client service start" in found["error"]
