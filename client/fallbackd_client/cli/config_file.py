@@ -95,7 +95,16 @@ class ConfigFile:
         new = [one for one in problems if one not in before]
         if errors or new:
             raise Rejected(errors or new)
-        write(self.path, text, mode=0o600)
+        put_in_effect(client, self.path, text)
+
+
+def put_in_effect(client: Client, path: str, text: str) -> None:
+    """Write the file; a daemon that runs has read it when this returns."""
+    write(path, text, mode=0o600)
+    try:
+        client.call("config.reload", {})
+    except ClientError:
+        return  # it notices the change by itself, or reads it when it starts
 
 
 def read_text(path: str) -> str:

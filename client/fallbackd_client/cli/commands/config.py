@@ -15,13 +15,13 @@ from fallbackd_client.cli.config_file import (
     edited,
     parsed_key,
     parsed_value,
+    put_in_effect,
     read_text,
 )
 from fallbackd_client.cli.doctor.findings import Machine
 from fallbackd_client.cli.output import UsageError, emit_json, note, show, style_of
 from fallbackd_client.cli.render import Style, clean, one_line
 from fallbackd_client.cli.setup.asking import Asking
-from fallbackd_client.cli.setup.changes import write
 from fallbackd_client.cli.setup.starter import starter_text
 from fallbackd_client.cli.share import CONFIG, shared_text
 from fallbackd_client.errors import ClientError
@@ -153,7 +153,7 @@ def _edit(args: argparse.Namespace, client: Client) -> int:
     if errors:
         note(f"{machine.config} was left as it is")
         return exits.CONFIG
-    write(machine.config, text, mode=0o600)
+    put_in_effect(client, machine.config, text)
     note(f"changed {machine.config}")
     return exits.OK
 
