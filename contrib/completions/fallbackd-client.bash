@@ -134,7 +134,7 @@ _fallbackd_client_table() {
             valued="--socket --limit"
             children="" ;;
         "setup")
-            flags="-h --help --socket --json --yes --dry-run --no-service --no-delegate"
+            flags="-h --help --socket --json --yes --dry-run --no-service --no-delegate --files"
             valued="--socket"
             children="" ;;
         "share")

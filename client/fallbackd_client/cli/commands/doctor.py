@@ -37,7 +37,9 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--fix", action="store_true", help="run the commands that fix them, each after a question"
     )
     parser.add_argument(
-        "--yes", action="store_true", help="--fix: do not ask; notes are left alone"
+        "--yes",
+        action="store_true",
+        help="--fix: do not ask; notes, missing agents and logins are left alone",
     )
 
 

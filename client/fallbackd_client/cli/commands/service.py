@@ -81,7 +81,7 @@ def _changes(
         if not service.units:
             note(no_manager(machine))
             return None
-        return [*stop_manual(machine, service, client), *units.install_changes(machine, service)]
+        return install(machine, service, client)
     if action == "uninstall":
         return units.uninstall_changes(machine, service)
     if service.is_installed:
@@ -98,6 +98,14 @@ def _changes(
             else [background.start_change(machine, client, units.daemon_program(machine))]
         )
     return found
+
+
+def install(machine: Machine, service: Service, client: Client) -> list[Change]:
+    """As a service, in place of a daemon that was started manually or before an upgrade."""
+    daemon = background.running_daemon(client) if service.pid else {}
+    is_outdated = background.is_outdated(daemon, units.daemon_program(machine))
+    changes = stop_manual(machine, service, client)
+    return changes + units.install_changes(machine, service, is_outdated=is_outdated)
 
 
 def stop_manual(machine: Machine, service: Service, client: Client) -> list[Change]:

@@ -9,26 +9,43 @@ import tempfile
 
 from fallbackd_client import __version__
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.commands.service import how_to, stop_manual
+from fallbackd_client.cli.commands.service import how_to, install
 from fallbackd_client.cli.doctor.findings import Machine
 from fallbackd_client.cli.doctor.programs import ask_program
 from fallbackd_client.cli.doctor.service import ask_manager
 from fallbackd_client.cli.ending import finish, wait_for
-from fallbackd_client.cli.output import note, style_of
+from fallbackd_client.cli.output import note, show, style_of
 from fallbackd_client.cli.setup import background, units
 from fallbackd_client.cli.setup.agents import agents_view, installed
 from fallbackd_client.cli.setup.asking import Asking, make_changes
 from fallbackd_client.cli.setup.completions import completion_changes
 from fallbackd_client.cli.setup.starter import config_changes
+from fallbackd_client.cli.share import (
+    COMPLETIONS,
+    CONFIG,
+    OPENCODE_PLUGIN,
+    UNITS,
+    VOICE_MODULE,
+    shared,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
     from fallbackd_client.cli.doctor.service import Service
+    from fallbackd_client.cli.render import Style
     from fallbackd_client.cli.setup.changes import Change
     from fallbackd_client.client import Client
 
 PROMPT = "Reply with the single word: ready"
 _DEADLINE_S = 180.0
+_FILES = {
+    "opencode plugin": OPENCODE_PLUGIN,
+    "voice module": VOICE_MODULE,
+    "example configuration": CONFIG,
+    "units": UNITS,
+    "completions": COMPLETIONS,
+}
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +61,17 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-delegate", action="store_true", help="do not run a first prompt at the end"
     )
+    parser.add_argument(
+        "--files",
+        action="store_true",
+        help="print where the opencode plugin, the voice module and other files are, and exit",
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
+    if args.files:
+        show(args, {name: shared(path) for name, path in _FILES.items()}, _files_view)
+        return exits.OK
     asking = Asking(yes=args.yes, dry_run=args.dry_run)
     asking.require_terminal()
     machine = Machine(socket=args.socket)
@@ -85,6 +110,11 @@ def run(args: argparse.Namespace, client: Client) -> int:
     return _first_delegation(args, client) if asking.agree(question) else exits.OK
 
 
+def _files_view(found: dict[str, Json], style: Style) -> str:
+    width = max(len(name) for name in found)
+    return "\n".join(f"{name.ljust(width)}  {path or 'missing'}" for name, path in found.items())
+
+
 def _why_no_service(machine: Machine) -> str:
     _, findings = ask_manager(machine)
     why = findings[0].what if findings else "no systemd user manager runs here"
@@ -97,9 +127,12 @@ def _changes(
 ) -> list[Change]:
     changes = config_changes(machine, program) + completion_changes(machine)
     if is_service:
-        changes += stop_manual(machine, service, client)
-        changes += units.install_changes(machine, service)
-    elif background.daemon_pid(client) is None:
+        return changes + install(machine, service, client)
+    daemon = background.running_daemon(client)
+    if background.is_outdated(daemon, program):
+        changes.append(background.stop_change(machine, client, daemon["pid"]))
+        daemon = {}
+    if not daemon:
         changes.append(background.start_change(machine, client, program))
     return changes
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from fallbackd_client.cli.doctor.findings import NOTE
+from fallbackd_client.cli.doctor.findings import ERROR, NOTE
 from fallbackd_client.cli.output import note, style_of
 from fallbackd_client.cli.render import one_line
 from fallbackd_client.cli.setup.asking import Asking
@@ -26,7 +26,8 @@ def fix(machine: Machine, examine: Callable[[], list[Finding]], *, yes: bool) ->
     Ask for each command, run it, and look again: one command may have fixed several findings.
 
     Args:
-        yes: Run the commands of errors and warnings without asking. Notes are matters of taste.
+        yes: Run commands without asking, but for what is a matter of taste: notes, and which
+            agents to install and log in to.
     """
     asking = Asking(yes=yes)
     asking.require_terminal()
@@ -46,9 +47,13 @@ def fix(machine: Machine, examine: Callable[[], list[Finding]], *, yes: bool) ->
 
 def _next(findings: list[Finding], handled: set[str], *, yes: bool) -> Finding | None:
     for one in findings:
-        if one.fix and one.fix not in handled and not (yes and one.level == NOTE):
+        if one.fix and one.fix not in handled and not (yes and _is_taste(one)):
             return one
     return None
+
+
+def _is_taste(finding: Finding) -> bool:
+    return finding.level == NOTE or (finding.check == "programs" and finding.level != ERROR)
 
 
 def _run(machine: Machine, fix: str) -> int:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 
+from fallbackd_client import __version__
 from fallbackd_client.cli.doctor.findings import user_name
 from fallbackd_client.cli.doctor.places import lock_holder
 from fallbackd_client.cli.setup.changes import Change, NotMade, short
@@ -28,14 +29,30 @@ def log_path(machine: Machine) -> str:
     return os.path.join(machine.state_dir, "daemon.log")
 
 
+def running_daemon(client: Client) -> dict[str, Json]:
+    """What the daemon that answers says of itself; empty: none does."""
+    try:
+        found: Json = client.call("status", {}, timeout_s=5.0)
+    except ClientError:
+        return {}
+    daemon = found.get("daemon")
+    return daemon if isinstance(daemon, dict) else {}
+
+
 def daemon_pid(client: Client) -> int | None:
     """Of the daemon that answers now; None: none does."""
-    try:
-        found: Json = client.call("daemon.ping", {}, timeout_s=5.0)
-    except ClientError:
-        return None
-    pid = found.get("pid")
+    pid = running_daemon(client).get("pid")
     return pid if isinstance(pid, int) else None
+
+
+def is_outdated(daemon: dict[str, Json], program: str) -> bool:
+    """Whether what runs is not what is installed now: it was upgraded since."""
+    if not daemon:
+        return False
+    if daemon.get("version") != __version__:
+        return True
+    started_at = daemon.get("started_at")
+    return isinstance(started_at, int | float) and os.stat(program).st_mtime > started_at
 
 
 def start_change(machine: Machine, client: Client, program: str) -> Change:

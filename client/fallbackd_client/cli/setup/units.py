@@ -105,9 +105,14 @@ def _value(lines: list[str], name: str) -> str | None:
     return value
 
 
-def install_changes(machine: Machine, service: Service) -> list[Change]:
+def install_changes(
+    machine: Machine, service: Service, *, is_outdated: bool = False
+) -> list[Change]:
     """
     Everything that makes it a user service which the first client starts; empty: it is one.
+
+    Args:
+        is_outdated: The service runs, and another version was installed since.
 
     Raises:
         NoProgram: There is nothing to start.
@@ -127,7 +132,7 @@ def install_changes(machine: Machine, service: Service) -> list[Change]:
     is_listening = service.value(SOCKET, "ActiveState") == "active"
     if service.value(SOCKET, "UnitFileState") != "enabled" or not is_listening:
         changes.append(run_change(machine, *_SYSTEMCTL, "enable", "--now", SOCKET))
-    if service.pid and (units or environment):
+    if service.pid and (units or environment or is_outdated):
         note = "running agents continue"
         changes.append(run_change(machine, *_SYSTEMCTL, "restart", SERVICE, note=note))
     return changes

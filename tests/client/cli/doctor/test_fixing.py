@@ -22,7 +22,8 @@ def test_each_command_runs_once_and_one_may_fix_several(
                 Finding("daemon", ERROR, "still broken", "exit 3"),
                 Finding("service", ERROR, "a shell of yours", "export XDG_RUNTIME_DIR=/run"),
                 Finding("programs", NOTE, "a matter of taste", f"touch {home.path}/taste"),
-                Finding("programs", WARNING, "nothing helps"),
+                Finding("programs", WARNING, "not logged in", f"touch {home.path}/login"),
+                Finding("service", WARNING, "nothing helps"),
             ]
         return [
             Finding("socket", ERROR, "the cause", f"echo $FALLBACKD_SOCKET > {done}"),

@@ -8,7 +8,9 @@ import pytest
 from tests.client.cli.doctor.scene import Home
 from tests.support.agents import program
 
+from fallbackd_client import __version__
 from fallbackd_client.cli.doctor.service import Service, ask_manager
+from fallbackd_client.cli.setup.background import is_outdated
 from fallbackd_client.cli.setup.changes import Change, NotMade, file_change, write
 from fallbackd_client.cli.setup.completions import completion_changes
 from fallbackd_client.cli.setup.starter import config_changes, starter_text
@@ -83,11 +85,25 @@ def test_a_running_service_is_restarted_only_if_something_changed(home: Home) ->
     make(install_changes(home.machine(), service)[:3])
     home.write(home.path / ".config/fallbackd/env", f"KEY=1\nPATH=/old:{home.bin}\n")
     assert install_changes(home.machine(), service) == []
+    upgraded = install_changes(home.machine(), service, is_outdated=True)
+    assert [one.partition(":")[0] for one in words(upgraded)] == [
+        "run systemctl --user restart fallbackd.service"
+    ]
     home.environ["PATH"] = f"{home.bin}:/new"
     assert words(install_changes(home.machine(), service)) == [
         "update ~/.config/fallbackd/env: PATH gains /new",
         "run systemctl --user restart fallbackd.service: running agents continue",
     ]
+
+
+def test_a_daemon_is_outdated_by_another_version_or_a_later_installation(home: Home) -> None:
+    own = home.bin / "fallbackd"
+    os.utime(own, (1000, 1000))
+    current = {"version": __version__, "started_at": 1001.0}
+    assert not is_outdated(current, str(own))
+    assert not is_outdated({}, str(own)), "none runs"
+    assert is_outdated({**current, "version": "0.0.1"}, str(own))
+    assert is_outdated({**current, "started_at": 999.0}, str(own))
 
 
 def test_the_path_of_the_service_loses_nothing_and_is_stable() -> None:
