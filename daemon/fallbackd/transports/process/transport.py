@@ -158,7 +158,10 @@ class ProcessTransport:
         """
         Below whose runner a process is: as a sub-reaper it stays above all that its program starts.
         """
+        self._forget_ended()
         runners = {each.runner_pid: each.attempt for each in self._running}
+        if not runners:
+            return None  # each `daemon.ping` asks: nobody is below what is not there
         return next((runners[one] for one in ancestors(pid) if one in runners), None)
 
     def _forget_ended(self) -> None:
