@@ -21,6 +21,7 @@ async def test_drafts_and_what_was_never_taken_on_are_removed_at_the_next_start(
     for name in ("dempty", "dasked", "dworked"):
         (runs / name).mkdir()
     (runs / "dasked" / "prompt").touch()
+    (runs / "dasked" / "request").touch()
     (runs / "dworked" / "work").mkdir()
     (runs / "dworked" / "work" / "made").touch()
     (runs / "file").touch()

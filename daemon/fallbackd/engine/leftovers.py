@@ -19,7 +19,7 @@ log = structlog.get_logger("leftovers")
 
 DRAFTS = ("answer.part", "*/.*.new")
 """Below the directory of a delegation."""
-BARE = frozenset({"prompt", "work"})
+BARE = frozenset({"prompt", "request", "work"})
 """What the directory of a delegation holds before it is taken on."""
 
 

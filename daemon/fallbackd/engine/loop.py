@@ -154,8 +154,8 @@ class Performer:
                 tasks.start_soon(self._wakes.run)
                 await self.readiness.look(self.settings.policy.backends)
                 ready()
-                await anyio.to_thread.run_sync(judging.get_ready)
                 await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
+                await anyio.to_thread.run_sync(judging.get_ready)
                 await anyio.sleep_forever()
         finally:
             self.workspaces.release_all()
