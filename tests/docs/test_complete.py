@@ -1,6 +1,7 @@
 """Nothing is missing in the documentation: keys, commands, methods, reasons, verdicts, states."""
 
 import re
+import shlex
 from typing import get_args
 
 import pytest
@@ -12,7 +13,8 @@ from fallbackd.backends import KINDS
 from fallbackd.config.schema import json_schema
 from fallbackd.core.failures import Reason
 from fallbackd.core.records import DelegationState, VerdictWord
-from fallbackd_client.cli.commands import COMMANDS
+from fallbackd_client.cli.commands import COMMANDS, Command
+from fallbackd_client.cli.parsing import command_parser
 from fallbackd_client.wire.bounds import HealthState
 from fallbackd_client.wire.methods import METHODS
 from fallbackd_client.wire.methods.events import EventKind
@@ -48,6 +50,13 @@ def test_every_command_is_in_the_reference_and_in_the_manual() -> None:
         assert f"usage: fallbackd-client {one.name} " in page
         assert f"\n.SS {one.name}\n" in man
     assert "usage: fallbackd [-h]" in page
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
+def test_the_example_of_a_command_is_one_that_it_takes(command: Command) -> None:
+    name, *words = shlex.split(command.example)
+    assert name in command.names
+    command_parser(command).parse_args(words)
 
 
 def test_every_method_error_and_event_is_in_the_reference() -> None:

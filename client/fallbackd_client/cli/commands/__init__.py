@@ -72,7 +72,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "health",
         "show which backends are unavailable, and override it",
-        "health pause codex --ttl 1h",
+        "health mark codex --ttl 1h",
     ),
     Command(
         "list",
@@ -88,7 +88,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "report",
         "report the outcome of a call you made yourself",
-        "report --backend codex --file out.log",
+        "report --backend codex failure --file out.log",
     ),
     Command("resolve", "show which backend would be used now", "resolve --backend codex"),
     Command(

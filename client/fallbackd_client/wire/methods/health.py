@@ -23,7 +23,7 @@ class HealthParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Note | None = None
     """With `mark`: a reason of the taxonomy, or your own words."""
     ttl_s: DurationS | None = None
-    """With `mark` and `pause`: for how long; 0 clears the mark."""
+    """With `mark`: for how long; 0 clears the mark."""
     ttl: DurationS | None = None
     """The same as `ttl_s`, for older callers."""
     ttl_seconds: DurationS | None = None
@@ -73,20 +73,16 @@ HEALTH: Method[HealthParams, HealthResult] = Method(
     read_only=False,  # list and get change nothing, the others do
     summary="Read and set the health of backends and scopes.",
     example=(
-        {
-            "action": "pause",
-            "target": "codex",
-            "ttl_s": 3600,
-            "note": "saving the plan for tonight",
-        },
+        {"action": "mark", "target": "codex", "ttl_s": 3600, "reason": "saving it for tonight"},
         {
             "health": {
                 "codex": {
-                    "state": "paused",
+                    "state": "broken",
                     "reason": "manual",
+                    "detail": "saving it for tonight",
                     "until_at": 1767272400.0,
+                    "count": 1,
                     "source": "person",
-                    "note": "saving the plan for tonight",
                 }
             }
         },
