@@ -269,3 +269,27 @@ async def test_a_persons_word_holds_on_all_machines_and_on_later_ones(
             await late.until(lambda each: each.view("backend:first").state == "paused")  # type: ignore[arg-type]
         await other.sharing.say("first", "resume")
         await one.until(lambda each: each.view("backend:first").state == "healthy")  # type: ignore[arg-type]
+
+
+async def test_after_a_long_outage_news_is_told_and_heard_as_before(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    """Several looks in a row find no server: what waits for it is woken all the same."""
+    async with (
+        partition(server.socket) as way,
+        group(tmp_path, 1, url=server.url) as (other,),
+        group(tmp_path / "cut", 1, url=way.url) as (one,),
+    ):
+        way.set("reset")
+        one.sharing.look_now()
+        await one.until(is_lost)
+        await hit_the_wall(one, Provider())
+        for _ in range(4):
+            before = way.tried
+            one.sharing.look_now()
+            await one.until(lambda _, before=before: way.tried > before)  # type: ignore[misc]
+        way.set("pass")
+        await one.until(is_connected)
+        with anyio.fail_after(HANG_S):
+            await one.until(lambda each: each.shown.outbox == 0)
+        await other.until(is_out)

@@ -16,6 +16,8 @@ class Partition:
         self.mode: Mode = "pass"
         self.delay_s = 0.0
         self.port = 0
+        self.tried = 0
+        """How often somebody has connected."""
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -31,6 +33,7 @@ class Partition:
                 _reset(writer)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.tried += 1
         self._open.add(writer)
         up: asyncio.StreamWriter | None = None
         try:

@@ -16,8 +16,8 @@ from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import ReasonPolicy
 from fallbackd.core.protocol import Evidence
 from fallbackd.engine.api import Engine
-from fallbackd.engine.peers import Shared
-from fallbackd.engine.sharing import Grouping, Sharing
+from fallbackd.engine.peers import Grouping, Shared
+from fallbackd.engine.sharing import Sharing
 from fallbackd.ports.share import Share
 from fallbackd.stores.share_redis.link import ShareAddress
 from fallbackd.stores.share_redis.store import RedisShare

@@ -58,7 +58,8 @@ class SharingService:
                 tasks.cancel_scope.cancel()
 
     async def _build(self, config: ShareConfig) -> "Sharing":
-        from fallbackd.engine.sharing import Grouping, Sharing  # without [share] it is not needed
+        from fallbackd.engine.peers import Grouping
+        from fallbackd.engine.sharing import Sharing  # without [share] it is not needed
 
         share, problem = self._server(config)
         url = self._environ.get(config.url_env, "")

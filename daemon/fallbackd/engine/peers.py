@@ -50,6 +50,19 @@ class Tested(Struct, frozen=True, kw_only=True):
     took_s: float = 0.0
 
 
+class Grouping(Struct, frozen=True, kw_only=True):
+    """What is configured of the group that this machine belongs to."""
+
+    group: str
+    machine: str
+    instance: str
+    version: str = ""
+    pid: int = 0
+    lease_s: float = 60.0
+    limit_s: float = 0.25
+    warning: str | None = None
+
+
 class SharingPeers(Protocol):
     def weighed(self, before: HealthOf, decision: Decision) -> Decision:
         """The decision, or `Unasked` in its place."""

@@ -27,7 +27,7 @@ from fallbackd.core.share.records import MAX_DETAIL, PersonWord, SharedRecord, m
 from fallbackd.core.share.scopes import SharedNames, is_shared_fact
 from fallbackd.core.upkeep.marks import reason_of
 from fallbackd.engine.loop import Performer
-from fallbackd.engine.peers import HealthOf, Shared, Tested, Unasked
+from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining
 from fallbackd.engine.share_words import scopes_meant, tested
 from fallbackd.ports.share import (
@@ -59,19 +59,6 @@ SURE_S = 0.5
 """Clocks that differ by more than what was believed were set."""
 
 Identities = Callable[[], Awaitable[Mapping[ScopeId, ScopeId]]]
-
-
-class Grouping(Struct, frozen=True, kw_only=True):
-    """What is configured of the group that this machine belongs to."""
-
-    group: str
-    machine: str
-    instance: str
-    version: str = ""
-    pid: int = 0
-    lease_s: float = 60.0
-    limit_s: float = 0.25
-    warning: str | None = None
 
 
 class _Held(Struct):
@@ -337,12 +324,17 @@ class Sharing:
         """Something did not go through: whether the server is there, the next look says."""
         if self._state == "connected":
             log.info("share.suspected", problem=str(error))
-        self._is_connected = anyio.Event()
+        self._disconnect()
         self._look_now.set()
 
     def _lost(self, state: ShareState, error: Exception) -> None:
-        self._is_connected = anyio.Event()
+        self._disconnect()
         self._moved(state, str(error))
+
+    def _disconnect(self) -> None:
+        """What waits for the connection goes on waiting for the same event."""
+        if self._is_connected.is_set():
+            self._is_connected = anyio.Event()
 
     def _moved(self, state: ShareState, problem: str | None) -> None:
         self._problem = problem
