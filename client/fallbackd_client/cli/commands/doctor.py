@@ -13,6 +13,7 @@ from fallbackd_client.cli.doctor.daemon import (
     look_at_silence,
 )
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine
+from fallbackd_client.cli.doctor.mcp import look_at_mcp
 from fallbackd_client.cli.doctor.opencode import look_at_opencode
 from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
 from fallbackd_client.cli.doctor.programs import ask_program, look_at_programs, programs_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
-CHECKS = ("configuration", "state", "socket", "programs", "opencode", "service", "daemon")
+CHECKS = ("configuration", "state", "socket", "programs", "opencode", "mcp", "service", "daemon")
 """Causes before what comes of them, so that the commands may be run in the order they come in."""
 _COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "dim"}
 _RANKS = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -90,7 +91,7 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
         environ = service.environ(machine) if service.is_installed else {}
         is_service = service.is_installed
     found += look_at_programs(machine, programs, environ, is_service=is_service)
-    found += look_at_opencode(machine)
+    found += look_at_opencode(machine) + look_at_mcp(machine)
     return sorted(found, key=lambda one: (_RANKS[one.level], CHECKS.index(one.check)))
 
 

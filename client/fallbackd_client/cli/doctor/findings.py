@@ -108,13 +108,18 @@ class Machine:
     def user(self) -> str:
         return user_name(self.uid)
 
-    def run(self, *command: str, limit_s: float = _COMMAND_S) -> Ran:
-        """Until it has ended, or for so long."""
+    def run(self, *command: str, limit_s: float = _COMMAND_S, given: str = "") -> Ran:
+        """
+        Until it has ended, or for so long.
+
+        Args:
+            given: What it reads.
+        """
         try:
             done = subprocess.run(
                 command,
                 env=dict(self.environ),
-                stdin=subprocess.DEVNULL,
+                input=given,
                 capture_output=True,
                 text=True,
                 errors="replace",
