@@ -32,16 +32,16 @@ check: $(READY) ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-e2e: $(READY) ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, root)
+e2e: $(READY) .venv-mcp/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, root)
 	$(BIN)/python -m tests.e2e.install
 	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-agents e2e-daemon
 
 # Two halves that share nothing, since both wait more than they work.
-AGENTS := clis_alone confinement failover mcp opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
+AGENTS := clis_alone confinement failover mcp mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
 
 e2e-newest: export FALLBACKD_E2E = newest
-e2e-newest: $(READY) ## the same agent CLIs in their newest versions, which the parsers may not know yet
+e2e-newest: $(READY) .venv-mcp/.ready ## the same agent CLIs in their newest versions, which the parsers may not know yet
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) tests/e2e/test_clis_alone.py tests/e2e/test_real_clis.py tests/e2e/test_failover.py
 
@@ -75,6 +75,11 @@ docs: $(READY) .venv-docs/.ready ## the site in build/docs/site and the man page
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
 	@touch $@
 
+.venv-mcp/.ready: requirements/mcp.txt
+	$(PYTHON) -m venv .venv-mcp
+	.venv-mcp/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/mcp.txt
+	@touch $@
+
 completions: $(READY) ## the completions for shells, from the parser
 	@mkdir -p contrib/completions
 	$(BIN)/fallbackd-client completions bash > contrib/completions/fallbackd-client.bash
@@ -92,6 +97,7 @@ lock: $(READY) ## resolve the requirements anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group dev pyproject.toml --output-file requirements/dev.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group weights pyproject.toml --output-file requirements/weights.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:docs --output-file requirements/docs.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:mcp --output-file requirements/mcp.txt
 
 clean: ## remove what the targets have made
-	rm -rf $(VENV) .venv-weights .venv-docs build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
