@@ -49,6 +49,8 @@ BELIEVED_S = {Reason.USAGE_LIMIT: 8 * 86_400.0}
 class Start(NamedTuple):
     at_s: float
     attempt: Attempt
+    is_early: bool
+    """A last resort: a trial inside a window."""
 
 
 class _Decided(NamedTuple):
@@ -212,7 +214,9 @@ class Laws:
         attempt: Attempt,
     ) -> None:
         name = attempt.attempt
-        self.starts.append(Start(self.stage.elapsed(), attempt))
+        tried = [view(before.get(scope), now=one.now).state for scope in attempt.trial_scopes]
+        is_early = any(state in ("rate_limited", "broken") for state in tried)
+        self.starts.append(Start(self.stage.elapsed(), attempt, is_early))
         if len(delegation.attempts) > 1:
             self._hold_nothing_below(delegation, "goes on")
         for earlier in delegation.attempts[:-1]:
