@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="accounts answer call cancel classify completions config delegate doctor drain events explain health list log mcp notify ping questions report resolve retry service sessions setup share show shutdown status suggest undrain usage wait" ;;
+            children="accounts answer call cancel classify completions config delegate doctor drain events explain gateway health list log mcp notify ping questions report resolve retry service sessions setup share show shutdown status suggest undrain usage wait" ;;
         "accounts")
             flags="-h --help --socket --json"
             valued="--socket"
@@ -56,6 +56,10 @@ _fallbackd_client_table() {
         "explain")
             flags="-h --help --socket --json -v --verbose --wrong --attempt --reason --note"
             valued="--socket --attempt --reason --note"
+            children="" ;;
+        "gateway")
+            flags="-h --help --socket --json --rotate"
+            valued="--socket"
             children="" ;;
         "health")
             flags="-h --help --socket --json"
@@ -222,6 +226,8 @@ _fallbackd_client_value() {
         "events:--session") _fallbackd_client_ask sessions ;;
         "explain:--socket") _fallbackd_client_paths -f ;;
         "explain:1") _fallbackd_client_ask delegations ;;
+        "gateway:--socket") _fallbackd_client_paths -f ;;
+        "gateway:1") _fallbackd_client_words "env token" ;;
         "health:--socket") _fallbackd_client_paths -f ;;
         "health list:--socket") _fallbackd_client_paths -f ;;
         "health list:--only") _fallbackd_client_words "unhealthy" ;;

@@ -197,7 +197,8 @@ class Daemon:
         return structs.replace(state, warnings=(*state.warnings, *more))
 
     def troubles(self) -> tuple[Trouble, ...]:
-        return troubles(self._guard, self._server, self._engine)
+        of_gateway = () if self._built is None else self._built.gateway.troubles
+        return troubles(self._guard, self._server, self._engine) + of_gateway
 
     async def check_config(
         self, *, path: str | None, text: str | None, directory: str | None = None
@@ -316,6 +317,8 @@ class Daemon:
                 tasks.start_soon(built.projects.run)
                 servers = watched_servers(configuration.loaded, self._environ)
                 tasks.start_soon(built.opencode.run, servers)
+                built.gateway.configure(configuration.loaded.gateway)
+                tasks.start_soon(built.gateway.run)
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
                 tasks.start_soon(self._tick, engine, watchdog)
@@ -387,6 +390,7 @@ class Daemon:
         self._built.opencode.configure(servers)
         if self._notify is not None:
             self._notify.configure(configuration.loaded.notify)
+        self._built.gateway.configure(configuration.loaded.gateway)
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None

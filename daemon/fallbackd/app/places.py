@@ -33,6 +33,15 @@ class Places(Struct, frozen=True, kw_only=True):
         return os.path.join(self.state_dir, "digest.key")
 
     @property
+    def gateway_token(self) -> str:
+        """What callers of the gateway must send over TCP."""
+        return os.path.join(self.state_dir, "gateway.token")
+
+    @property
+    def gateway_socket(self) -> str:
+        return os.path.join(os.path.dirname(self.socket), "gateway.sock")
+
+    @property
     def lock(self) -> str:
         return os.path.join(self.state_dir, "lock")
 

@@ -11,6 +11,7 @@ import structlog
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
+from fallbackd.app.gateway import GatewayService
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.private import ENV_FILE
@@ -61,6 +62,7 @@ class Built(Struct):
     transports: tuple[Transport, ...]
     """In the order in which they are to be closed."""
     opencode: OpencodeFront
+    gateway: GatewayService
     projects: Projects
     home: str
     attempt_of: Callable[[int], str | None]
@@ -221,6 +223,7 @@ def build(
     return Built(
         engine=engine,
         opencode=OpencodeFront(engine, OpencodeLink, projects),
+        gateway=GatewayService(engine, http.pass_on, places),
         projects=projects,
         transports=(served, http, processes),
         home=machine.home,

@@ -138,7 +138,7 @@ def ask(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
     return msgspec.structs.replace(
         request,
         method="POST",
-        url=_url(parts, mode, model),
+        url=url_of(parts, mode, model),
         headers={
             "content-type": "application/json",
             "accept": "text/event-stream, application/json",
@@ -289,7 +289,7 @@ def _tls(options: Options) -> Tls | None:
     )
 
 
-def _url(parts: SplitResult, mode: ApiMode, model: str | None) -> str:
+def url_of(parts: SplitResult, mode: ApiMode, model: str | None) -> str:
     path = parts.path.rstrip("/")
     match mode:
         case "generate_content":

@@ -142,4 +142,12 @@ group_secret_env = "FALLBACKD_SHARE_SECRET"
 machine = "laptop"
 insecure = true
 """,
+    "GatewayTable": """
+enabled = true
+port = 41411
+hold = "whole"
+hold_s = 30
+allow_metered = true
+max_body_mb = 64
+""",
 }

@@ -36,6 +36,7 @@ from fallbackd.config.import_jkz import ALL as JKZ
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import KnownNames, read_chains, read_roles
+from fallbackd.config.read_gateway import Gateway, read_gateway
 from fallbackd.config.read_notify import Notify, read_notify
 from fallbackd.config.read_opencode import Opencode, read_opencode
 from fallbackd.config.read_share import ShareConfig, read_share
@@ -65,6 +66,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
     share: ShareConfig | None = None
     """None: health is not shared."""
     notify: Notify = Notify()
+    gateway: Gateway = Gateway()
     raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
     """The file as it is written. May hold what must not be shown."""
     digest: str = ""
@@ -154,6 +156,7 @@ def interpret(
         rescues=opencode.enabled,
         quotas=opencode.quotas,
     )
+    gateway = read_gateway(raw["gateway"], say) if "gateway" in raw else Gateway()
     share = read_share(raw["share"], environ, say) if "share" in raw else None
     notify = read_notify(raw["notify"], say) if "notify" in raw else Notify()
     imports = _imports(raw["import"], path, say) if "import" in raw else ()
@@ -170,6 +173,7 @@ def interpret(
         opencode=opencode,
         share=share,
         notify=notify,
+        gateway=gateway,
         raw=raw,
     )
 

@@ -298,6 +298,25 @@ class NotifyTable(Struct, frozen=True, kw_only=True):
     """Most notifications within an hour; default 30."""
 
 
+class GatewayTable(Struct, frozen=True, kw_only=True):
+    """`[gateway]`: a local HTTP endpoint that speaks the providers' own APIs."""
+
+    enabled: bool | None = None
+    """Listen at 127.0.0.1, ::1 and a Unix socket."""
+    port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
+    """TCP port on loopback; default: 41411."""
+    hold: Literal["commit", "whole"] | None = None
+    """How long an answer is held back so that a failure can be answered by the next backend:
+    until the provider has begun to answer (`commit`), or until all of it is there (`whole`)."""
+    hold_s: Annotated[float, Meta(ge=1, le=600)] | None = None
+    """Longest wait for the beginning of a streamed answer, before the next backend is asked;
+    default: 45 s."""
+    allow_metered: bool | None = None
+    """Allow backends that bill each call to stand in for one that does not."""
+    max_body_mb: Annotated[int, Meta(ge=1, le=256)] | None = None
+    """Longest request, in MiB; default: 32."""
+
+
 class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """The whole file."""
 
@@ -323,6 +342,8 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """Health shared with other machines."""
     notify: NotifyTable | None = None
     """What to notify people of, and how."""
+    gateway: GatewayTable | None = None
+    """A local HTTP endpoint for programs that speak a provider's API."""
 
 
 def json_schema() -> dict[str, Any]:  # a JSON document

@@ -9,6 +9,7 @@ from msgspec import Struct
 from fallbackd.classify.redact import redact_command
 from fallbackd.config import profiles
 from fallbackd.config.load import Loaded
+from fallbackd.config.read_gateway import Gateway
 from fallbackd.config.read_notify import Notify
 from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
@@ -47,6 +48,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         "opencode": {} if loaded.opencode == Opencode() else _fields(loaded.opencode),
         "share": {} if loaded.share is None else _fields(loaded.share),
         "notify": _notify(loaded.notify),
+        "gateway": {} if loaded.gateway == Gateway() else _fields(loaded.gateway),
         "signatures": [
             {
                 "id": one.rule.id,

@@ -69,6 +69,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("drain", "stop accepting work and let running work finish", "drain"),
     Command("events", "print events as they happen, one per line", "events --count 10", waits=True),
     Command("explain", "explain how a delegation was routed", "explain ID"),
+    Command("gateway", "point a program at the daemon's HTTP endpoint", "gateway env claude"),
     Command(
         "health",
         "show which backends are unavailable, and override it",

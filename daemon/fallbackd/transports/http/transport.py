@@ -17,6 +17,7 @@ from fallbackd.ports.clock import Clock
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.http import record as http_record
 from fallbackd.transports.http.clients import Clients
+from fallbackd.transports.http.passing import HttpPassing
 from fallbackd.transports.http.running import FAREWELL_S, BodyLine, Carried, HttpRunning
 from fallbackd.transports.secrets import SecretSources as RealSecrets
 from fallbackd.transports.secrets import no_secret
@@ -76,6 +77,16 @@ class HttpTransport:
         return HttpRunning(
             call, carried=carried, problem=problem, line=self._line, directory=directory
         )
+
+    async def pass_on(self, request: HttpRequest) -> HttpPassing:
+        """Prepare a request of which nothing is kept. It leaves with `head`."""
+        problem: NotStarted | None = None
+        carried = Carried()
+        try:
+            carried = await self._carried(request)
+        except SecretProblem as error:
+            problem = no_secret(error, at=self._line.clock.now())
+        return HttpPassing(request, carried=carried, problem=problem, line=self._line)
 
     async def attach(self, *, attempt: str, directory: str) -> http_record.RecordedRunning | None:
         """

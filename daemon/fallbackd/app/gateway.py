@@ -1,0 +1,145 @@
+"""The gateway while it is enabled: its listeners, its token, and what is wrong with them."""
+
+import os
+import secrets
+import socket
+
+import anyio
+import structlog
+
+from fallbackd.api.host import Trouble
+from fallbackd.app.places import Places
+from fallbackd.config.read_gateway import Gateway
+from fallbackd.engine.api import Engine
+from fallbackd.fronts.gateway.settings import Bounds, Rules
+from fallbackd.lib import atomicfile, privatefile
+from fallbackd.ports.passing import PassOn
+
+log = structlog.get_logger("gateway")
+
+BACKLOG = 128
+AGAIN_S = 10.0
+"""A port that is taken is tried again this often."""
+MAX_TOKEN_BYTES = 200
+_LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+
+
+class GatewayService:
+    def __init__(self, engine: Engine, pass_on: PassOn, places: Places) -> None:
+        self._engine = engine
+        self._pass_on = pass_on
+        self._places = places
+        self._wanted = Gateway()
+        self._changed = anyio.Event()
+        self._problem: str | None = None
+
+    def configure(self, wanted: Gateway) -> None:
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._changed.set()
+
+    @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        if self._problem is None:
+            return ()
+        return (Trouble(kind="gateway", message=self._problem),)
+
+    async def run(self) -> None:
+        while True:
+            self._changed = anyio.Event()
+            async with anyio.create_task_group() as tasks:
+                if self._wanted.enabled:
+                    tasks.start_soon(self._serve, self._wanted)
+                await self._changed.wait()
+                tasks.cancel_scope.cancel()
+            self._problem = None
+
+    async def _serve(self, wanted: Gateway) -> None:
+        from fallbackd.fronts.gateway.front import GatewayFront  # h11, where it is enabled
+
+        front = GatewayFront(
+            self._engine,
+            self._pass_on,
+            token=lambda: read_token(self._places.gateway_token),
+            rules=Rules(hold=wanted.hold, hold_s=wanted.hold_s, allow_metered=wanted.allow_metered),
+            limits=Bounds(max_body_bytes=wanted.max_body_mb * 1024 * 1024),
+            allowed_uids=frozenset({os.geteuid(), 0}),
+        )
+        while True:
+            try:
+                make_token(self._places.gateway_token)
+                listeners = self._listen(wanted.port)
+            except OSError as error:
+                problem = f"the gateway cannot listen at port {wanted.port}: {error.strerror}"
+                if problem != self._problem:
+                    log.error("gateway.not_listening", port=wanted.port, error=error.strerror)
+                self._problem = problem
+                await anyio.sleep(AGAIN_S)
+                continue
+            self._problem = None
+            log.info("gateway.listening", port=wanted.port, socket=self._places.gateway_socket)
+            async with anyio.create_task_group() as tasks:
+                for listener in listeners:
+                    tasks.start_soon(front.serve, listener)
+
+    def _listen(self, port: int) -> list[socket.socket]:
+        """
+        Raises:
+            OSError: The port is taken, or the socket cannot be made.
+        """
+        found: list[socket.socket] = []
+        try:
+            for family, host in _LOOPBACK:
+                try:
+                    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+                except OSError:
+                    continue  # a kernel without IPv6
+                found.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    listener.bind((host, port))
+                except OSError:
+                    if family == socket.AF_INET:
+                        raise
+                    found.pop().close()  # a machine without IPv6 on loopback
+            found.append(_unix_listener(self._places.gateway_socket))
+            for listener in found:
+                listener.listen(BACKLOG)
+        except OSError:
+            for listener in found:
+                listener.close()
+            raise
+        return found
+
+
+def _unix_listener(path: str) -> socket.socket:
+    """The state directory is private and has one daemon: what is there is left over."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+    return listener
+
+
+def make_token(path: str) -> None:
+    """Keep the token that is there; else make one, for this user alone."""
+    if read_token(path) is None:
+        atomicfile.write(path, secrets.token_urlsafe(32).encode() + b"\n")
+
+
+def read_token(path: str) -> str | None:
+    """Read with each request: who replaces it is obeyed at once."""
+    try:
+        text = privatefile.read_file(path, max_bytes=MAX_TOKEN_BYTES).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text or None

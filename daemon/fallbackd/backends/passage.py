@@ -1,0 +1,286 @@
+"""
+A request that is passed on to a provider as its caller wrote it, and what is read of the answer.
+
+Bytes stay as they are, but for the value of `model`. Four APIs can be spoken: the modes of
+`http_calls` without `hermes_chat`. What an answer means is read by the parser of its mode; here
+stands what differs for a caller who has tools of its own: a call of a tool, an answer cut at the
+caller's limit and a refusal are complete answers.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct, structs
+
+from fallbackd.backends import http_calls
+from fallbackd.backends.spec import ApiMode, Endpoint, Options
+from fallbackd.core.protocol import (
+    Chunk,
+    CredentialRef,
+    Evidence,
+    Exit,
+    HttpRequest,
+    ProviderAnswered,
+    Reply,
+    Usage,
+)
+
+MODES: frozenset[ApiMode] = frozenset(
+    {"chat_completions", "responses", "messages", "generate_content"}
+)
+MAX_HELD_BYTES = 64 * 1024
+MAX_WHOLE_BYTES = 32 * 1024 * 1024
+
+_NOT_FORWARDED = frozenset(
+    {
+        *("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"),
+        *("host", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("content-length", "accept-encoding", "expect", "origin", "referer", "forwarded", "via"),
+    }
+)
+"""Of a request: logins for us, and what is about one connection."""
+_NOT_RETURNED = frozenset(
+    {
+        *("connection", "keep-alive", "trailer", "transfer-encoding", "upgrade"),
+        *("content-length", "content-encoding", "set-cookie", "alt-svc"),
+    }
+)
+_OWN = ("proxy-", "sec-", "x-fallbackd-", "x-forwarded-")
+
+
+class Passage(Struct, frozen=True, kw_only=True):
+    """What a caller wants, as far as it matters where it goes."""
+
+    mode: ApiMode
+    model: str | None
+    is_streamed: bool
+    side: str = ""
+    """`count_tokens`, `compact`, `countTokens`: a question beside the generation of text."""
+    query: str = ""
+
+
+class _Body(Struct):
+    model: str | None = None
+    stream: bool | None = None
+
+
+class Unreadable(ValueError):
+    """The body is no request of this API. The text says why."""
+
+
+def read_body(body: bytes) -> tuple[str | None, bool]:
+    """
+    Model and `stream` of a request.
+
+    Raises:
+        Unreadable: It is no JSON object, or they are of another type.
+    """
+    try:
+        found = msgspec.json.decode(body, type=_Body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"the body is not a request of this API: {error}") from error
+    return found.model, bool(found.stream)
+
+
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]]', re.S)
+_VALUE = re.compile(rb'\s*+:\s*+("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.S)
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """
+    The body with another value of `model` in its place, and every other byte as it was.
+
+    Raises:
+        Unreadable: It has no `model` of its own whose value is a string, or more than one.
+    """
+    depth, at = 0, 0
+    while (token := _TOKEN.search(body, at)) is not None:
+        at = token.end()
+        match token[0]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case b'"model"' if depth == 1:
+                value = _VALUE.match(body, at)
+                if value is None:
+                    break
+                made = body[: value.start(1)] + msgspec.json.encode(model) + body[value.end(1) :]
+                if read_body(made)[0] != model:
+                    break  # a second one follows, which would count
+                return made
+    raise Unreadable("the body has no single `model` that could be replaced")
+
+
+def forwarded(headers: list[tuple[str, str]]) -> dict[str, str]:
+    """The headers of a request that go on. An open list: what is not known is passed on."""
+    listed = _listed(headers)
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name in _NOT_FORWARDED or name in listed or name.startswith(_OWN):
+            continue
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def returned(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The headers of an answer that go back."""
+    listed = _listed(headers)
+    return [
+        (name, value)
+        for name, value in headers
+        if name not in _NOT_RETURNED and name not in listed and not name.startswith("x-fallbackd-")
+    ]
+
+
+def _listed(headers: list[tuple[str, str]]) -> set[str]:
+    """What `connection` names is about one connection too."""
+    found = (value for name, value in headers if name == "connection")
+    return {word.strip().lower() for value in found for word in value.split(",")}
+
+
+def call_of(
+    endpoint: Endpoint,
+    options: Options,
+    asked: Passage,
+    *,
+    model: str | None,
+    headers: Mapping[str, str],
+    body: bytes,
+    credential: CredentialRef | None,
+    inherited: Mapping[str, str],
+) -> HttpRequest:
+    """
+    The request to one backend.
+
+    Args:
+        model: What the provider is asked for.
+        headers: As `forwarded` leaves them.
+
+    Raises:
+        NotConfigured: No address, or a key that would leave in the clear.
+        Unreadable: The model cannot be put into the body.
+    """
+    options = structs.replace(options, model=model)
+    request = http_calls.request_to(endpoint, credential, inherited, options, mode=asked.mode)
+    if asked.mode != "generate_content" and model is not None and model != asked.model:
+        body = with_model(body, model)
+    own = {name: text for name, text in request.headers.items() if name not in headers}
+    configured = {name.lower(): text for name, text in options.headers.items()}
+    return structs.replace(
+        request,
+        method="POST",
+        url=_url(endpoint, options, asked, model),
+        headers={**own, **headers, **configured, "accept-encoding": "identity"},
+        body=body,
+    )
+
+
+def _url(endpoint: Endpoint, options: Options, asked: Passage, model: str | None) -> str:
+    parts = urlsplit(options.base_url or endpoint.base_url)
+    parts = urlsplit(http_calls.url_of(parts, asked.mode, model))
+    query = [one for one in (parts.query, asked.query) if one]
+    if asked.mode == "generate_content":
+        action = asked.side or ("streamGenerateContent" if asked.is_streamed else "generateContent")
+        path = parts.path.rpartition(":")[0] + ":" + action
+        query = ["alt=sse"] if asked.is_streamed else []
+    else:
+        path = f"{parts.path}/{asked.side}" if asked.side else parts.path
+    return parts._replace(path=path, query="&".join(query)).geturl()
+
+
+_STILL_COMPLETE = frozenset({"output_limit", "filtered_answer", "unfinished_answer"})
+"""Shortfalls that are the caller's own affair."""
+
+
+class AnswerWatch:
+    """Reads an answer beside its way to the caller: when it has begun, whether it is whole."""
+
+    def __init__(self, mode: ApiMode) -> None:
+        self._parser = http_calls.parser_of(mode)
+        self.is_committed = False
+        """Something that the provider alone can have said has arrived."""
+
+    @property
+    def has_failed(self) -> bool:
+        """The provider says inside of the answer that it failed, or the answer is damaged."""
+        return self._parser.error is not None
+
+    @property
+    def is_told(self) -> bool:
+        """The failure is stated in the words of the API, which the caller understands."""
+        return self._parser.error is not None and self._parser.error.body is not None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._parser.has_ended
+
+    @property
+    def usage(self) -> Usage:
+        return self._parser.usage
+
+    def feed(self, data: bytes) -> None:
+        for seen in self._parser.feed(Chunk("http", data, 0.0)):
+            if isinstance(seen, ProviderAnswered):
+                self.is_committed = True
+
+    def finish(self, exit: Exit, *, is_side: bool = False) -> Evidence | None:
+        """Why it is no whole answer; None: it is one."""
+        outcome = self._parser.finish(exit)
+        if isinstance(outcome, Reply):
+            return None
+        is_plain = outcome.http_status is not None and outcome.http_status < 300
+        if is_plain and is_side and not self.has_failed:
+            return None
+        is_ended = self._parser.has_ended and not self.has_failed
+        if is_ended and (outcome.empty or outcome.code in _STILL_COMPLETE):
+            return None
+        return outcome
+
+
+# --- what we say ourselves -----------------------------------------------------------------------
+
+_WORDS: Mapping[int, tuple[str, str]] = {
+    400: ("invalid_request_error", "INVALID_ARGUMENT"),
+    401: ("authentication_error", "UNAUTHENTICATED"),
+    402: ("billing_error", "FAILED_PRECONDITION"),
+    403: ("permission_error", "PERMISSION_DENIED"),
+    404: ("not_found_error", "NOT_FOUND"),
+    405: ("invalid_request_error", "INVALID_ARGUMENT"),
+    413: ("request_too_large", "INVALID_ARGUMENT"),
+    415: ("invalid_request_error", "INVALID_ARGUMENT"),
+    429: ("rate_limit_error", "RESOURCE_EXHAUSTED"),
+    503: ("overloaded_error", "UNAVAILABLE"),
+    508: ("api_error", "FAILED_PRECONDITION"),
+}
+_OTHER = ("api_error", "INTERNAL")
+
+
+def error_body(mode: ApiMode, status: int, message: str, code: str) -> dict[str, Any]:
+    """An error in the words of one API."""
+    word, google = _WORDS.get(status, _OTHER)
+    match mode:
+        case "messages":
+            return {"type": "error", "error": {"type": word, "message": message}}
+        case "generate_content":
+            return {"error": {"code": status, "message": message, "status": google}}
+        case _:
+            return {"error": {"message": message, "type": word, "param": None, "code": code}}
+
+
+def error_event(mode: ApiMode, message: str) -> bytes:
+    """The event that ends a stream which cannot go on. No API takes it for a good end."""
+    match mode:
+        case "messages":
+            name, value = "error", error_body(mode, 503, message, "")
+        case "responses":
+            name = "response.failed"
+            failed = {"status": "failed", "error": {"code": "server_error", "message": message}}
+            value = {"type": name, "response": failed}
+        case _:
+            name, value = "", error_body(mode, 503, message, "upstream_failed")
+    head = f"event: {name}\n".encode() if name else b""
+    return b"\n\n" + head + b"data: " + msgspec.json.encode(value) + b"\n\n"

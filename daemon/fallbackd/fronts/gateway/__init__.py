@@ -1,0 +1,1 @@
+"""Callers over HTTP who speak a provider's own API, answered by whichever backend is available."""

@@ -1,0 +1,111 @@
+"""Which backends can answer a request, and what each is asked for."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from fallbackd.backends import http_calls, passage
+from fallbackd.backends.spec import ApiMode, BackendKind
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Backend, Entry, Policy
+from fallbackd.core.routing.families import family_of, family_of_model
+from fallbackd.engine.environment import Settings
+
+ALIAS = "claude-fallbackd-"
+"""Before the name of a chain: Claude Code shows only models that begin with `claude`."""
+_ANY = "*"
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What the `model` of a request names."""
+
+    entries: tuple[Entry, ...]
+    role: str | None = None
+    model: str | None = None
+    """The id of a real model; None: it was a name of ours."""
+
+
+def wanted(model: str | None, policy: Policy) -> Wanted:
+    name = (model or "").removeprefix(ALIAS)
+    kind, _, rest = name.partition(":")
+    if kind in ("chain", "role") and rest:
+        name = rest
+    if name in policy.roles and kind != "chain":
+        role = policy.roles[name]
+        return Wanted(entries=role.chain, role=name)
+    if name in policy.chains and name != _ANY:
+        return Wanted(entries=policy.chains[name])
+    if name in policy.backends:
+        backend = BackendId(name)
+        behind = policy.chains.get(name) or policy.chains.get(_ANY, ())
+        return Wanted(entries=(Entry(backend=backend), *behind))
+    serving = [
+        Entry(backend=one.id) for one in policy.backends.values() if model and one.model == model
+    ]
+    others = (Entry(backend=one.id) for one in policy.backends.values() if one.is_http)
+    return Wanted(entries=(*serving, *policy.chains.get(_ANY, ()), *others), model=model)
+
+
+def fitting(
+    found: Wanted, settings: Settings, kinds: Mapping[str, BackendKind], mode: ApiMode
+) -> tuple[Entry, ...]:
+    """Those of the entries that speak the API and know which model to ask for, each once."""
+    policy = settings.policy
+    kept: dict[tuple[str, str | None], Entry] = {}
+    for entry in found.entries:
+        backend = policy.backends.get(entry.backend)
+        if backend is None or not backend.enabled or not speaks(backend, settings, kinds, mode):
+            continue
+        if model_for(entry, backend, found.model) is None:
+            continue
+        kept.setdefault((entry.backend, entry.model or backend.model), entry)
+    return tuple(kept.values())
+
+
+def speaks(
+    backend: Backend, settings: Settings, kinds: Mapping[str, BackendKind], mode: ApiMode
+) -> bool:
+    kind = kinds.get(backend.kind)
+    if kind is None or kind.endpoint is None or mode not in passage.MODES:
+        return False
+    return http_calls.mode_of(kind.endpoint, settings.options_of(backend.id)) == mode
+
+
+def model_for(entry: Entry, backend: Backend, asked: str | None) -> str | None:
+    """
+    What this candidate is asked for; None: nobody has said.
+
+    A model that the caller names goes to backends of its own family as it is: a caller uses
+    several models of one vendor, and the configuration names one.
+    """
+    if entry.model is not None:
+        return entry.model
+    if asked is None:
+        return backend.model
+    family = family_of_model(asked)
+    if backend.model is None:
+        return asked if family is None or backend.family in (None, family) else None
+    return (
+        asked
+        if family is not None and family == family_of(backend, backend.model)
+        else (backend.model)
+    )
+
+
+def names(policy: Policy, settings: Settings, kinds: Mapping[str, BackendKind]) -> list[str]:
+    """What `model` may be: chains, roles, backends and their models that this front can ask."""
+
+    def is_served(entries: tuple[Entry, ...]) -> bool:
+        found = Wanted(entries=entries)
+        return any(fitting(found, settings, kinds, mode) for mode in passage.MODES)
+
+    own = [name for name, entries in policy.chains.items() if name != _ANY and is_served(entries)]
+    own += [name for name, role in policy.roles.items() if is_served(role.chain)]
+    own += [one for one in policy.backends if is_served((Entry(backend=one),))]
+    real = [
+        one.model
+        for one in policy.backends.values()
+        if one.model and is_served((Entry(backend=one.id),))
+    ]
+    listed = [*own, *(ALIAS + one for one in own if not one.startswith("claude")), *real]
+    return list(dict.fromkeys(listed))

@@ -1,0 +1,158 @@
+"""The gateway: who may ask, what is asked, and the answer in the words of the caller's API."""
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from fallbackd.backends.passage import Unreadable
+from fallbackd.backends.spec import ApiMode
+from fallbackd.engine.api import Engine
+from fallbackd.engine.requests import Refused
+from fallbackd.fronts.gateway import choosing, exchange, guard, routes
+from fallbackd.fronts.gateway.exchange import AnswerHead, Exchange, Refusal
+from fallbackd.fronts.gateway.server import GatewayServer, HeadIn, RequestLine
+from fallbackd.fronts.gateway.settings import Bounds, Rules
+from fallbackd.lib.peercred import peer
+from fallbackd.ports.passing import PassOn
+
+log = structlog.get_logger("gateway")
+
+JSON = [("content-type", "application/json")]
+
+
+class GatewayFront:
+    """
+    Args:
+        token: What callers over TCP must send; asked for with each request, since it may change.
+        allowed_uids: Whose processes may use the Unix socket.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pass_on: PassOn,
+        *,
+        token: Callable[[], str | None],
+        rules: Rules,
+        limits: Bounds,
+        allowed_uids: frozenset[int],
+    ) -> None:
+        self._engine = engine
+        self._pass_on = pass_on
+        self._token = token
+        self._rules = rules
+        self._limits = limits
+        self._allowed_uids = allowed_uids
+        self._server = GatewayServer(self.answer, allows=self._allows)
+
+    async def serve(self, listener: socket.socket) -> None:
+        await self._server.serve(listener)
+
+    def _allows(self, accepted: socket.socket) -> bool:
+        try:
+            return peer(accepted).uid in self._allowed_uids
+        except OSError:
+            return False
+
+    async def answer(self, request: HeadIn, line: RequestLine) -> None:
+        mode = routes.mode_of(request.path)
+        try:
+            await self._answer(request, line, mode)
+        except Refusal as refusal:
+            await _tell(line, mode, refusal)
+        except Refused as error:
+            at = error.rejection.data.get("retry_at")
+            wait_s = None if at is None else max(1.0, float(at) - self._engine.clock.now())
+            text = error.rejection.message
+            await _tell(line, mode, Refusal(503, text, "refused", retry_after=wait_s))
+
+    async def _answer(self, request: HeadIn, line: RequestLine, mode: ApiMode) -> None:
+        is_get = request.method in ("GET", "HEAD")
+        is_open = is_get and request.path in (*routes.ALIVE, routes.HEALTH)
+        denied = guard.deny(
+            request.method,
+            request.headers,
+            request.query,
+            port=request.port,
+            token=None if request.port is None else self._token(),
+            is_open=is_open,
+        )
+        if denied is not None:
+            raise Refusal(denied.status, denied.message, "denied")
+        if is_open:
+            await _send(line, AnswerHead(status=200, headers=[("content-length", "0")]), b"")
+            return
+        if is_get:
+            await self._looked_up(request, line)
+            return
+        if request.method != "POST":
+            raise Refusal(405, f"{request.method} is not answered here", "method")
+        route = routes.route_of(request.path)
+        if route is None:
+            raise Refusal(404, f"nothing is at {request.path}", "not_found")
+        if not guard.is_json(request.headers):
+            raise Refusal(415, "the Content-Type must be application/json", "content_type")
+        body = await line.body(self._limits.max_body_bytes)
+        if body is None:
+            most = self._limits.max_body_bytes // (1024 * 1024)
+            raise Refusal(413, f"the body is longer than {most} MiB", "too_large")
+        try:
+            asked = routes.asked(route, request.query, body)
+        except Unreadable as error:
+            raise Refusal(400, str(error), "invalid_body") from error
+        await Exchange(
+            self._engine,
+            self._pass_on,
+            self._rules,
+            asked,
+            headers=request.headers,
+            body=body,
+            caller=line,
+        ).run()
+
+    async def _looked_up(self, request: HeadIn, line: RequestLine) -> None:
+        if "upgrade" in dict(request.headers) and request.path == "/v1/responses":
+            # Codex then asks over HTTP at once, without its five tries.
+            raise Refusal(426, "this endpoint speaks HTTP only", "upgrade")
+        if request.path != routes.MODELS:
+            raise Refusal(404, f"nothing is at {request.path}", "not_found")
+        engine = self._engine
+        listed = choosing.names(engine.settings.policy, engine.settings, engine.world.kinds)
+        body = msgspec.json.encode({**_models(listed, at=engine.started_at), "has_more": False})
+        await _send(line, AnswerHead(status=200, headers=list(JSON)), body)
+
+
+def _models(listed: list[str], *, at: float) -> dict[str, Any]:
+    """A list in the shapes of OpenAI and of Anthropic at once."""
+    day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    return {
+        "object": "list",
+        "data": [
+            {
+                "id": one,
+                "object": "model",
+                "type": "model",
+                "display_name": one,
+                "created": int(at),
+                "created_at": day,
+                "owned_by": "fallbackd",
+            }
+            for one in listed
+        ],
+    }
+
+
+async def _tell(line: RequestLine, mode: ApiMode, refusal: Refusal) -> None:
+    reply, body = exchange.told(mode, refusal)
+    await _send(line, reply, body)
+
+
+async def _send(line: RequestLine, reply: AnswerHead, body: bytes) -> None:
+    headers = [(name, value) for name, value in reply.headers if name != "content-length"]
+    headers.append(("content-length", str(len(body))))
+    await line.begin(AnswerHead(status=reply.status, headers=headers))
+    await line.send(body)

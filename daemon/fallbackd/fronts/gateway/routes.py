@@ -1,0 +1,76 @@
+"""What a path asks for. Source: the public references of the four APIs."""
+
+import re
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from fallbackd.backends.passage import Passage, read_body
+from fallbackd.backends.spec import ApiMode
+
+
+class Destination(Struct, frozen=True, kw_only=True):
+    """A place to which a request may be sent with POST."""
+
+    mode: ApiMode
+    side: str = ""
+    model: str | None = None
+    """Of Google's own API: it stands in the path."""
+    is_streamed: bool = False
+
+
+_FIXED = {
+    "/v1/chat/completions": Destination(mode="chat_completions"),
+    "/v1/responses": Destination(mode="responses"),
+    "/v1/responses/compact": Destination(mode="responses", side="compact"),
+    "/v1/messages": Destination(mode="messages"),
+    "/v1/messages/count_tokens": Destination(mode="messages", side="count_tokens"),
+}
+_GOOGLE = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(\w+)")
+_ACTIONS = frozenset({"generateContent", "streamGenerateContent", "countTokens"})
+
+ALIVE = frozenset({"/", "/api/hello"})
+"""Asked by clients that want to know whether anything listens."""
+MODELS = "/v1/models"
+HEALTH = "/healthz"
+
+
+def route_of(path: str) -> Destination | None:
+    found = _FIXED.get(path)
+    if found is not None:
+        return found
+    named = _GOOGLE.fullmatch(path)
+    if named is None or named[2] not in _ACTIONS:
+        return None
+    return Destination(
+        mode="generate_content",
+        side="countTokens" if named[2] == "countTokens" else "",
+        model=unquote(named[1]),
+        is_streamed=named[2] == "streamGenerateContent",
+    )
+
+
+def mode_of(path: str) -> ApiMode:
+    """In whose words an error at this path is told."""
+    if path.startswith("/v1/messages"):
+        return "messages"
+    if path.startswith("/v1/responses"):
+        return "responses"
+    return "generate_content" if _GOOGLE.match(path) else "chat_completions"
+
+
+def asked(route: Destination, query: str, body: bytes) -> Passage:
+    """
+    Raises:
+        fallbackd.backends.passage.Unreadable: The body is no request.
+    """
+    model, is_streamed = read_body(body)
+    is_google = route.mode == "generate_content"
+    # The key of a caller may stand in a query of Google's API, and nothing else does.
+    return Passage(
+        mode=route.mode,
+        model=route.model if is_google else model,
+        is_streamed=route.is_streamed if is_google else is_streamed and not route.side,
+        side=route.side,
+        query="" if is_google else query,
+    )

@@ -1,0 +1,16 @@
+"""What configuration decides of the gateway."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    hold: Literal["commit", "whole"] = "commit"
+    hold_s: float = 45.0
+    allow_metered: bool = False
+    """Whether a backend that bills each call may stand in for one that does not."""
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    max_body_bytes: int = 32 * 1024 * 1024

@@ -1,0 +1,67 @@
+"""
+Requests that are passed on for a caller: nothing of them is kept, on disk or in memory.
+
+They share the way out with the requests of attempts: pools, proxies, TLS settings, and secrets,
+which are hidden in what comes back.
+"""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import anyio
+
+from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer, NotStarted
+from fallbackd.transports.http.clients import CLOSE_LIMIT_S
+from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+class HttpPassing(HttpRunning):
+    """See `ports.passing.PassedOn`."""
+
+    def __init__(
+        self, call: HttpRequest, *, carried: Carried, problem: NotStarted | None, line: BodyLine
+    ) -> None:
+        super().__init__(call, carried=carried, problem=problem, line=line, directory="")
+        self._response: httpx2.Response | None = None
+        self._body: AsyncIterator[bytes] | None = None
+
+    async def head(self) -> HttpResponse | None:
+        if self._exit is not None:
+            return None
+        answer = await self._send()
+        if isinstance(answer, NoAnswer):
+            self._exit = answer
+            return None
+        self._response, self._body = answer, answer.aiter_bytes()
+        return self._responded(answer, is_broken=False)
+
+    async def read(self) -> bytes | None:
+        while self._exit is None:
+            assert self._response is not None
+            assert self._body is not None
+            data, broken = await self._next(self._body)
+            if data is None:
+                self._exit = self._responded(self._response, is_broken=bool(broken))
+                data = self._mask.end()
+            else:
+                data = self._mask.feed(data)
+            if data:
+                return data
+        return None
+
+    @property
+    def exit(self) -> Exit:
+        if self._exit is None:
+            self._exit = NoAnswer(
+                exception="Cancelled", text="left before its end", at=self._clock.now()
+            )
+        return self._exit
+
+    async def aclose(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
+                await response.aclose()

@@ -1,0 +1,143 @@
+"""What a request keeps on its way through, and what is read of the answer."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.provider_frames import (
+    Answer,
+    anthropic_frames,
+    chat_frames,
+    google_frames,
+    responses_frames,
+)
+
+from fallbackd.backends.passage import (
+    MODES,
+    AnswerWatch,
+    Unreadable,
+    error_body,
+    error_event,
+    forwarded,
+    read_body,
+    with_model,
+)
+from fallbackd.backends.spec import ApiMode
+from fallbackd.core.protocol import HttpResponse
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["model", "a", 'b"', "c\\"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    before=st.dictionaries(st.sampled_from(["a", 'm"', "messages"]), JSON, max_size=3),
+    behind=st.dictionaries(st.sampled_from(["z", "tools"]), JSON, max_size=2),
+    old=st.text(max_size=8),
+    new=st.text(min_size=1, max_size=8),
+    indent=st.sampled_from([None, 2]),
+)
+def test_another_model_changes_no_other_byte(
+    before: dict[str, object],
+    behind: dict[str, object],
+    old: str,
+    new: str,
+    indent: int | None,
+) -> None:
+    body = json.dumps({**before, "model": old, **behind}, indent=indent).encode()
+    made = with_model(body, new)
+    assert json.loads(made) == {**before, "model": new, **behind}
+    value = json.dumps(old).encode()
+    kept = [body[:at] + body[at + len(value) :] for at in _places(body, value)]
+    spliced = json.dumps(new, ensure_ascii=False).encode()
+    left = [made[:at] + made[at + len(spliced) :] for at in _places(made, spliced)]
+    assert set(kept) & set(left)
+
+
+def _places(text: bytes, part: bytes) -> list[int]:
+    return [at for at in range(len(text)) if text.startswith(part, at)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"messages":[{"model":"x"}]}',
+        b'{"model":7}',
+        b'{"model":"a","model":"b"}',
+    ],
+)
+def test_a_body_whose_model_cannot_be_replaced_is_refused(body: bytes) -> None:
+    with pytest.raises(Unreadable):
+        with_model(body, "m")
+
+
+@pytest.mark.parametrize("body", [b"\xff", b"not json", b'{"stream":"yes"}', b"[" * 100_000])
+def test_what_is_no_request_is_refused_with_a_reason(body: bytes) -> None:
+    with pytest.raises(Unreadable, match="not a request"):
+        read_body(body)
+
+
+def test_logins_and_what_is_about_one_connection_stay_here() -> None:
+    given_headers = [
+        ("authorization", "Bearer t"),
+        ("x-api-key", "t"),
+        ("x-goog-api-key", "t"),
+        ("connection", "close, x-odd"),
+        ("x-odd", "1"),
+        ("x-fallbackd-chain", "team"),
+        ("sec-fetch-mode", "cors"),
+        ("anthropic-beta", "a"),
+        ("anthropic-beta", "b"),
+        ("x-unknown", "kept"),
+    ]
+    assert forwarded(given_headers) == {"anthropic-beta": "a, b", "x-unknown": "kept"}
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_no_api_takes_our_event_for_an_end_or_our_error_for_an_answer(mode: ApiMode) -> None:
+    watch = AnswerWatch(mode)
+    watch.feed(error_event(mode, "it broke off"))
+    assert watch.has_failed
+    assert not watch.has_ended
+    whole = AnswerWatch(mode)
+    whole.feed(json.dumps(error_body(mode, 503, "no", "unavailable")).encode())
+    assert whole.finish(HttpResponse(status=200)) is not None
+
+
+ANSWER = Answer(model="m")
+STREAMS: dict[ApiMode, bytes] = {
+    mode: "".join(text for _, text in frames(ANSWER)).encode()
+    for mode, frames in {
+        "chat_completions": chat_frames,
+        "responses": responses_frames,
+        "messages": anthropic_frames,
+        "generate_content": google_frames,
+    }.items()
+}
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_a_stream_that_is_cut_at_any_byte_is_no_answer_before_its_end_is_said(
+    mode: ApiMode,
+) -> None:
+    stream = STREAMS[mode]
+    whole = AnswerWatch(mode)
+    whole.feed(stream)
+    assert whole.finish(HttpResponse(status=200)) is None
+    assert whole.is_committed
+    for at in range(len(stream)):
+        watch = AnswerWatch(mode)
+        watch.feed(stream[:at])
+        said = AnswerWatch(mode)
+        said.feed(stream[:at] + b"\n\n")  # the blank line behind the last event may be missing
+        evidence = watch.finish(HttpResponse(status=200, truncated=True))
+        assert evidence is not None or said.has_ended
