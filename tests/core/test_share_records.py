@@ -1,5 +1,7 @@
 """Records of several machines become one, in whatever order they are heard of."""
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -94,12 +96,16 @@ def test_a_success_ends_every_mark_from_before_it(
     assert all(one.since_at > at for one in known.marks)
 
 
+def end_of(one: SharedMark) -> float:
+    return inf if one.until_at is None else one.until_at
+
+
 @given(RECORDS, RECORDS, TIMES)
 def test_a_stated_time_goes_before_every_window(
     a: SharedRecord, b: SharedRecord, now: float
 ) -> None:
     known = join(a, b)
-    stated = [one for one in known.marks if one.stated and (one.until_at or 99) > now]
+    stated = [one for one in known.marks if one.stated and end_of(one) > now]
     best = in_force(known, now=now)
     assert not stated or (best is not None and best.stated)
 
@@ -113,7 +119,7 @@ def test_no_window_is_shortened_by_another_machine(
     if best is None or best.stated:
         return
     windows = [one for one in known.marks if not one.stated]
-    assert all((one.until_at or 99) <= max(best.until_at or 99, now) for one in windows)
+    assert all(end_of(one) <= max(end_of(best), now) for one in windows)
 
 
 @given(RECORDS, st.floats(-3600, 3600))
