@@ -9,7 +9,6 @@ carry what one credential was given into the calls of another.
 import os
 import re
 import ssl
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +55,8 @@ class Clients:
             TlsFiles: A certificate or key that cannot be read.
             ImportError, ValueError: A proxy in the environment that cannot be used.
         """
+        from http.cookiejar import CookieJar, DefaultCookiePolicy
+
         import httpx2
 
         is_direct = bool(_LOOPBACK.match(url))
