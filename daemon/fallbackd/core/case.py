@@ -5,22 +5,21 @@ Local to one call of `decide`; what leaves is the frozen `Decision`. Whatever di
 snapshot at the end is kept: nothing has to be put back.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from msgspec import structs
 
-from fallbackd.core import day_use, meter
-from fallbackd.core.decision_log import words_of_change, words_of_effect
+from fallbackd.core.counting import Meters
+from fallbackd.core.decision_log import told
 from fallbackd.core.effects import Effect, Export, WakeWaiting
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health import machine
 from fallbackd.core.health.doubt import doubted, is_doubtful
 from fallbackd.core.health.record import Health, is_leased, view
-from fallbackd.core.health.scopes import failed_scope, scopes_of
+from fallbackd.core.health.scopes import backend_of, failed_scope, scopes_of
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import MODEL_UNKNOWN_WINDOW_S, Backend, Entry, Policy
-from fallbackd.core.protocol import Usage
 from fallbackd.core.records import (
     Attempt,
     Change,
@@ -28,7 +27,6 @@ from fallbackd.core.records import (
     Delegation,
     DelegationState,
     DropSession,
-    Meter,
     Note,
     PutDelegation,
     PutFact,
@@ -46,42 +44,6 @@ from fallbackd.core.routing.resolve import Resolved, resolve
 from fallbackd.core.turn import MadeMark, without_marks
 
 
-class CaseView(Protocol):
-    """What `plan` sees of a case, and whatever else only reads: nothing of it can be changed."""
-
-    @property
-    def snapshot(self) -> Snapshot: ...
-
-    @property
-    def policy(self) -> Policy: ...
-
-    @property
-    def now(self) -> float: ...
-
-    @property
-    def luck(self) -> float: ...
-
-    @property
-    def health(self) -> Mapping[ScopeId, Health]: ...
-
-    @property
-    def meters(self) -> Mapping[BackendId, Meter]: ...
-
-    @property
-    def delegation(self) -> Delegation: ...
-
-    @property
-    def session(self) -> Session: ...
-
-    def resolve(
-        self,
-        candidates: tuple[Entry, ...],
-        request: Request,
-        *,
-        health: Mapping[ScopeId, Health] | None = None,
-    ) -> Resolved: ...
-
-
 class Case:
     def __init__(
         self, snapshot: Snapshot, policy: Policy, *, now: float, luck: float = 0.5
@@ -91,7 +53,7 @@ class Case:
         self.now = now
         self.luck = luck
         self.health: dict[ScopeId, Health] = dict(snapshot.health)
-        self.meters: dict[BackendId, Meter] = dict(snapshot.meters)
+        self.meters = Meters(snapshot.meters, now=now)
         self.effects: list[Effect] = []
         self._delegation = snapshot.delegation
         self._session = snapshot.session
@@ -103,7 +65,6 @@ class Case:
         self._other_sessions: list[Session] = []
         self._dropped: list[DropSession] = []
         self._touched: dict[ScopeId, None] = {}
-        self._metered: dict[BackendId, None] = {}
         self._others: list[Change] = []
 
     # --- the delegation and its session ----------------------------------------------------
@@ -319,8 +280,7 @@ class Case:
             self.put_health(after)
         if changed:
             self.wake_waiting()
-        used = self.meters.get(backend.id) or Meter(backend=backend.id)
-        self.put_meter(structs.replace(used, answered_at=self.now))
+        self.meters.count_answer(backend.id)
 
     def take_lease(
         self,
@@ -371,39 +331,6 @@ class Case:
         if not any(isinstance(one, WakeWaiting) for one in self.effects):
             self.effects.append(WakeWaiting())
 
-    # --- meters ----------------------------------------------------------------------------
-
-    def put_meter(self, used: Meter) -> None:
-        self.meters[used.backend] = used
-        self._metered[used.backend] = None
-
-    def count_start(self, backend: BackendId, *, is_first: bool) -> None:
-        used = meter.started(self.meters.get(backend), backend, now=self.now)
-        self.put_meter(meter.demanded(used, backend, is_first=is_first, now=self.now))
-
-    def count_credential(self, backend: BackendId, credential: str | None) -> None:
-        if credential is not None:
-            self.put_meter(meter.chose(self.meters.get(backend), backend, credential))
-
-    def count_usage(self, backend: BackendId, usage: Usage) -> None:
-        if usage == Usage():
-            return
-        used = meter.used(self.meters.get(backend), backend, usage, now=self.now)
-        days = day_use.added(used.days, now=self.now, usage=usage)
-        self.meters[backend] = structs.replace(used, days=days)
-        self._metered[backend] = None
-
-    def count_end(self, backend: BackendId, state: str) -> None:
-        ended = meter.ended(self.meters.get(backend), backend, state, now=self.now)
-        days = day_use.added(ended.days, now=self.now, state=state)
-        self.meters[backend] = structs.replace(ended, days=days)
-        self._metered[backend] = None
-
-    def count_time(self, backend: BackendId, *, actual_s: float, estimate_s: float) -> None:
-        base = self.meters.get(backend) or Meter(backend=backend)
-        self.meters[backend] = meter.timed(base, actual_s=actual_s, estimate_s=estimate_s)
-        self._metered[backend] = None
-
     # --- the end ---------------------------------------------------------------------------
 
     def announce(self, record: Health) -> Health:
@@ -414,7 +341,7 @@ class Case:
         outage = record.outage
         self.note(
             "health.moved",
-            backend=_backend_of(record.scope, self.policy),
+            backend=backend_of(record.scope, self.policy),
             scope=record.scope,
             route=(record.announced, state.state),
             unproven=state.unproven,
@@ -431,13 +358,13 @@ class Case:
             self.health[scope] = record
             if record != self.snapshot.health.get(scope):
                 changes.append(PutHealth(record))
-        changes.extend(PutMeter(self.meters[backend]) for backend in self._metered)
+        changes.extend(PutMeter(used) for used in self.meters.changed())
         changes.extend(self._records())
         effects = list(self.effects)
         if any(isinstance(one, PutHealth) for one in changes):
             effects.append(Export())
         return Decision(
-            changes=(*changes, *self._other_records(), *_told(self._others, changes, effects)),
+            changes=(*changes, *self._other_records(), *told(self._others, changes, effects)),
             effects=tuple(effects),
             rejection=rejection,
             answer=answer,
@@ -470,27 +397,3 @@ def _made_anew(delegation: Delegation, *, now: float) -> Session:
         created_at=delegation.created_at,
         last_used_at=now,
     )
-
-
-def _told(
-    others: Sequence[Change], changes: Sequence[Change], effects: Sequence[Effect]
-) -> list[Change]:
-    """The parts of stories with what else came of the decision, in words."""
-    if not any(isinstance(one, PutStory) for one in others):
-        return list(others)
-    kept = tuple(found for each in changes if (found := words_of_change(each)))
-    ordered = tuple(found for each in effects if (found := words_of_effect(each)))
-    return [
-        structs.replace(one, changes=kept, effects=ordered) if isinstance(one, PutStory) else one
-        for one in others
-    ]
-
-
-def _backend_of(scope: ScopeId, policy: Policy) -> BackendId | None:
-    kind, _, name = scope.partition(":")
-    if kind == "backend":
-        return BackendId(name)
-    if kind != "model":
-        return None
-    found = [one for one in policy.backends if name.startswith(f"{one}/")]
-    return max(found, key=len, default=BackendId(name.partition("/")[0]))

@@ -1,6 +1,9 @@
 """What a decision keeps and sets going, in a few words for `explain`."""
 
+from collections.abc import Sequence
 from typing import assert_never
+
+from msgspec import structs
 
 from fallbackd.core.effects import (
     Answer,
@@ -82,3 +85,17 @@ def words_of_effect(effect: Effect) -> str | None:
             return None
         case _:
             assert_never(effect)
+
+
+def told(
+    others: Sequence[Change], changes: Sequence[Change], effects: Sequence[Effect]
+) -> list[Change]:
+    """The parts of stories with what else came of the decision, in words."""
+    if not any(isinstance(one, PutStory) for one in others):
+        return list(others)
+    kept = tuple(found for each in changes if (found := words_of_change(each)))
+    ordered = tuple(found for each in effects if (found := words_of_effect(each)))
+    return [
+        structs.replace(one, changes=kept, effects=ordered) if isinstance(one, PutStory) else one
+        for one in others
+    ]

@@ -191,7 +191,7 @@ def answer_of(
     else:
         found = resolution_of(turn.candidates, resolved)
     found = leased(case, found, choice, event.next_lease, owner=event.owner)
-    case.count_credential(choice.backend.id, counted_credential(choice))
+    case.meters.count_credential(choice.backend.id, counted_credential(choice))
     return ReportAnswer(
         failure=failure,
         next=found,

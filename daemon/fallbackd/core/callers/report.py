@@ -68,7 +68,7 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
         found = leased(case, found, choice, event.lease, owner=event.owner)
         turn = named(case, turn, choice)
         found = structs.replace(found, turn=turn)
-        case.count_credential(choice.backend.id, counted_credential(choice))
+        case.meters.count_credential(choice.backend.id, counted_credential(choice))
     fits = any(one.verdict != "context" for one in resolved.verdicts)
     is_entered = is_taken or (choice is not None and _is_return(event, session, choice))
     if event.session is not None and fits and is_entered:

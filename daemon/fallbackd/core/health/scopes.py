@@ -199,3 +199,14 @@ def named_ids(policy: Policy) -> set[str]:
         found.update(entry.backend for role in project.roles.values() for entry in role.chain)
     found.update(policy.chains)
     return found
+
+
+def backend_of(scope: ScopeId, policy: Policy) -> BackendId | None:
+    """The backend that a scope is about; None: it is about more than one, or about a key."""
+    kind, _, name = scope.partition(":")
+    if kind == "backend":
+        return BackendId(name)
+    if kind != "model":
+        return None
+    found = [one for one in policy.backends if name.startswith(f"{one}/")]
+    return max(found, key=len, default=BackendId(name.partition("/")[0]))

@@ -16,7 +16,7 @@ def clock_stepped(case: Case, event: ClockStepped) -> None:
     for record in list(case.health.values()):
         case.put_health(shift(record, event.by_s))
     for used in list(case.meters.values()):
-        case.put_meter(meter.shift(used, event.by_s))
+        case.meters.put(meter.shift(used, event.by_s))
     case.keep_facts(event.facts)
     for one in case.snapshot.active.values():
         case.update_other(one.delegation, **_shifted(one, event.by_s))

@@ -169,8 +169,8 @@ def _start(case: Case, step: Start, *, event: str) -> None:
         case.update(hops=(*one.hops, hop))
         fallen(case, hop)
     budget: dict[str, Any] = {"retry_budget": shown(case)} if one.attempts else {}
-    case.count_start(choice.backend.id, is_first=not one.attempts)
-    case.count_credential(choice.backend.id, choice.credential)
+    case.meters.count_start(choice.backend.id, is_first=not one.attempts)
+    case.meters.count_credential(choice.backend.id, choice.credential)
     _enter(
         case,
         "running",

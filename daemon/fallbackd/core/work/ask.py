@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.policy import Entry
 from fallbackd.core.questions import Question

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Entry

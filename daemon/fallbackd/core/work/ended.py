@@ -118,7 +118,7 @@ def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure 
         warnings=(*one.warnings, *event.warnings),
     )
     case.keep_session(charged(case, case.session, attempt.backend, event.usage))
-    case.count_end(attempt.backend, state)
+    case.meters.count_end(attempt.backend, state)
     case.note(
         "attempt.ended",
         case.delegation,
@@ -163,7 +163,7 @@ def _succeeded(case: Case, attempt: Attempt) -> None:
     )
     estimate_s = one.metadata.get("estimate_s")
     if isinstance(estimate_s, int | float) and not isinstance(estimate_s, bool) and estimate_s > 0:
-        case.count_time(
+        case.meters.count_time(
             attempt.backend, actual_s=case.now - attempt.started_at, estimate_s=float(estimate_s)
         )
     case.update(active=attempt.backend)

@@ -8,7 +8,7 @@ one trial comes when the window is over, and five minutes after the last failure
 
 from msgspec import Struct, structs
 
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import Health, count_at
 from fallbackd.core.health.scopes import find_backend, model_of, scopes_of

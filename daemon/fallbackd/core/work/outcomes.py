@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.records import Ending
 from fallbackd.core.routing.resolve import NEVER_BY_TIME, without_choice

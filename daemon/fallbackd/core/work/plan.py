@@ -8,7 +8,7 @@ costs nothing.
 
 from collections.abc import Callable
 
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.records import Delegation, Waiting
 from fallbackd.core.routing.looking import Choice, Request

@@ -9,7 +9,8 @@ derived from who answered last; what is kept is how often, and since when.
 
 from msgspec import structs
 
-from fallbackd.core.case import Case, CaseView
+from fallbackd.core.case import Case
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.health.scopes import find_backend, model_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry, Policy, Role

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import context_of, find_backend, model_of
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from fallbackd.core import meter
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.routing.looking import Choice

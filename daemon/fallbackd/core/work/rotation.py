@@ -9,7 +9,8 @@ Another credential of the same backend takes over: an attempt, not a hop.
 
 from msgspec import structs
 
-from fallbackd.core.case import Case, CaseView
+from fallbackd.core.case import Case
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.record import HEALTHY, Health, view
 from fallbackd.core.health.scopes import failed_scope, find_backend

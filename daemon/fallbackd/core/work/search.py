@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, structs
 
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.policy import Entry
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved

@@ -116,7 +116,7 @@ _S = TypeVar("_S", Session, Session | None)
 
 def charged(case: Case, session: _S, backend: BackendId, usage: Usage) -> _S:
     """Count what a call has used, for the backend that made it, whether it succeeded or not."""
-    case.count_usage(backend, usage)
+    case.meters.count_usage(backend, usage)
     if session is None:
         return session
     found = dict(session.usage)

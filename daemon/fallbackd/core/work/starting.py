@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec import structs
 
-from fallbackd.core.case import Case, CaseView
+from fallbackd.core.case import Case
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import Health
 from fallbackd.core.health.scopes import backend_scope

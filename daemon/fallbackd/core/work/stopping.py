@@ -7,7 +7,8 @@ attempt, whatever the attempt ends with, and nothing follows before it is proven
 
 from msgspec import structs
 
-from fallbackd.core.case import Case, CaseView
+from fallbackd.core.case import Case
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.effects import StopAttempt
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.records import Attempt, Delegation

@@ -8,7 +8,7 @@ not seen. A try that is under way has the time of every first answer, whether it
 own or one of the engine, and what is left of patience with its failure.
 """
 
-from fallbackd.core.case import CaseView
+from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Failure
 from fallbackd.core.records import Attempt, Delegation, Waiting
 from fallbackd.core.routing.looking import candidate_key
