@@ -37,13 +37,14 @@ e2e: $(READY) .venv-mcp/.ready ## the real agent CLIs, shells and user manager (
 	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-agents e2e-daemon
 
 # Two halves that share nothing, since both wait more than they work.
-AGENTS := clis_alone confinement failover mcp mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
+AGENTS := clis_alone confinement failover mcp mcp_agents mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
+NEWEST := clis_alone failover mcp mcp_agents real_clis
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
 
 e2e-newest: export FALLBACKD_E2E = newest
 e2e-newest: $(READY) .venv-mcp/.ready ## the same agent CLIs in their newest versions, which the parsers may not know yet
 	$(BIN)/python -m tests.e2e.install
-	$(E2E) tests/e2e/test_clis_alone.py tests/e2e/test_real_clis.py tests/e2e/test_failover.py
+	$(E2E) $(NEWEST:%=tests/e2e/test_%.py)
 
 e2e-agents:
 	$(E2E) $(AGENTS:%=tests/e2e/test_%.py)

@@ -34,16 +34,14 @@ def find_socket(environ: "Mapping[str, str] | None" = None, *, runtimes: str = "
     The first candidate that exists; the first of all where none does.
 
     Some agents start their helpers without `$XDG_RUNTIME_DIR`: then the user's own runtime
-    directory is looked at too, unless `$HOME` says that another place is meant.
+    directory is looked at in its place, unless `$HOME` says that another place is meant.
     """
     environ = os.environ if environ is None else environ
     candidates = socket_candidates(environ)
+    found = candidates
     if not environ.get("FALLBACKD_SOCKET") and not environ.get("XDG_RUNTIME_DIR"):
-        candidates += _of_user(environ, runtimes)
-    for path in candidates:
-        if os.path.exists(path):
-            return path
-    return candidates[0]
+        found = [*_of_user(environ, runtimes), *candidates]
+    return next((path for path in found if os.path.exists(path)), candidates[0])
 
 
 def _of_user(environ: "Mapping[str, str]", runtimes: str) -> list[str]:

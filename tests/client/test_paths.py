@@ -50,3 +50,14 @@ def test_the_runtime_directory_of_the_user_is_found_without_its_variable(tmp_pat
     assert found(HOME="/elsewhere") != str(socket)
     assert found(HOME=home, XDG_RUNTIME_DIR=str(tmp_path / "run")) != str(socket)
     assert found(HOME=home, FALLBACKD_SOCKET="/a/b.sock") == "/a/b.sock"
+
+
+def test_a_socket_that_an_earlier_daemon_left_behind_does_not_hide_the_runtime_directory(
+    tmp_path: Path,
+) -> None:
+    user, state = tmp_path / str(os.getuid()) / "fallbackd", tmp_path / "state" / "fallbackd"
+    for each in (user, state):
+        each.mkdir(parents=True)
+        (each / "control.sock").touch()
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    assert find_socket(environ, runtimes=str(tmp_path)) == str(user / "control.sock")

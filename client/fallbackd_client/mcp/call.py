@@ -99,7 +99,7 @@ class Call:
     def progress(self, message: str) -> None:
         """Say what happens: at once where it has changed, else often enough to be seen alive."""
         token = self.meta.get("progressToken")
-        if not isinstance(token, str | int) or self.cancelled.is_set():
+        if not isinstance(token, str | int) or isinstance(token, bool) or self.cancelled.is_set():
             return
         now = self._monotonic()
         if message == self._said and now - self._said_at < PROGRESS_EVERY_S:

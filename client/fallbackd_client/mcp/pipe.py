@@ -22,6 +22,10 @@ MAX_LINE_BYTES = 8 * 1024 * 1024
 """Twice what the daemon takes: a line that is too large for it is refused with its reason."""
 _KEPT_BYTES = 4096
 _CHUNK_BYTES = 65536
+_PIECE_BYTES = select.PIPE_BUF
+"""Written without waiting where there is room at all."""
+_UNREAD_S = 2
+"""How long a client that has closed its side is given to read what was said to it."""
 
 
 class TooLong:
@@ -88,11 +92,18 @@ class LineReader:
 
 
 class LineWriter:
-    """Whole lines to a file descriptor, from any thread."""
+    """
+    Whole lines to a file descriptor, from any thread.
 
-    def __init__(self, descriptor: int) -> None:
+    Args:
+        other: Where the same client's messages come from.
+    """
+
+    def __init__(self, descriptor: int, other: int) -> None:
         self._descriptor = descriptor
+        self._other = other
         self._lock = threading.Lock()
+        self._is_given_up = False
 
     def send(self, message: Json) -> None:
         """Nothing happens where the reader is gone: the end of the input says so too."""
@@ -100,10 +111,22 @@ class LineWriter:
         data = memoryview(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         with self._lock:
             try:
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
+                while data and self._has_room():
+                    data = data[os.write(self._descriptor, data[:_PIECE_BYTES]) :]
             except OSError:
-                pass
+                self._is_given_up = True
+
+    def _has_room(self) -> bool:
+        """
+        A client may be slow for as long as it likes, unless it has closed its own side: then
+        somebody else may hold the pipe open, who will never read.
+        """
+        room, ended = select.poll(), select.poll()
+        room.register(self._descriptor, select.POLLOUT)
+        ended.register(self._other, 0)
+        while not self._is_given_up and not room.poll(_UNREAD_S * 1000):
+            self._is_given_up = bool(ended.poll(0))
+        return not self._is_given_up
 
     def is_read(self) -> bool:
         """False once the other end of a pipe or socket is closed."""

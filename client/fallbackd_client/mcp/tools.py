@@ -21,6 +21,8 @@ _TEXT: dict[str, Json] = {"type": "string"}
 _NUMBER: dict[str, Json] = {"type": "number"}
 _OBJECT: dict[str, Json] = {"type": "object"}
 DEFAULT_WAIT_S = 50.0
+MAX_NUMBER = 1e9
+"""Of seconds: some thirty years."""
 _LOOK_S = 1.0
 
 
@@ -257,14 +259,14 @@ _TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "number": (int, float)}
 
 def check(tool: Tool, arguments: dict[str, Json]) -> None:
     """
-    Hold arguments to the schema, and leave out those that are null.
+    Hold arguments to the schema, and leave out those that say nothing: models like to fill in all.
 
     Raises:
         ToolFailed: With what is wrong, for the model to correct.
     """
     schema = tool.definition["inputSchema"]
     properties: dict[str, dict[str, Json]] = schema["properties"]
-    for name in [name for name, value in arguments.items() if value is None]:
+    for name in [name for name, value in arguments.items() if value is None or value == ""]:
         del arguments[name]
     for name in schema.get("required", ()):
         if name not in arguments:
@@ -276,5 +278,7 @@ def check(tool: Tool, arguments: dict[str, Json]) -> None:
         wanted = properties[name]
         if isinstance(value, bool) or not isinstance(value, _TYPES[wanted["type"]]):
             raise ToolFailed(f"`{name}` has to be a {wanted['type']}")
+        if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+            raise ToolFailed(f"`{name}` is too large")
         if "enum" in wanted and value not in wanted["enum"]:
             raise ToolFailed(f"`{name}` has to be one of {', '.join(wanted['enum'])}")

@@ -53,6 +53,17 @@ def test_the_answer_comes_with_its_backend_and_the_reason(tmp_path: Path) -> Non
     assert sent["session"].startswith("mcp/a-client/")
 
 
+def test_an_argument_that_is_filled_in_with_nothing_is_left_out(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", answering({"delegate": DONE})) as daemon:
+        with session(tmp_path / "s", cwd=tmp_path) as s:
+            s.initialize()
+            s.call("delegate", prompt="x", backend="", model="", cwd="", session="", role=None)
+        sent = daemon.params("delegate")
+    assert not {"backend", "model", "role"} & set(sent)
+    assert sent["cwd"] == str(tmp_path)
+    assert sent["session"].startswith("mcp/a-client/")
+
+
 def test_the_session_and_directory_of_claude_code_come_from_its_environment(tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "below").mkdir(parents=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.mcp.driver import META, STATELESS, Session, session
+from tests.client.mcp.driver import LIMIT_S, META, STATELESS, Session, session
 
 TOOLS = ["delegate", "wait", "cancel", "status", "health", "suggest", "explain"]
 
@@ -151,6 +151,9 @@ def test_without_a_daemon_tools_are_listed_and_a_call_says_how_to_start_it(tmp_p
         ("delegate", {"prompt": "x", "env": {}}, "has no argument `env`"),
         ("health", {"action": "clear"}, "one of list"),
         ("wait", {"delegation": None}, "needs the argument `delegation`"),
+        ("wait", {"delegation": ""}, "needs the argument `delegation`"),
+        ("delegate", {"prompt": "x", "wait_s": 10**400}, "`wait_s` is too large"),
+        ("delegate", {"prompt": "x", "timeout_s": -1e300}, "`timeout_s` is too large"),
     ],
 )
 def test_a_wrong_argument_is_told_to_the_model(
@@ -175,3 +178,11 @@ def test_the_end_of_the_input_ends_the_server(tmp_path: Path) -> None:
     with session(tmp_path / "none.sock") as s:
         s.initialize()
     assert s.process.returncode == 0
+
+
+def test_a_client_that_closes_its_side_and_reads_nothing_is_left(tmp_path: Path) -> None:
+    with session(tmp_path / "none.sock") as s:
+        assert s.process.stdin is not None
+        s.say(id="x" * 2**20, method="ping")  # a longer answer than a pipe holds
+        s.process.stdin.close()
+        assert s.process.wait(LIMIT_S) == 0

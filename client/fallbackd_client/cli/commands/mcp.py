@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
     reading, writing = take_over()
     offer = Offer(may_change_health=args.allow_health, inside=inside_of())
-    Server(LineReader(reading), LineWriter(writing), path=args.socket, offer=offer).serve()
+    Server(LineReader(reading), LineWriter(writing, reading), path=args.socket, offer=offer).serve()
     return exits.OK
 
 
