@@ -41,7 +41,8 @@ from fallbackd.core.records import (
 )
 from fallbackd.core.routing.looking import Choice, Request
 from fallbackd.core.routing.resolve import Resolved, resolve
-from fallbackd.core.turn import MadeMark, without_marks
+from fallbackd.core.so_far import turn_of
+from fallbackd.core.turn import MadeMark, Turn, without_marks
 
 
 class Case:
@@ -57,6 +58,7 @@ class Case:
         self.effects: list[Effect] = []
         self._delegation = snapshot.delegation
         self._session = snapshot.session
+        self._turn: tuple[Delegation, Turn] | None = None
         self._is_session_lost = False
         if snapshot.delegation is not None and snapshot.session is None:
             self._session = _made_anew(snapshot.delegation, now=now)
@@ -73,6 +75,13 @@ class Case:
     def delegation(self) -> Delegation:
         assert self._delegation is not None, "this decision is about no delegation"
         return self._delegation
+
+    @property
+    def turn(self) -> Turn:
+        """Of the delegation, with what was tried by now."""
+        if self._turn is None or self._turn[0] is not self.delegation:
+            self._turn = (self.delegation, turn_of(self.delegation))
+        return self._turn[1]
 
     @property
     def session(self) -> Session:

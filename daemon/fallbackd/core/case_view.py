@@ -9,6 +9,7 @@ from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Delegation, Meter, Session, Snapshot
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved
+from fallbackd.core.turn import Turn
 
 
 class CaseView(Protocol):
@@ -34,6 +35,9 @@ class CaseView(Protocol):
 
     @property
     def delegation(self) -> Delegation: ...
+
+    @property
+    def turn(self) -> Turn: ...
 
     @property
     def session(self) -> Session: ...

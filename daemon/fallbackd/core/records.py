@@ -180,7 +180,7 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The caller named the backend: no affinity, no return policy."""
     turn: Turn = Turn()
     """What is asked of the chain, the requested candidate first, and the marks that were made. What
-    was tried is read from the attempts: `work.resolution.turn_of`."""
+    was tried is read from the attempts: `so_far.turn_of`."""
     active: BackendId
     served_by: BackendId | None = None
     attempts: tuple[Attempt, ...] = ()

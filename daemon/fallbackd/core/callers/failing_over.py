@@ -11,9 +11,9 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.routing.looking import Choice, Request
 from fallbackd.core.routing.resolve import Resolved, without_choice
+from fallbackd.core.so_far import FREE_TIERS
 from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.resolution import (
-    FREE_TIERS,
     entry_of,
     forbidden_by,
     futile,

@@ -15,13 +15,13 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.questions import Question, closed, options_with, question_id
 from fallbackd.core.records import Delegation, DelegationState, Ending, HandedBack
 from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model
+from fallbackd.core.so_far import reactive_hops
 from fallbackd.core.views import fallback_from
 from fallbackd.core.work.ask import return_at
 from fallbackd.core.work.choices import with_rules
 from fallbackd.core.work.giving_up import give_up, withdraw_marks
 from fallbackd.core.work.outages import Out
 from fallbackd.core.work.plan import plan
-from fallbackd.core.work.resolution import reactive_hops
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.retry_budget import shown
 from fallbackd.core.work.sessions import on_candidate, take_session

@@ -18,7 +18,7 @@ from fallbackd.core.routing.looking import Request
 from fallbackd.core.work.choices import usable_for
 from fallbackd.core.work.outages import Out
 from fallbackd.core.work.outcomes import earliest_return
-from fallbackd.core.work.resolution import forbidden_by, request_of, turn_of
+from fallbackd.core.work.resolution import forbidden_by, request_of
 from fallbackd.core.work.search import search
 from fallbackd.core.work.steps import Ask, Clear, End, Step, Verdicts, Wait, ended
 from fallbackd.core.work.workspaces import blocker
@@ -172,7 +172,7 @@ def is_recovered(case: CaseView, question: Question) -> Clear | None:
     one = case.delegation
     if question.kind != "outage" or blocker(case, one) is not None:
         return None
-    turn = turn_of(one)
+    turn = case.turn
     found = search(case, turn, turn.candidates, request_of(case))
     choice = found.resolved.choice
     if found.out is not None or choice is None or choice.trial_scopes:

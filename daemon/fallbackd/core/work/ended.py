@@ -17,7 +17,6 @@ from fallbackd.core.work.resolution import (
     entry_of,
     futile,
     is_form_error_twice,
-    turn_of,
 )
 from fallbackd.core.work.resumption import own_failure, resume_at
 from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
@@ -178,7 +177,7 @@ def _still_away(session: Session, answered_by: str) -> tuple[str, ...]:
 def _failed(case: Case, failure: Failure, backend: Backend | None, *, luck: float) -> None:
     """The mark, a retry, the next candidate, or the end."""
     attempt = case.delegation.attempts[-1]
-    cause = futile(turn_of(case.delegation))
+    cause = futile(case.turn)
     if cause == "task":
         case.release(attempt)
         _end(case, ended("failed", _of_the_task(attempt, failure), failure=failure))
@@ -228,7 +227,7 @@ def _without_another(case: Case, attempt: Attempt, failure: Failure) -> Step | N
     if failure.reason.row.about == "unclear" and not failure.hop:
         # Trouble of this machine: no place for the attempt, or none for its answer.
         return ended("failed", failure.evidence, failure=failure)
-    if is_form_error_twice(turn_of(case.delegation)):
+    if is_form_error_twice(case.turn):
         return ended("failed", "two providers reject the form of the request", failure=failure)
     on_partial = case.delegation.on_partial
     if attempt.effects == "none" or on_partial == "continue":

@@ -7,7 +7,7 @@ from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.records import Ending
 from fallbackd.core.routing.resolve import NEVER_BY_TIME, without_choice
 from fallbackd.core.turn import without_marks
-from fallbackd.core.work.resolution import request_of, turn_of
+from fallbackd.core.work.resolution import request_of
 from fallbackd.core.work.steps import End, Verdicts
 
 BY_CALLER = "cancelled by the caller"
@@ -38,7 +38,7 @@ def exhausted(case: CaseView, why: str) -> End:
         # Shared by all: it is about the request, its directory as a rule.
         health = {**case.health, **without_marks(case.health, one.turn.marks)}
         why = "every backend that was tried was denied permission: check the directory of the work"
-    final = case.resolve(turn_of(one).candidates, request_of(case), health=health)
+    final = case.resolve(case.turn.candidates, request_of(case), health=health)
     verdicts = without_choice(final, f"not used: {why}").verdicts
     outcome = Ending(state="refused", failure=last, message=why, retry_at=earliest_return(verdicts))
     if failures and all(each.reason.row.about == "request" for each in failures):

@@ -17,7 +17,7 @@ from fallbackd.core.work.ask import at_outage, by_rules, is_recovered, resting, 
 from fallbackd.core.work.choices import resolved_by_person
 from fallbackd.core.work.fairness import has_place
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed, exhausted
-from fallbackd.core.work.resolution import halted, request_of, turn_of
+from fallbackd.core.work.resolution import halted, request_of
 from fallbackd.core.work.retry_budget import held_until, shown
 from fallbackd.core.work.rotation import rotated, with_verdict
 from fallbackd.core.work.search import Search, search
@@ -173,7 +173,7 @@ def due_retry(case: CaseView) -> Step | Clear | None:
 def other_credential(case: CaseView) -> Step | None:
     if not case.delegation.attempts:
         return None
-    found = rotated(case, turn_of(case.delegation))
+    found = rotated(case, case.turn)
     if found is None or found.choice is None:
         return None
     verdicts = with_verdict(case.delegation.verdicts, found.verdicts[0])
@@ -192,7 +192,7 @@ def no_failover(case: CaseView) -> Step | None:
 def out_of_budget(case: CaseView) -> Step | None:
     if not case.delegation.attempts:
         return None
-    _, halt = halted(case.policy, turn_of(case.delegation))
+    _, halt = halted(case.policy, case.turn)
     return None if halt is None else exhausted(case, halt.why)
 
 
@@ -200,7 +200,7 @@ def out_of_budget(case: CaseView) -> Step | None:
 
 
 def searched(case: CaseView) -> Search:
-    turn = turn_of(case.delegation)
+    turn = case.turn
     candidates = turn.candidates
     if turn.tried:
         candidates, _ = halted(case.policy, turn)

@@ -8,7 +8,7 @@ from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import context_of, find_backend, model_of
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role
-from fallbackd.core.records import Attempt, Delegation, Session
+from fallbackd.core.records import Attempt, Session
 from fallbackd.core.routing.candidates import find_role
 from fallbackd.core.routing.families import AUTHOR, UNKNOWN
 from fallbackd.core.routing.looking import Request, candidate_key, sameness
@@ -16,35 +16,7 @@ from fallbackd.core.routing.tiers import ONCE, Limits
 from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.recovery import prefer, role_counting
 
-FREE_TIERS = frozenset({"model", "in_session"})
-"""Moves there do not count: a stand-in for a model stays where it is, the caller starts nothing."""
-
-
 # --- what is asked ----------------------------------------------------------------------------
-
-
-def reactive_hops(delegation: Delegation) -> int:
-    """Moves that count."""
-    return sum(
-        1 for hop in delegation.hops if hop.trigger == "reactive" and hop.tier_to not in FREE_TIERS
-    )
-
-
-def turn_of(delegation: Delegation) -> Turn:
-    """The turn of a delegation with what was tried by now."""
-    asked = delegation.turn
-    return structs.replace(
-        asked,
-        candidates=asked.candidates if delegation.failover else asked.candidates[:1],
-        prompt_tokens=_whole_tokens(delegation),
-        tried=tuple(
-            Tried(
-                backend=one.backend, model=one.model, credential=one.credential, tier=one.tier
-            ).failed_with(one.failure)
-            for one in delegation.attempts
-        ),
-        hops=reactive_hops(delegation),
-    )
 
 
 def turn_for(
@@ -107,22 +79,10 @@ def _differs_from(
 def request_of(case: CaseView) -> Request:
     """What the next resolution of a delegation asks for."""
     delegation = case.delegation
-    request = request_after(case.policy, turn_of(delegation))
+    request = request_after(case.policy, case.turn)
     if delegation.named or delegation.attempts:
         return request
     return staying(case, request, delegation.role, delegation.turn.candidates, case.session)
-
-
-def _whole_tokens(delegation: Delegation) -> int | None:
-    """The prompt with the note about work that was begun, which every hop adds to it."""
-    tokens = delegation.turn.prompt_tokens
-    if tokens is None:
-        return None
-    begun = [one for one in delegation.attempts if one.effects != "none"]
-    if not begun:
-        return tokens
-    names = sum(len(name) for one in begun for name in one.changed_files[:20])
-    return tokens + 80 * len(begun) + names // 4
 
 
 def entry_of(candidates: tuple[Entry, ...], tried: Tried | Attempt, backend: Backend) -> Entry:

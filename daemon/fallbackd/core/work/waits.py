@@ -12,13 +12,13 @@ from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Failure
 from fallbackd.core.records import Attempt, Delegation, Waiting
 from fallbackd.core.routing.looking import candidate_key
-from fallbackd.core.work.resolution import halted, request_after, turn_of
+from fallbackd.core.work.resolution import halted, request_after
 from fallbackd.core.work.rotation import rotated
 
 
 def has_alternative(case: CaseView) -> bool:
     """Whether another candidate, or another credential, could take over from the last attempt."""
-    turn = turn_of(case.delegation)
+    turn = case.turn
     if rotated(case, turn) is not None:
         return True
     candidates, halt = halted(case.policy, turn)
