@@ -1,11 +1,15 @@
 """What both eras of the protocol say to each message, without a daemon."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.client.mcp.driver import LIMIT_S, META, STATELESS, Session, session
+from tests.support.daemon import ROOT
 
 TOOLS = ["delegate", "wait", "cancel", "status", "health", "suggest", "explain"]
 
@@ -186,3 +190,13 @@ def test_a_client_that_closes_its_side_and_reads_nothing_is_left(tmp_path: Path)
         s.say(id="x" * 2**20, method="ping")  # a longer answer than a pipe holds
         s.process.stdin.close()
         assert s.process.wait(LIMIT_S) == 0
+
+
+def test_without_an_input_it_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fallbackd_client.cli.main", "mcp"]
+    env = {"PYTHONPATH": str(ROOT / "client"), "PATH": os.environ["PATH"]}
+    closed = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command]
+    done = subprocess.run(closed, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("fallbackd-client: standard input and standard output have to be")

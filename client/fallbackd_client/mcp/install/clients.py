@@ -83,13 +83,23 @@ class Client:
             Part(
                 path,
                 json.dumps({self.place: {SERVER: entry}}, indent=2),
-                put=lambda text: jsonc.with_member(text, where, entry),
+                put=lambda text: self._put(text, entry),
                 take=lambda text: jsonc.without_member(text, where),
             )
         ]
         if self.name == "claude":
             parts.append(_claude_rule(environ))
         return parts
+
+    def _put(self, text: str, entry: dict[str, Json]) -> str:
+        """
+        Raises:
+            Unreadable: The agent would not find the entry: a name is there twice.
+        """
+        after = jsonc.with_member(text, (self.place, SERVER), entry)
+        if self.installed(after) != _words(entry):
+            raise Unreadable(f"{self.place} is there twice; leave one of them")
+        return after
 
     def installed(self, text: str) -> list[str] | None:
         """
@@ -103,9 +113,14 @@ class Client:
         entry = servers.get(SERVER) if isinstance(servers, dict) else None
         if not isinstance(entry, dict):
             return None
-        command = entry.get("command")
-        words = command if isinstance(command, list) else [command, *(entry.get("args") or [])]
-        return [str(word) for word in words]
+        return _words(entry)
+
+
+def _words(entry: dict[str, Json]) -> list[str]:
+    """The command line of an entry."""
+    command = entry.get("command")
+    words = command if isinstance(command, list) else [command, *(entry.get("args") or [])]
+    return [str(word) for word in words]
 
 
 def _home(environ: Mapping[str, str], *names: str) -> str:
@@ -231,7 +246,12 @@ def _toml_part(path: str, entry: dict[str, Json]) -> Part:
         if isinstance(servers, dict) and SERVER in servers:
             raise Unreadable(f"[mcp_servers.{SERVER}] is there already; remove it, or edit it")
         gap = "" if not left else "\n" if left.endswith("\n") else "\n\n"
-        return f"{left}{gap}{_BEGIN}\n{block}\n{_END}\n"
+        after = f"{left}{gap}{_BEGIN}\n{block}\n{_END}\n"
+        try:
+            _toml(after)
+        except Unreadable as error:  # tables in one line can have no other beside them
+            raise Unreadable("mcp_servers is written in one line; add the server there") from error
+        return after
 
     return Part(path, block, put=put, take=_without_block)
 

@@ -138,6 +138,25 @@ def test_a_table_of_codex_that_somebody_else_wrote_is_left_alone(
     assert path.read_text() == '[mcp_servers.fallbackd]\ncommand = "mine"\n'
 
 
+@pytest.mark.parametrize(
+    ("agent", "text", "words"),
+    [
+        ("codex", 'mcp_servers = { a = { command = "x" } }\n', "is written in one line"),
+        ("claude", '{"mcpServers": {}, "mcpServers": {}}', "is there twice"),
+    ],
+)
+def test_a_file_in_which_the_agent_would_not_find_the_entry_is_left_alone(
+    run_cli: RunCli, home: Path, agent: str, text: str, words: str
+) -> None:
+    path = home / FILES[agent]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    ran = run_cli(["mcp", "install", agent, "--yes"])
+    assert ran.code == 2
+    assert words in ran.err
+    assert path.read_text() == text
+
+
 def test_a_link_to_the_settings_stays_a_link(run_cli: RunCli, home: Path) -> None:
     real = home / "dotfiles.json"
     real.write_text("{}")
