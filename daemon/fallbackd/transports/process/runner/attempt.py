@@ -1,20 +1,10 @@
 """
 One attempt, from the order to the record of its end.
 
-```
-            program ends           0.5 s
- RUNNING ------------------> LINGERING ----> ENDING ----> KILLING ----> (gives up after 10 s)
-    |  stop: TERM to everybody                 ^    1 s      ^
-    +-- program ends after a stop -------------+             |
-    +-- grace is over ---------------------------------------+
- from everywhere: nobody is left (ECHILD) -> the end is recorded
-```
-
 It needs no daemon: one that is gone is waited for at a socket in the attempt's directory, where the
 next one takes the line up again.
 """
 
-import enum
 import errno
 import json
 import os
@@ -27,6 +17,7 @@ from typing import Any
 
 from fallbackd.lib.failpoints import hit
 from fallbackd.transports.process.runner import cgroup, frames, tree
+from fallbackd.transports.process.runner.ending import Ending
 from fallbackd.transports.process.runner.meeting import LINE_FILE, Meeting, claim
 from fallbackd.transports.process.runner.peer import Gone, Peer
 from fallbackd.transports.process.runner.reaper import Reaper
@@ -36,22 +27,12 @@ from fallbackd.transports.process.runner.start import Started, StartRefused, ref
 EXIT_FILE = "exit.json"
 ATTEMPT_FILE = "attempt.json"
 
-_LINGER_S = 0.5
-_ENDING_S = 1.0
-_KILL_AGAIN_S = 0.05
 _STDIN_BYTES = 65_536
 _FOLLOWER_S = 2.0
 """How long the newest output waits for a daemon that lags a whole tail behind."""
 _HURRIED_FOLLOWER_S = 0.2
 _DRAIN_BYTES = 64 * 1024 * 1024
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
-
-
-class _Phase(enum.Enum):
-    RUNNING = enum.auto()
-    LINGERING = enum.auto()
-    ENDING = enum.auto()
-    KILLING = enum.auto()
 
 
 def run_attempt(line: socket.socket, *, umask: int) -> None:
@@ -135,24 +116,19 @@ class _Attempt:
         self._letters = {program.stdout: STDOUT, program.stderr: STDERR}
         self._stdin = program.stdin
         self._input = memoryview(stdin)
-        self._phase = _Phase.RUNNING
-        self._deadline = 0.0
-        self._stop_at: float | None = None
-        """Monotonic time at which politeness ends."""
-        self._was_asked = False
-        self._is_stopped = False
-        self._ended_at: float | None = None
+        self._ending = Ending(
+            self._reaper, kill_bound_s=spec["kill_bound_s"], now=lambda: _now(spec)
+        )
         self._last_at = 0.0
         """Of the last chunk: what the dead left behind is read after their end."""
         self._patience_s = _FOLLOWER_S
         self._seen = -1
         self._undelivered = 0
-        self._gone = True
         self._notes: list[str] = []
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._ask(spec["stop_grace_s"]))
+        signal.signal(signal.SIGTERM, lambda *_: self._stop(spec["stop_grace_s"]))
         self._poll = select.poll()
         self._poll.register(self._wake, _READABLE)
         self._meeting = Meeting(directory, started)
@@ -184,8 +160,12 @@ class _Attempt:
         if (peer := self._meeting.take()) is not None:
             self._poll.unregister(self._meeting.fileno())
             self._meeting.close()
-            self._patience_s = _FOLLOWER_S if self._stop_at is None else _HURRIED_FOLLOWER_S
+            self._patience_s = _HURRIED_FOLLOWER_S if self._ending.is_asked else _FOLLOWER_S
             self._have(peer)
+
+    def _stop(self, grace_s: float) -> None:
+        self._ending.ask(grace_s)
+        self._patience_s = _HURRIED_FOLLOWER_S
 
     def tell_end(self, record: dict[str, Any]) -> bool:
         return self._peer.send(frames.pack_json(frames.EXIT, record))
@@ -209,13 +189,13 @@ class _Attempt:
         except Exception:
             # A mistake of ours must not leave the family behind.
             self._notes.append(f"the runner failed: {traceback.format_exc(limit=3)}")
-            self._end_by_force()
+            self._ending.force()
         return self._record() | identity
 
     def _watch(self) -> None:
         self._reaper.reap()  # it may have ended before anybody listened for SIGCHLD
-        while not self._is_over():
-            timeout_s = self._timeout_s()
+        while not self._ending.is_over():
+            timeout_s = self._ending.timeout_s()
             for handle, _ in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
                 if handle in self._letters:
                     self._pump(handle)
@@ -231,72 +211,6 @@ class _Attempt:
 
     # --- the end ---------------------------------------------------------------------------
 
-    def _timeout_s(self) -> float | None:
-        if self._phase is _Phase.KILLING:
-            return _KILL_AGAIN_S
-        deadline = self._deadline if self._phase is not _Phase.RUNNING else self._stop_at
-        return None if deadline is None else max(0.0, deadline - time.monotonic()) + 0.001
-
-    def _is_over(self) -> bool:
-        """Move through the phases. True when nobody is left, or we have to give up."""
-        reaper = self._reaper
-        now = time.monotonic()
-        if reaper.status is not None and self._ended_at is None:
-            self._ended_at = _now(self._spec)
-        if reaper.is_childless:
-            return True
-        if self._phase is _Phase.RUNNING:
-            if reaper.status is not None:
-                if self._stop_at is None:
-                    self._enter(_Phase.LINGERING, now + _LINGER_S)
-                else:
-                    self._enter(_Phase.ENDING, now + _ENDING_S)
-            elif self._stop_at is not None:
-                if not self._was_asked:
-                    self._was_asked = True
-                    reaper.ask()
-                if now >= self._stop_at:
-                    self._enter(_Phase.KILLING, now + self._spec["kill_bound_s"])
-        if self._phase is _Phase.LINGERING and (now >= self._deadline or self._stop_at is not None):
-            self._enter(_Phase.ENDING, now + _ENDING_S)
-        if self._phase is _Phase.ENDING and now >= self._deadline:
-            self._enter(_Phase.KILLING, now + self._spec["kill_bound_s"])
-        if self._phase is _Phase.KILLING:
-            if now >= self._deadline:
-                self._give_up()
-                return True
-            reaper.kill()
-            reaper.reap()
-        return False
-
-    def _enter(self, phase: _Phase, deadline: float) -> None:
-        self._phase, self._deadline = phase, deadline
-        if phase is _Phase.ENDING:
-            self._reaper.ask()
-
-    def _ask(self, grace_s: float) -> None:
-        """Stop politely. A later, shorter grace counts, a longer one does not."""
-        stop_at = time.monotonic() + max(0.0, grace_s)
-        self._stop_at = stop_at if self._stop_at is None else min(self._stop_at, stop_at)
-        self._is_stopped = self._is_stopped or self._reaper.status is None
-        self._patience_s = _HURRIED_FOLLOWER_S
-
-    def _give_up(self) -> None:
-        left = self._reaper.remaining()
-        self._gone = False
-        pids = ", ".join(str(each.pid) for each in left) or "unknown"
-        self._notes.append(f"not killed within {self._spec['kill_bound_s']:g} s: {pids}")
-
-    def _end_by_force(self) -> None:
-        until = time.monotonic() + self._spec["kill_bound_s"]
-        while not self._reaper.is_childless:
-            if time.monotonic() >= until:
-                self._give_up()
-                return
-            self._reaper.kill()
-            time.sleep(_KILL_AGAIN_S)
-            self._reaper.reap()
-
     def _record(self) -> dict[str, Any]:
         code = signal_number = None
         if (status := self._reaper.status) is not None:
@@ -310,16 +224,17 @@ class _Attempt:
                 f"the log is incomplete ({recorder.error}): {recorder.lost_bytes} bytes not on "
                 f"disk, {self._undelivered} of them not delivered either"
             )
+        ending = self._ending
         return {
             "code": code,
             "signal": signal_number,
-            "gone": self._gone,
-            "stopped": self._is_stopped,
-            "at": max(self._ended_at or _now(self._spec), self._last_at),
+            "gone": ending.is_gone,
+            "stopped": ending.is_stopped,
+            "at": max(ending.ended_at or _now(self._spec), self._last_at),
             "gone_at": _now(self._spec),
             "output_bytes": recorder.position,
             "dropped_bytes": recorder.dropped_bytes,
-            "note": "; ".join(self._notes),
+            "note": "; ".join((*self._notes, *ending.notes)),
         }
 
     # --- the streams -----------------------------------------------------------------------
@@ -357,13 +272,13 @@ class _Attempt:
             return
         until = time.monotonic() + self._patience_s
         waits = select.poll()
-        was_stopping = self._stop_at is not None
+        was_stopping = self._ending.is_asked
         while self._seen < drops and self._peer.fileno() >= 0:
             left = until - time.monotonic()
             if left <= 0:
                 self._patience_s = 0.0  # until it is heard of again
                 return
-            if not was_stopping and self._stop_at is not None:
+            if not was_stopping and self._ending.is_asked:
                 return
             self._peer.ring()
             waits.register(self._peer.fileno(), _READABLE)
@@ -403,10 +318,10 @@ class _Attempt:
     def _listen(self) -> None:
         for kind, payload in self._peer.receive():
             if kind == frames.STOP:
-                self._ask(float(frames.read_json(payload)["grace_s"]))
+                self._stop(float(frames.read_json(payload)["grace_s"]))
             elif kind == frames.SEEN:
                 self._seen = int(frames.read_json(payload)["offset"])
-                self._patience_s = _FOLLOWER_S if self._stop_at is None else _HURRIED_FOLLOWER_S
+                self._patience_s = _HURRIED_FOLLOWER_S if self._ending.is_asked else _FOLLOWER_S
 
 
 def _write_record(directory: int, name: str, record: dict[str, Any], *, durable: bool) -> None:
