@@ -16,7 +16,7 @@ from tests.stores.records import an_ended, deciding
 from tests.support.daemon import running
 
 from fallbackd.core.records import Keys, PutDelegation
-from fallbackd.stores.sqlite import open_sqlite
+from fallbackd.stores.loading import open_sqlite
 
 FEW, MANY = 10, 5_000
 ROUNDS = 200

@@ -29,10 +29,11 @@ from fallbackd.engine.runs import Runs
 from fallbackd.engine.ticker import tick
 from fallbackd.lib.clock import SystemClock
 from fallbackd.stores.database import Database
+from fallbackd.stores.loading import open_sqlite
 from fallbackd.stores.memory import MemoryStore
 from fallbackd.stores.mirror import Mirror
 from fallbackd.stores.since import Since
-from fallbackd.stores.sqlite import SqliteStore, open_sqlite
+from fallbackd.stores.sqlite import SqliteStore
 from fallbackd.stores.writes import Writes
 
 ResultT = TypeVar("ResultT")

@@ -13,7 +13,7 @@ import anyio
 
 from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.records import Decision, Keys, Note, PutSession, Session, Snapshot
-from fallbackd.stores.sqlite import open_sqlite
+from fallbackd.stores.loading import open_sqlite
 
 S1 = SessionId("s1")
 

@@ -38,7 +38,8 @@ from fallbackd.core.records import (
 )
 from fallbackd.ports.store import Selection
 from fallbackd.stores.database import Database
-from fallbackd.stores.sqlite import MAX_ENDED, MAX_JOURNAL, SqliteStore, open_sqlite
+from fallbackd.stores.loading import open_sqlite
+from fallbackd.stores.sqlite import MAX_ENDED, MAX_JOURNAL, SqliteStore
 from fallbackd.stores.writes import Writes
 
 HANG_S = 60.0

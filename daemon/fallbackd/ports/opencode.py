@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from fallbackd.classify.rules import Rule
+
 
 class Called(Struct, frozen=True, kw_only=True):
     """What a call was answered with."""
@@ -63,3 +65,19 @@ class Link(Protocol):
 
 class OpenLink(Protocol):
     def __call__(self, url: str, *, password: str | None) -> Link: ...
+
+
+class ProjectFiles(Protocol):
+    """The files in which projects say how their sessions fall back."""
+
+    async def look(self, directory: str) -> None:
+        """Read what holds in a directory, where that is not known yet."""
+        ...
+
+    def rules(self, directory: str) -> tuple[Rule, ...]:
+        """Its own failure signatures."""
+        ...
+
+    def warned(self, directory: str) -> tuple[str, ...]:
+        """What of the files that hold there cannot be used, each with its place."""
+        ...

@@ -10,7 +10,8 @@ from tests.support.playbook import policy_of
 from tests.support.watching import Watching, watching
 
 from fallbackd.core.policy import Policy
-from fallbackd.fronts.opencode.replay import At, Replay
+from fallbackd.fronts.opencode.at import At
+from fallbackd.fronts.opencode.replay import Replay
 
 SESSION = "ses_1"
 FIRST = "msg_1f9b96055001aaaaaaaaaaaaaa"

@@ -13,8 +13,7 @@ from fallbackd.core.case import Case
 from fallbackd.core.effects import Answer, AskPerson, Effect, GoOn, StartAttempt, WakeAt
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.questions import Question, closed, options_with, question_id
-from fallbackd.core.records import Delegation, DelegationState, Ending, HandedBack
-from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model
+from fallbackd.core.records import DelegationState, Ending, HandedBack
 from fallbackd.core.so_far import reactive_hops
 from fallbackd.core.views import fallback_from
 from fallbackd.core.work.ask import return_at
@@ -24,7 +23,7 @@ from fallbackd.core.work.outages import Out
 from fallbackd.core.work.plan import plan
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.retry_budget import shown
-from fallbackd.core.work.sessions import on_candidate, take_session
+from fallbackd.core.work.sessions import author_of, on_candidate, take_session
 from fallbackd.core.work.starting import fallen, handoff, hop_to, new_attempt, note_hop, stays_with
 from fallbackd.core.work.steps import (
     Ask,
@@ -38,7 +37,7 @@ from fallbackd.core.work.steps import (
     Wait,
     ended,
 )
-from fallbackd.core.work.stopping import below
+from fallbackd.core.work.stopping import below, tell_parent
 from fallbackd.core.work.waits import with_waited
 
 _UNFINISHED: frozenset[DelegationState] = frozenset(
@@ -394,9 +393,9 @@ def _close(case: Case, outcome: Ending) -> None:
         outcome=None,
     )
     one = case.delegation
-    _tell_parent(case, one)
+    tell_parent(case, one)
     if state in ("succeeded", "handed_back") and one.turn.creative:
-        case.move(author_family=_author(case, one))
+        case.move(author_family=author_of(case, one))
     if case.session.running == one.delegation:
         case.move(running=None, last_used_at=case.now)
     case.note(
@@ -413,25 +412,3 @@ def _close(case: Case, outcome: Ending) -> None:
     case.tell(one, "ended", outcome=state + (f": {message}" if message else ""))
     case.effects.append(Answer(delegation=one.delegation))
     case.wake_waiting()
-
-
-def _author(case: Case, one: Delegation) -> str:
-    """The family of the model that wrote the answer."""
-    hint = one.handed_back
-    if hint is not None:
-        return (hint.model and family_of_model(hint.model)) or UNKNOWN
-    last = one.attempts[-1]
-    backend = find_backend(case.policy, last.backend)
-    return (backend and family_of(backend, last.model)) or UNKNOWN
-
-
-def _tell_parent(case: Case, one: Delegation) -> None:
-    """What is not proven gone below keeps the one above from going on in the same place."""
-    parent = None if one.parent is None else case.snapshot.active.get(one.parent)
-    last = one.attempts[-1] if one.attempts else None
-    left = one.unstopped
-    if last is not None and last.gone is False:
-        what = f"the nested attempt {last.attempt} on {last.backend} could not be stopped"
-        left = (*left, f"{what}: look for its processes (pid {last.pid}) before you go on")
-    if parent is not None and left:
-        case.update_other(parent.delegation, unstopped=(*parent.unstopped, *left))

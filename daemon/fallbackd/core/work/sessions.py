@@ -5,9 +5,11 @@ from typing import TypeVar
 from msgspec import structs
 
 from fallbackd.core.case import Case
+from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.protocol import Usage
-from fallbackd.core.records import Hop, Session
+from fallbackd.core.records import Delegation, Hop, Session
+from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model
 from fallbackd.core.routing.looking import Choice
 
 MAX_HOPS = 50
@@ -141,3 +143,13 @@ def take_session(case: Case) -> None:
             running=one.delegation,
         )
     )
+
+
+def author_of(case: Case, one: Delegation) -> str:
+    """The family of the model that wrote the answer."""
+    hint = one.handed_back
+    if hint is not None:
+        return (hint.model and family_of_model(hint.model)) or UNKNOWN
+    last = one.attempts[-1]
+    backend = find_backend(case.policy, last.backend)
+    return (backend and family_of(backend, last.model)) or UNKNOWN

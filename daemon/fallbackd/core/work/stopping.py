@@ -81,3 +81,15 @@ def stop_below(case: Case) -> None:
             outcome="stops what was delegated from inside it: "
             + ", ".join(one.delegation for one in found),
         )
+
+
+def tell_parent(case: Case, one: Delegation) -> None:
+    """What is not proven gone below keeps the one above from going on in the same place."""
+    parent = None if one.parent is None else case.snapshot.active.get(one.parent)
+    last = one.attempts[-1] if one.attempts else None
+    left = one.unstopped
+    if last is not None and last.gone is False:
+        what = f"the nested attempt {last.attempt} on {last.backend} could not be stopped"
+        left = (*left, f"{what}: look for its processes (pid {last.pid}) before you go on")
+    if parent is not None and left:
+        case.update_other(parent.delegation, unstopped=(*parent.unstopped, *left))

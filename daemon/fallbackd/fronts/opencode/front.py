@@ -12,10 +12,9 @@ from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched, Where
 from fallbackd.fronts.opencode.plugin_link import PluginLink, TellPlugin
-from fallbackd.fronts.opencode.sessions import ProjectFiles
 from fallbackd.fronts.opencode.telling import Notice, Recoveries, notice_of, show
 from fallbackd.fronts.opencode.watch import Peers, ServerWatch
-from fallbackd.ports.opencode import Link, OpenLink
+from fallbackd.ports.opencode import Link, OpenLink, ProjectFiles
 
 log = structlog.get_logger("opencode")
 

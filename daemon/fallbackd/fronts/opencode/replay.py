@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import anyio
 import structlog
-from msgspec import Struct
 
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.opencode import Watched, message_id
+from fallbackd.fronts.opencode.at import At, Failed, Lost, SessionGone, tell_parent
 from fallbackd.fronts.opencode.convert import (
     EventFields,
     is_of_user,
@@ -30,7 +30,7 @@ from fallbackd.fronts.opencode.convert import (
     split_model,
 )
 from fallbackd.fronts.opencode.track import Track
-from fallbackd.ports.opencode import Called, Link
+from fallbackd.ports.opencode import Called
 
 log = structlog.get_logger("opencode")
 
@@ -45,65 +45,8 @@ IDLES_OF_ERROR = 3
 ReplayEnd = Literal["done", "failed", "stopped", "gone", "lost", "overtaken"]
 
 
-class Failed(Exception):
-    """A step could not be done: says which one and why."""
-
-
 class StoppedByUser(Exception):
     """The user has stopped the session, which is not to be overruled."""
-
-
-class ReplayGone(Exception):
-    """The session is not there any more."""
-
-
-class Lost(Exception):
-    """The server is not there any more. It may come back, and the session with it."""
-
-
-class At(Struct, frozen=True, kw_only=True):
-    """A session at its server."""
-
-    link: Link
-    session: str
-    directory: str = ""
-
-    async def call(self, method: str, path: str = "", *, body: EventFields | None = None) -> Called:
-        """
-        Raises:
-            Gone, Lost.
-        """
-        called = await self.link.call(
-            method, f"/session/{self.session}{path}", body=body, directory=self.directory
-        )
-        if called.status == 404:
-            raise ReplayGone
-        if called.status == 0 and not await self._is_there():
-            raise Lost
-        return called
-
-    async def _is_there(self) -> bool:
-        for path in ("/global/health", "/config"):
-            found = await self.link.call("GET", path, limit_s=2.0)
-            if found.is_good:
-                return True
-        return False
-
-    async def messages(self) -> list[EventFields]:
-        """
-        Raises:
-            Failed, Gone, Lost.
-        """
-        called = await self.call("GET", "/message")
-        if not called.is_good or not isinstance(called.body, list):
-            why = called.problem or "an answer that is no list"
-            raise Failed(f"reading the session's messages ({why})")
-        return [one for one in called.body if isinstance(one, dict)]
-
-    async def info(self) -> EventFields:
-        """Of the session itself. Raises `Gone`, `Lost`; what cannot be read is empty."""
-        called = await self.call("GET")
-        return called.body if isinstance(called.body, dict) else {}
 
 
 class Replay:
@@ -143,7 +86,7 @@ class Replay:
             if is_resumed and (sent := self._sent(messages)):
                 return await self._accepted(sent)
             return await self._run(messages, waits_since_idle)
-        except ReplayGone:
+        except SessionGone:
             await self._end("gone")
             self._log.info("rescue.gone", step=self._rescue.step)
             return "gone"
@@ -364,13 +307,6 @@ class Replay:
         self, outcome: Literal["failed", "stopped", "gone"], *, detail: str = ""
     ) -> None:
         await self._watched.advance(self._at.session, self._rescue.id, outcome, detail=detail)
-
-
-async def tell_parent(at: At, state: Literal["moving", "failed"], text: str = "") -> None:
-    """What the parent of a subagent is to make of its end. Known only inside of opencode."""
-    if at.link.is_inside:
-        body = {"session": at.session, "state": state, "text": text}
-        await at.link.call("POST", "/fallbackd/child", body=body)
 
 
 def _check_known(messages: Sequence[EventFields], known: frozenset[str]) -> None:

@@ -8,17 +8,17 @@ Whatever must outlive the daemon is on record, and the rest can be asked of the 
 
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import structlog
 
-from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.opencode.rulings import Ruled
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.records import Session
 from fallbackd.engine.opencode import Watched, Where
+from fallbackd.fronts.opencode.at import At, Failed, Lost, SessionGone, tell_parent
 from fallbackd.fronts.opencode.convert import (
     Answered,
     Asked,
@@ -36,9 +36,9 @@ from fallbackd.fronts.opencode.convert import (
     is_task_of,
     may_have_written,
 )
-from fallbackd.fronts.opencode.replay import At, Failed, Lost, Replay, ReplayGone, tell_parent
+from fallbackd.fronts.opencode.replay import Replay
 from fallbackd.fronts.opencode.track import Track, understand, work_of
-from fallbackd.ports.opencode import Link
+from fallbackd.ports.opencode import Link, ProjectFiles
 
 log = structlog.get_logger("opencode")
 
@@ -49,22 +49,6 @@ END_LOOKS = 20
 """An error is said shortly before its session is idle (measured: up to 30 ms)."""
 
 StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
-
-
-class ProjectFiles(Protocol):
-    """The files in which projects say how their sessions fall back."""
-
-    async def look(self, directory: str) -> None:
-        """Read what holds in a directory, where that is not known yet."""
-        ...
-
-    def rules(self, directory: str) -> tuple[Rule, ...]:
-        """Its own failure signatures."""
-        ...
-
-    def warned(self, directory: str) -> tuple[str, ...]:
-        """What of the files that hold there cannot be used, each with its place."""
-        ...
 
 
 class _Look:
@@ -307,7 +291,7 @@ class Sessions:
         """A subagent whose retries would go on for long."""
         try:
             called = await at.call("POST", "/abort")
-        except ReplayGone:
+        except SessionGone:
             await self._watched.deleted(at.session)
             return
         except Lost:
@@ -318,7 +302,7 @@ class Sessions:
         log.info("subagent.stopped", session=at.session)
         try:
             await self._explain(parent, at, why)
-        except (ReplayGone, Lost, Failed) as problem:
+        except (SessionGone, Lost, Failed) as problem:
             log.info("subagent.unexplained", session=at.session, problem=type(problem).__name__)
 
     async def _explain(self, parent: str, child: At, why: str) -> None:
@@ -334,7 +318,7 @@ class Sessions:
     async def _look_at_messages(self, look: _Look, at: At) -> None:
         try:
             look.messages = await at.messages()
-        except ReplayGone:
+        except SessionGone:
             look.is_gone = True
         except Lost:
             look.is_lost = True
@@ -368,7 +352,7 @@ class Sessions:
             return
         try:
             info = await at.info()
-        except ReplayGone:
+        except SessionGone:
             look.is_gone = True
             return
         except Lost:

@@ -16,8 +16,8 @@ import structlog
 from fallbackd.core.records import Session
 from fallbackd.engine.opencode import Watched
 from fallbackd.fronts.opencode.convert import EventFields
-from fallbackd.fronts.opencode.sessions import ProjectFiles, Sessions
-from fallbackd.ports.opencode import Link
+from fallbackd.fronts.opencode.sessions import Sessions
+from fallbackd.ports.opencode import Link, ProjectFiles
 
 log = structlog.get_logger("opencode")
 
