@@ -17,7 +17,7 @@ from typing import Any
 
 from fallbackd.lib.failpoints import hit
 from fallbackd.transports.process.runner import cgroup, frames, tree
-from fallbackd.transports.process.runner.ending import Ending
+from fallbackd.transports.process.runner.ending import FamilyEnding
 from fallbackd.transports.process.runner.meeting import LINE_FILE, Meeting, claim
 from fallbackd.transports.process.runner.peer import Gone, Peer
 from fallbackd.transports.process.runner.reaper import Reaper
@@ -116,7 +116,7 @@ class _Attempt:
         self._letters = {program.stdout: STDOUT, program.stderr: STDERR}
         self._stdin = program.stdin
         self._input = memoryview(stdin)
-        self._ending = Ending(
+        self._ending = FamilyEnding(
             self._reaper, kill_bound_s=spec["kill_bound_s"], now=lambda: _now(spec)
         )
         self._last_at = 0.0

@@ -29,7 +29,7 @@ class _Phase(enum.Enum):
     KILLING = enum.auto()
 
 
-class Ending:
+class FamilyEnding:
     """
     Args:
         kill_bound_s: How long KILL may take before the family counts as not gone.
