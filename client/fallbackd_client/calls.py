@@ -22,6 +22,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 READ_ONLY = frozenset(
     {
+        "classification.explain",
         "classify",
         "config.check",
         "config.get",

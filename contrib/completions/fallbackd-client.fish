@@ -239,6 +239,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l kind -x 
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l backend -x -a '(__fallbackd_client_ask backends)' -d 'a configured backend'
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l timezone -x -d 'for times without a zone'
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l signatures -d 'list the known signatures (of one --kind, or of all) and read no output'
+complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l explain -d 'show what decided: statements, signature, probabilities, features'
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l now -x -d 'read times from here (Unix)'
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\' 0' -F
 complete -c fallbackd-client -n '__fallbackd_client_at \'completions\'' -s h -l help -d 'show this help message and exit'

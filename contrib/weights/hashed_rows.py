@@ -22,11 +22,10 @@ from msgspec import Struct, structs
 
 from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import rule_of
-from fallbackd.classify.features import Features, features_of
+from fallbackd.classify.features import PARTS, Features, features_of
 from fallbackd.core.protocol import Evidence
 
-PARTS = ("whole", "last", "shape")
-KINDS = {
+API_KINDS = {
     "openai-api": "openai-http",
     "codex-legacy": "codex",
     "anthropic-api": "anthropic-http",
@@ -65,7 +64,9 @@ def row_of(item: dict[str, Any]) -> Row:
     evidence = Evidence(
         text=item["text"], http_status=status, headers=item.get("headers") or {}, stream="unknown"
     )
-    hit = rule_of(evidence, SIGNATURES.get(KINDS.get(platform, platform), ()))
+    kind = API_KINDS.get(platform, platform)
+    kind = kind if kind in SIGNATURES else "generic"
+    hit = rule_of(evidence, SIGNATURES[kind])
     label = Label(
         reason=item["reason"],
         also_ok=item.get("also_ok") or [],
@@ -77,7 +78,7 @@ def row_of(item: dict[str, Any]) -> Row:
         rule=None if hit is None else hit.rule.reason.value,
         trust=None if hit is None else hit.confidence,
     )
-    return Row(label, features_of(item["text"], status))
+    return Row(label, features_of(item["text"], status, kind))
 
 
 def read_labelled(path: Path) -> Iterator[Row]:

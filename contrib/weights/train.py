@@ -13,6 +13,7 @@ import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from contrib.weights.hashed_rows import (
 )
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedGroupKFold
+from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 from sklearn.svm import LinearSVC
 
 from fallbackd.classify.features import BUCKETS
@@ -43,13 +44,13 @@ ROWS, FIGURES = HERE / "rows.xz", HERE / "figures.json"
 WEIGHTS = ROOT / "daemon/fallbackd/classify/weights.bin"
 OWN = ROOT / "tests/classify/data/messages"
 
-SEED, FOLDS = 7, 5
+SEED, FOLDS, PLATFORM_FOLDS = 7, 5, 6
 NORMS = {"whole": 3.0, "last": 2.0, "shape": 0.0}
 SHAPE_WEIGHT = 0.25
 FAILURE_FEATURES, REASON_FEATURES = 45_000, 12_000
-ALARM_SHARE = 0.035
-C = 0.3
-WEIGHT_OF_KIND = {"test": 0.5, "docs": 0.5, "own": 1.5, "around": 0.4}
+ALARM_SHARE = 0.037
+FAILURE_C, REASON_C = 0.6, 0.3
+WEIGHT_OF_KIND = {"test": 0.5, "docs": 0.5, "own": 0.8, "around": 0.2, "shown": 0.1}
 REASONS = tuple(
     Reason(one)
     for one in [
@@ -108,6 +109,13 @@ def rarity(matrix: sparse.csr_matrix) -> Any:
     return np.where(count > 1, rare / rare[count > 0].mean(), 0.0)
 
 
+def one_sidedness(matrix: sparse.csr_matrix, fails: Any) -> Any:
+    """What occurs among failures about as often as among harmless texts tells half as much."""
+    often = [np.asarray((matrix[side] > 0).sum(0)).ravel() + 1.0 for side in (fails, ~fails)]
+    ratio = np.abs(np.log((often[0] / often[0].sum()) / (often[1] / often[1].sum())))
+    return 0.5 + 0.5 * ratio / ratio[often[0] + often[1] > 2].mean()
+
+
 class Fitted:
     """One linear machine, pruned and rounded: columns of the matrix, weights per class."""
 
@@ -119,10 +127,10 @@ class Fitted:
 
 
 def fit(
-    matrix: sparse.csr_matrix, wanted: Any, weights: Any, *, rare: Any, features: int
+    matrix: sparse.csr_matrix, wanted: Any, weights: Any, *, c: float, rare: Any, features: int
 ) -> Fitted:
     scaled = (matrix @ sparse.diags(rare)).tocsr()
-    machine = LinearSVC(C=C, class_weight="balanced", random_state=SEED)
+    machine = LinearSVC(C=c, class_weight="balanced", random_state=SEED)
     machine.fit(scaled, wanted, sample_weight=weights)
     kept = np.sort(np.argsort(-np.linalg.norm(machine.coef_, axis=0), kind="stable")[:features])
     few = scaled[:, kept].tocsr()
@@ -144,7 +152,8 @@ def train(data: Rows, rows: Any) -> tuple[Fitted, Fitted]:
         data.failure[rows],
         data.fails[rows],
         data.weights[rows],
-        rare=rare,
+        c=FAILURE_C,
+        rare=rare * one_sidedness(data.failure[rows], data.fails[rows]),
         features=FAILURE_FEATURES,
     )
     failing = rows[data.fails[rows]]
@@ -152,6 +161,7 @@ def train(data: Rows, rows: Any) -> tuple[Fitted, Fitted]:
         data.reason[failing],
         data.numbers[failing],
         data.weights[failing],
+        c=REASON_C,
         rare=rare[:BUCKETS],
         features=REASON_FEATURES,
     )
@@ -326,8 +336,8 @@ def figures(
         }
 
     return {
-        "of": "the model with rules as a bonus, on unseen threads. fallbackd itself asks for more"
-        " before it raises an alarm (classify/weighing.py), and finds somewhat less.",
+        "of": "the model with rules as a bonus, on unseen threads, without what fallbackd knows"
+        " beside (classify/weighing.py)",
         "whole": _shares_at(data, scored, said),
         "interval_95": intervals(data, scored, said),
         "by_fold": [_shares_at(data, scored[fold[scored] == n], said) for n in range(FOLDS)],
@@ -350,6 +360,21 @@ _SHORT = (
     ("find: permission denied", BENIGN),
 )
 """Said by nothing but themselves, or among sentences of an agent."""
+_LINES = (
+    ("Error: 429 Too Many Requests", "rate_limit"),
+    ("You've reached your plan's limit. Come back in 2 hours.", "usage_limit"),
+    ("HTTP 503: the server is at capacity", "overloaded"),
+    ("Error: Invalid API key", "auth"),
+    ("litellm.RateLimitError: RateLimitError: OpenAIException - Error code: 429", "rate_limit"),
+    ("Error: connect ECONNREFUSED 127.0.0.1:8080", "network"),
+    ("402 Payment Required", "billing"),
+)
+_SHOWN = (
+    "> {}", '"{}"', "`{}`", "- {}", "* {}", "1. {}", "- [ ] {}", "+{}", "-{}", "```\n{}\n```",
+    "```text\n{}\n```", "| {} | yes |", "## {}", "// {}", "⏺ Bash(make)\n  ⎿  {}", "$ make\n{}",
+    "⏺ The log says: {}", "I think that '{}' comes from the proxy.", "    {}", "\t{}", "        {}",
+)  # fmt: skip
+"""Ways to show a line instead of saying it."""
 
 
 def own_cases() -> list[Row]:
@@ -362,7 +387,12 @@ def own_cases() -> list[Row]:
             if reason != BENIGN and coarse(Reason(reason)) not in REASONS:
                 continue
             reason = reason if reason == BENIGN else coarse(Reason(reason)).value
-            item = {**one, "reason": reason, "also_ok": one.get("also", [])}
+            item = {
+                **one,
+                "reason": reason,
+                "also_ok": one.get("also", []),
+                "platform": path.stem,
+            }
             found.append(weighing_less(row_of(item), "own"))
             text = one["text"]
             if reason == BENIGN or "\n" in text or len(text) > 160 or one.get("http_status"):
@@ -375,6 +405,13 @@ def own_cases() -> list[Row]:
             around = f"{luck.choice(_AROUND)}\n\n{text}\n\n{luck.choice(_AROUND)}"
             item = {"text": around, "reason": reason, "also_ok": []}
             found.append(weighing_less(row_of(item), "own"))
+    for (text, reason), shown in product(_LINES, (None, *_SHOWN)):
+        shape, said = ("{}", reason) if shown is None else (shown, BENIGN)
+        kind, times = ("own", 4) if shown is None else ("shown", 1)
+        for _ in range(times):
+            around = f"{luck.choice(_AROUND)}\n\n{shape.format(text)}\n\n{luck.choice(_AROUND)}"
+            item = {"text": around, "reason": said, "also_ok": []}
+            found.append(weighing_less(row_of(item), kind))
     return found
 
 
@@ -409,12 +446,9 @@ def main() -> None:
     said = Verdicts(data, model, margins, by_reason)
     by_platform = {}
     if not args.fast:
+        # In groups of platforms: each is judged by a machine that has not seen it at all.
         platforms = np.array([row.label.platform for row in rows])
-        held = [
-            (scored[platforms != name], scored[platforms == name])
-            for name in sorted(set(platforms))
-            if (platforms == name).sum() >= 20
-        ]
+        held = list(GroupKFold(PLATFORM_FOLDS).split(scored, groups=platforms))
         others = cross_validate(data, len(own), held)
         tried = np.concatenate([unseen for _, unseen in held])
         by_platform = _shares_at(data, tried, Verdicts(data, model, *others[:2]))

@@ -101,3 +101,17 @@ async def test_the_story_shows_by_which_signature_a_failure_was_understood(tmp_p
         assert shown[0]["signature"] == ended["attempts"][0]["failure"]["signature"] != ""
         assert (shown[0]["reason"], shown[0]["confidence"]) == ("rate_limit", "text")
         assert "429" in shown[0]["text"]
+
+
+async def test_an_explanation_names_the_users_signature_and_shows_no_secret(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, CONFIG) as daemon:
+        text = "we are out of ducks today, sk-secret1234567890"
+        evidence = {"text": text, "stream": "stderr", "exit_code": 1}
+        params = {"kind": "copilot", "evidence": evidence}
+        found = await daemon.client.call("classification.explain", params)
+        assert found["failure"] == await daemon.client.call("classify", params)
+        assert found["because"] == "a line is known by the signature house-duck"
+        assert len(found["statements"]) == 1
+        assert "sk-secret" not in json.dumps(found)

@@ -41,7 +41,7 @@ OWN_WORDS = {
 
 def judge(text: str, kind: str = "generic", **fields: Any) -> Failure | None:
     evidence = Evidence(text=text, stream=fields.pop("stream", "unknown"), **fields)
-    return classify(evidence, SIGNATURES[kind], now=NOW, timezone="UTC")
+    return classify(evidence, SIGNATURES[kind], now=NOW, kind=kind, timezone="UTC")
 
 
 def reason_of(failure: Failure | None) -> str | None:

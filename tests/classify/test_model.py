@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fallbackd.classify.classifier import classify, rule_of
+from fallbackd.classify.explaining import Explanation, explain
 from fallbackd.classify.features import features_of
 from fallbackd.classify.lines import Hit
 from fallbackd.classify.model import Model, shipped
@@ -96,3 +97,44 @@ def test_what_is_sure_marks_as_its_reason_says() -> None:
         make_failure(Reason.AUTH, now=NOW, confidence="structured", confidence_score=0.2),
     ):
         assert not is_doubtful(failure)
+
+
+# --- what decided --------------------------------------------------------------------------------
+
+
+def explanation(evidence: Evidence) -> Explanation:
+    return explain(evidence, (), "generic", classify(evidence, now=NOW))
+
+
+def test_an_explanation_names_what_the_model_weighed_most() -> None:
+    text, reason = UNKNOWN_WORDING[0]
+    found = explanation(Evidence(text=text, stream="stderr", exit_code=1))
+    assert found.reasons[0][0] is reason
+    assert found.rule is None
+    assert found.statements == (text,)
+    assert "model" in found.because
+    weights = [abs(one.weight) for one in found.for_reason]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[0] > 0
+
+
+def test_the_features_of_an_explanation_add_up_to_the_margin() -> None:
+    text, _ = UNKNOWN_WORDING[1]
+    model = shipped()
+    every = model.deciding(text, count=1_000_000)
+    whole = model.head.failure_bias + sum(one.weight for one in every)
+    assert whole == pytest.approx(model.guess(text).margin, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        (Evidence(text="All is well.", stream="unknown"), "is not above"),
+        (Evidence(text="429", stream="unknown", exit_code=0), "status 0"),
+        (Evidence(text="429", stream="http", http_status=200), "good status"),
+        (Evidence(text="", stream="stderr", exit_code=139), "exit status"),
+        (Evidence(text="x", stream="http", http_status=429), "structured"),
+    ],
+)
+def test_an_explanation_says_why_there_is_a_failure_or_none(evidence: Evidence, words: str) -> None:
+    assert words in explanation(evidence).because

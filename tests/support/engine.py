@@ -8,6 +8,7 @@ import anyio
 import msgspec
 
 from fallbackd.api.host import Checked, ConfigState, Trouble
+from fallbackd.classify.explaining import Explanation, explain
 from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
@@ -208,6 +209,12 @@ class ScriptedEngine:
     def classify(self, evidence: Evidence, **more: Any) -> Failure | None:
         self.calls.append(("classify", evidence))
         return make_failure(Reason.RATE_LIMIT, now=NOW, reset_s=20.0)
+
+    def explain_verdict(
+        self, evidence: Evidence, **more: Any
+    ) -> tuple[Failure | None, Explanation]:
+        failure = self.classify(evidence, **more)
+        return failure, explain(evidence, (), "generic", failure)
 
     async def mark(
         self, target: str, *, reason: str | None, ttl_s: float | None, note: str | None

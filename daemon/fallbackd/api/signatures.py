@@ -9,19 +9,24 @@ from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd_client.wire.methods.signatures import (
+    CLASSIFICATION_EXPLAIN,
     CLASSIFICATION_WRONG,
     CLASSIFY,
     SIGNATURES_LIST,
+    ClassificationExplainResult,
     ClassificationWrongParams,
     ClassificationWrongResult,
     ClassifyParams,
     ClassifyResult,
+    LikelyReason,
     Signature,
     SignaturesListParams,
     SignaturesListResult,
+    Weighed,
 )
 
 if TYPE_CHECKING:
+    from fallbackd.classify.model import Deciding
     from fallbackd.engine.api import Engine
 
 
@@ -41,6 +46,38 @@ async def classify(engine: "Engine", params: ClassifyParams, caller: Caller) -> 
     is_large = len(evidence.text) > LARGE_CHARS or evidence.body is not None
     found = await anyio.to_thread.run_sync(judge) if is_large else judge()
     return shapes.failure(found)
+
+
+async def classification_explain(
+    engine: "Engine", params: ClassifyParams, caller: Caller
+) -> ClassificationExplainResult:
+    found, said = await anyio.to_thread.run_sync(
+        partial(
+            engine.explain_verdict,
+            shapes.evidence(params.evidence),
+            backend=params.backend,
+            kind=params.kind,
+            now_at=params.now_at,
+            timezone=params.timezone,
+        )
+    )
+    return ClassificationExplainResult(
+        failure=shapes.failure(found),
+        because=said.because,
+        statements=said.statements,
+        rule=said.rule,
+        rule_reason=None if said.rule_reason is None else said.rule_reason.value,
+        margin=said.margin,
+        threshold=said.threshold,
+        failure_share=said.failure_share,
+        reasons=tuple(LikelyReason(reason=r.value, share=share) for r, share in said.reasons),
+        for_failure=tuple(_weighed(one) for one in said.for_failure),
+        for_reason=tuple(_weighed(one) for one in said.for_reason),
+    )
+
+
+def _weighed(one: "Deciding") -> Weighed:
+    return Weighed(feature=one.feature, weight=one.weight)
 
 
 async def classification_wrong(
@@ -82,6 +119,7 @@ async def signatures_list(
 
 HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(CLASSIFY, classify),
+    Handler(CLASSIFICATION_EXPLAIN, classification_explain),
     Handler(CLASSIFICATION_WRONG, classification_wrong),
     Handler(SIGNATURES_LIST, signatures_list),
 )

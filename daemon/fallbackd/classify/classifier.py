@@ -14,6 +14,7 @@ belong to the output of an agent's tools are left out.
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
 from fallbackd.classify.error_json import Said, is_json, read_body, read_lines
@@ -48,6 +49,7 @@ def classify(
     rules: tuple[Rule, ...] = (),
     *,
     now: float,
+    kind: str | None = None,
     timezone: str | None = None,
     max_wait_s: MaxWait | None = None,
 ) -> Failure | None:
@@ -56,6 +58,7 @@ def classify(
 
     Args:
         rules: Of the user and of the vendor; the common ones follow behind them.
+        kind: Of the backend, where it is known.
         timezone: IANA name for stated clock times without a zone; None: the machine's.
         max_wait_s: Bound on what is believed of a stated time, by reason.
 
@@ -70,7 +73,7 @@ def classify(
         or text_hit(evidence, rules)
     )
     if not _is_limit_exit(evidence) and not (hit is None and _is_plain_end(evidence)):
-        hit = weighed(hit, evidence, rules)
+        hit = weighed(hit, evidence, rules, kind)
     if hit is not None and _is_limit_exit(evidence) and not hit.rule.reason.row.is_limit:
         hit = None
     hit = hit or _exit_alone(evidence, rules)
@@ -260,6 +263,8 @@ def _exit_hit(reason: Reason, name: str, evidence: Evidence) -> Hit:
 # A throttle on tokens per minute stays one, however long its stated time is.
 _PER_MINUTE = re.compile(r"tokens? per min|\bTPM\b|per.minute|token rate limit|\bRPM\b", re.I)
 _LONG_S = 3600.0
+_SHORT_QUOTA = re.compile(r"quota will reset (?:after|in)\b", re.I)
+_SHORT_S = 120.0
 
 
 def _failure(
@@ -284,6 +289,9 @@ def _failure(
         and not _PER_MINUTE.search(" ".join((hit.text, *(s.text for s in said))))
     ):
         reason = Reason.USAGE_LIMIT
+    if reason is Reason.USAGE_LIMIT and reset_s is not None and 0 <= reset_s < _SHORT_S:
+        # A window of a plan does not end in seconds, whatever the quota is called.
+        reason = Reason.RATE_LIMIT if _SHORT_QUOTA.search(hit.text) else reason
     return make_failure(
         reason,
         now=now,
@@ -323,13 +331,21 @@ def _reset(
         texts.append(_around(evidence.text, hit.text))
     elif evidence.stream in ("http", "exception", "jsonl"):
         texts.extend(s.text for s in said)
-    return seconds_until_reset(
-        texts=[t.replace("’", "'") for t in texts],
+    read = partial(
+        seconds_until_reset,
         headers=evidence.headers,
         bodies=[s.value for s in said if s.value is not None],
         now=now,
         timezone=timezone,
     )
+    seconds = read(texts=[t.replace("’", "'") for t in texts])
+    if seconds is None and hit.confidence == "text" and len(evidence.text) <= _SHORT_CHARS:
+        # Little is said, so what states a time speaks of this failure.
+        seconds = read(texts=[strip_escapes(evidence.text).replace("’", "'")])
+    return seconds
+
+
+_SHORT_CHARS = 1_500
 
 
 def _around(text: str, line: str) -> str:

@@ -101,10 +101,19 @@ _BELOW = re.compile(r"^\s*(?:>\s*)?⎿")
 _SHOWN = re.compile(
     r"^\s*(?:[-+*] |[-+][^\s-]|\d{1,2}[.)] |> |#{1,6} |\|.*\|\s*$|//|/\*|<!--"
     r"|(?!\"[\w.-]+\"\s*:|'[\w.-]+'(?:\s*:| is not recognized))[\"'`“”«„‘][^\"{]"
-    r"|\[[ x]\] |☐|☑|✅|💡|🔧|🛡|📝|\d+ [+-](?! ?[{\[]) ?|[0-9a-f]{7,12} \w"
+    r"|[✻✽✶] |\[[ x]\] |☐|☑|✅|💡|🔧|🛡|📝|\d+ [+-](?! ?[{\[]) ?|[0-9a-f]{7,12} \w"
     r"|(?!status|code|error|exit)[\w.-]+: ?(?:\d[\d_.]*|true|false|null)\s*$"
     r"|\S+\.(?:py|[jt]sx?|go|rs|java|rb|c|cpp|h|md|json|ya?ml|toml|sh|txt|php|cs|kt|sql):\d+)"
 )
+
+
+_MARK = re.compile(r"^\s*(?:[-+*] \[[ x]\] |[-+*>|•] ?|#{1,6} |\d{1,2}[.)] |//+ ?|⎿ *|[\"'`“”«„‘])")
+
+
+def without_marks(text: str) -> str:
+    """The same lines, as if what is only shown were said."""
+    lines = (line for line in text.split("\n") if not _TOOL_OPENS.match(line))
+    return "\n".join(_MARK.sub("", line, count=1).strip(" \t|\"'`") for line in lines)
 
 
 def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:
@@ -132,7 +141,9 @@ def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:
             continue
         if _TOOL_OPENS.match(raw):
             in_fence = bool(_FENCE.match(raw))
-            in_tool, in_prose, has_output = not in_fence, False, False
+            # What a tool prints may look like a call of its own.
+            has_output = in_tool and has_output and raw.lstrip()[:1] not in "⏺●✓✔"
+            in_tool, in_prose = not in_fence, False
             continue
         is_below = _BELOW.match(raw) is not None
         if in_tool:

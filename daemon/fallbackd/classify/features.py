@@ -22,7 +22,8 @@ HEAD_CHARS, TAIL_CHARS = 600, 1_800
 _LAST_LINES, _LAST_CHARS = 3, 600
 _SIZES = (3, 4, 5)
 
-_WHOLE, _LAST, _SHAPE = 0, 0x51ED270B, 0x2C1B3C6D
+PARTS = ("whole", "last", "shape")
+_BEGINS = {"whole": 0, "last": 0x51ED270B, "shape": 0x2C1B3C6D}
 """Where a checksum begins: the same n-gram in another part is another feature."""
 
 
@@ -35,16 +36,38 @@ class Features(Struct, frozen=True):
     shape: tuple[int, ...]
 
 
-def features_of(text: str, http_status: int | None = None) -> Features:
+def features_of(text: str, http_status: int | None = None, kind: str | None = None) -> Features:
     """Cut, normalise and hash. An empty text has a shape as well."""
+    named = named_features(text, http_status, kind)
+    return Features(
+        **{part: tuple(sorted(buckets_of(part, names))) for part, names in named.items()}
+    )
+
+
+def named_features(
+    text: str, http_status: int | None = None, kind: str | None = None
+) -> dict[str, set[str]]:
+    """What is hashed, by part: n-grams of characters, words (`w …`), properties of the lines."""
     text = _cut(text)
     plain = _normalised(text)
     last = "\n".join([one for one in plain.split("\n") if one.strip()][-_LAST_LINES:])
-    return Features(
-        whole=_buckets(_grams(plain), _WHOLE),
-        last=_buckets(_grams(last[-_LAST_CHARS:]), _LAST),
-        shape=_buckets(shape_of(text, http_status), _SHAPE),
-    )
+    return {
+        "whole": _grams(plain),
+        "last": _grams(last[-_LAST_CHARS:]),
+        "shape": {*shape_of(text, http_status), *_of_kind(kind)},
+    }
+
+
+def _of_kind(kind: str | None) -> tuple[str, ...]:
+    """Of the backend: what an API answers is an error more often than what an agent prints."""
+    if kind is None:
+        return ()
+    return (f"kind={kind.removesuffix('-cli')}", f"api={kind.endswith('-http')}")
+
+
+def buckets_of(part: str, names: Iterable[str]) -> set[int]:
+    begin, mask = _BEGINS[part], BUCKETS - 1
+    return {crc32(name.encode("utf-8", "replace"), begin) & mask for name in names}
 
 
 def _cut(text: str) -> str:
@@ -87,11 +110,6 @@ def _grams(text: str) -> set[str]:
     return found
 
 
-def _buckets(names: Iterable[str], begin: int) -> tuple[int, ...]:
-    mask = BUCKETS - 1
-    return tuple(sorted({crc32(n.encode("utf-8", "replace"), begin) & mask for n in names}))
-
-
 # --- the shape ---------------------------------------------------------------------------------
 
 _LEVEL = re.compile(
@@ -130,7 +148,35 @@ _SHARES: tuple[tuple[str, Callable[[str], object]], ...] = (
     ("prompt", _PROMPT.match),
     ("heading", _HEADING.match),
 )
+_AGENTS = (
+    r"(?:claude|codex|gemini|opencode|aider|goose|qwen|kimi|crush|hermes|copilot|numasec|openclaw"
+    r"|cursor|amp|cline|roo|kilo|auggie|droid|openhands|plandex|continue|warp|zed|windsurf|kiro"
+    r"|amazonq|q chat|antigravity|oh-my-pi|letta|openai|anthropic)"
+)
+_PROVIDERS = (
+    r"(?:openai|anthropic|gemini|vertex|generativelanguage|azure|bedrock|openrouter|groq|mistral"
+    r"|cohere|litellm|deepseek|moonshot|dashscope|zhipu|bigmodel|minimax|volces|siliconflow|xai"
+    r"|x\.ai|together|fireworks|cerebras|perplexity|nvidia|ollama|vllm|llama|lmstudio|tgi"
+    r"|hugging ?face|replicate|yandexgpt|gpt-|llm|chat/completions|v1/messages|api[ _-]?key"
+    r"|completion|prompt)"
+)
 _HAS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("agent", re.compile(rf"(?<![a-z]){_AGENTS}(?![a-z])", re.I)),
+    ("agent-code", re.compile(rf"(?:[\\/@_.-]|bunfs.{{0,20}}){_AGENTS}[\w-]{{0,20}}[\\/]", re.I)),
+    ("agent-run", re.compile(rf"^.{{0,80}}[$%>❯#] ?(?:npx \S* ?)?{_AGENTS}\b", re.I | re.M)),
+    ("agent-says", re.compile(rf"^\W{{0,3}}{_AGENTS}\W{{0,3}} ?[:>]", re.I | re.M)),
+    ("agent-last", re.compile(rf"{_AGENTS}\b[^\n]*\s*\Z", re.I)),
+    ("provider", re.compile(rf"(?<![a-z]){_PROVIDERS}", re.I)),
+    ("tokens", re.compile(r"\btokens?\b|\bmodels?\b|模型|モデル|모델|модел", re.I)),
+    (
+        "failed",
+        re.compile(
+            r"fehler|erreur|erro[r]?\b|errore|ошибк|错误|錯誤|エラー|오류|失败|失敗|실패|خطأ|hata|błąd"
+            r"|falha|échou|échec|fall[oó]|异常|無法|无法|konnte nicht|impossible de|não foi poss",
+            re.I,
+        ),
+    ),
+    ("limit", re.compile(r"limit|quota|límite|lim[ií]te|лимит|额度|限制|上限|한도|الحد", re.I)),
     ("fence", re.compile(r"```")),
     ("source-file", re.compile(r"\.(?:py|ts|js|go|rs|md|java)\b")),
     ("source-line", re.compile(r"\.(?:py|ts|js|go|rs|java|md):\d")),

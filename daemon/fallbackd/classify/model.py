@@ -14,7 +14,7 @@ from pkgutil import get_data
 import msgspec
 from msgspec import Struct
 
-from fallbackd.classify.features import features_of
+from fallbackd.classify.features import buckets_of, features_of, named_features
 from fallbackd.core.failures import Reason
 
 MAGIC = b"fallbackd-weights-1\n"
@@ -87,6 +87,13 @@ class _Table:
         ]
 
 
+class Deciding(Struct, frozen=True):
+    """A feature of a text, and what it adds to a margin."""
+
+    feature: str
+    weight: float
+
+
 class Model:
     """
     A file of weights that has been read.
@@ -104,8 +111,8 @@ class Model:
         self._failure, data = _tables(self.head.failure, data)
         self._reason, data = _tables(self.head.reason, data)
 
-    def guess(self, text: str, http_status: int | None = None) -> Guess:
-        features = features_of(text, http_status)
+    def guess(self, text: str, http_status: int | None = None, kind: str | None = None) -> Guess:
+        features = features_of(text, http_status, kind)
         head = self.head
         margin = head.failure_bias
         for table in self._failure:
@@ -118,6 +125,31 @@ class Model:
                 margins[at] += one
         ranked = sorted(zip(head.reasons, margins, strict=True), key=lambda one: -one[1])
         return Guess(margin, self.failure_share(margin), tuple(ranked), known)
+
+    def deciding(
+        self,
+        text: str,
+        http_status: int | None = None,
+        kind: str | None = None,
+        *,
+        reason: Reason | None = None,
+        count: int,
+    ) -> list[Deciding]:
+        """The features that weigh most for or against a failure, or for one reason of it."""
+        tables = self._failure if reason is None else self._reason
+        column = 0 if reason is None else self.head.reasons.index(reason)
+        found: list[Deciding] = []
+        for table in tables:
+            names = named_features(text, http_status, kind)[table.head.part]
+            one = table.head.norm / sqrt(max(1, len(names))) if table.head.norm else 1.0
+            scale = table.head.scales[column] * one
+            for name in names:
+                place = table.places.get(*buckets_of(table.head.part, (name,)))
+                if place is not None:
+                    weight = table.columns[column][place] * scale
+                    found.append(Deciding(f"{table.head.part} {name!r}", round(weight, 4)))
+        found.sort(key=lambda one: (-abs(one.weight), one.feature))
+        return found[:count]
 
     def failure_share(self, margin: float) -> float:
         head = self.head

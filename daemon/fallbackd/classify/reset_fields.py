@@ -64,6 +64,7 @@ def _window_of(name: str, headers: Mapping[str, str]) -> tuple[str | None, bool 
 _SPAN_KEYS = {
     "resets_in_seconds", "reset_in_seconds", "resetsinseconds", "retry_after", "retryafter",
     "retry_after_seconds", "reset_after_seconds", "resets_in", "retryafterseconds",
+    "estimated_time",
 }  # fmt: skip
 _SPAN_MS_KEYS = {"retry_after_ms", "retryafterms", "retrydelayms"}
 _DELAY_KEYS = {"retrydelay", "quotaresetdelay"}

@@ -24,6 +24,8 @@ from fallbackd.classify.reset_zones import PATTERN, zone_of
 
 MAX_BELIEVABLE_S = 400 * 86400.0
 """A stated time further away than a year is a misread number."""
+MAX_PAST_S = 10 * 365 * 86400.0
+"""An old output may be read much later."""
 
 
 MAX_SENTENCE_CHARS = 8_000
@@ -69,7 +71,7 @@ def seconds_until_midnight(zone: str, *, now: float) -> float:
 
 def _choose(found: list[Stated]) -> float | None:
     """Spent windows go before advice; windows that are not spent are ignored; else the longest."""
-    believable = [s for s in found if abs(s.seconds) < MAX_BELIEVABLE_S]
+    believable = [s for s in found if -MAX_PAST_S < s.seconds < MAX_BELIEVABLE_S]
     # What is over is the last resort: it may be a window that an old answer speaks of.
     believable = [s for s in believable if s.seconds >= -60.0] or believable
     spent = [s.seconds for s in believable if s.spent is True]
@@ -88,15 +90,20 @@ _ZONE = PATTERN
 # Sentences are read with every run of white space made one space.
 _BEFORE = (
     r"(?:resets?|resetting|again|available|regain access|retry|renews?|refresh(?:es)?|ends?"
-    r"|until|expires?|return)"
+    r"|until|expires?|return|continuing|resumes?|using this model)"
     r"(?: (?:again|after|at|on|in|about|around|approximately|by|will|be|is|time|limit|window"
+    r"|automatically"
     r"|usage|quota|the)){0,6}(?: ?:)? ~?"
 )
 _OWN_BACKOFF = re.compile(
     r"retrying (?:\d+/\d+ )?(?:again )?(?:after|in)\s+\d+(?:\.\d+)?(?![\d.])\s*"
     r"(?![hd\s])\w+(?:\s+\d+\s*s\b)?"
     r"|waiting (?:for )?\d+(?:\.\d+)? ?(?:s|sec|seconds)\b"
-    r"|(?:retry_?delay_?ms|total_?retry_?delay)\W+\d+",
+    r"|\bcool(?:ing)?[- ]?down\W{1,3}(?:for )?\d+(?:\.\d+)? ?\w*"
+    r"|\battempt \d+/\d+"
+    r"|\bdate\W{1,6}\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d(?: GMT)?"
+    # In milliseconds; what is longer than two minutes was stated to the program.
+    r"|(?:retry_?delay_?ms\W+(?:1[01]\d{4}|\d{1,5})(?!\d)|total_?retry_?delay\W+\d+)",
     re.I,
 )
 _IN_SPAN = re.compile(
@@ -123,24 +130,29 @@ _NUMBERED_DATE = re.compile(
     re.I,
 )
 """Month first, as the services print it that print dates like this."""
+_ON = re.compile(r"\b(?:on|at|by|until|after|resets?) $", re.I)
 _WEEKDAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _WEEKDAY_AT = re.compile(
     rf"\b(?P<day>(?:{'|'.join(_WEEKDAYS)}))[a-z]{{0,6}}\.?,?\s+(?:at\s+)?{_CLOCK}{_ZONE}", re.I
 )
 _TOMORROW_AT = re.compile(rf"\btomorrow,? (?:at )?{_CLOCK}{_ZONE}", re.I)
 _MIDNIGHT = re.compile(rf"\b(?:at |until )midnight{_ZONE}", re.I)
-_DAY_ONLY = re.compile(r"\b(?:on|until|by) (?P<day>\d{4}-\d\d-\d\d)(?![T\d]| \d| at)", re.I)
+_DAY_ONLY = re.compile(r"\b(?:at|on|until|by) (?P<day>\d{4}-\d\d-\d\d)(?![T\d]| \d| at)", re.I)
 _HTTP_DATE = re.compile(
     r"[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|[+-]\d{4})"
 )
 _EPOCH = re.compile(r"(?P<bar>\|)?(?<![\d.])(?P<s>1[6-9]\d{8})(?P<ms>\d{3})?(?![\d.])")
 _CLOCK_AT = re.compile(rf"{_BEFORE}{_CLOCK}{_ZONE}(?!\s*[\w-]*(?:%|tokens|requests))", re.I)
 _KEYED = re.compile(
-    r"[\"']?(?P<key>resets_?in_?seconds|resets_?at|retry_?delay|quota_?reset_?delay"
-    r"|retry-after(?:-ms)?)[\"']?"
-    r"\s*[:=]\s*[\"']?(?P<value>[\w.:+-]+)",
+    r"(?P<key>resets_?in_?seconds|resets_?at|retry_?delay(?:_?ms)?|quota_?reset_?delay"
+    r"|retry-after(?:-ms)?|(?:x-)?ratelimit-reset(?:-(?:requests|tokens))?|estimated_time)"
+    r"(?:\\?[\"'])?\s*(?:[:=]\s*(?:\\?[\"'])?|\{ seconds: )(?P<value>[\w.:+-]+)",
     re.I,
 )
+_AT_ONCE = re.compile(
+    rf"\bresets?(?: at)? (?P<h>\d{{1,2}})(?::(?P<m>\d\d))? ?(?P<ap>[ap]m)\b{_ZONE}", re.I
+)
+"""So near to its verb that a span around it (`worked for 5m 20s`) is of something else."""
 
 
 _WINDOW_CLAUSE = re.compile(
@@ -188,30 +200,20 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
     if (seconds := _keyed(flat, now)) is not None:
         return seconds
     zone = zone_of(timezone)
-    if match := _HTTP_DATE.search(flat):
-        return parsedate_to_datetime(match[0]).timestamp() - now
-    for match in _EPOCH.finditer(flat):
-        if match["bar"] or _speaks_of_reset(flat[: match.start()]):
-            return int(match["s"]) - now
-    if match := _ISO_AT.search(flat):
-        hour, minute = match["t"][:2], match["t"][3:] or "00"
-        stated = f"{match['d']}T{hour}:{minute}:00{'Z' if match['z'] else ''}"
-        if (moment := iso_instant(stated, zone)) is not None:
-            return moment - now
-    if match := _ISO.search(flat):
-        moment = iso_instant(match[0], zone)
-        if moment is not None and _speaks_of_reset(flat[: match.start()]):
-            return moment - now
-    if (match := _DAY_ONLY.search(flat)) and _speaks_of_reset(flat[: match.start()]):
-        moment = iso_instant(f"{match['day']}T00:00:00", zone)
-        if moment is not None:
-            return moment - now
+    if (moment := _instant(flat, now=now, zone=zone)) is not None:
+        return moment - now
     dates = (_NAMED_DATE, _DAY_FIRST, _NUMBERED_DATE)
     for match in (one for pattern in dates for one in pattern.finditer(flat)):
-        if _speaks_of_reset(flat[: match.start()]):
+        before = flat[: match.start()]
+        if match.re is _NUMBERED_DATE and not match["year"] and not _ON.search(before):
+            continue  # `8/10 completed`
+        if _speaks_of_reset(before):
             seconds = _named_date(match, now=now, zone=zone)
             if seconds is not None:
                 return seconds
+    at_once = [s for m in _AT_ONCE.finditer(flat) if (s := _clock(m, now=now, zone=zone))]
+    if at_once:
+        return at_once[-1]
     spans = [m for m in _IN_SPAN.finditer(flat) if _speaks_of_reset(flat[: m.end()])]
     if spans:
         return max(span_seconds(m[0]) for m in spans)
@@ -224,12 +226,36 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
             days = (_WEEKDAYS.index(match["day"].lower()) - today) % 7
             seconds = _on_day(found, match, days=days, now=now, zone=zone)
             return seconds if seconds > -60.0 else seconds + 7 * 86400.0
-    if (match := _MIDNIGHT.search(flat)) and _speaks_of_reset(flat[: match.end()]):
-        return _on_day((0, 0), match, days=1, now=now, zone=zone)
+    midnight = _MIDNIGHT.search(flat)
+    if midnight and _speaks_of_reset(flat[: midnight.end()]):
+        return _on_day((0, 0), midnight, days=1, now=now, zone=zone)
     clocks = [
         s for m in _CLOCK_AT.finditer(flat) if (s := _clock(m, now=now, zone=zone)) is not None
     ]
     return clocks[-1] if clocks else None
+
+
+def _instant(flat: str, *, now: float, zone: tzinfo | None) -> float | None:
+    """A date and time in the forms that machines print."""
+    if match := _HTTP_DATE.search(flat):
+        return parsedate_to_datetime(match[0]).timestamp()
+    for match in _EPOCH.finditer(flat):
+        if match["bar"] or _speaks_of_reset(flat[: match.start()]):
+            return float(match["s"])
+    if match := _ISO_AT.search(flat):
+        hour, minute = match["t"][:2], match["t"][3:] or "00"
+        stated = f"{match['d']}T{hour}:{minute}:00{'Z' if match['z'] else ''}"
+        if (moment := iso_instant(stated, zone)) is not None:
+            return moment
+    for match in _ISO.finditer(flat):
+        moment = iso_instant(match[0], zone)
+        is_near = moment is not None and moment - now > -MAX_BELIEVABLE_S
+        if is_near and _speaks_of_reset(flat[: match.start()]):
+            return moment
+    day = _DAY_ONLY.search(flat)
+    if day and _speaks_of_reset(flat[: day.start()]):
+        return iso_instant(f"{day['day']}T00:00:00", zone)
+    return None
 
 
 def _keyed(flat: str, now: float) -> float | None:
@@ -238,7 +264,7 @@ def _keyed(flat: str, now: float) -> float | None:
     for match in _KEYED.finditer(flat):
         key = match["key"].lower()
         value: float | None = None
-        if key.endswith("-ms"):
+        if key.endswith("ms"):
             number = number_in(match["value"])
             value = None if number is None else number / 1000.0
         else:

@@ -1,25 +1,30 @@
 """A rule's finding and the model's guess made one: whether it is a failure, and of what reason."""
 
+import re
+
 from msgspec import structs
 
-from fallbackd.classify.lines import SIGNAL_EXITS, Hit, lines_of
+from fallbackd.classify.error_lines import without_marks
+from fallbackd.classify.lines import SIGNAL_EXITS, Hit, lines_of, text_hit
 from fallbackd.classify.model import Guess, Model, shipped
 from fallbackd.classify.redact import strip_escapes
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
 
-RULE_ALARM = 0.4
+RULE_ALARM = 0.2
 """What a rule that fits adds to the margin of a failure. Both found by cross-validation."""
 RULE_REASON = 0.7
 """What it adds to the margin of its reason."""
 
 LIKELY = 0.35
 """A reason that is less likely is not named, for a program that is known to have failed."""
-_LIKELY_OF_LITTLE, _LITTLE = 0.75, 70
+_LIKELY_OF_LITTLE, _LITTLE = 0.6, 70
 """So many n-grams that the model knows are too few for a guess, unless it is a clear one."""
-_STATED, _HARMLESS, _BEYOND_DOUBT = 0.37, -1.0, 0.65
-"""Margins of what is said outside of tools and quotations, and of one line against the whole."""
+_HARMLESS, _ALONE, _LAST = -1.0, 0.3, 0.65
+"""Margins of the whole, of a line apart and of the last line."""
+_LITTLE_CHARS = 200
+"""So much may stand beside a line apart."""
 _LIKELY_CAUSE = 0.6
 """For an error whose structure names no cause: most of those that do not are rare ones."""
 
@@ -56,7 +61,9 @@ def weigh(model: Model, guess: Guess, rule: Reason | None) -> tuple[Reason, floa
     return best, shares[best]
 
 
-def weighed(hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
+def weighed(
+    hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...], kind: str | None = None
+) -> Hit | None:
     """
     What the rules have found, after the model was asked.
 
@@ -68,7 +75,7 @@ def weighed(hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...]) -> Hit
     if not evidence.text.strip() or not _is_asked(hit, evidence):
         return hit
     model = shipped()
-    guess = model.guess(evidence.text, evidence.http_status)
+    guess = model.guess(evidence.text, evidence.http_status, kind)
     named = None if hit is None or hit.rule.reason is Reason.UNKNOWN else hit.rule.reason
     best, likely = weigh(model, guess, named)
     if _has_failed(hit, evidence):
@@ -76,7 +83,7 @@ def weighed(hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...]) -> Hit
             return hit
         score = likely
     else:
-        if not _raises_alarm(model, guess, hit, evidence):
+        if not _raises_alarm(model, guess, hit, evidence, rules):
             return None
         bonus = 0.0 if hit is None else RULE_ALARM
         score = likely * model.failure_share(guess.margin + bonus)
@@ -89,22 +96,40 @@ def weighed(hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...]) -> Hit
     return Hit(rule=_RULES[best], text=text, confidence=trust, said=said, score=score)
 
 
-def _raises_alarm(model: Model, guess: Guess, hit: Hit | None, evidence: Evidence) -> bool:
-    threshold = model.head.alarm_margin
+def _raises_alarm(
+    model: Model, guess: Guess, hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...]
+) -> bool:
+    margin, threshold = guess.margin, model.head.alarm_margin
     if hit is None:
-        # What is only shown (a tool's output, a quotation, a diff) may not be all there is.
-        stated = "\n".join(
-            line.text for line in lines_of(evidence.text, evidence.stream) if not line.is_deep
-        )
-        return (
-            guess.margin > threshold
-            and bool(stated)
-            and model.guess(stated, evidence.http_status).margin > _STATED
-        )
-    if guess.margin + RULE_ALARM > threshold:
+        return margin > threshold and not _is_quoted(model, evidence, rules)
+    if margin + RULE_ALARM > threshold:
         return True
-    # A line that is an error beyond doubt, among sentences about something else.
-    return guess.margin > _HARMLESS and model.guess(hit.text).margin > _BEYOND_DOUBT
+    # A line that is an error by itself: apart beside a few sentences, or the last word.
+    least = _least_of_line(hit.text, evidence)
+    return least is not None and margin > _HARMLESS and model.guess(hit.text).margin > least
+
+
+def _least_of_line(line: str, evidence: Evidence) -> float | None:
+    if len(evidence.text) <= len(line) + _LITTLE_CHARS:
+        plain = strip_escapes(evidence.text).replace("’", "'")
+        if any(part.strip() == line for part in _EMPTY_LINE.split(plain)):
+            return _ALONE
+    lines = lines_of(evidence.text, evidence.stream)
+    return _LAST if lines and lines[-1].text in line else None
+
+
+_EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
+
+
+def _is_quoted(model: Model, evidence: Evidence, rules: tuple[Rule, ...]) -> bool:
+    """A known error is shown in a quotation, a list or a diff; what is said beside is harmless."""
+    stated = "\n".join(
+        line.text for line in lines_of(evidence.text, evidence.stream) if not line.is_deep
+    )
+    if stated and model.guess(stated, evidence.http_status).margin > model.head.alarm_margin:
+        return False
+    bare = structs.replace(evidence, text=without_marks(evidence.text))
+    return text_hit(bare, rules) is not None
 
 
 def _least(hit: Hit | None, guess: Guess) -> float:

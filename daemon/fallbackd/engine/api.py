@@ -1,7 +1,7 @@
 """What callers can ask of the engine. Each call becomes an event; none decides anything."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -43,7 +43,6 @@ from fallbackd.engine import asked, authors, retrying, transcripts
 from fallbackd.engine import feedback as corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.environment import Settings
-from fallbackd.engine.judging import judge
 from fallbackd.engine.logs import find_attempt, no_log, read_part
 from fallbackd.engine.loop import Held, Performer
 from fallbackd.engine.requests import (
@@ -58,6 +57,9 @@ from fallbackd.engine.requests import (
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import ALL, Selection, StoreUnwritable
+
+if TYPE_CHECKING:
+    from fallbackd.classify.explaining import Explanation
 
 WITH_DAEMON = "stopped with the daemon"
 
@@ -440,32 +442,15 @@ class Engine(Performer):
             evidence="reported by a caller without evidence that tells more",
         )
 
-    def classify(
-        self,
-        evidence: Evidence,
-        *,
-        backend: str | None = None,
-        kind: str | None = None,
-        now_at: float | None = None,
-        timezone: str | None = None,
-    ) -> Failure | None:
-        """Changes nothing."""
-        name = None if backend is None else BackendId(backend)
-        if kind is None and name is not None:
-            found = find_backend(self.settings.policy, name)
-            kind = None if found is None else found.kind
-        now = self.clock.now() if now_at is None else now_at
-        return judge(
-            evidence,
-            self.settings,
-            None if kind is None else self.world.kinds.get(kind),
-            name,
-            now=now,
-            timezone=timezone,
-            kind_name=kind,
-            signatures=self.world.signatures.get(kind or ""),
-            conceal=self.world.conceal,
-        )
+    def classify(self, evidence: Evidence, **given: Any) -> Failure | None:
+        """See `corrections.judged`."""
+        return corrections.judged(self, evidence, **given)
+
+    def explain_verdict(
+        self, evidence: Evidence, **given: Any
+    ) -> "tuple[Failure | None, Explanation]":
+        """See `corrections.explained`."""
+        return corrections.explained(self, evidence, **given)
 
     def signatures(self, kind: str | None) -> tuple[corrections.KnownAttempt, ...]:
         """In the order in which they are tried; None: of every kind."""

@@ -19,11 +19,14 @@ from fallbackd.classify.redact import redact, strip_escapes
 from fallbackd.classify.rules import Rule, linear
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import AttemptId
+from fallbackd.core.ids import AttemptId, BackendId
+from fallbackd.core.protocol import Evidence
 from fallbackd.engine.environment import Settings
+from fallbackd.engine.judging import concealed, judge
 from fallbackd.engine.requests import Invalid, Unknown
 
 if TYPE_CHECKING:
+    from fallbackd.classify.explaining import Explanation
     from fallbackd.engine.api import Engine
 
 MAX_SAMPLE_BYTES = 16_384
@@ -61,6 +64,56 @@ def known(
             found[one, rule.id] = KnownAttempt(kind=one, source=VENDOR, rule=rule)
     common = (KnownAttempt(kind=None, source=COMMON, rule=rule) for rule in COMMON_RULES)
     return (*found.values(), *common)
+
+
+def judged(
+    engine: "Engine",
+    evidence: Evidence,
+    *,
+    backend: str | None = None,
+    kind: str | None = None,
+    now_at: float | None = None,
+    timezone: str | None = None,
+) -> Failure | None:
+    """What the daemon would make of this evidence. Changes nothing."""
+    kind = kind or _kind_of(engine, backend)
+    return judge(
+        evidence,
+        engine.settings,
+        None if kind is None else engine.world.kinds.get(kind),
+        None if backend is None else BackendId(backend),
+        now=engine.clock.now() if now_at is None else now_at,
+        timezone=timezone,
+        kind_name=kind,
+        signatures=engine.world.signatures.get(kind or ""),
+        conceal=engine.world.conceal,
+    )
+
+
+def explained(
+    engine: "Engine",
+    evidence: Evidence,
+    *,
+    backend: str | None = None,
+    kind: str | None = None,
+    now_at: float | None = None,
+    timezone: str | None = None,
+) -> "tuple[Failure | None, Explanation]":
+    """The verdict and what it rests on. Nothing that is redacted elsewhere is shown."""
+    from fallbackd.classify.explaining import explain  # see `judging.get_ready`
+
+    failure = judged(engine, evidence, backend=backend, kind=kind, now_at=now_at, timezone=timezone)
+    name = kind or _kind_of(engine, backend) or "generic"
+    rules = (*engine.settings.rules_for(name), *engine.world.signatures.get(name, ()))
+    shown = concealed(evidence, lambda text: redact(engine.world.conceal(text)))
+    return failure, explain(shown, rules, name, failure)
+
+
+def _kind_of(engine: "Engine", backend: str | None) -> str | None:
+    if backend is None:
+        return None
+    found = find_backend(engine.settings.policy, BackendId(backend))
+    return None if found is None else found.kind
 
 
 def suggestion(*, kind: str | None, reason: str, evidence: str, output: str, name: str) -> str:

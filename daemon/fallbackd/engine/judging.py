@@ -46,9 +46,10 @@ def judge(
     if signatures is None:
         signatures = () if kind is None else kind.rules
     return classify(
-        _concealed(evidence, conceal),
+        concealed(evidence, conceal),
         own_rules + settings.rules_for(name) + signatures,
         now=now,
+        kind=name,
         timezone=timezone,
         max_wait_s=lambda reason: max_wait_s(reasons, reason),
     )
@@ -66,7 +67,7 @@ _MAX_DEPTH = 40
 """No error is nested deeper; what lies below is left out."""
 
 
-def _concealed(evidence: Evidence, conceal: Callable[[str], str]) -> Evidence:
+def concealed(evidence: Evidence, conceal: Callable[[str], str]) -> Evidence:
     return structs.replace(
         evidence,
         text=conceal(evidence.text),

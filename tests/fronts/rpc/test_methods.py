@@ -460,6 +460,7 @@ async def test_answers_of_every_reading_method_fit_the_types_that_are_promised()
         "session.get": {"session": "s1"},
         "suggest": {"goal": "g"},
         "classify": {"evidence": {}},
+        "classification.explain": {"evidence": {}},
     }
     async with front() as served:
         served.engine.found["d1"] = fallen()

@@ -29,6 +29,11 @@ def register(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list the known signatures (of one --kind, or of all) and read no output",
     )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show what decided: statements, signature, probabilities, features",
+    )
     parser.add_argument("--now", type=float, metavar="T", help="read times from here (Unix)")
 
 
@@ -45,7 +50,10 @@ def run(args: argparse.Namespace, client: Client) -> int:
         "now_at": args.now,
     }
     params = {name: value for name, value in given.items() if value is not None}
-    show(args, client.call("classify", params), _view)
+    if args.explain:
+        show(args, client.call("classification.explain", params), explanation_view)
+    else:
+        show(args, client.call("classify", params), _view)
     return exits.OK
 
 
@@ -71,6 +79,32 @@ def signatures_view(found: dict[str, Json], style: Style) -> str:
     kinds = ", ".join(one_line(kind) for kind in found.get("kinds") or [])
     listed = table(["kind", "signature", "reason", "from", "looks for"], rows, style)
     return f"{listed}\n\nkinds: {kinds}" if kinds else listed
+
+
+def explanation_view(found: dict[str, Json], style: Style) -> str:
+    """The verdict, then what it rests on."""
+    rule = found.get("rule")
+    lines = [
+        _view(found.get("failure"), style),
+        f"because       {one_line(found.get('because', '?'))}",
+        "statements" if found.get("statements") else "statements    none",
+        *(f"  {one_line(line)}" for line in found.get("statements") or []),
+        f"signature     {one_line(rule)} ({one_line(found.get('rule_reason') or '?')})"
+        if rule
+        else "signature     none fits",
+        f"failure       {found.get('failure_share', 0):.0%}"
+        f" (margin {found.get('margin', 0):.2f}, alarm above {found.get('threshold', 0):.2f})",
+        "reasons       "
+        + ", ".join(
+            f"{one_line(one['reason'])} {one['share']:.0%}" for one in found.get("reasons") or []
+        ),
+    ]
+    for name, label in (("for_failure", "for a failure"), ("for_reason", "for the reason")):
+        lines.append(label)
+        lines += [
+            f"  {one['weight']:+.3f}  {one_line(one['feature'])}" for one in found.get(name) or []
+        ]
+    return "\n".join(lines)
 
 
 def _view(found: Json, style: Style) -> str:

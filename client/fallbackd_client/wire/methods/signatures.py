@@ -56,6 +56,70 @@ CLASSIFY: Method[ClassifyParams, Failure | None] = Method(
 )
 
 
+class Weighed(Struct, frozen=True, kw_only=True):
+    """A word of the text, or a property of its lines, and what it adds to a margin."""
+
+    feature: str
+    """`whole`, `last` or `shape`, then the feature as it was hashed."""
+    weight: float
+    """What it adds: above 0 for, below 0 against."""
+
+
+class LikelyReason(Struct, frozen=True, kw_only=True):
+    reason: ReasonWord
+    """A word of the taxonomy."""
+    share: float
+    """How likely it is, given that it is a failure: 0 to 1."""
+
+
+class ClassificationExplainResult(Struct, frozen=True, kw_only=True):
+    failure: Failure | None
+    """What `classify` answers."""
+    because: str
+    """What decided, in a sentence."""
+    statements: tuple[str, ...] = ()
+    """Lines that count as said by the program itself, redacted."""
+    rule: str | None = None
+    """Id of the signature that fits without the model; null: none."""
+    rule_reason: ReasonWord | None = None
+    """Its reason."""
+    margin: float = 0.0
+    """Of the learned model: above 0 rather a failure."""
+    threshold: float = 0.0
+    """What the margin has to exceed where the exit status is unknown."""
+    failure_share: float = 0.0
+    """The margin as a probability."""
+    reasons: tuple[LikelyReason, ...] = ()
+    """The likeliest first."""
+    for_failure: tuple[Weighed, ...] = ()
+    """Features that decide between failure and none, the weightiest first."""
+    for_reason: tuple[Weighed, ...] = ()
+    """Features that decide for or against the likeliest reason."""
+
+
+CLASSIFICATION_EXPLAIN: Method[ClassifyParams, ClassificationExplainResult] = Method(
+    "classification.explain",
+    params=ClassifyParams,
+    result=ClassificationExplainResult,
+    read_only=True,
+    summary="What an output means, and what decided: statements, signature, features.",
+    example=(
+        {"evidence": {"text": "no more prompts today", "stream": "stderr", "exit_code": 1}},
+        {
+            "failure": {"reason": "usage_limit", "confidence": "text"},
+            "because": "no signature decides; the learned model names the reason",
+            "statements": ["no more prompts today"],
+            "margin": 0.6,
+            "threshold": 0.47,
+            "failure_share": 0.93,
+            "reasons": [{"reason": "usage_limit", "share": 0.81}],
+            "for_failure": [{"feature": "whole 'w no more'", "weight": 0.05}],
+            "for_reason": [{"feature": "whole 'w today'", "weight": 0.04}],
+        },
+    ),
+)
+
+
 class ClassificationWrongParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
     """Id of the delegation."""
@@ -158,6 +222,7 @@ SIGNATURES_LIST: Method[SignaturesListParams, SignaturesListResult] = Method(
 
 METHODS = (
     CLASSIFY,
+    CLASSIFICATION_EXPLAIN,
     CLASSIFICATION_WRONG,
     SIGNATURES_LIST,
 )

@@ -114,3 +114,30 @@ def test_signatures_of_one_kind_are_asked_for(run_cli: RunCli) -> None:
     ran = run_cli(argv, {"signatures.list": SIGNATURES})
     assert ran.params("signatures.list") == {"kind": "codex"}
     assert json.loads(ran.out) == SIGNATURES
+
+
+def test_an_explanation_is_shown_line_by_line(run_cli: RunCli) -> None:
+    found = {
+        "failure": FAILURE,
+        "because": "no signature decides; the learned model names the reason",
+        "statements": ["429\x1b[2J"],
+        "rule": None,
+        "margin": 0.6,
+        "threshold": 0.47,
+        "failure_share": 0.93,
+        "reasons": [{"reason": "rate_limit", "share": 0.81}],
+        "for_failure": [{"feature": "whole 'w 429'", "weight": 0.25}],
+        "for_reason": [{"feature": "whole 'w 429'", "weight": -0.125}],
+    }
+    ran = run_cli(["classify", "--explain"], {"classification.explain": found}, stdin=b"429")
+    assert ran.params("classification.explain")["evidence"]["text"] == "429"
+    for words in (
+        "because       no signature decides",
+        "signature     none fits",
+        "failure       93% (margin 0.60, alarm above 0.47)",
+        "rate_limit 81%",
+        "+0.250  whole 'w 429'",
+        "-0.125  whole 'w 429'",
+    ):
+        assert words in ran.out
+    assert "\x1b" not in ran.out
