@@ -15,7 +15,18 @@ from pathlib import Path
 import anyio
 from tests.benchmarks.table import Row, render
 
-NAMES = ("rpc", "decisions", "price", "hop", "start", "client", "mcp", "records", "classify_speed")
+NAMES = (
+    "rpc",
+    "decisions",
+    "price",
+    "hop",
+    "start",
+    "client",
+    "mcp",
+    "share",
+    "records",
+    "classify_speed",
+)
 
 
 def main(wanted: list[str]) -> int:

@@ -79,6 +79,64 @@ async def test_a_limit_that_one_machine_finds_is_known_on_the_other(tmp_path: Pa
             assert "desktop" in shown.out
 
 
+LIMIT = "cat >/dev/null; echo 'You have hit your usage limit.' >&2; exit 1"
+SHORT = "[policy.usage_limit]\nwindow_s = 10\ncooldown_s = 0\n"
+WORK = {"backend": "first", "prompt": "x", "wait": "finished"}
+LEASE_S = 60.0
+SLACK_S = 30.0
+"""What a busy machine may take beyond it."""
+
+
+def is_tried(entry: dict[str, Any]) -> bool:
+    return any(one["trial"] for one in entry["scopes"])
+
+
+async def test_the_trial_of_a_machine_that_is_killed_is_anothers_when_its_lease_is_over(
+    tmp_path: Path,
+) -> None:
+    with redis_server(tmp_path / "redis") as server:
+        env = {"SHARE_URL": server.url}
+        a, b = tmp_path / "a", tmp_path / "b"
+        async with (
+            running(a, machine(a, "laptop", LIMIT, more=SHORT), env=env) as laptop,
+            running(b, machine(b, "desktop", ok("done"), more=SHORT), env=env) as desktop,
+        ):
+            await connected(laptop, desktop)
+            await laptop.client.call("delegate", WORK)
+            (laptop.bin_dir / "first").write_text("#!/bin/sh\nexec sleep 1000\n")
+            for one in (laptop, desktop):
+                await until(one, lambda entry: entry["unproven"])
+            held = await laptop.client.call("delegate", {**WORK, "wait": "accepted"})
+            began = time.monotonic()
+            await until(desktop, is_tried, target="first")
+            assert (await desktop.client.call("delegate", WORK))["served_by"] == "second"
+            await laptop.kill()
+            with anyio.fail_after(LEASE_S + SLACK_S):
+                while (await desktop.client.call("delegate", WORK))["served_by"] != "first":
+                    await anyio.sleep(0.5)
+            print(f"\nthe next trial began {time.monotonic() - began:.1f} s after the first")
+            await laptop.start()
+            await laptop.client.call("delegation.cancel", {"delegation": held["delegation"]})
+
+
+async def test_a_trial_without_the_server_says_that_nobody_was_asked(tmp_path: Path) -> None:
+    with redis_server(tmp_path / "redis") as server:
+        config = machine(tmp_path, "laptop", LIMIT, more=SHORT)
+        async with running(tmp_path, config, env={"SHARE_URL": server.url}) as laptop:
+            await connected(laptop)
+            await laptop.client.call("delegate", WORK)
+            (laptop.bin_dir / "first").write_text(f"#!/bin/sh\n{ok('done')}\n")
+            await until(laptop, lambda entry: entry["unproven"])
+            server.freeze()
+            try:
+                done = await laptop.client.call("delegate", WORK)
+            finally:
+                server.thaw()
+            assert done["served_by"] == "first"
+            shown = await run_client(laptop.socket, "explain", "-v", done["delegation"])
+            assert "arbiter away" in shown.out
+
+
 CANARY = "canary-of-the-prompt"
 CANARY_KEY = "sk-canary-0123456789abcdef0123456789"
 API = """

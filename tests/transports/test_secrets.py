@@ -1,5 +1,6 @@
 """Secrets by reference: found at the moment of use, refused with a word about what to do."""
 
+import base64
 import json
 import os
 import sys
@@ -171,15 +172,34 @@ async def test_one_that_is_over_by_its_own_date_is_old_unless_its_owner_renews_i
     assert await place.secrets.read(renewed) == SECRET
 
 
+def token(**claims: object) -> str:
+    middle = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"eyJhbGciOiJub25lIn0.{middle}.c2ln"
+
+
 async def test_a_token_says_by_itself_when_it_is_over(place: Place) -> None:
-    def token(exp: float) -> str:
-        import base64
+    good, old = token(exp=NOW + 60), token(exp=NOW - 60)
+    assert await place.secrets.read(place.file(good)) == good
+    assert "log in again" in await place.problem(place.file(old))
 
-        claims = base64.urlsafe_b64encode(json.dumps({"exp": exp}).encode()).decode().rstrip("=")
-        return f"eyJhbGciOiJub25lIn0.{claims}.c2ln"
 
-    assert await place.secrets.read(place.file(token(NOW + 60))) == token(NOW + 60)
-    assert "log in again" in await place.problem(place.file(token(NOW - 60)))
+async def test_a_login_is_known_by_its_account_whatever_its_tokens_are(place: Place) -> None:
+    async def identity(text: str, field: str | None = None) -> str:
+        name = place.file(text).name
+        ref = CredentialRef(label="k", source="file", name=name, field=field)
+        return await place.secrets.identity(ref)
+
+    def login_of(account: str, access: str) -> str:
+        return json.dumps({"tokens": {"access_token": access, "account_id": account}})
+
+    field = "tokens.access_token"
+    one = await identity(login_of("acct-1", "a"), field)
+    assert one == await identity(login_of("acct-1", "renewed"), field)
+    assert one != await identity(login_of("acct-2", "a"), field)
+    said = await identity(token(iss="https://id.example", sub="u1", exp=NOW + 60))
+    assert said == await identity(token(iss="https://id.example", sub="u1", exp=NOW + 90))
+    assert said != await identity(token(iss="https://other.example", sub="u1", exp=NOW + 60))
+    assert await identity(SECRET) == SECRET
 
 
 # --- commands ----------------------------------------------------------------------------------

@@ -309,11 +309,11 @@ class Daemon:
                 )
                 notify.configure(configuration.loaded.notify)
                 tasks.start_soon(notify.run)
+                await tasks.start(sharing.run)  # a first `status` says already that it connects
                 server = self._server = RpcServer(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(imports.run)
                 tasks.start_soon(export.run)
-                tasks.start_soon(sharing.run)
                 tasks.start_soon(built.projects.run)
                 servers = watched_servers(configuration.loaded, self._environ)
                 tasks.start_soon(built.opencode.run, servers)

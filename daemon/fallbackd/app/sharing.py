@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 import structlog
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskStatus
 
 from fallbackd import __version__
 from fallbackd.config.load import Loaded
@@ -43,8 +45,12 @@ class SharingService:
             self._wanted = loaded.share
             self._changed.set()
 
-    async def run(self) -> None:
-        """Until cancelled. Without `[share]` nothing is imported and nothing runs."""
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """
+        Until cancelled. Without `[share]` nothing is imported and nothing runs. It has started
+        once its state can be shown; nothing waits for the server.
+        """
+        is_started = False
         while True:
             self._changed = anyio.Event()
             wanted = self._wanted
@@ -53,6 +59,9 @@ class SharingService:
                     sharing = await self._build(wanted)
                     self._engine.peers = sharing
                     tasks.start_soon(sharing.run)
+                if not is_started:
+                    is_started = True
+                    task_status.started()
                 await self._changed.wait()
                 self._engine.peers = None
                 tasks.cancel_scope.cancel()
@@ -121,7 +130,7 @@ class SharingService:
         for backend in settings.policy.backends.values():
             for ref in settings.options_of(backend.id).credentials:
                 try:
-                    material = await self._engine.world.secrets.read(ref)
+                    material = await self._engine.world.secrets.identity(ref)
                 except SecretProblem:
                     continue
                 digest = hmac.new(secret.encode(), material.encode(), hashlib.sha256).hexdigest()

@@ -73,6 +73,9 @@ class NoLook:
     async def read(self, ref: CredentialRef) -> str:
         raise NotImplementedError("secrets are read by the transports")
 
+    async def identity(self, ref: CredentialRef) -> str:
+        raise NotImplementedError("secrets are read by the transports")
+
     async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
         return SecretSeen()
 

@@ -234,9 +234,7 @@ class Performer:
             nonlocal before
             before = seen.health
             decision = self._decide(seen, event, now=now)
-            if peers is None or is_asked:
-                return decision
-            return peers.weighed(before, decision)
+            return decision if peers is None else peers.weighed(before, decision, is_asked=is_asked)
 
         decision, notes = await self.store.transact(
             keys,

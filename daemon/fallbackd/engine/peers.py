@@ -64,8 +64,13 @@ class Grouping(Struct, frozen=True, kw_only=True):
 
 
 class SharingPeers(Protocol):
-    def weighed(self, before: HealthOf, decision: Decision) -> Decision:
-        """The decision, or `Unasked` in its place."""
+    def weighed(self, before: HealthOf, decision: Decision, *, is_asked: bool) -> Decision:
+        """
+        The decision, or `Unasked` in its place.
+
+        Args:
+            is_asked: The others were, in vain: it is the decision, and says so.
+        """
         ...
 
     @property

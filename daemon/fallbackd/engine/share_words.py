@@ -1,7 +1,10 @@
-"""What a person asks about sharing: whether it works, and what a name stands for."""
+"""What people read about sharing: whether it works, what a name stands for, who was not asked."""
+
+from msgspec import structs
 
 from fallbackd.core.health.scopes import find_backend, is_scope_of, touched
 from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.records import Decision, PutStory
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Tested
 from fallbackd.engine.requests import Unknown
@@ -60,3 +63,15 @@ async def tested(share: Share, owner: str, instance: str, clock: Clock) -> tuple
         if not ok:
             break
     return tuple(done)
+
+
+def without_arbiter(decision: Decision, scopes: tuple[ScopeId, ...], state: str) -> Decision:
+    """The decision to make a trial that no server has granted; `explain` says so."""
+    note = f"arbiter away ({state}): others may try {', '.join(scopes)} at the same time"
+    changes = tuple(
+        structs.replace(one, outcome=f"{one.outcome}; {note}" if one.outcome else note)
+        if isinstance(one, PutStory)
+        else one
+        for one in decision.changes
+    )
+    return structs.replace(decision, changes=changes)

@@ -29,7 +29,7 @@ from fallbackd.core.upkeep.marks import reason_of
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining
-from fallbackd.engine.share_words import scopes_meant, tested
+from fallbackd.engine.share_words import scopes_meant, tested, without_arbiter
 from fallbackd.ports.share import (
     Card,
     Failing,
@@ -123,15 +123,18 @@ class Sharing:
     def _may_ask(self) -> bool:
         return self._state == "connected" and anyio.current_time() >= self._muted_until
 
-    def weighed(self, before: HealthOf, decision: Decision) -> Decision:
-        if not self._may_ask:
-            return decision
+    def weighed(self, before: HealthOf, decision: Decision, *, is_asked: bool) -> Decision:
         scopes = tuple(
             one.health.scope
             for one in decision.changes
             if isinstance(one, PutHealth) and self._is_unasked(before, one.health)
         )
-        return Decision(answer=Unasked(scopes=scopes)) if scopes else decision
+        if not scopes:
+            return decision
+        if self._may_ask and not is_asked:
+            return Decision(answer=Unasked(scopes=scopes))
+        state = "no answer" if self._state == "connected" else self._state
+        return without_arbiter(decision, scopes, state)
 
     def _is_unasked(self, before: HealthOf, after: Health) -> bool:
         if after.scope in self._held or not _is_new_trial(before.get(after.scope), after):

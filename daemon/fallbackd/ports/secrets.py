@@ -48,6 +48,16 @@ class Secrets(Protocol):
         """
         ...
 
+    async def identity(self, ref: CredentialRef) -> str:
+        """
+        What is the same wherever the same credential is used: of a login the account, since its
+        tokens are renewed, else the secret itself. For keyed digests only.
+
+        Raises:
+            SecretProblem: It is not there, or over.
+        """
+        ...
+
     async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
         """
         See whether it is there and whether it is another one than before, without using it.

@@ -12,6 +12,8 @@ from fallbackd.ports.secrets import SecretProblem
 EXPIRY_NAMES = ("expires_at", "expiresAt", "expiry_date", "expiry", "expires", "Expiration")
 """As the login files of agent CLIs and the helpers of clouds name it."""
 RENEWAL_NAMES = ("refresh_token", "refreshToken")
+ACCOUNT_NAMES = ("account_id", "accountId", "account_uuid", "accountUuid")
+"""Of the account that logged in: it stays when the tokens are renewed."""
 _MILLISECONDS = 1e11
 """A larger number of seconds would be in the year 5138."""
 
@@ -22,6 +24,8 @@ class Material(Struct, frozen=True, kw_only=True):
     """Unix seconds, by the source itself."""
     renewable: bool = False
     """Its owner renews it by itself: that it is over says nothing."""
+    account: str | None = None
+    """Whose login it is, where the source says so: the same on all machines."""
 
     def __repr__(self) -> str:
         return f"Material(expires_at={self.expires_at})"
@@ -40,7 +44,12 @@ def material_of(text: str, *, field: str | None, where: str) -> Material:
     if field is not None or text[0] == "{":
         return _from_document(text, field, where)
     secret = text.splitlines()[0].strip()
-    return Material(secret=_carried(secret, where), expires_at=_token_expiry(secret))
+    claims = _claims(secret)
+    return Material(
+        secret=_carried(secret, where),
+        expires_at=_instant(claims.get("exp")),
+        account=_subject(claims),
+    )
 
 
 def _from_document(text: str, field: str | None, where: str) -> Material:
@@ -67,9 +76,14 @@ def _from_document(text: str, field: str | None, where: str) -> Material:
     stated = next(
         (at for name in EXPIRY_NAMES if (at := _instant(nearest.get(name))) is not None), None
     )
+    claims = _claims(secret)
+    named = next(
+        (one for name in ACCOUNT_NAMES if isinstance(one := nearest.get(name), str) and one), None
+    )
     return Material(
         secret=secret,
-        expires_at=_token_expiry(secret) if stated is None else stated,
+        expires_at=_instant(claims.get("exp")) if stated is None else stated,
+        account=named or _subject(claims),
         renewable=any(isinstance(nearest.get(name), str) for name in RENEWAL_NAMES),
     )
 
@@ -106,13 +120,19 @@ def _iso(text: str) -> float | None:
     return (read if read.tzinfo else read.replace(tzinfo=datetime.UTC)).timestamp()
 
 
-def _token_expiry(secret: str) -> float | None:
-    """The end of a JSON Web Token by its own claim. Source: RFC 7519, 4.1.4."""
+def _claims(secret: str) -> dict[str, Any]:  # any JSON
+    """What a JSON Web Token says of itself; nothing where it is none. Source: RFC 7519, 4.1."""
     parts = secret.split(".")
     if len(parts) != 3 or not secret.startswith("ey"):
-        return None
+        return {}
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except (ValueError, RecursionError):
-        return None
-    return _instant(claims.get("exp")) if isinstance(claims, dict) else None
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _subject(claims: dict[str, Any]) -> str | None:
+    """Unique for whoever has issued the token."""
+    subject, issuer = claims.get("sub"), claims.get("iss")
+    return f"{issuer} {subject}" if isinstance(subject, str) and isinstance(issuer, str) else None

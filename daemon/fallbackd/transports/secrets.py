@@ -76,6 +76,10 @@ class SecretSources:
     async def read(self, ref: CredentialRef) -> str:
         return (await self._material(ref, fresh=False)).secret
 
+    async def identity(self, ref: CredentialRef) -> str:
+        found = await self._material(ref, fresh=False)
+        return found.secret if found.account is None else f"account {found.account}"
+
     async def look(self, ref: CredentialRef, *, fresh: bool = False) -> SecretSeen:
         changed_at = None
         if ref.source in ("file", "systemd"):
