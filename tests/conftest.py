@@ -8,11 +8,17 @@ are marked `root` (they need a second uid, mounts, or a cgroup hierarchy), and `
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SAID = "said"
 """Name of the property of a test that holds what it says (`record_property`)."""
 NEED_ROOT = "need_root"
 _left_out = pytest.StashKey[set[str]]()
+
+
+# No test depends on how fast the machine is.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -241,7 +241,7 @@ def test_what_is_no_answer_is_judged_in_every_dialect(
 
 @every_dialect
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_bytes_break_a_parser(dialect: Dialect, data: st.DataObject) -> None:
     whole = streamed(dialect)
     pieces = data.draw(

@@ -142,7 +142,7 @@ def test_with_a_damaged_byte_anywhere_it_is_whole_or_none(dialect: Dialect) -> N
 
 @every_dialect
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_with_foreign_bytes_in_it_it_is_whole_or_none(
     dialect: Dialect, data: st.DataObject
 ) -> None:

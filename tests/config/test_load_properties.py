@@ -4,7 +4,7 @@ from datetime import date, datetime, time
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.config_file import as_toml
 
@@ -86,7 +86,7 @@ FILES = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(FILES)
 def test_arbitrary_values_in_known_keys_never_raise(raw: dict[str, Any]) -> None:
     found = loading.interpret(raw, path="/etc/fallbackd/config.toml")
@@ -104,7 +104,7 @@ def test_arbitrary_values_in_known_keys_never_raise(raw: dict[str, Any]) -> None
     assert msgspec.json.decode(msgspec.json.encode(as_dict(found))) is not None
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(FILES)
 def test_what_is_shown_can_be_read_back(raw: dict[str, Any]) -> None:
     first = loading.interpret(raw, path="/etc/fallbackd/config.toml")
@@ -113,7 +113,7 @@ def test_what_is_shown_can_be_read_back(raw: dict[str, Any]) -> None:
     assert again.policy == first.policy
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(st.text())
 def test_arbitrary_text_never_raises(text: str) -> None:
     found = loading.load(text, path="config.toml")

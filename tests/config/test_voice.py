@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fallbackd.config.voice import VoiceMark, read_voice, render_voice
@@ -120,7 +120,6 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(), JSON | st.dictionaries(KEYS, JSON)))
 def test_arbitrary_entries_never_raise_and_can_be_written_again(content: dict[str, Any]) -> None:
     found = read_voice(json.dumps(content), path="voice.json", now=NOW)

@@ -617,7 +617,6 @@ class Laws(RuleBasedStateMachine):
 Laws.TestCase.settings = settings(
     max_examples=80,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestLaws = Laws.TestCase

@@ -416,7 +416,7 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(world=worlds())
 def test_every_door_leads_to_the_same_candidates(world: World) -> None:
     delegated = tuple(by_delegate(world))

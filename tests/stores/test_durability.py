@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from tests.stores import committing
@@ -314,9 +314,7 @@ async def both_do(history: Sequence[Any], path: Path) -> None:
     await store.aclose()
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-)
+@settings(max_examples=25, database=None)
 @given(st.lists(steps, max_size=12))
 def test_after_any_history_it_shows_what_a_store_in_memory_shows(history: list[Any]) -> None:
     with TemporaryDirectory() as directory:
