@@ -32,13 +32,13 @@ check: $(READY) ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-e2e: $(READY) .venv-mcp/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, root)
+e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, root)
 	$(BIN)/python -m tests.e2e.install
 	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-agents e2e-daemon
 
 # Two halves that share nothing, since both wait more than they work.
-AGENTS := clis_alone confinement failover mcp mcp_agents mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
-NEWEST := clis_alone failover mcp mcp_agents real_clis
+AGENTS := clis_alone confinement failover gateway_clients mcp mcp_agents mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
+NEWEST := clis_alone failover gateway_clients mcp mcp_agents real_clis
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
 
 e2e-newest: export FALLBACKD_E2E = newest
@@ -81,6 +81,11 @@ docs: $(READY) .venv-docs/.ready ## the site in build/docs/site and the man page
 	.venv-mcp/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/mcp.txt
 	@touch $@
 
+.venv-sdk/.ready: requirements/sdk.txt
+	$(PYTHON) -m venv .venv-sdk
+	.venv-sdk/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/sdk.txt
+	@touch $@
+
 completions: $(READY) ## the completions for shells, from the parser
 	@mkdir -p contrib/completions
 	$(BIN)/fallbackd-client completions bash > contrib/completions/fallbackd-client.bash
@@ -99,6 +104,7 @@ lock: $(READY) ## resolve the requirements anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group weights pyproject.toml --output-file requirements/weights.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:docs --output-file requirements/docs.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:mcp --output-file requirements/mcp.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:sdk --output-file requirements/sdk.txt
 
 clean: ## remove what the targets have made
-	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp .venv-sdk build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,10 +17,10 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 from tests.e2e import install
-from tests.support.provider import Provider
 
 NAMES = ("codex", "opencode", "gemini", "claude")
 MODELS = {"opencode": "scripted/m", "gemini": "gemini-2.5-pro"}
@@ -35,6 +35,12 @@ _GIT = {
     "GIT_COMMITTER_NAME": "Tester",
     "GIT_COMMITTER_EMAIL": "tester@example.invalid",
 }
+
+
+class Addressed(Protocol):
+    """Where the CLIs send their calls: the scripted provider, or what stands before it."""
+
+    def url(self, route: str) -> str: ...
 
 
 class Home(Struct, frozen=True, kw_only=True):
@@ -85,9 +91,14 @@ class Home(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"no such CLI: {name}")
 
 
-def build_home(base: Path, provider: Provider, *, names: tuple[str, ...] = NAMES) -> Home:
+def build_home(
+    base: Path, provider: Addressed, *, names: tuple[str, ...] = NAMES, key: str = KEY
+) -> Home:
     """
     Writes settings, as after a log-in, into `base`.
+
+    Args:
+        key: What the CLIs log in with.
 
     Raises:
         RuntimeError: The CLIs are not installed; the message says how to install them.
@@ -112,13 +123,13 @@ def build_home(base: Path, provider: Provider, *, names: tuple[str, ...] = NAMES
         **_GIT,
     }
     for name in names:
-        env |= _SETTERS[name](path, provider)
+        env |= _SETTERS[name](path, provider, key)
     for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "start"]):
         subprocess.run([git, *command], cwd=work, env=env, check=True)
     return Home(path=path, work=work, names=names, env=env)
 
 
-def _codex(home: Path, provider: Provider) -> dict[str, str]:
+def _codex(home: Path, provider: Addressed, key: str) -> dict[str, str]:
     _write(
         home / ".codex" / "config.toml",
         f"""\
@@ -139,10 +150,10 @@ env_key = "SCRIPTED_API_KEY"
 wire_api = "responses"
 """,
     )
-    return {"SCRIPTED_API_KEY": KEY}
+    return {"SCRIPTED_API_KEY": key}
 
 
-def _opencode(home: Path, provider: Provider) -> dict[str, str]:
+def _opencode(home: Path, provider: Addressed, key: str) -> dict[str, str]:
     settings = {
         "autoupdate": False,
         "share": "disabled",
@@ -152,7 +163,7 @@ def _opencode(home: Path, provider: Provider) -> dict[str, str]:
         "provider": {
             "scripted": {
                 "npm": "@ai-sdk/openai-compatible",  # comes with opencode
-                "options": {"baseURL": provider.url("opencode") + "/v1", "apiKey": KEY},
+                "options": {"baseURL": provider.url("opencode") + "/v1", "apiKey": key},
                 "models": {"m": {"limit": {"context": 128000, "output": 4096}}},
             }
         },
@@ -165,7 +176,7 @@ def _opencode(home: Path, provider: Provider) -> dict[str, str]:
     }
 
 
-def _gemini(home: Path, provider: Provider) -> dict[str, str]:
+def _gemini(home: Path, provider: Addressed, key: str) -> dict[str, str]:
     settings = {
         "security": {"auth": {"selectedType": "gemini-api-key"}},
         "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
@@ -174,15 +185,15 @@ def _gemini(home: Path, provider: Provider) -> dict[str, str]:
     }
     _write(home / ".gemini" / "settings.json", json.dumps(settings, indent=2))
     return {
-        "GEMINI_API_KEY": KEY,
+        "GEMINI_API_KEY": key,
         "GOOGLE_GEMINI_BASE_URL": provider.url("gemini"),
         "GEMINI_CLI_TRUST_WORKSPACE": "true",
     }
 
 
-def _claude(_: Path, provider: Provider) -> dict[str, str]:
+def _claude(_: Path, provider: Addressed, key: str) -> dict[str, str]:
     return {
-        "ANTHROPIC_API_KEY": KEY,
+        "ANTHROPIC_API_KEY": key,
         "ANTHROPIC_BASE_URL": provider.url("claude"),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",

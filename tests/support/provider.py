@@ -14,6 +14,7 @@ of its own. What follows is the path of the API: `/chat/completions`, `/response
     ok, slow, tool              answers; `tool` has the agent run `command` first
     401 … 529, quota, …         refusals, see `provider_refusals.NAMES`
     hang, reset, empty, garbage  in place of an answer; `refuse` with its status and message
+    cut_early                   opened, and ended before the first word of it
     hang_mid, reset_mid, truncated, error_mid, rate_limit_mid   after two words of it
     cut_short, filtered         whole answers that end for a reason of their own
     redirect, html, endless, …  what no reference describes, see `provider_misbehaviour`

@@ -16,7 +16,7 @@ from tests.support.provider_refusals import Dialect
 
 ANSWERS = ("ok", "slow", "tool")
 INSTEAD = ("hang", "reset", "empty", "garbage", "refuse")
-MIDWAY = ("hang_mid", "reset_mid", "truncated", "error_mid", "rate_limit_mid")
+MIDWAY = ("cut_early", "hang_mid", "reset_mid", "truncated", "error_mid", "rate_limit_mid")
 ENDINGS: dict[str, Literal["length", "filter"]] = {"cut_short": "length", "filtered": "filter"}
 """Whole answers whose own sign says that they are none."""
 NAMES = (
@@ -106,7 +106,9 @@ async def perform(
         return await _perform_whole(peer, dialect, name, answer, behaviour)
     stream = provider_answers.stream(dialect, answer)
     await peer.begin_stream()
-    for event in stream.head:
+    # Before its first word an answer has been opened at most.
+    begun = stream.head[:-2] if name == "cut_early" else stream.head
+    for event in begun:
         await peer.event(event, pause_s=behaviour.pause_s if name == "slow" else 0)
     match name:
         case "hang_mid":
@@ -117,7 +119,7 @@ async def perform(
             return False
         case "error_mid" | "rate_limit_mid":
             await peer.event(provider_answers.error_event(dialect, name))
-        case "truncated":
+        case "truncated" | "cut_early":
             pass
         case _:
             for event in stream.tail:
@@ -138,7 +140,7 @@ async def _perform_whole(
         case "hang_mid":
             await peer.closed()
             return False
-        case "reset_mid" | "truncated":
+        case "reset_mid" | "truncated" | "cut_early":
             peer.reset()
             return False
         case "error_mid" | "rate_limit_mid":

@@ -222,10 +222,12 @@ class AnswerWatch:
     def usage(self) -> Usage:
         return self._parser.usage
 
-    def feed(self, data: bytes) -> None:
-        for seen in self._parser.feed(Chunk("http", data, 0.0)):
-            if isinstance(seen, ProviderAnswered):
-                self.is_committed = True
+    def feed(self, data: bytes) -> bool:
+        """Whether its provider said something: comments and pings do not count once it has."""
+        observed = self._parser.feed(Chunk("http", data, 0.0))
+        if any(isinstance(one, ProviderAnswered) for one in observed):
+            self.is_committed = True
+        return bool(observed)
 
     def finish(self, exit: Exit, *, is_side: bool = False) -> Evidence | None:
         """Why it is no whole answer; None: it is one."""

@@ -10,68 +10,40 @@ that for a whole answer. With `hold = "whole"` nothing is sent before all has ar
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
-import msgspec
-from msgspec import Struct
 
 from fallbackd.backends import passage
-from fallbackd.backends.passage import AnswerWatch, Passage, Unreadable
+from fallbackd.backends.passage import Passage, Unreadable
 from fallbackd.backends.spec import NotConfigured
-from fallbackd.core.callers.lease import ReportAnswer, Resolution
+from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.failures import Reason
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry
-from fallbackd.core.protocol import Evidence, HttpRequest, HttpResponse
-from fallbackd.core.turn import Turn
+from fallbackd.core.protocol import Evidence, HttpRequest
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import carrying, credential_of
-from fallbackd.fronts.gateway import choosing
+from fallbackd.fronts.gateway import choosing, pauses
 from fallbackd.fronts.gateway.affinity import session_of
+from fallbackd.fronts.gateway.answers import AnswerHead, NotAnswered, Refusal, ToCaller
+from fallbackd.fronts.gateway.pauses import Pauses
+from fallbackd.fronts.gateway.relay import Patience, Relay
+from fallbackd.fronts.gateway.reporting import Report, give_back
 from fallbackd.fronts.gateway.settings import Rules
-from fallbackd.ports.passing import PassedOn, PassOn
+from fallbackd.ports.passing import PassOn
 
 HOP = "x-fallbackd-hop"
 """How often a request has passed a daemon like this one: one that comes back goes round."""
+FAILOVER = "x-fallbackd-failover"
+"""`0`: the first backend's failure goes back."""
+_FINAL = frozenset({Reason.CONTENT_POLICY})
+"""Of the request, and another provider would be asked to do what this one refuses to."""
 STALL_S = 180.0
 """Silence within an answer that has begun, where the backend sets none."""
 WHOLE_S = 600.0
 """For an answer that comes in one piece, where the backend sets no limit."""
-
-
-class AnswerHead(Struct, frozen=True, kw_only=True):
-    """The head of what is sent back."""
-
-    status: int
-    headers: list[tuple[str, str]]
-
-
-class ToCaller(Protocol):
-    """Where an answer goes: `begin` once, then `send`."""
-
-    async def begin(self, reply: AnswerHead) -> None: ...
-
-    async def send(self, data: bytes) -> None: ...
-
-
-class Refusal(Exception):
-    """Nothing is passed on, or nothing more. Told in the words of the API."""
-
-    def __init__(self, status: int, message: str, code: str, *, retry_after: float | None = None):
-        super().__init__(message)
-        self.status, self.message, self.code = status, message, code
-        self.retry_after_s = retry_after
-
-
-class Aborted(Exception):
-    """The answer cannot be finished: the connection is to be closed without its end."""
-
-
-class NotAnswered(Struct, frozen=True, kw_only=True):
-    """What a backend did instead of answering; its own words, where it said some."""
-
-    evidence: Evidence
-    reply: AnswerHead | None = None
-    body: bytes = b""
 
 
 class Exchange:
@@ -91,6 +63,7 @@ class Exchange:
         headers: list[tuple[str, str]],
         body: bytes,
         caller: ToCaller,
+        pauses: Pauses,
         owner: str | None = None,
     ) -> None:
         self._engine = engine
@@ -101,10 +74,10 @@ class Exchange:
         self._headers = passage.forwarded(headers)
         self._body = body
         self._caller = caller
+        self._pauses = pauses
         self._owner = owner
         self._session = session_of(self._named, asked, body)
         self._attempts = 0
-        self._is_begun = False
         self._reason = ""
         """Why the first backend did not answer."""
 
@@ -144,9 +117,9 @@ class Exchange:
         retry_at = chosen.retry_at
         while chosen.backend is not None:
             started_at = engine.clock.now()
-            reported = _Report(engine, asks, chosen, turn, started_at)
+            reported = Report(engine, asks, chosen, turn, started_at)
             try:
-                failed = await self._try(chosen, _entry_of(entries, chosen), found.model, reported)
+                failed = await self._served(chosen, _entry_of(entries, chosen), found, reported)
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     await reported.released()
@@ -157,15 +130,43 @@ class Exchange:
             answer = await reported.failed(failed.evidence)
             if answer.failure is not None and not self._reason:
                 self._reason = answer.failure.reason.value
-            if answer.next is None or self._named.get("x-fallbackd-failover") == "0":
-                await _give_back(engine, asks, answer)
+            is_refused = answer.failure is not None and answer.failure.reason in _FINAL
+            if answer.next is None or is_refused or self._named.get(FAILOVER) == "0":
+                await give_back(engine, asks, answer)
                 retry_at = answer.retry_at
                 break
             chosen, turn = answer.next, answer.turn
         await self._give_up(last, retry_at)
 
+    async def _served(
+        self, chosen: Resolution, entry: Entry, found: choosing.Wanted, report: Report
+    ) -> NotAnswered | None:
+        """
+        One candidate, asked twice where its failure is over at once. None: the caller has all.
+
+        What others have been told to wait for is waited for here too.
+        """
+        assert chosen.backend is not None
+        candidate = (chosen.backend, chosen.model, chosen.credential)
+        await self._pauses.over(candidate)
+        failed = await self._try(chosen, entry, found.model, report)
+        if failed is None or chosen.lease_id is not None:
+            return failed
+        failure = self._engine.classify(failed.evidence, backend=chosen.backend)
+        wait_s = pauses.before_second(
+            failure,
+            status=failed.evidence.http_status,
+            patience_s=self._engine.settings.policy.patience_s("interactive"),
+            luck=self._engine.world.luck(),
+        )
+        if wait_s is None:
+            return failed
+        self._pauses.begin(candidate, wait_s)
+        await self._pauses.over(candidate)
+        return await self._try(chosen, entry, found.model, report)
+
     async def _try(
-        self, chosen: Resolution, entry: Entry, asked: str | None, report: "_Report"
+        self, chosen: Resolution, entry: Entry, asked: str | None, report: "Report"
     ) -> NotAnswered | None:
         """None: the caller has the whole answer."""
         self._attempts += 1
@@ -179,10 +180,30 @@ class Exchange:
             raise Refusal(400, str(error), "invalid_body") from error
         passed = await self._pass_on(request)
         try:
-            return await self._answer(passed, chosen, report)
+            done = await self._relay(chosen, report).run(passed)
         finally:
             with anyio.CancelScope(shield=True):
                 await passed.aclose()
+        if isinstance(done, NotAnswered):
+            return done
+        await report.succeeded(done)
+        return None
+
+    def _relay(self, chosen: Resolution, report: Report) -> Relay:
+        """The backend's own limits count, where it has some."""
+        backend = find_backend(self._engine.settings.policy, BackendId(chosen.backend or ""))
+        own_first_s = None if backend is None else backend.first_answer_s
+        own_stall_s = None if backend is None else backend.stall_s
+        first_s = self._rules.hold_s if self._asked.is_streamed else WHOLE_S
+        return Relay(
+            self._asked,
+            self._caller,
+            Patience(first_s=own_first_s or first_s, stall_s=own_stall_s or STALL_S),
+            name=str(chosen.backend),
+            is_whole=self._rules.hold == "whole",
+            said=lambda: self._said(chosen.backend, chosen.model),
+            broken=report.broken,
+        )
 
     def _request(self, chosen: Resolution, entry: Entry, asked: str | None) -> HttpRequest:
         engine = self._engine
@@ -205,107 +226,6 @@ class Exchange:
         carried = carrying(request, credential, options)
         assert isinstance(carried, HttpRequest)
         return carried
-
-    async def _answer(
-        self, passed: PassedOn, chosen: Resolution, report: "_Report"
-    ) -> NotAnswered | None:
-        is_streamed = self._asked.is_streamed
-        hold_s = self._rules.hold_s if is_streamed else self._limit_s(chosen, WHOLE_S)
-        give_up_at = anyio.current_time() + hold_s
-        watch = AnswerWatch(self._asked.mode)
-        head: HttpResponse | None = None
-        with anyio.move_on_at(give_up_at):
-            head = await passed.head()
-            if head is None:
-                return NotAnswered(evidence=watch.finish(passed.exit) or Evidence())
-        if head is None:
-            return _silent(hold_s)
-        is_good = head.status < 300
-        is_whole = not is_good or not is_streamed or self._rules.hold == "whole"
-        held = bytearray()
-        while True:
-            limit_s = self._limit_s(chosen, STALL_S)
-            data: bytes | None = None
-            is_late = True
-            deadline = max(give_up_at, anyio.current_time() + limit_s) if held else give_up_at
-            if self._is_begun:
-                deadline = anyio.current_time() + limit_s
-            with anyio.move_on_at(deadline):
-                data = await passed.read()
-                is_late = False
-            if is_late:
-                break
-            if data is None:
-                return await self._finish(passed, watch, head, bytes(held), report)
-            watch.feed(data)
-            if self._is_begun:
-                await self._go_on(watch, data, report)
-                continue
-            held += data
-            if len(held) > passage.MAX_WHOLE_BYTES:
-                break
-            if watch.has_failed and is_good:
-                evidence = watch.finish(head) or Evidence()
-                return NotAnswered(evidence=evidence, reply=_reply(head), body=bytes(held))
-            is_full = len(held) > passage.MAX_HELD_BYTES
-            if not is_whole and (watch.is_committed or is_full):
-                await self._begin(head, chosen)
-                await self._caller.send(bytes(held))
-        silent = _silent(limit_s if held else hold_s)
-        if self._is_begun:
-            await self._break_off(silent.evidence, report)
-        return silent
-
-    async def _go_on(self, watch: AnswerWatch, data: bytes, report: "_Report") -> None:
-        """After the beginning: pieces go on as they come, but for one that is damaged."""
-        if watch.has_failed:
-            if watch.is_told:
-                await self._caller.send(data)
-            evidence = watch.finish(HttpResponse(status=200)) or Evidence()
-            await self._break_off(evidence, report, is_told=watch.is_told)
-        await self._caller.send(data)
-
-    async def _finish(
-        self,
-        passed: PassedOn,
-        watch: AnswerWatch,
-        head: HttpResponse,
-        held: bytes,
-        report: "_Report",
-    ) -> NotAnswered | None:
-        evidence = watch.finish(passed.exit, is_side=bool(self._asked.side))
-        if self._is_begun:
-            if evidence is not None:
-                await self._break_off(evidence, report)
-        elif evidence is not None:
-            return NotAnswered(evidence=evidence, reply=_reply(head), body=held)
-        else:
-            await self._begin(head, report.chosen)
-            await self._caller.send(held)
-        await report.succeeded(watch)
-        return None
-
-    async def _break_off(
-        self, evidence: Evidence, report: "_Report", *, is_told: bool = False
-    ) -> None:
-        """
-        Mark the backend before the caller knows: it may try again at once.
-
-        Raises:
-            Aborted: Always.
-        """
-        answer = await report.failed(evidence)
-        await _give_back(self._engine, report.asks, answer)
-        if not is_told:
-            text = f"{report.chosen.backend} broke off its answer"
-            await self._caller.send(passage.error_event(self._asked.mode, text))
-        raise Aborted
-
-    async def _begin(self, head: HttpResponse, chosen: Resolution) -> None:
-        self._is_begun = True
-        reply = _reply(head)
-        reply.headers.extend(self._said(chosen.backend, chosen.model))
-        await self._caller.begin(reply)
 
     def _said(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
         said = {
@@ -334,84 +254,7 @@ class Exchange:
             text = self._engine.world.redact(text)[:500]
         raise Refusal(503, text + ": fallbackd-client health", "unavailable", retry_after=wait_s)
 
-    def _limit_s(self, chosen: Resolution, otherwise: float) -> float:
-        backend = self._engine.settings.policy.backends.get(chosen.backend or "")  # type: ignore[call-overload]
-        own = (
-            None
-            if backend is None
-            else (backend.stall_s if otherwise == STALL_S else backend.first_answer_s)
-        )
-        return float(own or otherwise)
-
-
-class _Report:
-    """What became of one call; said once."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        asks: Mapping[str, Any],
-        chosen: Resolution,
-        turn: Turn | None,
-        started_at: float,
-    ) -> None:
-        self._engine = engine
-        self.asks = asks
-        self.chosen = chosen
-        self._is_said = False
-        self._call: dict[str, Any] = {
-            **asks,
-            "backend": chosen.backend,
-            "model": chosen.model,
-            "credential": chosen.credential,
-            "lease": chosen.lease_id,
-            "turn": turn,
-            "started_at": started_at,
-        }
-
-    async def succeeded(self, watch: AnswerWatch) -> None:
-        self._is_said = True
-        await self._engine.report(**self._call, outcome="success", usage=watch.usage)
-
-    async def failed(self, evidence: Evidence) -> ReportAnswer:
-        self._is_said = True
-        return await self._engine.report(
-            **self._call, outcome="failure", evidence=evidence, next_lease=True
-        )
-
-    async def released(self) -> None:
-        """The caller has gone: nobody is to blame."""
-        if not self._is_said and self.chosen.lease_id is not None:
-            await self._engine.report(**self._call, outcome="released")
-
-
-async def _give_back(engine: Engine, asks: Mapping[str, Any], answer: ReportAnswer) -> None:
-    """The lease of a next one that will not be called."""
-    unused = answer.next
-    if unused is not None and unused.lease_id is not None:
-        await _Report(engine, asks, unused, answer.turn, engine.clock.now()).released()
-
 
 def _entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
     named = [one for one in entries if one.backend == chosen.backend]
     return next((one for one in named if one.model in (None, chosen.model)), named[0])
-
-
-def _silent(limit_s: float) -> NotAnswered:
-    text = f"no answer within {limit_s:g} s"
-    return NotAnswered(evidence=Evidence(text=text, stream="exception", exception="ReadTimeout"))
-
-
-def _reply(head: HttpResponse) -> AnswerHead:
-    return AnswerHead(status=head.status, headers=passage.returned(list(head.headers.items())))
-
-
-def told(mode: Any, refusal: Refusal) -> tuple[AnswerHead, bytes]:
-    """A refusal as an answer."""
-    body = msgspec.json.encode(
-        passage.error_body(mode, refusal.status, refusal.message, refusal.code)
-    )
-    headers = [("content-type", "application/json")]
-    if refusal.retry_after_s is not None:
-        headers.append(("retry-after", str(round(refusal.retry_after_s))))
-    return AnswerHead(status=refusal.status, headers=headers), body

@@ -12,8 +12,10 @@ from fallbackd.backends.passage import Unreadable
 from fallbackd.backends.spec import ApiMode
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import Refused
-from fallbackd.fronts.gateway import choosing, exchange, guard, routes
-from fallbackd.fronts.gateway.exchange import AnswerHead, Exchange, Refusal
+from fallbackd.fronts.gateway import choosing, guard, routes
+from fallbackd.fronts.gateway.answers import AnswerHead, Refusal, told
+from fallbackd.fronts.gateway.exchange import Exchange
+from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.server import GatewayServer, HeadIn, RequestLine
 from fallbackd.fronts.gateway.settings import Bounds, Rules
 from fallbackd.lib.peercred import peer
@@ -47,6 +49,7 @@ class GatewayFront:
         self._rules = rules
         self._limits = limits
         self._allowed_uids = allowed_uids
+        self._pauses = Pauses()
         self._server = GatewayServer(self.answer, allows=self._allows)
 
     async def serve(self, listener: socket.socket) -> None:
@@ -112,6 +115,7 @@ class GatewayFront:
             headers=request.headers,
             body=body,
             caller=line,
+            pauses=self._pauses,
         ).run()
 
     async def _looked_up(self, request: HeadIn, line: RequestLine) -> None:
@@ -147,7 +151,7 @@ def _models(listed: list[str], *, at: float) -> dict[str, Any]:
 
 
 async def _tell(line: RequestLine, mode: ApiMode, refusal: Refusal) -> None:
-    reply, body = exchange.told(mode, refusal)
+    reply, body = told(mode, refusal)
     await _send(line, reply, body)
 
 

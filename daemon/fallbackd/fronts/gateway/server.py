@@ -17,7 +17,7 @@ import h11
 import structlog
 from msgspec import Struct
 
-from fallbackd.fronts.gateway.exchange import Aborted, AnswerHead, ToCaller
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
 
 log = structlog.get_logger("gateway")
 

@@ -1,0 +1,48 @@
+"""
+Failures that are over within seconds: the same backend is asked once more, and nobody is marked.
+
+A caller of an interactive program waits a moment for the backend that has its conversation cached
+rather than move. All requests for that backend wait alike: it is not asked by others meanwhile.
+"""
+
+import anyio
+
+from fallbackd.core.failures import Failure, Reason
+
+Candidate = tuple[str, str | None, str | None]
+"""Backend, model, credential."""
+
+_CHANCE_S = 0.2
+"""Before a server that broke once is asked again; up to twice that."""
+
+
+def before_second(
+    failure: Failure | None, *, status: int | None, patience_s: float, luck: float
+) -> float | None:
+    """How long to wait before the same backend is asked again; None: it is not."""
+    if failure is None:
+        return None
+    if failure.reason is Reason.RATE_LIMIT and failure.wait_s is not None:
+        return failure.wait_s if failure.wait_s <= patience_s else None
+    is_chance = failure.reason is Reason.SERVER_ERROR and status == 500
+    if is_chance and failure.wait_s is None:
+        return _CHANCE_S * (1 + luck)
+    return None
+
+
+class Pauses:
+    """Which candidates are waited for, and until when."""
+
+    def __init__(self) -> None:
+        self._until: dict[Candidate, float] = {}
+
+    def begin(self, one: Candidate, wait_s: float) -> None:
+        self._until[one] = max(self._until.get(one, 0.0), anyio.current_time() + wait_s)
+
+    async def over(self, one: Candidate) -> None:
+        """Returns when nobody waits for it any longer."""
+        while (until := self._until.get(one)) is not None:
+            if until <= anyio.current_time():
+                del self._until[one]
+                return
+            await anyio.sleep_until(until)

@@ -1,0 +1,165 @@
+"""
+One answer of one backend on its way to the caller.
+
+Held until its provider has said something that only a provider can say, or to its end; passed on
+piece by piece after that. Silence is judged by what the provider says: comments and pings, which
+only keep a connection open, do not count.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+from msgspec import Struct
+
+from fallbackd.backends import passage
+from fallbackd.backends.passage import AnswerWatch, Passage
+from fallbackd.core.protocol import Evidence, Exit, HttpResponse
+from fallbackd.fronts.gateway.answers import (
+    Aborted,
+    NotAnswered,
+    ToCaller,
+    reply_of,
+    silent,
+)
+from fallbackd.ports.passing import PassedOn
+
+FAREWELL_S = 1.0
+"""For what still comes behind the end of an answer: its usage, the end of the stream."""
+
+
+class Patience(Struct, frozen=True, kw_only=True):
+    first_s: float
+    """Until the first words."""
+    stall_s: float
+    """Between words."""
+
+
+class Relay:
+    """
+    Args:
+        is_whole: Nothing goes on before all has arrived.
+        said: Our own headers, when the answer begins.
+        broken: Told why an answer that has begun cannot be finished, before the caller is.
+    """
+
+    def __init__(
+        self,
+        asked: Passage,
+        caller: ToCaller,
+        patience: Patience,
+        *,
+        name: str,
+        is_whole: bool,
+        said: Callable[[], list[tuple[str, str]]],
+        broken: Callable[[Evidence], Awaitable[None]],
+    ) -> None:
+        self._asked = asked
+        self._caller = caller
+        self._patience = patience
+        self._name = name
+        self._is_whole = is_whole
+        self._said = said
+        self._broken = broken
+        self._watch = AnswerWatch(asked.mode)
+        self._held = bytearray()
+        self._is_begun = False
+
+    async def run(self, passed: PassedOn) -> NotAnswered | AnswerWatch:
+        """
+        What was read, when the caller has all of it; else why the next backend is asked.
+
+        Raises:
+            Aborted: In the middle of the answer.
+        """
+        first_s = self._patience.first_s
+        give_up_at = anyio.current_time() + first_s
+        head: HttpResponse | None = None
+        with anyio.move_on_at(give_up_at):
+            head = await passed.head()
+            if head is None:
+                return NotAnswered(evidence=self._watch.finish(passed.exit) or Evidence())
+        if head is None:
+            return silent(first_s)
+        return await self._body(passed, head, give_up_at)
+
+    async def _body(
+        self, passed: PassedOn, head: HttpResponse, give_up_at: float
+    ) -> NotAnswered | AnswerWatch:
+        watch, is_good = self._watch, head.status < 300
+        is_held_to_end = self._is_whole or not is_good or not self._asked.is_streamed
+        heard_at = anyio.current_time()
+        while True:
+            deadline = give_up_at
+            if watch.has_ended:
+                deadline = heard_at + FAREWELL_S
+            elif watch.is_committed or (self._held and not self._asked.is_streamed):
+                deadline = heard_at + self._patience.stall_s
+            data: bytes | None = None
+            is_late = True
+            with anyio.move_on_at(deadline):
+                data = await passed.read()
+                is_late = False
+            if is_late and not watch.has_ended:
+                return await self._silent(since_s=anyio.current_time() - heard_at)
+            if data is None:
+                return await self._finish(head if is_late else passed.exit, head)
+            if watch.feed(data):
+                heard_at = anyio.current_time()
+            if self._is_begun:
+                await self._go_on(data)
+                continue
+            self._held += data
+            if watch.has_failed and is_good:
+                evidence = watch.finish(head) or Evidence()
+                return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
+            most = passage.MAX_WHOLE_BYTES if is_held_to_end else passage.MAX_HELD_BYTES
+            if (watch.is_committed and not is_held_to_end) or len(self._held) > most:
+                await self._begin(head)
+
+    async def _silent(self, *, since_s: float) -> NotAnswered:
+        found = silent(since_s)
+        if self._is_begun:
+            await self._break_off(found.evidence)
+        return found
+
+    async def _go_on(self, data: bytes) -> None:
+        """After the beginning: pieces go on as they come, but for one that is damaged."""
+        watch = self._watch
+        if watch.has_failed:
+            if watch.is_told:
+                await self._caller.send(data)
+            evidence = watch.finish(HttpResponse(status=200)) or Evidence()
+            await self._break_off(evidence, is_told=watch.is_told)
+        await self._caller.send(data)
+
+    async def _finish(self, exit: Exit, head: HttpResponse) -> NotAnswered | AnswerWatch:
+        evidence = self._watch.finish(exit, is_side=bool(self._asked.side))
+        if self._is_begun:
+            if evidence is not None:
+                await self._break_off(evidence)
+        elif evidence is not None:
+            return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
+        else:
+            await self._begin(head)
+        return self._watch
+
+    async def _break_off(self, evidence: Evidence, *, is_told: bool = False) -> None:
+        """
+        Mark the backend before the caller knows: it may try again at once.
+
+        Raises:
+            Aborted: Always.
+        """
+        await self._broken(evidence)
+        if not is_told:
+            text = f"{self._name} broke off its answer"
+            await self._caller.send(passage.error_event(self._asked.mode, text))
+        raise Aborted
+
+    async def _begin(self, head: HttpResponse) -> None:
+        self._is_begun = True
+        reply = reply_of(head)
+        reply.headers.extend(self._said())
+        await self._caller.begin(reply)
+        await self._caller.send(bytes(self._held))
+        self._held.clear()

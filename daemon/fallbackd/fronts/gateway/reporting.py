@@ -1,0 +1,63 @@
+"""What became of each call, told to the engine: health, leases and the next candidate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fallbackd.backends.passage import AnswerWatch
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
+from fallbackd.core.protocol import Evidence
+from fallbackd.core.turn import Turn
+from fallbackd.engine.api import Engine
+
+
+class Report:
+    """What became of one call; said once."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        asks: Mapping[str, Any],
+        chosen: Resolution,
+        turn: Turn | None,
+        started_at: float,
+    ) -> None:
+        self._engine = engine
+        self.asks = asks
+        self.chosen = chosen
+        self._is_said = False
+        self._call: dict[str, Any] = {
+            **asks,
+            "backend": chosen.backend,
+            "model": chosen.model,
+            "credential": chosen.credential,
+            "lease": chosen.lease_id,
+            "turn": turn,
+            "started_at": started_at,
+        }
+
+    async def succeeded(self, watch: AnswerWatch) -> None:
+        self._is_said = True
+        await self._engine.report(**self._call, outcome="success", usage=watch.usage)
+
+    async def failed(self, evidence: Evidence) -> ReportAnswer:
+        self._is_said = True
+        return await self._engine.report(
+            **self._call, outcome="failure", evidence=evidence, next_lease=True
+        )
+
+    async def broken(self, evidence: Evidence) -> None:
+        """It failed in the middle of its answer: no other is asked."""
+        answer = await self.failed(evidence)
+        await give_back(self._engine, self.asks, answer)
+
+    async def released(self) -> None:
+        """The caller has gone: nobody is to blame."""
+        if not self._is_said and self.chosen.lease_id is not None:
+            await self._engine.report(**self._call, outcome="released")
+
+
+async def give_back(engine: Engine, asks: Mapping[str, Any], answer: ReportAnswer) -> None:
+    """The lease of a next one that will not be called."""
+    unused = answer.next
+    if unused is not None and unused.lease_id is not None:
+        await Report(engine, asks, unused, answer.turn, engine.clock.now()).released()

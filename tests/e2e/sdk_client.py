@@ -1,0 +1,74 @@
+"""
+One answer by an official client library, in an interpreter that has them: `.venv-sdk`.
+
+    API_KEY=… python sdk_client.py CLIENT URL MODEL
+
+Prints `{"text", "end"}`: what the library takes for the answer, and how it says that it ended.
+The libraries' own retries are off. An error of theirs ends it with status 1 and its name.
+"""
+
+import json
+import os
+import sys
+
+import anthropic
+import openai
+
+KEY = os.environ["API_KEY"]
+SAID = "say pong"
+
+
+def chat(url: str, model: str) -> tuple[str, object]:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    text, end = "", None
+    for chunk in client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": SAID}], stream=True
+    ):
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            end = choice.finish_reason or end
+    return text, end
+
+
+def chat_whole(url: str, model: str) -> tuple[str, object]:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    found = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": SAID}]
+    )
+    (choice,) = found.choices
+    return choice.message.content or "", choice.finish_reason
+
+
+def responses(url: str, model: str) -> tuple[str, object]:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    text, end = "", None
+    for event in client.responses.create(model=model, input=SAID, stream=True):
+        if event.type == "response.output_text.delta":
+            text += event.delta
+        if event.type in ("response.completed", "response.failed", "response.incomplete"):
+            end = event.response.status
+    return text, end
+
+
+def messages(url: str, model: str) -> tuple[str, object]:
+    client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0)
+    with client.messages.stream(
+        model=model, max_tokens=99, messages=[{"role": "user", "content": SAID}]
+    ) as stream:
+        stream.until_done()
+        return stream.get_final_text(), stream.get_final_message().stop_reason
+
+
+CLIENTS = {
+    "openai-chat": chat,
+    "openai-chat-whole": chat_whole,
+    "openai-responses": responses,
+    "anthropic": messages,
+}
+
+if __name__ == "__main__":
+    try:
+        text, end = CLIENTS[sys.argv[1]](*sys.argv[2:])
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    json.dump({"text": text, "end": end}, sys.stdout)
