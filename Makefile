@@ -42,7 +42,7 @@ NEWEST := clis_alone failover gateway_clients mcp mcp_agents real_clis
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
 
 e2e-newest: export FALLBACKD_E2E = newest
-e2e-newest: $(READY) .venv-mcp/.ready ## the same agent CLIs in their newest versions, which the parsers may not know yet
+e2e-newest: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the same agent CLIs in their newest versions, which the parsers may not know yet
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) $(NEWEST:%=tests/e2e/test_%.py)
 

@@ -134,6 +134,8 @@ class HttpParser:
         self.has_open_call = False
         """The last that it said is a call of a tool, which nothing will answer."""
         self.answered = False
+        self.has_said = False
+        """A piece of it has arrived; before that it may have been opened only."""
         self.error: Evidence | None = None
         self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
         self._read_events = 0
@@ -179,13 +181,17 @@ class HttpParser:
             return seen
         return [Output()]
 
-    def answers(self) -> list[Observation]:
+    def answers(self, *, opens: bool = False) -> list[Observation]:
         """
         Note a piece of the answer: only the provider can have caused this event.
 
         After the first one nothing else is a sign of life: comments, pings and empty pieces only
         keep the connection open.
+
+        Args:
+            opens: It announces a piece, and says nothing of it yet.
         """
+        self.has_said = self.has_said or not opens
         if self.answered:
             return [Output()]
         self.answered = True

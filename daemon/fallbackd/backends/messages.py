@@ -37,7 +37,9 @@ class MessagesParser(HttpParser):
                 self._used(fields(fields(event.get("message")).get("usage")))
                 return []
             case "content_block_start":
-                return [*self.answers(), *self._piece(fields(event.get("content_block")))]
+                block = fields(event.get("content_block"))
+                opens = block.get(words(block.get("type"))) == ""  # an empty text or thought
+                return [*self.answers(opens=opens), *self._piece(block)]
             case "content_block_delta":
                 return [*self.answers(), *self._piece(fields(event.get("delta")))]
             case "message_delta":

@@ -23,7 +23,6 @@ from fallbackd.core.protocol import (
     Evidence,
     Exit,
     HttpRequest,
-    ProviderAnswered,
     Reply,
     Usage,
 )
@@ -201,8 +200,11 @@ class AnswerWatch:
 
     def __init__(self, mode: ApiMode) -> None:
         self._parser = http_calls.parser_of(mode)
-        self.is_committed = False
-        """Something that the provider alone can have said has arrived."""
+
+    @property
+    def is_committed(self) -> bool:
+        """A piece of what the provider says has arrived."""
+        return self._parser.has_said
 
     @property
     def has_failed(self) -> bool:
@@ -224,10 +226,7 @@ class AnswerWatch:
 
     def feed(self, data: bytes) -> bool:
         """Whether its provider said something: comments and pings do not count once it has."""
-        observed = self._parser.feed(Chunk("http", data, 0.0))
-        if any(isinstance(one, ProviderAnswered) for one in observed):
-            self.is_committed = True
-        return bool(observed)
+        return bool(self._parser.feed(Chunk("http", data, 0.0)))
 
     def finish(self, exit: Exit, *, is_side: bool = False) -> Evidence | None:
         """Why it is no whole answer; None: it is one."""

@@ -79,12 +79,12 @@ class ResponsesParser(HttpParser):
             case _ if kind.startswith("response.reasoning") and piece:
                 return [*self.answers(), *self.phase("thinking")]
             case "response.output_item.added":
-                return self.answers()
+                return self.answers(opens=True)
             case "response.output_item.done":
                 self._read_item(count(event.get("output_index")), event.get("item"))
                 return self.answers()
             case _ if self.answered and kind.startswith("response.") and kind not in _WAITING:
-                return self.answers()
+                return self.answers(opens=kind.endswith("_part.added"))
             case _:
                 return []
 

@@ -30,7 +30,7 @@ from fallbackd.fronts.gateway.affinity import session_of
 from fallbackd.fronts.gateway.answers import AnswerHead, NotAnswered, Refusal, ToCaller
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Patience, Relay
-from fallbackd.fronts.gateway.reporting import Report, give_back
+from fallbackd.fronts.gateway.reporting import CallReport, give_back
 from fallbackd.fronts.gateway.settings import Rules
 from fallbackd.ports.passing import PassOn
 
@@ -117,7 +117,7 @@ class Exchange:
         retry_at = chosen.retry_at
         while chosen.backend is not None:
             started_at = engine.clock.now()
-            reported = Report(engine, asks, chosen, turn, started_at)
+            reported = CallReport(engine, asks, chosen, turn, started_at)
             try:
                 failed = await self._served(chosen, _entry_of(entries, chosen), found, reported)
             except BaseException:
@@ -139,7 +139,7 @@ class Exchange:
         await self._give_up(last, retry_at)
 
     async def _served(
-        self, chosen: Resolution, entry: Entry, found: choosing.Wanted, report: Report
+        self, chosen: Resolution, entry: Entry, found: choosing.Wanted, report: CallReport
     ) -> NotAnswered | None:
         """
         One candidate, asked twice where its failure is over at once. None: the caller has all.
@@ -166,7 +166,7 @@ class Exchange:
         return await self._try(chosen, entry, found.model, report)
 
     async def _try(
-        self, chosen: Resolution, entry: Entry, asked: str | None, report: "Report"
+        self, chosen: Resolution, entry: Entry, asked: str | None, report: "CallReport"
     ) -> NotAnswered | None:
         """None: the caller has the whole answer."""
         self._attempts += 1
@@ -189,7 +189,7 @@ class Exchange:
         await report.succeeded(done)
         return None
 
-    def _relay(self, chosen: Resolution, report: Report) -> Relay:
+    def _relay(self, chosen: Resolution, report: CallReport) -> Relay:
         """The backend's own limits count, where it has some."""
         backend = find_backend(self._engine.settings.policy, BackendId(chosen.backend or ""))
         own_first_s = None if backend is None else backend.first_answer_s

@@ -9,7 +9,7 @@ import anyio
 
 from fallbackd.core.failures import Failure, Reason
 
-Candidate = tuple[str, str | None, str | None]
+Awaited = tuple[str, str | None, str | None]
 """Backend, model, credential."""
 
 _CHANCE_S = 0.2
@@ -34,12 +34,12 @@ class Pauses:
     """Which candidates are waited for, and until when."""
 
     def __init__(self) -> None:
-        self._until: dict[Candidate, float] = {}
+        self._until: dict[Awaited, float] = {}
 
-    def begin(self, one: Candidate, wait_s: float) -> None:
+    def begin(self, one: Awaited, wait_s: float) -> None:
         self._until[one] = max(self._until.get(one, 0.0), anyio.current_time() + wait_s)
 
-    async def over(self, one: Candidate) -> None:
+    async def over(self, one: Awaited) -> None:
         """Returns when nobody waits for it any longer."""
         while (until := self._until.get(one)) is not None:
             if until <= anyio.current_time():

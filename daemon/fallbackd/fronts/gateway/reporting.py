@@ -10,7 +10,7 @@ from fallbackd.core.turn import Turn
 from fallbackd.engine.api import Engine
 
 
-class Report:
+class CallReport:
     """What became of one call; said once."""
 
     def __init__(
@@ -60,4 +60,4 @@ async def give_back(engine: Engine, asks: Mapping[str, Any], answer: ReportAnswe
     """The lease of a next one that will not be called."""
     unused = answer.next
     if unused is not None and unused.lease_id is not None:
-        await Report(engine, asks, unused, answer.turn, engine.clock.now()).released()
+        await CallReport(engine, asks, unused, answer.turn, engine.clock.now()).released()
