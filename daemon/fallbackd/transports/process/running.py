@@ -24,8 +24,8 @@ from fallbackd.transports.process.recording import (
 from fallbackd.transports.process.runner import frames, tree
 from fallbackd.transports.process.runner.attempt import ATTEMPT_FILE
 from fallbackd.transports.process.runner.meeting import CLAIM_FILE
+from fallbackd.transports.process.runner_line import RunnerLine
 
-_RECEIVE_BYTES = 65_536
 _MEETING_S = 2.0
 """For the greeting of a runner that has taken the line."""
 _ENDING_S = 5.0
@@ -63,16 +63,12 @@ class RunningProcess:
         attempt: str = "",
     ) -> None:
         self.attempt = attempt
-        self._line = line
+        self._line = RunnerLine(line)
         self._directory = directory
         self._token = token
         self._limits = limits
         self._now = now
-        self._frames = frames.Frames()
         self._follower = Follower(directory)
-        self._runner = -1
-        """A pidfd."""
-        self._runner_process: tree.Process | None = None
         self._give_up_at = float("inf")
         """On the loop's clock: until then the runner may take to end what it was told to end."""
         self._waiting: anyio.CancelScope | None = None
@@ -85,7 +81,6 @@ class RunningProcess:
         self._direct: list[Chunk] = []
         self._log_bytes = 0
         self._exit: Exit | None = None
-        self._line_ended = False
         self._was_stopped = False
         self._is_ordered = False
         self._is_followed = False
@@ -117,12 +112,11 @@ class RunningProcess:
         self._follower.begin()
         try:
             with anyio.move_on_after(_MEETING_S):
-                while not self._is_answered() and not self._line_ended:
-                    if not self._receive() and not self._line_ended:
-                        assert self._line is not None
-                        await anyio.wait_readable(self._line)
+                while not self._is_answered() and not self._line.is_ended:
+                    if not self._receive() and not self._line.is_ended:
+                        await self._line.wait()
             if not self._is_answered():
-                self._send_to_runner(signal.SIGCONT)
+                self._line.signal(signal.SIGCONT)
         finally:
             self._is_followed = False
         return self._is_answered()
@@ -157,45 +151,32 @@ class RunningProcess:
     @property
     def is_over(self) -> bool:
         """Its output is read to the end, and its runner has written the record and left."""
-        is_read = self._line is None and self._exit is not None
-        return is_read and (self._runner < 0 or _has_ended(self._runner))
+        is_read = not self._line.is_open and self._exit is not None
+        return is_read and self._line.has_left
 
     async def begin(self, order: bytes) -> bool:
         """Send the order. False: no runner took it, and nothing was started."""
-        assert self._line is not None
         self._is_followed = True
         try:
-            view = memoryview(order)
-            while view:
-                try:
-                    view = view[self._line.send(view) :]
-                except BlockingIOError:
-                    with anyio.move_on_after(self._limits.answer_s) as patience:
-                        await anyio.wait_writable(self._line)
-                    if patience.cancelled_caught:
-                        break
-                except OSError:
-                    break  # what it said before it left is still to be read
-            self._is_ordered = not view
+            self._is_ordered = await self._line.send_all(order, limit_s=self._limits.answer_s)
             hit("order.sent")
             return await self._answer()
         finally:
             self._is_followed = False
 
     async def _answer(self) -> bool:
-        assert self._line is not None
         while not self._is_answered():
-            if self._line_ended:
-                if self._runner_process is None and not self._was_stopped:
+            if self._line.is_ended:
+                if self._line.runner is None and not self._was_stopped:
                     return False
                 await self._conclude()  # it left between its first word and the start
-            elif not self._receive() and not self._line_ended:
+            elif not self._receive() and not self._line.is_ended:
                 with anyio.move_on_after(self._limits.answer_s) as patience:
-                    await anyio.wait_readable(self._line)
+                    await self._line.wait()
                 if not patience.cancelled_caught or self._receive():
                     continue
-                if self._runner_process is None:
-                    self._line_ended = self.was_unheard = True
+                if self._line.runner is None:
+                    self._line.is_ended = self.was_unheard = True
                 else:
                     await self._conclude()
         return True
@@ -208,10 +189,10 @@ class RunningProcess:
         try:
             if self._find_end is not None:
                 await self._conclude()
-            while self._line is not None or self._find_end is not None:
-                if self._line is not None:
+            while self._line.is_open or self._find_end is not None:
+                if self._line.is_open:
                     self._receive()
-                is_last = self._exit is not None or self._line_ended
+                is_last = self._exit is not None or self._line.is_ended
                 while batch := await self._read():
                     self._tell_seen()
                     left = sum(len(chunk.data) for chunk in batch)
@@ -247,102 +228,68 @@ class RunningProcess:
 
     async def _wait_for_line(self) -> None:
         """Until the runner says something, or has been silent too long about a stop."""
-        assert self._line is not None
         with anyio.CancelScope(deadline=self._give_up_at) as self._waiting:
-            await anyio.wait_readable(self._line)
+            await self._line.wait()
         self._waiting = None
         if anyio.current_time() >= self._give_up_at and not self._receive():
             await self._conclude()
 
     def stop(self, *, grace_s: float) -> None:
         self._was_stopped = True
-        if self._line is None or self._exit is not None:
+        if not self._line.is_open or self._exit is not None:
             return
         bound_s = max(0.0, grace_s) + self._limits.kill_bound_s + _ENDING_S
         self._give_up_at = min(self._give_up_at, anyio.current_time() + bound_s)
         if self._waiting is not None:
             self._waiting.deadline = self._give_up_at
-        self._send_to_runner(signal.SIGCONT)
-        try:
-            if not self._is_ordered:
-                # Half an order: the runner must not take what follows for the rest of it.
-                self._line.shutdown(socket.SHUT_WR)
-            else:
-                self._line.send(frames.pack_json(frames.STOP, {"grace_s": grace_s}))
-        except OSError:
-            self._send_to_runner(signal.SIGTERM)
+        self._line.signal(signal.SIGCONT)
+        if self._is_ordered:
+            is_told = self._line.send(frames.pack_json(frames.STOP, {"grace_s": grace_s}))
+        else:
+            # Half an order: the runner must not take what follows for the rest of it.
+            is_told = self._line.hang_up()
+        if not is_told:
+            self._line.signal(signal.SIGTERM)
 
     async def wait_gone(self) -> None:
         """Wait for the runner's own end; whatever it left behind is ended here."""
         limit_s = self._limits.stop_grace_s + self._limits.kill_bound_s + 5
         with anyio.move_on_after(limit_s):
             if not self._is_followed:
-                while self._line is not None and not self._line_ended:
-                    if not self._receive() and not self._line_ended:
-                        await anyio.wait_readable(self._line)
-            if self._runner >= 0:
-                await anyio.wait_readable(self._runner)
-        if (self._line or self._find_end) and not self._is_followed:
+                while self._line.is_open and not self._line.is_ended:
+                    if not self._receive() and not self._line.is_ended:
+                        await self._line.wait()
+            await self._line.wait_left()
+        if (self._line.is_open or self._find_end) and not self._is_followed:
             await self._conclude()
 
     @property
     def runner_pid(self) -> int | None:
         """Above every process of the program; None: there is no runner any more."""
-        found = self._runner_process
-        return None if found is None or not tree.is_same(found) else found.pid
+        return self._line.runner_pid
 
     def release(self) -> None:
         self._follower.close()
-        if self._line is not None and self._is_followed:
-            anyio.notify_closing(self._line)
+        if self._is_followed:
+            self._line.wake()
         self._close_line()
-        if self._runner >= 0:
-            if self._was_stopped:  # it may be held with nothing left to do but to leave
-                self._send_to_runner(signal.SIGCONT)
-            os.close(self._runner)
-            self._runner = -1
+        if self._was_stopped:  # it may be held with nothing left to do but to leave
+            self._line.signal(signal.SIGCONT)
+        self._line.let_go()
 
     def _close_line(self) -> None:
         self._follower.close()
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-
-    def _send_to_runner(self, number: signal.Signals) -> None:
-        if self._runner >= 0:
-            try:
-                signal.pidfd_send_signal(self._runner, number)
-            except OSError:
-                pass
+        self._line.close()
 
     def _receive(self) -> bool:
         """Take what the runner says. False when there is nothing now."""
-        assert self._line is not None
-        handles: list[int] = []
-        try:
-            if self._runner < 0:
-                data, handles, _, _ = socket.recv_fds(
-                    self._line, _RECEIVE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
-                )
-            else:
-                data = self._line.recv(_RECEIVE_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if handles:
-            self._runner = handles[0]
-        if not data:
-            self._line_ended = True
-            return False
-        for kind, payload in self._frames.feed(data):
+        heard = self._line.receive()
+        for kind, payload in heard or ():
             self._take(kind, payload)
-        return True
+        return heard is not None
 
     def _take(self, kind: bytes, payload: bytes) -> None:
-        if kind == frames.HELLO:
-            self._runner_process = tree.process(frames.read_json(payload)["pid"])
-        elif kind == frames.STARTED:
+        if kind == frames.STARTED:
             started = frames.read_json(payload)
             self._pid, self._start = started["pid"], started["start"]
             self._cgroup = started.get("cgroup", "")  # an older runner has none
@@ -357,18 +304,15 @@ class RunningProcess:
 
     def _tell_seen(self) -> None:
         start = self._follower.part_start
-        if start > self._seen and self._line is not None:
+        if start > self._seen and self._line.is_open:
             self._seen = start
-            try:
-                self._line.send(frames.pack_json(frames.SEEN, {"offset": start}))
-            except OSError:
-                pass  # it has left, or has enough to read
+            self._line.send(frames.pack_json(frames.SEEN, {"offset": start}))
 
     async def _conclude(self) -> None:
         """Where the runner left no word: end its family, and say what is not known."""
         if self._exit is not None:
             return
-        runner = self._runner_process
+        runner = self._line.runner
         if runner is not None and tree.is_same(runner):
             with anyio.CancelScope(shield=True):  # bounded by both limits
                 self._exit = await self._end_below(runner)
@@ -418,10 +362,10 @@ class RunningProcess:
             bound_s=self._limits.kill_bound_s,
         )
         with anyio.move_on_after(_LAST_WORD_S):
-            while self._line is not None and self._exit is None and not self._line_ended:
-                if not self._receive() and not self._line_ended:
-                    await anyio.wait_readable(self._line)
-        self._line_ended = True
+            while self._line.is_open and self._exit is None and not self._line.is_ended:
+                if not self._receive() and not self._line.is_ended:
+                    await self._line.wait()
+        self._line.is_ended = True
         if self._is_answered() and self._exit is not None:
             return self._exit
         if not is_proven and not tree.is_same(runner):
@@ -442,11 +386,3 @@ class RunningProcess:
             return not privatefile.exists(os.path.join(self._directory, CLAIM_FILE))
         except OSError:
             return False
-
-
-def _has_ended(handle: int) -> bool:
-    try:
-        signal.pidfd_send_signal(handle, 0)
-    except OSError:
-        return True
-    return False
