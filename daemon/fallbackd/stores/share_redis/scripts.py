@@ -54,7 +54,14 @@ REPORT_FAILURE = (
 -- age, age of the attempt, window or '', cooldown, state, reason, detail, count, stated, source
 local at, began = now - tonumber(ARGV[1]), now - tonumber(ARGV[2])
 local stop = ARGV[3] == '' and math.huge or at + tonumber(ARGV[3])
+local rest = stop == math.huge and 0 or stop + tonumber(ARGV[4])
 local stated = ARGV[9] == '1'
+local function ranks(one, other)
+  for i = 1, #one do
+    if one[i] ~= other[i] then return other[i] == nil or one[i] > other[i] end
+  end
+  return false
+end
 if held_by_person or (proven and proven >= at) then return answer(0) end
 if marked then
   local was_stated = h.stated == '1'
@@ -62,20 +69,23 @@ if marked then
   local runs, ran = stop > now, ends > now
   local better
   if runs ~= ran then better = runs
-  elseif not runs then better = stop > ends
+  elseif not runs and stop ~= ends then better = stop > ends
   elseif stated ~= was_stated then better = stated
-  elseif stated then better = at > since or (at == since and stop > ends)
-  else better = stop > ends or (stop == ends and at > since) end
+  elseif stated and at ~= since then better = at > since
+  elseif stop ~= ends then better = stop > ends
+  elseif at ~= since then better = at > since
+  else better = ranks({ARGV[5], ARGV[6], ARGV[10], tonumber(ARGV[8]), rest, ARGV[7]},
+    {h.state, h.reason, h.source, tonumber(h.count), tonumber(h.cooldown_until) or 0, h.detail}) end
   if not better then return answer(0) end
 end
 local last = stop == math.huge and '' or ms(stop)
-local rests = stop == math.huge and '' or ms(stop + tonumber(ARGV[4]))
+local rests = stop == math.huge and '' or ms(rest)
 redis.call('HSET', KEYS[1], 'state', ARGV[5], 'reason', ARGV[6], 'detail', ARGV[7],
   'since', ms(at), 'until', last, 'cooldown_until', rests, 'count', ARGV[8],
   'stated', ARGV[9], 'source', ARGV[10])
 unlease()
 changed('out', ARGV[10])
-keep(KEYS[1], stop == math.huge and now + 90 * 86400000 or math.max(now, stop + tonumber(ARGV[4])))
+keep(KEYS[1], stop == math.huge and now + 90 * 86400000 or math.max(now, rest))
 return answer(1)
 """
 )
