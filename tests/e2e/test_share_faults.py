@@ -2,14 +2,19 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 from tests.support.partition import partition
 from tests.support.redis_server import RedisServer, free_port, redis_server
-from tests.support.sharing_group import HANG_S, Machine, Provider, group
+from tests.support.sharing_group import HANG_S, HOST, Machine, Provider, group
+
+from fallbackd.core.ids import ScopeId
+from fallbackd.core.protocol import Evidence
+
+SCOPE = ScopeId(f"provider:{HOST}")
 
 BACK_S = 35.0
 """The machines compare every 30 s."""
@@ -297,3 +302,34 @@ async def test_after_a_long_outage_news_is_told_and_heard_as_before(
         with anyio.fail_after(HANG_S):
             await one.until(lambda each: each.shown.outbox == 0)
         await other.until(is_out)
+
+
+async def look_until(one: Machine, wanted: Callable[[Machine], bool]) -> None:
+    """As it looks every 30 s, only sooner."""
+    with anyio.fail_after(HANG_S):
+        while not wanted(one):
+            one.sharing.look_now()
+            await anyio.sleep(0.05)
+
+
+async def test_a_provider_that_two_machines_cannot_reach_is_advice_and_no_mark(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    unreachable = Evidence(text="connect ECONNREFUSED 203.0.113.1:443", exit_code=1)
+
+    async def misses(one: Machine) -> None:
+        await one.engine.report(outcome="failure", backend="first", evidence=unreachable)
+        assert one.view(SCOPE).state != "healthy"
+        one.sharing.look_now()
+
+    async with group(tmp_path, 3, url=server.url) as (one, other, third):
+        await misses(one)
+        await look_until(other, lambda each: any(card.missed for card in each.shown.machines))
+        assert other.view(SCOPE).state == "healthy"
+        assert other.shown.advice == ()  # it may be the line of the first one
+        await misses(other)
+        await look_until(one, lambda each: bool(each.shown.advice))
+        (said,) = one.shown.advice
+        assert said.startswith("api.example.com cannot be reached from m0, m1: ")
+        assert third.view(SCOPE).state == "healthy"
+        assert third.shown.advice == ()

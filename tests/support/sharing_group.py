@@ -24,6 +24,7 @@ from fallbackd.stores.share_redis.store import RedisShare
 
 HANG_S = 90.0
 PLAN = ScopeId("quota:plan")
+HOST = "api.example.com"
 WALL = Evidence(text="You have hit your usage limit.", stream="stderr", exit_code=1)
 
 
@@ -117,7 +118,7 @@ async def _group(
     """
     policy = ReasonPolicy(window_s=window_s, cooldown_s=cooldown_s, max_window_s=window_s, growth=1)
     config = settings(
-        agent("first", "/bin/false", quota="plan"),
+        agent("first", "/bin/false", quota="plan", provider=HOST),
         agent("second", "/bin/true"),
         reasons={Reason.RATE_LIMIT: policy, Reason.USAGE_LIMIT: policy},
     )

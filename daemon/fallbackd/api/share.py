@@ -37,6 +37,7 @@ def sharing(engine: "Engine") -> wire.Sharing | None:
         offset_ms=None if one.offset_s is None else round(one.offset_s * 1000, 1),
         outbox=one.outbox,
         ignored=one.ignored,
+        advice=one.advice,
     )
 
 

@@ -40,7 +40,8 @@ def _of_sharing(engine: Engine | None) -> list[Trouble]:
     if shown.warning is not None:
         words.append(shown.warning)
     words += [f"a shared record is ignored: {one}" for one in shown.ignored[:3]]
-    return [Trouble(kind="share", message=one, fix="fallbackd-client share test") for one in words]
+    found = [Trouble(kind="share", message=one, fix="fallbackd-client share test") for one in words]
+    return found + [Trouble(kind="provider", message=one) for one in shown.advice]
 
 
 def _short_of(few: str) -> Trouble:

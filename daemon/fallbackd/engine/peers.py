@@ -39,6 +39,8 @@ class Shared(Struct, frozen=True, kw_only=True):
     """Records that could not be read, and why."""
     scopes: tuple[str, ...] = ()
     warning: str | None = None
+    advice: tuple[str, ...] = ()
+    """What several machines have found that none of them can know alone."""
 
 
 class Tested(Struct, frozen=True, kw_only=True):

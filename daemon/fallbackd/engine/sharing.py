@@ -29,6 +29,7 @@ from fallbackd.core.upkeep.marks import reason_of
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining
+from fallbackd.engine.share_advice import advice, missed
 from fallbackd.engine.share_words import scopes_meant, tested, without_arbiter
 from fallbackd.ports.share import (
     Card,
@@ -254,6 +255,7 @@ class Sharing:
             version=grouping.version,
             pid=grouping.pid,
             boot=self._engine.clock.boot_id(),
+            missed=self._missed(),
         )
         _, before = await share.present(card, limit_s=COMMAND_S)
         self._machines = before
@@ -273,6 +275,10 @@ class Sharing:
         self._find_untold(seen)
         self._is_connected.set()
         self._is_due.set()
+
+    def _missed(self) -> tuple[str, ...]:
+        health, now = self._engine.store.peek().health, self._engine.clock.now()
+        return missed(health, self._names, now=now)
 
     async def _rename(self) -> None:
         policy = self._engine.settings.policy
@@ -572,6 +578,7 @@ class Sharing:
                 one for one in self._known_scopes() if self._names.mirrored(one) is not None
             ),
             warning=warning,
+            advice=advice(self._missed(), self._grouping.machine, self._machines),
         )
 
     async def test(self) -> tuple[Tested, ...]:

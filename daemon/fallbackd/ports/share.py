@@ -53,6 +53,8 @@ class Card(Struct, frozen=True, kw_only=True):
     version: str = ""
     pid: int = 0
     boot: str = ""
+    missed: tuple[str, ...] = ()
+    """Providers that it cannot reach now."""
     seen_ago_s: float = 0.0
 
 

@@ -63,6 +63,7 @@ def status_view(found: dict[str, Json], style: Style) -> str:
     if one.get("outbox"):
         lines.append(f"  {one['outbox']} scopes are not sent yet")
     lines += [f"  ignored: {one_line(each)}" for each in one.get("ignored") or []]
+    lines += [f"  {one_line(each)}" for each in one.get("advice") or []]
     scopes = found.get("scopes") or []
     lines.append("  shared: " + (", ".join(map(one_line, scopes)) or "nothing that is configured"))
     return "\n".join(lines)

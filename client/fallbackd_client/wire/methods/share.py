@@ -41,6 +41,8 @@ class Sharing(Struct, frozen=True, kw_only=True):
     """Scopes whose latest health the server does not have yet."""
     ignored: tuple[str, ...] = ()
     """Records of the server that could not be used, and why."""
+    advice: tuple[str, ...] = ()
+    """Providers that other machines cannot reach either."""
 
 
 class ShareStatusParams(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,6 +20,7 @@ from fallbackd.ports.share import Card
 VERSION = "1"
 MAX_COUNT = 1000
 MAX_CARDS = 200
+MAX_MISSED = 20
 _STATES = ("rate_limited", "broken")
 _ACTIONS = ("mark", "clear", "pause", "resume")
 _DAY_S = 86_400.0
@@ -142,6 +143,7 @@ def card_text(card: Card) -> str:
             "version": card.version,
             "pid": card.pid,
             "boot": card.boot,
+            "missed": card.missed[:MAX_MISSED],
         }
     )
 
@@ -160,6 +162,7 @@ def cards_of(found: Mapping[str, str], *, now: float) -> tuple[Card, ...]:
                     version=_text(str(told.get("version", ""))),
                     pid=int(told.get("pid", 0)),
                     boot=_text(str(told.get("boot", ""))),
+                    missed=tuple(_text(str(one)) for one in told.get("missed", ())[:MAX_MISSED]),
                     seen_ago_s=max(0.0, now - int(at) / 1000),
                 )
             )
