@@ -151,6 +151,8 @@ def config(served: Provider, port: int, *, hold: str) -> str:
             lines += [f"[backends.{name}]", f'kind = "{kind}"', f'base_url = "{url}"']
             lines += [f'api_mode = "{mode}"', f'model = "model-of-{place}"', 'cost = "local"']
             lines += ["first_answer_s = 5"] if place == "one" else []
+    # Longer than the clients take, one after the other.
+    lines += ["[policy.timeout]", "window_s = 600"]
     lines += ["[chains]", f"team = {json.dumps(names)}"]
     return "\n".join(lines) + "\n"
 

@@ -138,8 +138,12 @@ class _Line:
             return False
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
+            await self._break_off()
             return False
-        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+        if self._http.their_state is not h11.DONE:
+            await self._break_off()  # what it still sends would turn a close into a reset
+            return False
+        if self._http.our_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
         self._has_served = True
@@ -150,6 +154,9 @@ class _Line:
             event = await self._event()
             if not isinstance(event, h11.Request):
                 return None
+            named = {name for name, _ in event.headers}
+            if not named & {b"content-length", b"transfer-encoding"}:
+                await self._event()  # the end of a request without a body
             path, _, query = event.target.decode("latin-1").partition("?")
             return HeadIn(
                 method=event.method.decode("ascii"),
@@ -224,7 +231,10 @@ class _Line:
             raise broken
 
     async def begin(self, reply: AnswerHead) -> None:
-        head = h11.Response(status_code=reply.status, headers=reply.headers)
+        headers = list(reply.headers)
+        if self._http.their_state is not h11.DONE:
+            headers.append(("connection", "close"))  # its body is not read
+        head = h11.Response(status_code=reply.status, headers=headers)
         await self._send(self._http.send(head) or b"")
 
     async def send(self, data: bytes) -> None:

@@ -1,0 +1,195 @@
+"""Who may ask the gateway, and what nobody learns."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx2
+import pytest
+from tests.support.daemon import HANG_S
+from tests.support.gateway import KINDS, Gate, gate
+
+BY_ANOTHER = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+family, place = sys.argv[1:]
+peer = socket.socket(socket.AF_UNIX if family == "unix" else socket.AF_INET)
+peer.settimeout(60)
+peer.connect(place if family == "unix" else ("127.0.0.1", int(place)))
+host = "x" if family == "unix" else "127.0.0.1:" + place
+try:
+    peer.sendall(f"GET /v1/models HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n".encode())
+    print(peer.recv(4096)[:12].decode())
+except ConnectionError:
+    print()
+"""
+
+
+def as_another_user(family: str, place: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-c", BY_ANOTHER, family, place],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+        cwd="/",
+    )
+
+
+def unix_socket(g: Gate) -> Path:
+    return Path(g.daemon.socket).with_name("gateway.sock")
+
+
+async def test_a_page_of_the_browser_gets_nothing(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        key = {"authorization": f"Bearer {g.token}"}
+        asked = [
+            await g.client.options("/v1/chat/completions", headers=key),
+            await g.client.get("/v1/models", headers={**key, "origin": "http://localhost:3000"}),
+            await g.client.get("/v1/models", headers={**key, "host": f"evil.example:{g.port}"}),
+            await g.client.get("/", headers={"host": "evil.example"}),
+            await g.client.post(g.path(), data={"model": "team"}, headers=key),
+        ]
+        assert [one.status_code for one in asked] == [405, 403, 403, 403, 415]
+        for one in asked:
+            assert one.json()["error"]["message"]
+            assert not [name for name in one.headers if name.startswith("access-control")]
+        assert g.api.log == []
+
+
+@pytest.mark.parametrize("mode", KINDS)
+async def test_a_refusal_is_told_in_the_words_of_the_api(tmp_path: Path, mode: str) -> None:
+    async with gate(tmp_path, mode=mode) as g:
+        answer = await g.client.post(g.path(), json=g.body())
+        assert answer.status_code == 401
+        error = answer.json()["error"]
+        assert "gateway env" in error["message"]
+        match mode:
+            case "messages":
+                assert answer.json()["type"] == "error"
+                assert error["type"] == "authentication_error"
+            case "generate_content":
+                assert (error["code"], error["status"]) == (401, "UNAUTHENTICATED")
+            case _:
+                assert error["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer TOKEN"},
+        {"x-api-key": "TOKEN"},
+        {"api-key": "TOKEN"},
+        {"x-goog-api-key": "TOKEN"},
+    ],
+)
+async def test_the_token_is_taken_wherever_a_client_sends_it_and_goes_no_further(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with gate(tmp_path) as g:
+        sent = {name: text.replace("TOKEN", g.token) for name, text in headers.items()}
+        answer = await g.client.post(g.path(), json=g.body(), headers=sent)
+        assert answer.status_code == 200
+        (call,) = g.api.calls("one")
+        assert call.credential == ""
+
+
+async def test_a_new_token_counts_at_once(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        old = g.token
+        (Path(g.daemon.state_dir) / "gateway.token").write_text("another-token-of-the-user\n")
+        refused = await g.client.get("/v1/models", headers={"x-api-key": old})
+        assert refused.status_code == 401
+        taken = await g.client.get("/v1/models", headers={"x-api-key": g.token})
+        assert taken.status_code == 200
+
+
+async def test_a_body_over_32_mib_is_refused(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        large = b'{"model":"team","x":"' + b"x" * (32 * 1024 * 1024) + b'"}'
+        answer = await g.client.post(
+            g.path(),
+            content=large,
+            headers={"authorization": f"Bearer {g.token}", "content-type": "application/json"},
+        )
+        assert answer.status_code == 413
+        assert "32 MiB" in answer.json()["error"]["message"]
+        assert g.api.log == []
+
+
+async def test_modes_keep_the_token_and_the_socket_for_their_user(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        token = Path(g.daemon.state_dir) / "gateway.token"
+        assert token.stat().st_mode & 0o777 == 0o600
+        assert unix_socket(g).stat().st_mode & 0o777 == 0o600
+        assert len(g.token) >= 43
+
+
+async def test_the_socket_asks_for_no_token(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        transport = httpx2.AsyncHTTPTransport(uds=str(unix_socket(g)))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://any") as client:
+            answer = await client.post(g.path(), json=g.body(), timeout=HANG_S)
+        assert answer.status_code == 200
+        assert answer.headers["x-fallbackd-served-by"] == "one"
+
+
+@pytest.mark.root
+async def test_another_user_is_kept_from_the_socket_and_needs_the_token_over_tcp(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path) as g:
+        path = unix_socket(g)
+        by_modes = await anyio.to_thread.run_sync(as_another_user, "unix", str(path))
+        assert "PermissionError" in by_modes.stderr
+        # Where no mode is in the way the kernel says who asks.
+        Path(g.daemon.runtime_dir).chmod(0o755)
+        door = Path(g.daemon.runtime_dir) / "door"
+        door.hardlink_to(path)
+        door.chmod(0o666)
+        by_word = await anyio.to_thread.run_sync(as_another_user, "unix", str(door))
+        assert by_word.stdout.strip() == "", by_word
+        over_tcp = await anyio.to_thread.run_sync(as_another_user, "tcp", str(g.port))
+        assert over_tcp.stdout.strip() == "HTTP/1.1 401"
+
+
+async def test_a_caller_who_hangs_up_closes_the_call_within_a_second(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        g.api.behave("one", "hang_mid")
+        async with g.client.stream(
+            "POST", g.path(), json=g.body(), headers={"x-api-key": g.token}
+        ) as answer:
+            async for _ in answer.aiter_raw():
+                break
+            assert len(g.api._connections) == 1
+        with anyio.fail_after(1):
+            while g.api._connections:
+                await anyio.sleep(0.01)
+        health = await g.daemon.client.call("health", {"action": "list"})
+        assert health["health"]["one"]["state"] == "healthy"
+
+
+async def test_the_token_and_what_was_said_are_nowhere(tmp_path: Path) -> None:
+    secret = "the-words-of-the-prompt"
+    async with gate(tmp_path) as g:
+        token = g.token
+        g.api.behave("one", "429")
+        body = {**g.body(), "messages": [{"role": "user", "content": secret}]}
+        for key in (token, "wrong-" + token):
+            await g.client.post(g.path(), json=body, headers={"x-api-key": key})
+        seen = [g.daemon.log()]
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    seen.append((entry / "cmdline").read_bytes().decode(errors="replace"))
+                except OSError:
+                    continue
+        await g.daemon.stop()  # the journal of events is on disk then
+        state = Path(g.daemon.state_dir)
+        kept = (one for one in state.rglob("*") if one.is_file() and one.name != "gateway.token")
+        seen += [one.read_bytes().decode("latin-1") for one in kept]
+        for text in seen:
+            assert token not in text
+            assert secret not in text

@@ -1,0 +1,189 @@
+"""Answers that are cut or damaged anywhere, as a client library reads what is passed on of them."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from tests.support.provider_frames import (
+    TEXT,
+    Answer,
+    anthropic_frames,
+    chat_frames,
+    google_frames,
+    responses_frames,
+)
+
+from fallbackd.backends.passage import MODES, AnswerWatch, Passage
+from fallbackd.backends.spec import ApiMode
+from fallbackd.core.protocol import Evidence, HttpResponse
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, NotAnswered
+from fallbackd.fronts.gateway.relay import Patience, Relay
+
+STREAMS: dict[ApiMode, bytes] = {
+    mode: "".join(text for _, text in frames(Answer(model="m"))).encode()
+    for mode, frames in {
+        "chat_completions": chat_frames,
+        "responses": responses_frames,
+        "messages": anthropic_frames,
+        "generate_content": google_frames,
+    }.items()
+}
+
+
+class Arriving:
+    """What a provider sends, and how that ends. See `ports.passing.PassedOn`."""
+
+    def __init__(self, pieces: list[bytes], *, is_cut: bool) -> None:
+        self._pieces = pieces
+        self._end = HttpResponse(status=200, truncated=is_cut)
+
+    async def head(self) -> HttpResponse | None:
+        return HttpResponse(status=200, headers={"content-type": "text/event-stream"})
+
+    async def read(self) -> bytes | None:
+        return self._pieces.pop(0) if self._pieces else None
+
+    @property
+    def exit(self) -> HttpResponse:
+        return self._end
+
+    async def aclose(self) -> None: ...
+
+
+class Seen(Struct):
+    """What reached the caller."""
+
+    data: bytearray
+    is_answer: bool = False
+
+    async def begin(self, reply: AnswerHead) -> None:
+        assert reply.status == 200
+
+    async def send(self, data: bytes) -> None:
+        self.data += data
+
+
+class ClientError(Exception):
+    """What a client library raises."""
+
+
+def read_as_a_client(mode: ApiMode, data: bytes) -> str:
+    """
+    The text, by the rules of the vendors' libraries: the end of the body is the end of the answer.
+
+    Raises:
+        ClientError: As the libraries do, for an error event and for what is no JSON.
+    """
+    text = ""
+    for name, event in _events(data):
+        if "error" in event or name in ("error", "response.failed"):
+            raise ClientError
+        match mode:
+            case "chat_completions":
+                text += "".join(one["delta"].get("content") or "" for one in event["choices"])
+            case "responses" if event.get("type") == "response.output_text.delta":
+                text += event["delta"]
+            case "messages" if event.get("type") == "content_block_delta":
+                text += event["delta"].get("text", "")
+            case "generate_content":
+                parts = event["candidates"][0]["content"]["parts"]
+                text += "".join(part.get("text", "") for part in parts)
+    return text
+
+
+def _events(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    for block in data.split(b"\n\n"):
+        name, value = "", b""
+        for line in block.split(b"\n"):
+            field, _, rest = line.partition(b":")
+            if field == b"event":
+                name = rest.strip().decode("utf-8", "replace")
+            elif field == b"data":
+                value += rest.strip()
+        if value == b"[DONE]":
+            return
+        if value:
+            try:
+                yield name, json.loads(value)
+            except ValueError as error:
+                raise ClientError from error
+
+
+async def outcome(mode: ApiMode, pieces: list[bytes], *, is_cut: bool, is_whole: bool) -> str:
+    """`text` where the caller has an answer; `` where it has an error, or the next is asked."""
+    seen = Seen(data=bytearray())
+    marks: list[Evidence] = []
+
+    async def broken(evidence: Evidence) -> None:
+        marks.append(evidence)
+
+    relay = Relay(
+        Passage(mode=mode, model="m", is_streamed=True),
+        seen,
+        Patience(first_s=60, stall_s=60),
+        name="one",
+        is_whole=is_whole,
+        said=list,
+        broken=broken,
+    )
+    try:
+        done = await relay.run(Arriving(pieces, is_cut=is_cut))
+    except Aborted:
+        assert len(marks) == 1
+        # Without the end of the chunks no library takes it for an answer; nor by its events.
+        with pytest.raises(ClientError):
+            read_as_a_client(mode, bytes(seen.data))
+        return ""
+    if isinstance(done, NotAnswered):
+        assert not seen.data
+        return ""
+    assert isinstance(done, AnswerWatch)
+    assert marks == []
+    try:
+        return read_as_a_client(mode, bytes(seen.data))
+    except ClientError:  # the answer was said to be complete, and what follows it is damaged
+        return ""
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_an_answer_that_is_cut_at_any_byte_is_whole_or_an_error(
+    mode: ApiMode, *, is_whole: bool
+) -> None:
+    stream = STREAMS[mode]
+    assert await outcome(mode, [stream], is_cut=False, is_whole=is_whole) == TEXT
+    errors = 0
+    for at in range(len(stream)):
+        for is_cut in (True, False):
+            before, last = stream[: at // 2], stream[at // 2 : at]
+            text = await outcome(mode, [before, last], is_cut=is_cut, is_whole=is_whole)
+            assert text in ("", TEXT), at
+            errors += text == ""
+    assert errors > len(stream)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_an_answer_that_is_damaged_at_any_byte_is_whole_or_an_error(
+    mode: ApiMode, *, is_whole: bool
+) -> None:
+    stream = STREAMS[mode]
+    errors = 0
+    for at in range(len(stream)):
+        spoiled = stream[:at] + b"\xff" + stream[at + 1 :]
+        third = len(stream) // 3
+        pieces = [spoiled[:third], spoiled[third : 2 * third], spoiled[2 * third :]]
+        text = await outcome(mode, pieces, is_cut=False, is_whole=is_whole)
+        assert text in ("", TEXT), (at, stream[max(0, at - 20) : at + 20])
+        errors += text == ""
+    assert errors > len(stream) // 2
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_pieces_of_any_size_reach_the_caller_as_they_were_sent(mode: ApiMode) -> None:
+    stream = STREAMS[mode]
+    for size in (1, 7, 64, len(stream)):
+        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+        assert await outcome(mode, pieces, is_cut=False, is_whole=False) == TEXT

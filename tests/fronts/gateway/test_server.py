@@ -1,0 +1,158 @@
+"""HTTP towards callers who are slow, silent, too long, or gone."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+import pytest
+from tests.support.daemon import HANG_S
+
+from fallbackd.fronts.gateway import server
+from fallbackd.fronts.gateway.answers import AnswerHead
+from fallbackd.fronts.gateway.server import GatewayServer, HeadIn, RequestLine
+
+POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+
+
+class Asked:
+    """A front of which a test knows what it was asked."""
+
+    def __init__(self) -> None:
+        self.heads: list[HeadIn] = []
+        self.bodies: list[bytes | None] = []
+        self.begun = anyio.Event()
+        self.left = anyio.Event()
+        self.keeps_silent = False
+        self.floods = False
+
+    async def answer(self, request: HeadIn, line: RequestLine) -> None:
+        self.heads.append(request)
+        self.bodies.append(await line.body(100))
+        self.begun.set()
+        try:
+            if self.keeps_silent:
+                await anyio.sleep_forever()
+            await line.begin(AnswerHead(status=200, headers=[]))
+            while self.floods:
+                await line.send(b"x" * 65536)
+            await line.send(b"said")
+        finally:
+            self.left.set()
+
+
+@asynccontextmanager
+async def serving(asked: Asked) -> AsyncIterator[int]:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    with anyio.fail_after(HANG_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(GatewayServer(asked.answer, allows=lambda _: True).serve, listener)
+            yield listener.getsockname()[1]
+            tasks.cancel_scope.cancel()
+
+
+async def everything(stream: anyio.abc.ByteReceiveStream) -> bytes:
+    """To the end of the connection."""
+    found = b""
+    try:
+        while True:
+            found += await stream.receive()
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        return found
+
+
+async def test_a_connection_is_kept_for_the_next_request() -> None:
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        for number in (1, 2):
+            await peer.send(POST)
+            got = b""
+            while b"said\r\n0\r\n\r\n" not in got:
+                got += await peer.receive()
+            assert len(asked.heads) == number
+
+
+async def test_a_request_that_comes_before_the_answer_waits_for_its_turn() -> None:
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(POST + POST.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        assert (await everything(peer)).count(b"said") == 2
+
+
+async def test_a_head_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_LIMIT_S", 0.2)
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(POST[:30])
+        assert await everything(peer) == b""
+    assert asked.heads == []
+
+
+async def test_a_head_of_more_than_64_kib_is_refused() -> None:
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(b"GET / HTTP/1.1\r\nhost: x\r\nx-long: " + b"x" * 70_000)
+        assert (await everything(peer)).startswith(b"HTTP/1.1 431 ")
+    assert asked.heads == []
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: odd\r\n\r\n{}",
+        b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    ],
+)
+async def test_what_may_be_read_in_two_ways_is_refused(head: bytes) -> None:
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(head)
+        got = await everything(peer)
+        assert got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
+    assert asked.heads == []
+
+
+async def test_a_length_beside_chunks_does_not_count() -> None:
+    asked = Asked()
+    body = b"2\r\n{}\r\n0\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n"
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(head + b"content-length: 40\r\n\r\n" + body)
+        await everything(peer)
+    assert asked.bodies in ([], [b"{}"])
+
+
+async def test_a_body_that_is_longer_than_allowed_is_not_read_to_its_end() -> None:
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(
+            b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5000000\r\n\r\n" + b"x" * 200
+        )
+        assert (await everything(peer)).startswith(b"HTTP/1.1 200 ")
+    assert asked.bodies == [None]
+
+
+async def test_a_caller_who_hangs_up_ends_its_request() -> None:
+    asked = Asked()
+    asked.keeps_silent = True
+    async with serving(asked) as port:
+        async with await anyio.connect_tcp("127.0.0.1", port) as peer:
+            await peer.send(POST)
+            await asked.begun.wait()
+        with anyio.fail_after(1):
+            await asked.left.wait()
+
+
+async def test_a_caller_who_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SLOW_READER_S", 0.3)
+    asked = Asked()
+    asked.floods = True
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(POST)
+        await asked.left.wait()
+        assert not (await everything(peer)).endswith(b"0\r\n\r\n")
