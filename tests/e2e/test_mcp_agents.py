@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from tests.acceptance.test_questions import court
 from tests.e2e.mcp_clients import (
@@ -37,6 +38,31 @@ async def test_an_agent_reads_who_answered_in_place_of_a_backend_at_its_limit(
     assert (done["fallback_from"], done["served_by"]) == (helper, "spare")
     assert f"{helper} hit its usage limit" in told  # and when it is over
     assert "; continuing with spare." in told
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_an_agent_that_gets_a_handle_waits_for_the_answer(tmp_path: Path, name: str) -> None:
+    async with scene(tmp_path) as s:
+        until = 'cat >/dev/null; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; ' + ok(ANSWER)
+        await configure(s, backend_script(tmp_path / "bin", "slow", until))
+        arguments = {"prompt": "review this", "backend": "slow", "wait_s": 0.5}
+        s.provider.behave(
+            name, "tool", call="delegate", arguments=arguments, waits="wait", text="done"
+        )
+
+        async def finish() -> None:
+            """Once the client has asked its model what to do about the handle, and waits."""
+            await s.provider.called(name, where=lambda call: "call wait with" in str(call.body))
+            (s.home.path / "go").touch()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(finish)
+            output = await run_client(name, s)
+        told = told_model(s, name)
+        (done,) = (await s.daemon.client.call("delegation.list"))["delegations"]
+    assert ANSWER in told, output
+    assert len(done["attempts"]) == 1
+    assert done["state"] == "succeeded"
 
 
 def names_of_tools(body: dict[str, Any]) -> str:

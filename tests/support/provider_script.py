@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -38,6 +39,8 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     call: str = ""
     """A tool of an MCP server that `tool` calls in place of the shell; with `arguments`."""
     arguments: dict[str, Any] = {}
+    waits: str = ""
+    """Another tool, called as long as the last result says that its delegation is running."""
     text: str = provider_frames.TEXT
     status: int = 400
     message: str = "no"
@@ -86,12 +89,7 @@ async def perform(
         case "garbage":
             await peer.send(200, "<<<this is not JSON>>> {]", {"content-type": "application/json"})
             return True
-    tool = None
-    if name == "tool" and not provider_answers.has_tool_result(request.body):
-        if behaviour.call:
-            tool = provider_answers.offered_call(request.body, behaviour.call, behaviour.arguments)
-        else:
-            tool = provider_answers.shell_call(dialect, request.body, behaviour.command)
+    tool = _tool_of(behaviour, dialect, request.body) if name == "tool" else None
     text = request.wanted_json or behaviour.text
     answer = provider_frames.Answer(
         model=request.model, text=text, tool=tool, ending=ENDINGS.get(name, "stop")
@@ -126,6 +124,23 @@ async def perform(
                 await peer.event(event, pause_s=behaviour.pause_s if name == "slow" else 0)
     await peer.end_stream()
     return True
+
+
+_RESULT = re.compile(r'delegation[\\\\": ]+(d[0-9a-f]+)[\\\\", ]+state[\\\\": ]+(\w+)')
+"""In whatever way a client escapes it."""
+
+
+def _tool_of(
+    behaviour: Behaviour, dialect: Dialect, body: dict[str, Any]
+) -> provider_frames.ToolCall | None:
+    if not provider_answers.has_tool_result(body):
+        if behaviour.call:
+            return provider_answers.offered_call(body, behaviour.call, behaviour.arguments)
+        return provider_answers.shell_call(dialect, body, behaviour.command)
+    results = _RESULT.findall(json.dumps(body)) if behaviour.waits else []
+    if not results or results[-1][1] != "running":
+        return None
+    return provider_answers.offered_call(body, behaviour.waits, {"delegation": results[-1][0]})
 
 
 async def _perform_whole(

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.benchmarks.procfs import memory_mib
 from tests.client.mcp.driver import LIMIT_S, META, STATELESS, Session, session
 from tests.support.daemon import ROOT
 
+RESIDENT_MIB = 48.0
+"""Less than one such line."""
 TOOLS = ["delegate", "wait", "cancel", "status", "health", "suggest", "explain"]
 
 
@@ -101,7 +104,7 @@ def test_each_bad_line_is_an_error_of_its_own(tmp_path: Path) -> None:
 def test_a_line_that_is_too_long_is_refused_by_its_id_and_skipped(tmp_path: Path) -> None:
     with session(tmp_path / "none.sock") as s:
         s.initialize()
-        filler = b"x" * (20 * 1024 * 1024)
+        filler = b"x" * (64 * 1024 * 1024)
         call = b'{"method":"tools/call","params":{"name":"delegate","arguments":{"prompt":"'
         s.write(call + filler + b'"}},"jsonrpc":"2.0","id":77}')
         found = s.read()
@@ -112,6 +115,7 @@ def test_a_line_that_is_too_long_is_refused_by_its_id_and_skipped(tmp_path: Path
         assert s.read()["id"] == "first"
         s.write(filler)
         assert s.read()["id"] is None
+        assert memory_mib(s.process.pid)[0] < RESIDENT_MIB
         assert s.request("ping")["result"] == {}
 
 
