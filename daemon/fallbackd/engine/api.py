@@ -43,8 +43,9 @@ from fallbackd.engine import asked, authors, retrying, transcripts
 from fallbackd.engine import feedback as corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.environment import Settings
+from fallbackd.engine.live import Held
 from fallbackd.engine.logs import find_attempt, no_log, read_part
-from fallbackd.engine.loop import Held, Performer
+from fallbackd.engine.loop import Performer
 from fallbackd.engine.requests import (
     Draining,
     Invalid,
@@ -565,7 +566,7 @@ class Engine(Performer):
         _, notes = await self.store.transact(
             Keys(), lambda _: Decision(changes=(note,)), must_keep=False
         )
-        self._publish(notes)
+        self._audience.publish(notes)
 
 
 def _no_target(target: str | None, settings: Settings) -> str:

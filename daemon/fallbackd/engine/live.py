@@ -121,3 +121,22 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """Variables of the caller that this backend takes and nobody has any more."""
     looked: Looked
     delegation: Delegation
+
+
+class Held:
+    """What the engine holds for a delegation that is not ended."""
+
+    def __init__(
+        self, prompt: str | None, env: Mapping[str, str], *, missing: tuple[str, ...] = ()
+    ) -> None:
+        """
+        Args:
+            prompt: None: the file that held it cannot be read any more.
+            missing: Variables of the caller whose values have gone with an earlier daemon.
+        """
+        self.prompt = prompt
+        self.env = dict(env)
+        self.missing = missing
+        self.looked = Looked()
+        self.settled = anyio.Event()
+        self.finished = anyio.Event()

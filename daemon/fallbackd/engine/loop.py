@@ -5,7 +5,7 @@ It holds what cannot be stored (prompts, waiters, live attempts) and decides not
 an effect starts comes back as one event.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import assert_never
 
 import anyio
@@ -40,15 +40,16 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
-from fallbackd.core.records import Decision, Delegation, Journaled, Keys, Snapshot
+from fallbackd.core.records import Decision, Delegation, Keys, Snapshot
 from fallbackd.core.work.fairness import free_places, turns
 from fallbackd.engine import judging
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.attendance import Attendance
+from fallbackd.engine.audience import Audience, Listener
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
-from fallbackd.engine.live import LiveAttempt, Looked, Prepared, Progress
+from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress
 from fallbackd.engine.peers import HealthOf, SharingPeers, Unasked
 from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
@@ -62,19 +63,11 @@ from fallbackd.ports.store import Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
 
-_NOT_SET_UP = frozenset({"not_installed", "not_configured"})
-"""What a machine lacks is shown by `status`; in the log it is no incident."""
-_UNLOGGED = frozenset(
-    {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
-)
-
 _OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
 """What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
 
 MAX_ASKS = 8
 """Other trials that may come in the place of one that another machine makes."""
-
-Listener = Callable[[Journaled | Progress], None]
 
 
 def _hears(delegation: Delegation) -> bool:
@@ -86,25 +79,6 @@ def _hears(delegation: Delegation) -> bool:
     question = delegation.question
     asks = question is not None and question.kind == "outage"
     return delegation.state == "waiting" or is_blocked or delegation.cancelling or asks
-
-
-class Held:
-    """What the engine holds for a delegation that is not ended."""
-
-    def __init__(
-        self, prompt: str | None, env: Mapping[str, str], *, missing: tuple[str, ...] = ()
-    ) -> None:
-        """
-        Args:
-            prompt: None: the file that held it cannot be read any more.
-            missing: Variables of the caller whose values have gone with an earlier daemon.
-        """
-        self.prompt = prompt
-        self.env = dict(env)
-        self.missing = missing
-        self.looked = Looked()
-        self.settled = anyio.Event()
-        self.finished = anyio.Event()
 
 
 class Performer:
@@ -128,8 +102,7 @@ class Performer:
         """Kept with the records when they move with a clock that was set: they move once."""
         self._held: dict[DelegationId, Held] = {}
         self._live: dict[AttemptId, LiveAttempt] = {}
-        self._listeners: dict[int, Listener] = {}
-        self._next_listener = 0
+        self._audience = Audience()
         self._draining = False
         self._obstacles: dict[str, str] = {}
         """Why no new work is taken now, by kind."""
@@ -243,7 +216,7 @@ class Performer:
             outlives_machine=not isinstance(event, _OF_THIS_BOOT),
         )
         hit("journal.kept")
-        self._publish(notes)
+        self._audience.publish(notes)
         if peers is not None:
             peers.learned(event, before, decision)
         return decision
@@ -482,35 +455,10 @@ class Performer:
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Hear of every commit, at once and in order. Returns how to stop hearing."""
-        number = self._next_listener
-        self._next_listener += 1
-        self._listeners[number] = listener
-        return lambda: self._listeners.pop(number, None) and None
-
-    def _publish(self, notes: Sequence[Journaled]) -> None:
-        for one in notes:
-            note = one.note
-            say = log.debug if note.fields.get("reason") in _NOT_SET_UP else log.info
-            say(
-                note.kind,
-                seq=one.seq,
-                delegation=note.delegation,
-                session=note.session,
-                backend=note.backend,
-                **{k: v for k, v in note.fields.items() if k not in _UNLOGGED},
-            )
-            self._tell(one)
-
-    def _tell(self, told: Journaled | Progress) -> None:
-        for number, listener in list(self._listeners.items()):
-            try:
-                listener(told)
-            except Exception:  # what is decided is also done when a subscriber has a bug
-                log.exception("listener.broke")
-                self._listeners.pop(number, None)
+        return self._audience.add(listener)
 
     def progress(self, progress: Progress) -> None:
         held = self._held.get(DelegationId(progress.delegation))
         if held is not None:
             held.settled.set()
-        self._tell(progress)
+        self._audience.tell(progress)
