@@ -12,47 +12,29 @@ The same rules as the blocking client: repeated after a loss is only what is saf
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
 import msgspec
 from msgspec import Struct
 
+from fallbackd_client.aio_link import Link, Waiter
+from fallbackd_client.aio_usual import AsyncUsualCalls
 from fallbackd_client.calls import (
-    MAX_ANSWER_BYTES,
     Lost,
     delay_s,
     encode_call,
-    for_library,
     is_repeatable,
     patience_s,
     read_answer,
-    read_message,
     with_request_id,
 )
 from fallbackd_client.connection import why_not
-from fallbackd_client.errors import ClientError, NoDaemon, ProtocolError
+from fallbackd_client.errors import NoDaemon, ProtocolError
 from fallbackd_client.paths import find_socket
 from fallbackd_client.patience import Patience, what_is_left
-from fallbackd_client.progress import LAST, PROGRESS, Over
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.framing import LineSplitter, LineTooLong
-from fallbackd_client.wire.states import END_STATES
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from fallbackd_client.arguments import (
-        DelegateArguments,
-        ReportArguments,
-        ReportOutcome,
-        ResolveArguments,
-        StatusArguments,
-    )
-    from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
-    from fallbackd_client.wire.methods.daemon import StatusResult
-    from fallbackd_client.wire.shapes import Delegation
 
 P = TypeVar("P", bound=Struct)
 R = TypeVar("R")
@@ -61,100 +43,7 @@ Json = Any  # the raw call hands JSON through as it is
 _COMES_BACK = ("refused", "missing", "busy")
 
 
-class _Waiter:
-    """One call under way: an event, then a message or the reason why none will come."""
-
-    def __init__(self) -> None:
-        self.done = anyio.Event()
-        self.message: dict[str, Json] | None = None
-        self.failure: Exception | None = None
-
-
-class _Link:
-    """One connection and the calls that wait on it."""
-
-    def __init__(self, path: str, stream: anyio.abc.SocketStream) -> None:
-        self.path = path
-        self.stream = stream
-        self.failure: Exception | None = None
-        self.waiters: dict[int, _Waiter] = {}
-        self._sending = anyio.Lock()
-        self._splitter = LineSplitter(MAX_ANSWER_BYTES)
-
-    async def send(self, line: bytes) -> None:
-        """
-        Raises:
-            Lost: The other side is gone.
-        """
-        async with self._sending:
-            try:
-                await self.stream.send(line)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-                raise Lost from error
-            except BaseException:  # cancelled amid a line: what follows would be read as its end
-                self.fail(Lost())
-                raise
-
-    async def receive(self) -> list[dict[str, Json]]:
-        """
-        The next whole messages.
-
-        Raises:
-            Lost: The connection ended.
-            NoDaemon: With cause bad_reply.
-            ProtocolError: A line beyond the limit.
-        """
-        try:
-            lines = self._splitter.feed(await self.stream.receive())
-        except LineTooLong as error:
-            raise ProtocolError(f"the daemon's answer is too large: {error}") from error
-        except (
-            anyio.EndOfStream,
-            anyio.BrokenResourceError,
-            anyio.ClosedResourceError,
-            OSError,
-        ) as error:
-            raise Lost from error
-        return [read_message(line, self.path) for line in lines]
-
-    async def read(self) -> None:
-        """Hand answers to those who wait, until the connection ends."""
-        try:
-            while True:
-                for message in await self.receive():
-                    self._answered(message)
-        except (Lost, ClientError) as error:
-            self.fail(error)
-        finally:
-            self.fail(Lost())
-            with anyio.CancelScope(shield=True):
-                await anyio.aclose_forcefully(self.stream)
-
-    def _answered(self, message: dict[str, Json]) -> None:
-        if "method" in message:
-            return
-        call_id = message.get("id")
-        if call_id is None:  # it could not read what we sent: every call of this link is in doubt
-            for waiter in self.waiters.values():
-                waiter.message = message
-                waiter.done.set()
-            return
-        waiter_of_id = self.waiters.get(call_id) if isinstance(call_id, int) else None
-        if waiter_of_id is not None:
-            waiter_of_id.message = message
-            waiter_of_id.done.set()
-
-    def fail(self, error: Exception) -> None:
-        """No answer will come any more. The first reason stays."""
-        if self.failure is None:
-            self.failure = error
-        for waiter in self.waiters.values():
-            if not waiter.done.is_set():
-                waiter.failure = self.failure
-                waiter.done.set()
-
-
-class AsyncClient:
+class AsyncClient(AsyncUsualCalls):
     """
     Use as a context manager: answers are read by a task of its own.
 
@@ -177,7 +66,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._reconnect_s = reconnect_s
         self._connect_s = connect_s
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._lost_at: float | None = None
         """When a daemon went that has not been there since."""
         self._connecting = anyio.Lock()
@@ -323,145 +212,8 @@ class AsyncClient:
                     await anyio.aclose_forcefully(link.stream)
             await anyio.sleep(patience.pause_s())
 
-    # --- the usual calls -------------------------------------------------------------------
-
-    async def delegate(self, prompt: str, **arguments: "Unpack[DelegateArguments]") -> "Delegation":
-        """
-        Run a prompt on the best available backend; by default until it has ended.
-
-        ```python
-        async with AsyncClient() as client:
-            work = await client.delegate("Explain this repository", cwd="/home/me/project")
-            print(work.text if work.state == "succeeded" else work.message)
-        ```
-
-        With `wait_s` it returns after that time at the latest: `wait_over` is then true, and
-        `wait` continues to wait. `timeout_s` stops the work. `cwd` may be relative to the current
-        directory; without it the agent works in a directory of its own.
-
-        Raises:
-            TypeError: An argument of another name.
-        """
-        from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
-
-        given = for_library(arguments)
-        return await self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
-
-    async def wait(self, delegation: str, *, timeout_s: float | None = None) -> "Delegation":
-        """
-        Wait for the end of a delegation, or until it asks a question.
-
-        ```python
-        work = await client.wait(work.delegation, timeout_s=30)
-        if work.wait_over:
-            print("still", work.state)
-        ```
-        """
-        from fallbackd_client.wire.methods.delegations import (
-            DELEGATION_WAIT,
-            DelegationWaitParams,
-        )
-
-        params = DelegationWaitParams(delegation=delegation, timeout_s=timeout_s)
-        return await self.request(DELEGATION_WAIT, params)
-
-    async def cancel(self, delegation: str) -> "Delegation":
-        """
-        Stop a delegation. Returns when its processes have exited.
-
-        ```python
-        print(await client.cancel(work.delegation).state)
-        ```
-        """
-        from fallbackd_client.wire.methods.delegations import (
-            DELEGATION_CANCEL,
-            DelegationCancelParams,
-        )
-
-        params = DelegationCancelParams(delegation=delegation)
-        return await self.request(DELEGATION_CANCEL, params)
-
-    async def status(self, **arguments: "Unpack[StatusArguments]") -> "StatusResult":
-        """
-        Return the daemon, the health of its backends, and its work.
-
-        ```python
-        for name, health in (await client.status()).health.items():
-            print(name, health.state, health.reason or "")
-        ```
-        """
-        from fallbackd_client.wire.methods.daemon import STATUS, StatusParams
-
-        return await self.request(STATUS, StatusParams(**arguments))
-
-    async def resolve(self, **arguments: "Unpack[ResolveArguments]") -> "ResolveResult":
-        """
-        Return the backend that would be used now, for a call that the caller makes itself.
-
-        ```python
-        choice = await client.resolve(backend="claude-api", lease=True)
-        ```
-
-        Raises:
-            RpcError: With kind `refused`: no candidate is available.
-        """
-        from fallbackd_client.wire.methods.callers import RESOLVE, ResolveParams
-
-        given: dict[str, Json] = {**arguments}
-        return await self.request(RESOLVE, ResolveParams(**given))
-
-    async def report(
-        self, backend: str, outcome: "ReportOutcome", **arguments: "Unpack[ReportArguments]"
-    ) -> "ReportResult":
-        """
-        Report the outcome of such a call. After a failure `next` is the candidate to try.
-
-        ```python
-        found = await client.report("claude-api", "failure", evidence=Evidence(http_status=529))
-        ```
-        """
-        from fallbackd_client.wire.methods.callers import REPORT, ReportParams
-
-        given: dict[str, Json] = {**arguments}
-        return await self.request(REPORT, ReportParams(backend=backend, outcome=outcome, **given))
-
-    async def follow(
-        self, delegation: str, *, kinds: "Iterable[str]" = PROGRESS
-    ) -> "AsyncGenerator[dict[str, Json], None]":
-        """
-        The events of one delegation from now on, until it ends or asks a question.
-
-        ```python
-        work = await client.delegate("…", wait="accepted")
-        async for event in client.follow(work.delegation):
-            print(event["kind"], event.get("backend", ""))
-        work = await client.wait(work.delegation)
-        ```
-
-        Nothing is yielded for a delegation that has ended. The last event of one that is running
-        is `delegation.ended` or `question.opened`.
-        """
-
-        async def check() -> None:
-            found = await self.call("delegation.get", {"delegation": delegation})
-            if found["state"] in END_STATES or found["state"] == "awaiting_answer":
-                raise Over
-
-        wanted = {*kinds, *LAST}
-        events = self.events(kinds=sorted(wanted), on_subscribed=check)
-        try:
-            async for event in events:
-                if event.get("delegation") == delegation:
-                    yield event
-                    if event["kind"] in LAST:
-                        return
-        except Over:
-            return
-        finally:
-            await events.aclose()
-
     async def _subscribe(
-        self, link: _Link, since: int | None, wanted: Mapping[str, Json]
+        self, link: Link, since: int | None, wanted: Mapping[str, Json]
     ) -> tuple[list[dict[str, Json]], int, str | None]:
         """
         Notifications that came with the answer, the `seq` behind which to go on, and a warning.
@@ -491,9 +243,9 @@ class AsyncClient:
         return early, position, warning
 
     async def _exchange(
-        self, link: _Link, call_id: int, line: bytes, timeout_s: float | None
+        self, link: Link, call_id: int, line: bytes, timeout_s: float | None
     ) -> Json:
-        waiter = _Waiter()
+        waiter = Waiter()
         link.waiters[call_id] = waiter
         try:
             with anyio.fail_after(timeout_s):
@@ -507,7 +259,7 @@ class AsyncClient:
             return read_answer(waiter.message)
         raise waiter.failure or Lost()
 
-    async def _linked(self, give_up_at: float | None) -> _Link:
+    async def _linked(self, give_up_at: float | None) -> Link:
         """The standing link, or a new one."""
         if self._readers is None:
             raise RuntimeError("use the client inside `async with AsyncClient() as client:`")
@@ -522,7 +274,7 @@ class AsyncClient:
             self._readers.start_soon(link.read)
             return link
 
-    async def _open(self, give_up_at: float | None) -> _Link:
+    async def _open(self, give_up_at: float | None) -> Link:
         """
         Connect; a daemon that was there before has until `give_up_at` to come back, without it
         `reconnect_s` from its loss.
@@ -538,7 +290,7 @@ class AsyncClient:
             path = self.path
             try:
                 with anyio.fail_after(self._timeout_s):
-                    link = _Link(path, await anyio.connect_unix(path))
+                    link = Link(path, await anyio.connect_unix(path))
                 self._lost_at = None
                 return link
             except TimeoutError as error:

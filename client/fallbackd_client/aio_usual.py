@@ -1,0 +1,181 @@
+"""The calls that most programs need, with arguments by name, on top of `AsyncClient.request`."""
+
+from fallbackd_client.calls import for_library
+from fallbackd_client.progress import LAST, PROGRESS, Over
+from fallbackd_client.wire.states import END_STATES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from typing import TypeVar, Unpack
+
+    from msgspec import Struct
+
+    from fallbackd_client.arguments import (
+        DelegateArguments,
+        ReportArguments,
+        ReportOutcome,
+        ResolveArguments,
+        StatusArguments,
+    )
+    from fallbackd_client.calls import Json
+    from fallbackd_client.wire.envelope import Method
+    from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
+    from fallbackd_client.wire.methods.daemon import StatusResult
+    from fallbackd_client.wire.shapes import Delegation
+
+    P = TypeVar("P", bound=Struct)
+    R = TypeVar("R")
+
+
+class AsyncUsualCalls:
+    """Of the async client, which says how a call is made."""
+
+    async def call(self, method: str, params: "Mapping[str, Json] | None" = None) -> "Json":
+        raise NotImplementedError
+
+    async def request(self, method: "Method[P, R]", params: "P") -> "R":
+        raise NotImplementedError
+
+    def events(
+        self,
+        *,
+        kinds: "Iterable[str] | None" = None,
+        on_subscribed: "Callable[[], Awaitable[None]] | None" = None,
+    ) -> "AsyncGenerator[dict[str, Json], None]":
+        raise NotImplementedError
+
+    async def delegate(self, prompt: str, **arguments: "Unpack[DelegateArguments]") -> "Delegation":
+        """
+        Run a prompt on the best available backend; by default until it has ended.
+
+        ```python
+        async with AsyncClient() as client:
+            work = await client.delegate("Explain this repository", cwd="/home/me/project")
+            print(work.text if work.state == "succeeded" else work.message)
+        ```
+
+        With `wait_s` it returns after that time at the latest: `wait_over` is then true, and
+        `wait` continues to wait. `timeout_s` stops the work. `cwd` may be relative to the current
+        directory; without it the agent works in a directory of its own.
+
+        Raises:
+            TypeError: An argument of another name.
+        """
+        from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
+
+        given = for_library(arguments)
+        return await self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
+
+    async def wait(self, delegation: str, *, timeout_s: float | None = None) -> "Delegation":
+        """
+        Wait for the end of a delegation, or until it asks a question.
+
+        ```python
+        work = await client.wait(work.delegation, timeout_s=30)
+        if work.wait_over:
+            print("still", work.state)
+        ```
+        """
+        from fallbackd_client.wire.methods.delegations import (
+            DELEGATION_WAIT,
+            DelegationWaitParams,
+        )
+
+        params = DelegationWaitParams(delegation=delegation, timeout_s=timeout_s)
+        return await self.request(DELEGATION_WAIT, params)
+
+    async def cancel(self, delegation: str) -> "Delegation":
+        """
+        Stop a delegation. Returns when its processes have exited.
+
+        ```python
+        print((await client.cancel(work.delegation)).state)
+        ```
+        """
+        from fallbackd_client.wire.methods.delegations import (
+            DELEGATION_CANCEL,
+            DelegationCancelParams,
+        )
+
+        params = DelegationCancelParams(delegation=delegation)
+        return await self.request(DELEGATION_CANCEL, params)
+
+    async def status(self, **arguments: "Unpack[StatusArguments]") -> "StatusResult":
+        """
+        Return the daemon, the health of its backends, and its work.
+
+        ```python
+        for name, health in (await client.status()).health.items():
+            print(name, health.state, health.reason or "")
+        ```
+        """
+        from fallbackd_client.wire.methods.daemon import STATUS, StatusParams
+
+        return await self.request(STATUS, StatusParams(**arguments))
+
+    async def resolve(self, **arguments: "Unpack[ResolveArguments]") -> "ResolveResult":
+        """
+        Return the backend that would be used now, for a call that the caller makes itself.
+
+        ```python
+        choice = await client.resolve(backend="claude-api", lease=True)
+        ```
+
+        Raises:
+            RpcError: With kind `refused`: no candidate is available.
+        """
+        from fallbackd_client.wire.methods.callers import RESOLVE, ResolveParams
+
+        given: dict[str, Json] = {**arguments}
+        return await self.request(RESOLVE, ResolveParams(**given))
+
+    async def report(
+        self, backend: str, outcome: "ReportOutcome", **arguments: "Unpack[ReportArguments]"
+    ) -> "ReportResult":
+        """
+        Report the outcome of such a call. After a failure `next` is the candidate to try.
+
+        ```python
+        found = await client.report("claude-api", "failure", evidence=Evidence(http_status=529))
+        ```
+        """
+        from fallbackd_client.wire.methods.callers import REPORT, ReportParams
+
+        given: dict[str, Json] = {**arguments}
+        return await self.request(REPORT, ReportParams(backend=backend, outcome=outcome, **given))
+
+    async def follow(
+        self, delegation: str, *, kinds: "Iterable[str]" = PROGRESS
+    ) -> "AsyncGenerator[dict[str, Json], None]":
+        """
+        The events of one delegation from now on, until it ends or asks a question.
+
+        ```python
+        work = await client.delegate("…", wait="accepted")
+        async for event in client.follow(work.delegation):
+            print(event["kind"], event.get("backend", ""))
+        work = await client.wait(work.delegation)
+        ```
+
+        Nothing is yielded for a delegation that has ended. The last event of one that is running
+        is `delegation.ended` or `question.opened`.
+        """
+
+        async def check() -> None:
+            found = await self.call("delegation.get", {"delegation": delegation})
+            if found["state"] in END_STATES or found["state"] == "awaiting_answer":
+                raise Over
+
+        wanted = {*kinds, *LAST}
+        events = self.events(kinds=sorted(wanted), on_subscribed=check)
+        try:
+            async for event in events:
+                if event.get("delegation") == delegation:
+                    yield event
+                    if event["kind"] in LAST:
+                        return
+        except Over:
+            return
+        finally:
+            await events.aclose()
