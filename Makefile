@@ -55,11 +55,11 @@ e2e-daemon:
 soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800)
 	$(BIN)/python -m tests.soak
 
-bench: $(READY) ## speed, as ratios measured in one run
+bench: $(READY) ## speed, as ratios measured in one run; how well the classifier does on what it has not seen
 	$(BIN)/python -m tests.benchmarks
 
-weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" adds messages
-	PYTHONPATH=daemon:. OMP_NUM_THREADS=1 .venv-weights/bin/python -m contrib.weights.train $(LABELLED)
+weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" adds messages, TEXTS=FILE judges those of the rows
+	PYTHONPATH=daemon:. OMP_NUM_THREADS=1 .venv-weights/bin/python -m contrib.weights.train $(LABELLED) $(if $(TEXTS),--texts $(TEXTS))
 
 .venv-weights/.ready: requirements/weights.txt
 	$(PYTHON) -m venv .venv-weights

@@ -26,7 +26,7 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "classify")
-            flags="-h --help --socket --json --stream --exit-code --http-status --header --exception --kind --backend --timezone --signatures --explain --now"
+            flags="-h --help --socket --json --stream --exit-code --http-status --header --exception --kind --backend --timezone --signatures --explain --from-samples --now"
             valued="--socket --stream --exit-code --http-status --header --exception --kind --backend --timezone --now"
             children="" ;;
         "completions")

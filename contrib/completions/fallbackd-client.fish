@@ -240,6 +240,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l backend 
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l timezone -x -d 'for times without a zone'
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l signatures -d 'list the known signatures (of one --kind, or of all) and read no output'
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l explain -d 'show what decided: statements, signature, probabilities, features'
+complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l from-samples -d 'with `train`: private weights from the samples that `explain --wrong` has kept'
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\'' -l now -x -d 'read times from here (Unix)'
 complete -c fallbackd-client -n '__fallbackd_client_at \'classify\' 0' -F
 complete -c fallbackd-client -n '__fallbackd_client_at \'completions\'' -s h -l help -d 'show this help message and exit'

@@ -58,14 +58,19 @@ class Row(Struct, frozen=True):
     features: Features
 
 
+def kind_of(item: dict[str, Any]) -> str:
+    platform = str(item.get("platform") or "generic")
+    kind = API_KINDS.get(platform, platform)
+    return kind if kind in SIGNATURES else "generic"
+
+
 def row_of(item: dict[str, Any]) -> Row:
     status = item.get("http_status")
     platform = str(item.get("platform") or "generic")
     evidence = Evidence(
         text=item["text"], http_status=status, headers=item.get("headers") or {}, stream="unknown"
     )
-    kind = API_KINDS.get(platform, platform)
-    kind = kind if kind in SIGNATURES else "generic"
+    kind = kind_of(item)
     hit = rule_of(evidence, SIGNATURES[kind])
     label = Label(
         reason=item["reason"],

@@ -9,10 +9,13 @@ each fold is pruned and rounded like the shipped file. The same rows give the sa
 import argparse
 import json
 import random
+import tempfile
+import time
 import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import msgspec
 import numpy as np
 from contrib.weights.hashed_rows import (
     Row,
+    kind_of,
     read_labelled,
     read_rows,
     row_of,
@@ -32,11 +36,15 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 from sklearn.svm import LinearSVC
+from tests.benchmarks.stated_times import is_reset
 
+from fallbackd.backends import SIGNATURES
+from fallbackd.classify.classifier import classify
 from fallbackd.classify.features import BUCKETS
 from fallbackd.classify.model import MAGIC, Guess, Head, Model, TableHead
 from fallbackd.classify.weighing import RULE_ALARM, coarse, weigh
-from fallbackd.core.failures import Reason
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.protocol import Evidence
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -276,6 +284,59 @@ class Verdicts:
             self.unknown.append(best.value if certain or margin > threshold else BENIGN)
 
 
+class WholeVerdicts(Verdicts):
+    """What `classify` says of the texts themselves, with the weights of the fold of each."""
+
+    def __init__(self, data: Rows, texts: Path, fold: Any, models: list[Model]) -> None:
+        self.unknown, self.known = [], []
+        asked = right = 0
+        self.alarms_with_status_0 = 0
+        now = time.time()
+        with texts.open(encoding="utf-8") as lines:
+            items = [json.loads(line) for line in lines]
+        for item, row, number in zip(items, data.rows, fold, strict=False):
+            if (row.label.reason, row.label.http_status) != (item["reason"], item["http_status"]):
+                raise SystemExit(f"{texts} holds other messages than {ROWS}")
+            judge = partial(judged, item, models[number], now=now)
+            found = judge(exit_code=None)
+            self.unknown.append(_word(found))
+            self.known.append(_word(judge(exit_code=1)))
+            if item["reset_s"] is not None or item["reset_at"] is not None:
+                asked += 1
+                stated = None if found is None else found.stated_reset_at
+                right += stated is not None and is_reset(item, stated, now=now)
+            if row.label.reason == BENIGN and (item["http_status"] or 0) < 400:
+                self.alarms_with_status_0 += judge(exit_code=0) is not None
+        self.resets = {"stated": asked, "right": right, "share": round(right / asked, 4)}
+
+
+def judged(
+    item: dict[str, Any], model: Model, *, now: float, exit_code: int | None
+) -> Failure | None:
+    evidence = Evidence(
+        text=item["text"],
+        stream="unknown",
+        http_status=item["http_status"],
+        headers=item["headers"] or {},
+        exit_code=exit_code,
+    )
+    kind = kind_of(item)
+    return classify(evidence, SIGNATURES[kind], now=now, kind=kind, model=model)
+
+
+def _word(failure: Failure | None) -> str:
+    return BENIGN if failure is None else coarse(failure.reason).value
+
+
+def models_of(machines: list[tuple[Fitted, Fitted]], head: dict[str, float]) -> list[Model]:
+    with tempfile.TemporaryDirectory() as place:
+        path, found = Path(place) / "weights.bin", []
+        for failure, reason in machines:
+            write_weights(failure, reason, head, path)
+            found.append(Model(path.read_bytes()))
+    return found
+
+
 def shares(rows: Sequence[Row], unknown: Sequence[str], known: Sequence[str]) -> dict[str, float]:
     def share(found: Sequence[bool]) -> float:
         return round(sum(found) / len(found), 4) if found else float("nan")
@@ -322,26 +383,23 @@ def _shares_at(data: Rows, chosen: Any, said: Verdicts) -> dict[str, float]:
     )
 
 
-def figures(
-    data: Rows, scored: Any, said: Verdicts, fold: Any, by_platform: dict[str, Any]
-) -> dict[str, Any]:
+def figures(data: Rows, scored: Any, said: Verdicts, fold: Any) -> dict[str, Any]:
     def split_by(name: Callable[[Row], str], least: int) -> dict[str, dict[str, float]]:
         chosen: dict[str, list[int]] = defaultdict(list)
         for i in scored:
             chosen[name(data.rows[i])].append(i)
         return {
-            key: _shares_at(data, rows, said)
+            key: {**_shares_at(data, rows, said), "interval_95": intervals(data, rows, said)}
             for key, rows in sorted(chosen.items(), key=lambda one: -len(one[1]))
             if len(rows) >= least
         }
 
     return {
-        "of": "the model with rules as a bonus, on unseen threads, without what fallbackd knows"
-        " beside (classify/weighing.py)",
-        "whole": _shares_at(data, scored, said),
-        "interval_95": intervals(data, scored, said),
+        "whole": {
+            **_shares_at(data, scored, said),
+            "interval_95": intervals(data, scored, said),
+        },
         "by_fold": [_shares_at(data, scored[fold[scored] == n], said) for n in range(FOLDS)],
-        "platform_held_out": by_platform,
         "by_language": split_by(lambda row: row.label.lang, 20),
         "by_platform": split_by(lambda row: row.label.platform, 20),
         "by_reason": split_by(lambda row: row.label.reason, 20),
@@ -423,6 +481,9 @@ def main() -> None:
     )
     parser.add_argument("--fast", action="store_true", help="without holding out platforms")
     parser.add_argument("--folds", type=Path, help="a directory for the weights of each fold")
+    parser.add_argument(
+        "--texts", type=Path, help="the messages of the rows, in their order: judge them as a whole"
+    )
     args = parser.parse_args()
     rows, sizes = read_rows(ROWS) if ROWS.exists() else ([], [])
     for path in args.labelled:
@@ -451,16 +512,27 @@ def main() -> None:
         held = list(GroupKFold(PLATFORM_FOLDS).split(scored, groups=platforms))
         others = cross_validate(data, len(own), held)
         tried = np.concatenate([unseen for _, unseen in held])
-        by_platform = _shares_at(data, tried, Verdicts(data, model, *others[:2]))
-    found = figures(data, scored, said, fold, by_platform)
-    if not by_platform:
-        del found["platform_held_out"]
+        unseen_platforms = Verdicts(data, model, *others[:2])
+        by_platform = {
+            **_shares_at(data, tried, unseen_platforms),
+            "interval_95": intervals(data, tried, unseen_platforms),
+        }
+    found = {"model": figures(data, scored, said, fold)}
+    if by_platform:
+        found["model"]["platform_held_out"] = by_platform
+    if args.texts:
+        whole = WholeVerdicts(data, args.texts, fold, models_of(machines, head))
+        found["product"] = {
+            **figures(data, scored, whole, fold),
+            "resets": whole.resets,
+            "alarms_with_status_0": whole.alarms_with_status_0,
+        }
     FIGURES.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{WEIGHTS.stat().st_size:,} bytes of weights from {len(data.rows)} rows; {head}")
-    for name in ("of", "whole", "interval_95", "platform_held_out"):
-        if name in found:
-            print(name, found[name])
-    print(*found["by_fold"], sep="\n")
+    for part, one in found.items():
+        for name in ("whole", "platform_held_out", "resets", "alarms_with_status_0"):
+            if one.get(name) is not None:
+                print(part, name, one[name])
 
 
 if __name__ == "__main__":

@@ -115,3 +115,59 @@ async def test_an_explanation_names_the_users_signature_and_shows_no_secret(
         assert found["because"] == "a line is known by the signature house-duck"
         assert len(found["statements"]) == 1
         assert "sk-secret" not in json.dumps(found)
+
+
+async def test_what_a_sample_says_is_learned_kept_and_forgotten(tmp_path: Path) -> None:
+    async with running(tmp_path, CONFIG) as daemon:
+        call = daemon.client.call
+        ended = await call("delegate", {"prompt": "x", "backend": "own", "wait": "finished"})
+        params = {"delegation": ended["delegation"], "reason": "billing"}
+        sample = Path((await call("classification.wrong", params))["sample_path"])
+        made = await call("classification.train", {})
+        (tried,) = made["samples"]
+        assert (tried["right"], tried["before"]) == ("billing", "unknown")
+        assert tried["after"] == "billing"
+        assert tried["unseen"] == "unknown"  # there was nothing else to learn from
+        weights = Path(made["path"])
+        assert stat.S_IMODE(weights.stat().st_mode) == 0o600
+        text = "quack 12: no more ducks"
+        evidence = {"text": text, "stream": "stderr", "exit_code": 3}
+        asked = {"backend": "own", "evidence": evidence}
+        assert (await call("classify", asked))["reason"] == "billing"
+        found = await call("classification.explain", asked)
+        assert found["reasons"][0]["reason"] == "billing"
+        await call("health", {"action": "clear"})
+        again = await call("delegate", {"prompt": "x", "backend": "own", "wait": "finished"})
+        assert again["attempts"][0]["failure"]["reason"] == "billing"
+
+    async with running(tmp_path, CONFIG) as daemon:
+        call = daemon.client.call
+        assert (await call("classify", asked))["reason"] == "billing"
+        sample.unlink()
+        forgotten = await call("classification.train", {})
+        assert (forgotten["path"], forgotten["samples"]) == (None, [])
+        assert not weights.exists()
+        assert (await call("classify", asked))["reason"] == "unknown"
+
+
+async def test_weights_for_another_release_and_broken_samples_are_passed_over(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, CONFIG) as daemon:
+        call = daemon.client.call
+        ended = await call("delegate", {"prompt": "x", "backend": "own", "wait": "finished"})
+        delegation = ended["delegation"]
+        await call("classification.wrong", {"delegation": delegation, "reason": "billing"})
+        found = await call(
+            "classification.wrong", {"delegation": delegation, "reason": "cancelled"}
+        )
+        samples = Path(found["sample_path"]).parent
+        (samples / "torn.json").write_text("{")
+        made = await call("classification.train", {})
+        assert (made["path"], made["samples"], made["passed_over"]) == (None, [], 1)
+        (samples.parent / "weights.json").write_text(
+            '{"base": 1, "failure": {"whole": {"1": 9.0}}}'
+        )
+    async with running(tmp_path, CONFIG) as daemon:
+        evidence = {"text": "All is well.", "stream": "unknown"}
+        assert await daemon.client.call("classify", {"evidence": evidence}) is None

@@ -26,6 +26,7 @@ NAMES = (
     "share",
     "records",
     "classify_speed",
+    "classify_figures",
 )
 
 

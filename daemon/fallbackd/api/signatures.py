@@ -8,12 +8,16 @@ import anyio.to_thread
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
+from fallbackd.core.failures import Reason
 from fallbackd_client.wire.methods.signatures import (
     CLASSIFICATION_EXPLAIN,
+    CLASSIFICATION_TRAIN,
     CLASSIFICATION_WRONG,
     CLASSIFY,
     SIGNATURES_LIST,
     ClassificationExplainResult,
+    ClassificationTrainParams,
+    ClassificationTrainResult,
     ClassificationWrongParams,
     ClassificationWrongResult,
     ClassifyParams,
@@ -22,6 +26,7 @@ from fallbackd_client.wire.methods.signatures import (
     Signature,
     SignaturesListParams,
     SignaturesListResult,
+    TrainedSample,
     Weighed,
 )
 
@@ -80,6 +85,31 @@ def _weighed(one: "Deciding") -> Weighed:
     return Weighed(feature=one.feature, weight=one.weight)
 
 
+async def classification_train(
+    engine: "Engine", params: ClassificationTrainParams, caller: Caller
+) -> ClassificationTrainResult:
+    made = await engine.train()
+
+    def word(reason: Reason | None) -> str | None:
+        return None if reason is None else reason.value
+
+    return ClassificationTrainResult(
+        path=None if made.path is None else str(made.path),
+        samples=tuple(
+            TrainedSample(
+                attempt=one.attempt,
+                right=one.right.value,
+                before=word(one.before),
+                after=word(one.after),
+                unseen=word(one.unseen),
+                signature=one.signature,
+            )
+            for one in made.tried
+        ),
+        passed_over=made.passed_over,
+    )
+
+
 async def classification_wrong(
     engine: "Engine", params: ClassificationWrongParams, caller: Caller
 ) -> ClassificationWrongResult:
@@ -120,6 +150,7 @@ async def signatures_list(
 HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(CLASSIFY, classify),
     Handler(CLASSIFICATION_EXPLAIN, classification_explain),
+    Handler(CLASSIFICATION_TRAIN, classification_train),
     Handler(CLASSIFICATION_WRONG, classification_wrong),
     Handler(SIGNATURES_LIST, signatures_list),
 )

@@ -24,6 +24,7 @@ from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import credential_variables
 from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.leftovers import list_directories
+from fallbackd.engine.taught import Taught
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib import privatefile
 from fallbackd.lib.clock import Instant, SystemClock
@@ -203,6 +204,7 @@ def build(
         read_chunks=read_ends,
         home=machine.home,
         runs_root=Path(places.runs),
+        taught=Taught(Path(places.runs).parent / "weights.json"),
         luck=random.random,
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,

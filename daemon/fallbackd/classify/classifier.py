@@ -19,6 +19,7 @@ from functools import partial
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
 from fallbackd.classify.error_json import Said, is_json, read_body, read_lines
 from fallbackd.classify.lines import SIGNAL_EXITS, Hit, first_fit, text_hit
+from fallbackd.classify.model import Model
 from fallbackd.classify.other_programs import is_side_call
 from fallbackd.classify.redact import excerpt, strip_escapes
 from fallbackd.classify.reset_time import seconds_until_midnight, seconds_until_reset
@@ -52,6 +53,7 @@ def classify(
     kind: str | None = None,
     timezone: str | None = None,
     max_wait_s: MaxWait | None = None,
+    model: Model | None = None,
 ) -> Failure | None:
     """
     Judge what a backend printed, answered or raised.
@@ -61,6 +63,7 @@ def classify(
         kind: Of the backend, where it is known.
         timezone: IANA name for stated clock times without a zone; None: the machine's.
         max_wait_s: Bound on what is believed of a stated time, by reason.
+        model: None: the shipped one.
 
     Returns:
         None where nothing failed, or nothing says so yet.
@@ -73,7 +76,7 @@ def classify(
         or text_hit(evidence, rules)
     )
     if not _is_limit_exit(evidence) and not (hit is None and _is_plain_end(evidence)):
-        hit = weighed(hit, evidence, rules, kind)
+        hit = weighed(hit, evidence, rules, kind, model)
     if hit is not None and _is_limit_exit(evidence) and not hit.rule.reason.row.is_limit:
         hit = None
     hit = hit or _exit_alone(evidence, rules)

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from fallbackd.classify.classifier import rule_of
 from fallbackd.classify.lines import lines_of
-from fallbackd.classify.model import Deciding, shipped
+from fallbackd.classify.model import Deciding, Model, shipped
 from fallbackd.classify.rules import Rule
 from fallbackd.classify.weighing import LIKELY, RULE_ALARM, weigh
 from fallbackd.core.failures import Failure, Reason
@@ -31,10 +31,14 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    evidence: Evidence, rules: tuple[Rule, ...], kind: str, failure: Failure | None
+    evidence: Evidence,
+    rules: tuple[Rule, ...],
+    kind: str,
+    failure: Failure | None,
+    model: Model | None = None,
 ) -> Explanation:
     """Account for the verdict `failure` about this evidence."""
-    model, hit = shipped(), rule_of(evidence, rules)
+    model, hit = model or shipped(), rule_of(evidence, rules)
     text, status = evidence.text, evidence.http_status
     guess = model.guess(text, status, kind)
     named = None if hit is None or hit.rule.reason is Reason.UNKNOWN else hit.rule.reason

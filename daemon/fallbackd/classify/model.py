@@ -14,7 +14,7 @@ from pkgutil import get_data
 import msgspec
 from msgspec import Struct
 
-from fallbackd.classify.features import buckets_of, features_of, named_features
+from fallbackd.classify.features import Features, buckets_of, features_of, named_features
 from fallbackd.core.failures import Reason
 
 MAGIC = b"fallbackd-weights-1\n"
@@ -94,15 +94,39 @@ class Deciding(Struct, frozen=True):
     weight: float
 
 
+class Additions(Struct, kw_only=True):
+    """Weights by bucket that are added to those of a file."""
+
+    base: int
+    """Checksum of that file: for another one they mean nothing."""
+    failure: dict[str, dict[int, float]] = {}
+    """By part."""
+    reasons: dict[str, dict[int, float]] = {}
+    """By reason and part, with a blank between them."""
+
+    @classmethod
+    def to(cls, content: bytes) -> "Additions":
+        return cls(base=zlib.crc32(content))
+
+
+def _added(tables: dict[str, dict[int, float]], name: str, buckets: tuple[int, ...]) -> float:
+    table = tables.get(name)
+    return 0.0 if table is None else sum(table.get(one, 0.0) for one in buckets)
+
+
 class Model:
     """
     A file of weights that has been read.
+
+    Args:
+        added: What a machine's own samples have taught.
 
     Raises:
         ValueError: It is no file of weights.
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, added: Additions | None = None) -> None:
+        self.added = added
         if not content.startswith(MAGIC):
             raise ValueError("no file of weights")
         head, _, packed = content[len(MAGIC) :].partition(b"\n")
@@ -112,17 +136,21 @@ class Model:
         self._reason, data = _tables(self.head.reason, data)
 
     def guess(self, text: str, http_status: int | None = None, kind: str | None = None) -> Guess:
-        features = features_of(text, http_status, kind)
+        return self.guess_of(features_of(text, http_status, kind))
+
+    def guess_of(self, features: Features) -> Guess:
         head = self.head
         margin = head.failure_bias
         for table in self._failure:
-            margin += table.sums(getattr(features, table.head.part))[0]
+            buckets = getattr(features, table.head.part)
+            margin += table.sums(buckets)[0] + self._more(table, buckets)
         margins = list(head.reason_biases)
         known = 0
         for table in self._reason:
-            known += table.known(getattr(features, table.head.part))
-            for at, one in enumerate(table.sums(getattr(features, table.head.part))):
-                margins[at] += one
+            buckets = getattr(features, table.head.part)
+            known += table.known(buckets)
+            for at, one in enumerate(table.sums(buckets)):
+                margins[at] += one + self._more(table, buckets, head.reasons[at])
         ranked = sorted(zip(head.reasons, margins, strict=True), key=lambda one: -one[1])
         return Guess(margin, self.failure_share(margin), tuple(ranked), known)
 
@@ -144,12 +172,31 @@ class Model:
             one = table.head.norm / sqrt(max(1, len(names))) if table.head.norm else 1.0
             scale = table.head.scales[column] * one
             for name in names:
-                place = table.places.get(*buckets_of(table.head.part, (name,)))
-                if place is not None:
-                    weight = table.columns[column][place] * scale
+                (bucket,) = buckets_of(table.head.part, (name,))
+                place = table.places.get(bucket)
+                weight = 0.0 if place is None else table.columns[column][place] * scale
+                weight += self._more(table, (bucket,), reason, whole=len(names))
+                if weight:
                     found.append(Deciding(f"{table.head.part} {name!r}", round(weight, 4)))
         found.sort(key=lambda one: (-abs(one.weight), one.feature))
         return found[:count]
+
+    def _more(
+        self,
+        table: _Table,
+        buckets: tuple[int, ...],
+        reason: Reason | None = None,
+        *,
+        whole: int | None = None,
+    ) -> float:
+        """What own samples add to a margin; `whole`: of how many features these are some."""
+        if self.added is None:
+            return 0.0
+        part, norm = table.head.part, table.head.norm
+        tables = self.added.failure if reason is None else self.added.reasons
+        name = part if reason is None else f"{reason.value} {part}"
+        count = len(buckets) if whole is None else whole
+        return _added(tables, name, buckets) * (norm / sqrt(max(1, count)) if norm else 1.0)
 
     def failure_share(self, margin: float) -> float:
         head = self.head
@@ -176,6 +223,11 @@ def _within(power: float) -> float:
     return max(-30.0, min(30.0, power))
 
 
+def weights() -> bytes:
+    """The shipped file."""
+    return get_data("fallbackd.classify", "weights.bin") or b""
+
+
 @lru_cache(maxsize=1)
 def shipped() -> Model:
-    return Model(get_data("fallbackd.classify", "weights.bin") or b"")
+    return Model(weights())

@@ -62,7 +62,11 @@ def weigh(model: Model, guess: Guess, rule: Reason | None) -> tuple[Reason, floa
 
 
 def weighed(
-    hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...], kind: str | None = None
+    hit: Hit | None,
+    evidence: Evidence,
+    rules: tuple[Rule, ...],
+    kind: str | None = None,
+    model: Model | None = None,
 ) -> Hit | None:
     """
     What the rules have found, after the model was asked.
@@ -74,7 +78,7 @@ def weighed(
         return hit
     if not evidence.text.strip() or not _is_asked(hit, evidence):
         return hit
-    model = shipped()
+    model = model or shipped()
     guess = model.guess(evidence.text, evidence.http_status, kind)
     named = None if hit is None or hit.rule.reason is Reason.UNKNOWN else hit.rule.reason
     best, likely = weigh(model, guess, named)

@@ -39,7 +39,7 @@ from fallbackd.core.records import (
 )
 from fallbackd.core.turn import Turn
 from fallbackd.core.watch import worse
-from fallbackd.engine import asked, authors, retrying, transcripts
+from fallbackd.engine import asked, authors, lessons, retrying, transcripts
 from fallbackd.engine import feedback as corrections
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.environment import Settings
@@ -459,6 +459,10 @@ class Engine(Performer):
 
     def signature_kinds(self) -> tuple[str, ...]:
         return tuple(sorted(self.world.signatures))
+
+    async def train(self) -> lessons.Training:
+        """See `lessons.train`."""
+        return await lessons.train(self)
 
     async def mark_wrong(
         self, delegation: str, *, attempt: str | int | None, reason: str | None, note: str | None

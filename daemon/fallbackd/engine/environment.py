@@ -12,6 +12,7 @@ from fallbackd.classify.rules import Rule
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
 from fallbackd.core.protocol import Chunk, CredentialRef, HttpRequest, NoAnswer
+from fallbackd.engine.taught import Taught
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
@@ -139,6 +140,8 @@ class World(Struct, frozen=True, kw_only=True):
     """Whether there are file descriptors to follow one more attempt."""
     secret_values: SecretValues = field(default_factory=SecretValues)
     """What must not be shown: the secrets of the configuration and of the daemon's environment."""
+    taught: Taught = field(default_factory=Taught)
+    """What this machine's own samples have taught about failures."""
     secrets: Secrets = field(default_factory=NoLook)
     probe: Probe = field(default_factory=NoProbe)
 

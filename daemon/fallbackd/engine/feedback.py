@@ -87,6 +87,7 @@ def judged(
         kind_name=kind,
         signatures=engine.world.signatures.get(kind or ""),
         conceal=engine.world.conceal,
+        model=engine.world.taught.model(),
     )
 
 
@@ -106,7 +107,7 @@ def explained(
     name = kind or _kind_of(engine, backend) or "generic"
     rules = (*engine.settings.rules_for(name), *engine.world.signatures.get(name, ()))
     shown = concealed(evidence, lambda text: redact(engine.world.conceal(text)))
-    return failure, explain(shown, rules, name, failure)
+    return failure, explain(shown, rules, name, failure, engine.world.taught.model())
 
 
 def _kind_of(engine: "Engine", backend: str | None) -> str | None:
@@ -156,10 +157,14 @@ def keep(directory: Path, name: str, sample: Mapping[str, Any]) -> Path:  # JSON
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     text = json.dumps(sample, indent=2, ensure_ascii=False) + "\n"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
+    write_private(path, text.encode("utf-8", "replace"))
     return path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(content)
 
 
 def sample_of(

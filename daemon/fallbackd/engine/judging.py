@@ -1,7 +1,7 @@
 """How an attempt that ended without an answer is judged."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -12,6 +12,9 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import max_wait_s
 from fallbackd.core.protocol import Evidence
 from fallbackd.engine.environment import Settings
+
+if TYPE_CHECKING:
+    from fallbackd.classify.model import Model
 
 
 def judge(
@@ -26,6 +29,7 @@ def judge(
     signatures: tuple[Rule, ...] | None = None,
     own_rules: tuple[Rule, ...] = (),
     conceal: Callable[[str], str] = lambda text: text,
+    model: "Model | None" = None,
 ) -> Failure | None:
     """
     Classify with the rules of the user, then of the vendor, then the common ones.
@@ -35,6 +39,7 @@ def judge(
         own_rules: Before all others.
         conceal: Replaces secrets that are known by value. Done first: patterns and cuts leave
             pieces of a key that no value matches.
+        model: None: the shipped weights.
     """
     from fallbackd.classify.classifier import classify  # see `get_ready`
 
@@ -52,6 +57,7 @@ def judge(
         kind=name,
         timezone=timezone,
         max_wait_s=lambda reason: max_wait_s(reasons, reason),
+        model=model,
     )
 
 

@@ -151,6 +151,7 @@ class Watched:
             now=self.now,
             own_rules=tuple(rules),
             conceal=engine.world.conceal,
+            model=engine.world.taught.model(),
         )
         return failure or make_failure(
             Reason.UNKNOWN,

@@ -249,6 +249,7 @@ class Reader:
             self._live.order.backend,
             now=host.clock.now() if now is None else now,
             conceal=host.world.conceal,
+            model=host.world.taught.model(),
         )
 
     def _notice(self, reply: Reply) -> Failure | None:

@@ -6,7 +6,7 @@ import argparse
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.evidence import add_evidence_arguments, evidence, failure_view
-from fallbackd_client.cli.output import show
+from fallbackd_client.cli.output import UsageError, show
 from fallbackd_client.cli.render import Style, one_line
 from fallbackd_client.cli.tables import table
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE", nargs="?", default="-", help="`-` (default): standard input"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default="-",
+        help="`-` (default): standard input; `train --from-samples`: learn from wrong verdicts",
     )
     add_evidence_arguments(parser)
     parser.add_argument("--kind", metavar="K", help="profile or API kind: codex, openai-http, …")
@@ -34,10 +38,20 @@ def register(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show what decided: statements, signature, probabilities, features",
     )
+    parser.add_argument(
+        "--from-samples",
+        action="store_true",
+        help="with `train`: private weights from the samples that `explain --wrong` has kept",
+    )
     parser.add_argument("--now", type=float, metavar="T", help="read times from here (Unix)")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
+    if args.from_samples:
+        if args.file != "train":
+            raise UsageError("--from-samples goes with train: classify train --from-samples")
+        show(args, client.call("classification.train", {}), training_view)
+        return exits.OK
     if args.signatures:
         asked = {} if args.kind is None else {"kind": args.kind}
         show(args, client.call("signatures.list", asked), signatures_view)
@@ -104,6 +118,47 @@ def explanation_view(found: dict[str, Json], style: Style) -> str:
         lines += [
             f"  {one['weight']:+.3f}  {one_line(one['feature'])}" for one in found.get(name) or []
         ]
+    return "\n".join(lines)
+
+
+def training_view(found: dict[str, Json], style: Style) -> str:
+    """Before and after, by sample; what weights from the other samples say tells how it serves."""
+    samples = found.get("samples") or []
+    rows = [
+        [
+            one_line(one["attempt"]),
+            *(
+                one_line(one.get(name) or "no failure")
+                for name in ("right", "before", "after", "unseen")
+            ),
+            one_line(one.get("signature") or ""),
+        ]
+        for one in samples
+    ]
+    lines = []
+    if rows:
+        lines.append(
+            table(["ATTEMPT", "RIGHT", "BEFORE", "AFTER", "UNSEEN", "DECIDED BY"], rows, style)
+        )
+        right = {
+            name: sum(one.get(name) == one["right"] for one in samples)
+            for name in ("before", "after", "unseen")
+        }
+        lines.append(
+            f"right of {len(rows)}: {right['before']} before, {right['after']} after,"
+            f" {right['unseen']} by weights that did not see the sample"
+        )
+    if found.get("passed_over"):
+        lines.append(
+            f"{found['passed_over']} passed over: no right reason, or one that is not learned"
+        )
+    path = found.get("path")
+    lines.append(
+        f"in use now: {one_line(path)}"
+        if path
+        else "nothing to learn from; the shipped weights are in use."
+        " `fallbackd-client explain ID --wrong --reason R` keeps a sample"
+    )
     return "\n".join(lines)
 
 

@@ -160,6 +160,60 @@ CLASSIFICATION_WRONG: Method[ClassificationWrongParams, ClassificationWrongResul
 )
 
 
+class ClassificationTrainParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class TrainedSample(Struct, frozen=True, kw_only=True):
+    attempt: str
+    """Id of the attempt that the sample is of."""
+    right: ReasonWord
+    """The reason that a person gave."""
+    before: ReasonWord | None
+    """What the shipped weights say; null: no failure."""
+    after: ReasonWord | None
+    """What the new weights say."""
+    unseen: ReasonWord | None
+    """What weights say that were learned from the other samples: a fair guess of the use."""
+    signature: str = ""
+    """What decides now. Rules and structured errors are not changed by weights."""
+
+
+class ClassificationTrainResult(Struct, frozen=True, kw_only=True):
+    path: str | None
+    """Private file of weights, in use from now on; null: none, for there was nothing to learn."""
+    samples: tuple[TrainedSample, ...] = ()
+    """What was learned from."""
+    passed_over: int = 0
+    """Samples without a right reason, or with one that weights do not know."""
+
+
+CLASSIFICATION_TRAIN: Method[ClassificationTrainParams, ClassificationTrainResult] = Method(
+    "classification.train",
+    params=ClassificationTrainParams,
+    result=ClassificationTrainResult,
+    read_only=False,
+    summary="Learn from the samples of wrong verdicts: private weights on top of the shipped ones.",
+    example=(
+        {},
+        {
+            "path": "/home/me/.local/state/fallbackd/weights.json",
+            "samples": [
+                {
+                    "attempt": "d4f0c2a91b7e.1",
+                    "right": "usage_limit",
+                    "before": "unknown",
+                    "after": "usage_limit",
+                    "unseen": "usage_limit",
+                    "signature": "model/usage_limit",
+                }
+            ],
+            "passed_over": 0,
+        },
+    ),
+)
+
+
 class SignaturesListParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: Name | None = None
     """Only of this kind of backend; null: of all."""
@@ -223,6 +277,7 @@ SIGNATURES_LIST: Method[SignaturesListParams, SignaturesListResult] = Method(
 METHODS = (
     CLASSIFY,
     CLASSIFICATION_EXPLAIN,
+    CLASSIFICATION_TRAIN,
     CLASSIFICATION_WRONG,
     SIGNATURES_LIST,
 )

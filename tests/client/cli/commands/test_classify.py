@@ -141,3 +141,32 @@ def test_an_explanation_is_shown_line_by_line(run_cli: RunCli) -> None:
     ):
         assert words in ran.out
     assert "\x1b" not in ran.out
+
+
+def test_what_was_learned_is_reported_before_and_after(run_cli: RunCli) -> None:
+    sample = {
+        "attempt": "d1.1",
+        "right": "billing",
+        "before": "unknown",
+        "after": "billing",
+        "unseen": None,
+        "signature": "model/billing",
+    }
+    answer = {"path": "/s/weights.json", "samples": [sample], "passed_over": 2}
+    ran = run_cli(["classify", "train", "--from-samples"], {"classification.train": answer})
+    assert "right of 1: 0 before, 1 after, 0 by weights that did not see the sample" in ran.out
+    assert "2 passed over" in ran.out
+    assert "in use now: /s/weights.json" in ran.out
+
+
+def test_training_without_samples_says_how_to_keep_one(run_cli: RunCli) -> None:
+    answer = {"path": None, "samples": [], "passed_over": 0}
+    ran = run_cli(["classify", "train", "--from-samples"], {"classification.train": answer})
+    assert "explain ID --wrong" in ran.out
+    assert "shipped weights are in use" in ran.out
+
+
+def test_samples_without_the_word_train_are_a_mistake(run_cli: RunCli) -> None:
+    ran = run_cli(["classify", "out.log", "--from-samples"], {})
+    assert ran.code != 0
+    assert "classify train --from-samples" in ran.err
