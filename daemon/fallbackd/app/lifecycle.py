@@ -8,10 +8,7 @@ The life of the process: locks, records, engine, socket, ready; then a drain, th
 """
 
 import os
-import resource
 import signal
-import socket
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -26,18 +23,17 @@ from msgspec import structs
 from fallbackd import __version__
 from fallbackd.api.health_view import usable_names
 from fallbackd.api.host import Checked, ConfigState, ImportedText, Trouble
-from fallbackd.app import private
+from fallbackd.app import chores, private
 from fallbackd.app.configuration import Configuration
 from fallbackd.app.importing import import_text
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.projects import watched_servers
 from fallbackd.app.sharing import SharingService
-from fallbackd.app.state import claim_state
 from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, VoiceImport
 from fallbackd.app.watchdog import Watchdog
-from fallbackd.app.wiring import Built, build, clock_facts, open_records, say_alive
+from fallbackd.app.wiring import Built, build, clock_facts, open_records
 from fallbackd.config.watch import watch
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
@@ -45,14 +41,12 @@ from fallbackd.engine.ticker import run_ticker
 from fallbackd.fronts.notify.front import NotifyFront
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.discover import HANDLERS
-from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable, SocketEndpoint
+from fallbackd.fronts.rpc.endpoint import SocketEndpoint
 from fallbackd.fronts.rpc.server import RpcServer
-from fallbackd.lib import coredump, heap
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
-from fallbackd.stores.opening import StoreTooNew
 from fallbackd.transports.http.clients import Clients
 from fallbackd.transports.systemd_jobs import is_restart
 
@@ -61,68 +55,9 @@ if TYPE_CHECKING:
 
 DRAIN_S = 75.0
 """How long running work may take to end by itself: below the 90 s that systemd waits by default."""
-SOCKET_LOOK_S = 2.0
-PLACES_LOOK_S = 2.0
-MANY_CONNECTIONS = 50
-"""When so many have gone, their memory is given back."""
-ALIVE_EVERY_S = 600.0
 SETTLE_S = 2.0
 """How long callers get to take the answers of work that has just ended."""
-MAX_DESCRIPTORS = 65_536
-"""Enough for any number of attempts; some programs close every possible one when they start."""
-FIRST_FD = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
-EXIT_FAILED = 1
-EXIT_UNUSABLE = 78
-"""EX_CONFIG: a place that cannot be used, or is used by another. To try again would not help."""
-
 log = structlog.get_logger("daemon")
-
-
-def run(
-    places: Places,
-    environ: Mapping[str, str],
-    *,
-    secret_values: SecretValues | None = None,
-    socket_is_given: bool = False,
-    sessions_log: OpencodeLog | None = None,
-) -> int:
-    """Serve until a signal. Returns the exit status."""
-    umask = os.umask(0o077)
-    core_bytes = coredump.forbid()
-    heap.keep_large_blocks_apart()
-    _raise_descriptor_limit()
-    held: list[int] = []
-    endpoint: SocketEndpoint | None = None
-    try:
-        held += claim_state(places.state_dir, places.lock)
-        handed = handed_over(environ, own_pid=os.getpid())
-        endpoint = (
-            SocketEndpoint.open(places.socket)
-            if handed is None
-            else SocketEndpoint.inherited(handed)
-        )
-        if (exposed := private.require(private.watched(places, socket=endpoint.path))) is not None:
-            raise EndpointUnusable(exposed)
-        daemon = Daemon(places, environ, endpoint, umask=umask, core_bytes=core_bytes)
-        daemon.sessions_log = sessions_log or daemon.sessions_log
-        daemon.secret_values = secret_values or daemon.secret_values
-        anyio.run(daemon.live)
-    except (EndpointTaken, EndpointUnusable, StoreTooNew) as error:
-        print(f"fallbackd: {error}", file=sys.stderr)
-        return EXIT_UNUSABLE
-    except BaseExceptionGroup as errors:
-        known = errors.subgroup((EndpointTaken, EndpointUnusable, StoreTooNew))
-        if known is not None:
-            print(f"fallbackd: {_first(known)}", file=sys.stderr)
-            return EXIT_UNUSABLE
-        log.critical("daemon.failed", exc_info=errors)
-        return EXIT_FAILED
-    finally:
-        if endpoint is not None:
-            endpoint.close()
-        for lock in held:
-            os.close(lock)
-    return 0
 
 
 class Daemon:
@@ -322,9 +257,9 @@ class Daemon:
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
                 tasks.start_soon(self._tick, engine, watchdog)
-                tasks.start_soon(self._say_alive, store, clock)
-                tasks.start_soon(self._keep_socket, server)
-                tasks.start_soon(self._keep_private, engine)
+                tasks.start_soon(chores.say_alive, store, clock)
+                tasks.start_soon(chores.keep_socket, self._endpoint, server)
+                tasks.start_soon(chores.keep_private, self._guard, engine, server)
                 tasks.start_soon(watchdog.run)
                 await tasks.start(self._hear_signals)
                 export.soon()
@@ -397,11 +332,6 @@ class Daemon:
         await self._engine.note_config(accepted=is_good, fields=fields)
         self._notifier.status(self._status())
 
-    async def _say_alive(self, store: Store, clock: SystemClock) -> None:
-        while True:
-            await say_alive(store, clock)
-            await anyio.sleep(ALIVE_EVERY_S)
-
     # --- what goes on beside -------------------------------------------------------------------
 
     async def _watch_config(self, configuration: Configuration) -> None:
@@ -416,34 +346,6 @@ class Daemon:
             self._notifier.status(self._status())
 
         await run_ticker(engine, on_tick=ticked)
-
-    async def _keep_socket(self, server: RpcServer) -> None:
-        """Cleaners of temporary directories delete sockets; new callers need one."""
-        told = ""
-        while True:
-            await anyio.sleep(SOCKET_LOOK_S)
-            if self._endpoint.is_in_place():
-                continue
-            try:
-                self._endpoint.restore()
-            except (EndpointTaken, EndpointUnusable) as error:
-                if str(error) != told:
-                    told = str(error)
-                    log.error("socket.lost", socket=self.socket, error=told)
-                continue
-            told = ""
-            server.replace(self._endpoint.listener)
-            log.warning("socket.restored", socket=self.socket)
-
-    async def _keep_private(self, engine: Engine) -> None:
-        most = 0
-        while True:
-            engine.hold_work(private.EXPOSED, self._guard.look())
-            await anyio.sleep(PLACES_LOOK_S)
-            most = max(most, self.connections)
-            if most - self.connections >= MANY_CONNECTIONS:
-                heap.trim()
-                most = self.connections
 
     def _watchdog_interval_s(self) -> float | None:
         return watchdog_interval_s(
@@ -496,32 +398,3 @@ async def _run_engine(
     engine: Engine, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     await engine.run(ready=task_status.started)
-
-
-def handed_over(environ: Mapping[str, str], *, own_pid: int) -> socket.socket | None:
-    """The listening socket that systemd has opened for us. Source: sd_listen_fds(3)."""
-    if environ.get("LISTEN_PID") != str(own_pid):
-        return None
-    if not environ.get("LISTEN_FDS", "").isdecimal() or int(environ["LISTEN_FDS"]) < 1:
-        return None
-    found = socket.socket(fileno=FIRST_FD)
-    found.set_inheritable(False)
-    if found.family != socket.AF_UNIX or found.type != socket.SOCK_STREAM:
-        raise EndpointUnusable(
-            "the socket that systemd handed over is no Unix stream socket. Use ListenStream= with"
-            " a path in the socket unit."
-        )
-    return found
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _first(errors: BaseException) -> BaseException:
-    while isinstance(errors, BaseExceptionGroup):
-        errors = errors.exceptions[0]
-    return errors

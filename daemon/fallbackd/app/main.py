@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # structlog loads rich where it is installed, for tracebacks that our logs do not use: a fifth
     # of the time until the daemon is ready, and 6 MiB.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
-    from fallbackd.app.lifecycle import run
     from fallbackd.app.logs import set_up
     from fallbackd.app.opencode_log import OpencodeLog
+    from fallbackd.app.process import run
     from fallbackd.lib.secretvalues import SecretValues
 
     sessions_log = OpencodeLog()
