@@ -147,3 +147,14 @@ async def test_a_caller_who_hangs_up_ends_the_call_and_marks_nobody(tmp_path: Pa
                     break
         health = await g.daemon.client.call("health", {"action": "list"})
         assert health["health"]["one"]["state"] == "healthy"
+
+
+async def test_the_name_of_a_backend_is_the_backend_and_then_its_chain(tmp_path: Path) -> None:
+    async with gate(tmp_path, chains='one = ["two"]') as g:
+        for name in ("one", "two"):
+            answer = await g.client.post(
+                "/v1/chat/completions",
+                json={**g.body(), "model": name},
+                headers={"x-api-key": g.token},
+            )
+            assert answer.headers["x-fallbackd-served-by"] == name

@@ -27,6 +27,7 @@ NAMES = (
     "records",
     "classify_speed",
     "classify_figures",
+    "gateway_faults",
 )
 
 

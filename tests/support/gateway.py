@@ -37,6 +37,7 @@ cost = "local"
 
 [chains]
 team = ["one", "two"]
+{chains}
 """
 KINDS = {
     "chat_completions": ("openai-http", "/v1"),
@@ -106,6 +107,7 @@ async def gate(
     hold: str = "commit",
     first: str = "",
     gateway: str = "",
+    chains: str = "",
     patience_s: float = 1,
 ) -> AsyncIterator[Gate]:
     """
@@ -127,6 +129,7 @@ async def gate(
             hold=hold,
             first=first,
             gateway=gateway,
+            chains=chains,
             patience_s=patience_s,
             kind=kind,
             path=path,

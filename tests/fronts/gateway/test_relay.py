@@ -187,3 +187,28 @@ async def test_pieces_of_any_size_reach_the_caller_as_they_were_sent(mode: ApiMo
     for size in (1, 7, 64, len(stream)):
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         assert await outcome(mode, pieces, is_cut=False, is_whole=False) == TEXT
+
+
+def counted_stream(words: list[str], *, tokens: int) -> list[bytes]:
+    pieces = [{"choices": [{"delta": {"content": word}}]} for word in words]
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    usage = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": tokens}}
+    events = [json.dumps(one) for one in (*pieces, end, usage)]
+    return [f"data: {one}\n\n".encode() for one in (*events, "[DONE]")]
+
+
+@pytest.mark.parametrize(("tokens", "said"), [(3, "a b c"), (4, ""), (0, "")])
+async def test_a_damaged_event_is_left_out_where_nothing_of_the_answer_was_in_it(
+    tokens: int, said: str
+) -> None:
+    events = counted_stream(["a", " b", " c"], tokens=tokens)
+    for bad in (b'data: {"choices": [{"delta": {"content": \n\n', b"data: <html>\n\n"):
+        for size in (1, 11, 10_000):
+            stream = b"".join([*events[:2], bad, *events[2:]])
+            # The beginning goes on by itself: a damaged beginning is the next backend's.
+            first = len(events[0])
+            rest = [stream[at : at + size] for at in range(first, len(stream), size)]
+            got = await outcome(
+                "chat_completions", [stream[:first], *rest], is_cut=False, is_whole=False
+            )
+            assert got == said

@@ -33,12 +33,12 @@ def wanted(model: str | None, policy: Policy) -> Wanted:
     if name in policy.roles and kind != "chain":
         role = policy.roles[name]
         return Wanted(entries=role.chain, role=name)
-    if name in policy.chains and name != _ANY:
-        return Wanted(entries=policy.chains[name])
-    if name in policy.backends:
+    if name in policy.backends:  # before chains: the chain of a backend is what follows it
         backend = BackendId(name)
         behind = policy.chains.get(name) or policy.chains.get(_ANY, ())
         return Wanted(entries=(Entry(backend=backend), *behind))
+    if name in policy.chains and name != _ANY:
+        return Wanted(entries=policy.chains[name])
     serving = [
         Entry(backend=one.id) for one in policy.backends.values() if model and one.model == model
     ]

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from fallbackd.backends import passage
 from fallbackd.backends.passage import AnswerWatch, Passage
+from fallbackd.backends.sieve import Sieve
 from fallbackd.core.protocol import Evidence, Exit, HttpResponse
 from fallbackd.fronts.gateway.answers import (
     Aborted,
@@ -61,6 +62,9 @@ class Relay:
         self._said = said
         self._broken = broken
         self._watch = AnswerWatch(asked.mode)
+        # Of the other APIs no client reads on behind a damaged event, or none counts its pieces.
+        can_sieve = asked.mode == "chat_completions" and asked.is_streamed
+        self._sieve = Sieve() if can_sieve else None
         self._held = bytearray()
         self._is_begun = False
 
@@ -86,6 +90,8 @@ class Relay:
         self, passed: PassedOn, head: HttpResponse, give_up_at: float
     ) -> NotAnswered | AnswerWatch:
         watch, is_good = self._watch, head.status < 300
+        if not is_good:
+            self._sieve = None
         is_held_to_end = self._is_whole or not is_good or not self._asked.is_streamed
         heard_at = anyio.current_time()
         while True:
@@ -103,6 +109,8 @@ class Relay:
                 return await self._silent(since_s=anyio.current_time() - heard_at)
             if data is None:
                 return await self._finish(head if is_late else passed.exit, head)
+            if self._sieve is not None:
+                data = self._sieve.feed(data, may_drop=self._is_begun)
             if watch.feed(data):
                 heard_at = anyio.current_time()
             if self._is_begun:
@@ -130,18 +138,36 @@ class Relay:
                 await self._caller.send(data)
             evidence = watch.finish(HttpResponse(status=200)) or Evidence()
             await self._break_off(evidence, is_told=watch.is_told)
-        await self._caller.send(data)
+        if self._sieve is not None and self._sieve.has_dropped:
+            self._held += data  # until it is known whether anything is missing
+        else:
+            await self._caller.send(data)
 
     async def _finish(self, exit: Exit, head: HttpResponse) -> NotAnswered | AnswerWatch:
+        rest = b"" if self._sieve is None else self._sieve.rest()
+        self._watch.feed(rest)
         evidence = self._watch.finish(exit, is_side=bool(self._asked.side))
         if self._is_begun:
+            evidence = evidence or self._damage()
             if evidence is not None:
                 await self._break_off(evidence)
-        elif evidence is not None:
+            await self._caller.send(bytes(self._held) + rest)
+            return self._watch
+        self._held += rest
+        if evidence is not None:
             return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
-        else:
-            await self._begin(head)
+        await self._begin(head)
         return self._watch
+
+    def _damage(self) -> Evidence | None:
+        """Of an event that was left out, unless it was no piece of the answer."""
+        sieve = self._sieve
+        if sieve is None or not sieve.has_dropped:
+            return None
+        if sieve.accounts_for(self._watch.usage.output_tokens):
+            return None
+        text = "the answer is damaged: an event of the stream cannot be read"
+        return Evidence(text=text, stream="http", code="malformed_response", answered=True)
 
     async def _break_off(self, evidence: Evidence, *, is_told: bool = False) -> None:
         """

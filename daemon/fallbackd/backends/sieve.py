@@ -1,0 +1,78 @@
+"""
+One damaged event in a stream of chat completions, and whether it was a piece of the answer.
+
+A proxy on the way may spoil an event, or put one of its own between two. The provider counts the
+tokens that it wrote, and most send one with each piece: where the pieces that arrived are as many
+as it counted, nothing of the answer was in the event that cannot be read.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from fallbackd.backends.http_endings import DONE
+
+MAX_TAIL_BYTES = 1024 * 1024
+
+
+class _Delta(Struct, frozen=True):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(Struct, frozen=True):
+    delta: _Delta = _Delta()
+
+
+class _Piece(Struct, frozen=True):
+    choices: tuple[_Choice, ...] = ()
+
+
+class Sieve:
+    """Lets whole events through, so that a damaged one can be left out."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._pieces = 0
+        self.has_dropped = False
+
+    def feed(self, data: bytes, *, may_drop: bool) -> bytes:
+        """What of it goes on now: events that are complete."""
+        data = self._tail + data
+        end = data.rfind(b"\n\n") + 2
+        if end < 2:
+            end = 0 if len(data) <= MAX_TAIL_BYTES else len(data)
+        self._tail = data[end:]
+        kept = []
+        for block in data[:end].split(b"\n\n"):
+            if self._is_readable(block) or not may_drop:
+                kept.append(block)
+            else:
+                self.has_dropped = True
+        return b"\n\n".join(kept)
+
+    def rest(self) -> bytes:
+        """Behind the last event that was complete."""
+        tail, self._tail = self._tail, b""
+        return tail
+
+    def accounts_for(self, output_tokens: int | None) -> bool:
+        """Whether all that the provider says to have written has arrived."""
+        return bool(output_tokens) and self._pieces == output_tokens
+
+    def _is_readable(self, block: bytes) -> bool:
+        found = [line[5:].strip() for line in block.splitlines() if line.startswith(b"data:")]
+        data = b"\n".join(found)
+        if not data or data == DONE or b"event:" in block:
+            return True
+        try:
+            piece = msgspec.json.decode(data, type=_Piece)
+        except msgspec.ValidationError:
+            return True  # of another shape, which its reader judges
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        for choice in piece.choices:
+            said = choice.delta
+            if said.content or said.reasoning_content or said.reasoning:
+                self._pieces += 1
+        return True
