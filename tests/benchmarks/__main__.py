@@ -28,6 +28,7 @@ NAMES = (
     "classify_speed",
     "classify_figures",
     "gateway_faults",
+    "gateway_speed",
 )
 
 

@@ -1,0 +1,192 @@
+"""What the gateway adds to a call, and what many streams cost it."""
+
+import asyncio
+import http.client
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from tests.benchmarks.price import provider
+from tests.benchmarks.procfs import cpu_s, memory_mib
+from tests.benchmarks.table import Row, within
+from tests.support.daemon import Daemon, running
+from tests.support.gateway import free_port, listening
+
+PAIRS = 400
+WARM = 20
+STREAMS = 200
+STREAMS_S = 20
+PINGS = 100
+P50_MS, P99_MS, PER_PIECE_MS = 1.0, 3.0, 0.1
+MEMORY_MIB, PING_MS = 20.0, 20.0
+PIECES = 300
+
+CONFIG = """\
+[gateway]
+enabled = true
+port = {at}
+[backends.chat]
+kind = "openai-http"
+base_url = "http://127.0.0.1:{port}/v1"
+api_mode = "chat_completions"
+model = "m"
+cost = "local"
+"""
+PATH = "/v1/chat/completions"
+
+
+async def measure(place: Path) -> list[Row]:
+    at = free_port()
+    rows: list[Row] = []
+    with provider() as port:
+        async with running(place / "calls", CONFIG.format(port=port, at=at)) as daemon:
+            await listening(at)
+            rows += await anyio.to_thread.run_sync(calls, daemon, port, at)
+    async with (
+        streaming() as port,
+        running(place / "streams", CONFIG.format(port=port, at=at)) as daemon,
+    ):
+        await listening(at)
+        rows += await pieces(daemon, port, at)
+        rows += await many(daemon, at)
+    return rows
+
+
+def token_of(daemon: Daemon) -> str:
+    return (Path(daemon.state_dir) / "gateway.token").read_text().strip()
+
+
+def calls(daemon: Daemon, port: int, at: int) -> list[Row]:
+    headers = {"content-type": "application/json", "authorization": f"Bearer {token_of(daemon)}"}
+    said = "x" * 2000
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": said}]})
+    lines = [http.client.HTTPConnection("127.0.0.1", one) for one in (port, at)]
+    took: list[list[float]] = [[], []]
+    before = cpu_s(daemon.pid)
+    for number in range(WARM + PAIRS):
+        if number == WARM:
+            before = cpu_s(daemon.pid)
+        for line, into in zip(lines, took, strict=True):
+            begun = time.perf_counter()
+            line.request("POST", PATH, body, headers)
+            if b"done" not in line.getresponse().read():
+                raise RuntimeError("no answer")
+            if number >= WARM:
+                into.append(time.perf_counter() - begun)
+    busy_ms = (cpu_s(daemon.pid) - before) / PAIRS * 1e3
+    for line in lines:
+        line.close()
+    direct, through = (sorted(one) for one in took)
+    added = [(b - a) * 1e3 for a, b in zip(*took, strict=True)]
+    tail = at_99(through) - at_99(direct)
+    return [
+        within("gateway: added to a call, p50, ms", statistics.median(added), P50_MS),
+        within("gateway: added to a call, p99, ms", tail * 1e3, P99_MS),
+        Row(
+            what="gateway: … the call itself, ms",
+            measured=f"{statistics.median(through) * 1e3:.2f}",
+            beside=f"direct {statistics.median(direct) * 1e3:.2f}, least added {min(added):.2f}",
+        ),
+        Row(what="gateway: … processor time of the daemon, ms", measured=f"{busy_ms:.2f}"),
+    ]
+
+
+def at_99(ordered: list[float]) -> float:
+    return ordered[int(len(ordered) * 0.99)]
+
+
+@asynccontextmanager
+async def streaming() -> AsyncIterator[int]:
+    """A provider whose pieces say when they were written; `max_tokens` of them, a second apart."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = next(
+                int(line.split(b":")[1])
+                for line in head.lower().splitlines()
+                if line.startswith(b"content-length:")
+            )
+            asked = json.loads(await reader.readexactly(size))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
+            writer.write(b"transfer-encoding: chunked\r\n\r\n")
+            for _ in range(asked["max_tokens"]):
+                said = str(time.perf_counter())
+                choices = [{"delta": {"content": said}, "finish_reason": None}]
+                write(writer, json.dumps({"choices": choices}))
+                await asyncio.sleep(asked["top_p"])
+            write(writer, json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}))
+            write(writer, "[DONE]")
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=512)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+def write(writer: asyncio.StreamWriter, text: str) -> None:
+    data = f"data: {text}\n\n".encode()
+    writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+async def listen(port: int, token: str, *, count: int, every_s: float) -> list[float]:
+    """How long each piece was on its way."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    asked = {"model": "m", "stream": True, "max_tokens": count, "top_p": every_s}
+    body = json.dumps({**asked, "messages": [{"role": "user", "content": "x"}]}).encode()
+    head = f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {token}\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    writer.write(f"{head}connection: close\r\n\r\n".encode() + body)
+    took = []
+    while line := await reader.readline():
+        if line.startswith(b'data: {"choices": [{"delta": {"content": '):
+            now = time.perf_counter()
+            said = json.loads(line[6:])["choices"][0]["delta"]["content"]
+            took.append(now - float(said))
+        if line.startswith(b"data: [DONE]"):
+            break
+    writer.close()
+    if len(took) != count:
+        raise RuntimeError(f"{len(took)} of {count} pieces came")
+    return took
+
+
+async def pieces(daemon: Daemon, port: int, at: int) -> list[Row]:
+    token = token_of(daemon)
+    direct = await listen(port, token, count=PIECES, every_s=0.005)
+    through = await listen(at, token, count=PIECES, every_s=0.005)
+    added = (statistics.median(through) - statistics.median(direct)) * 1e3
+    return [within("gateway: added to a piece of a stream, ms", added, PER_PIECE_MS)]
+
+
+async def many(daemon: Daemon, at: int) -> list[Row]:
+    token = token_of(daemon)
+    before, _ = memory_mib(daemon.pid)
+    waits: list[float] = []
+    most = before
+    async with anyio.create_task_group() as tasks:
+        for _ in range(STREAMS):
+            tasks.start_soon(lambda: listen(at, token, count=STREAMS_S, every_s=1.0))
+        await anyio.sleep(2)
+        for _ in range(PINGS):
+            begun = time.perf_counter()
+            await daemon.client.call("daemon.ping", {})
+            waits.append(time.perf_counter() - begun)
+            most = max(most, memory_mib(daemon.pid)[0])
+            await anyio.sleep((STREAMS_S - 4) / PINGS)
+    return [
+        within(f"gateway: {STREAMS} streams, memory, MiB", most - before, MEMORY_MIB),
+        within("gateway: … a ping beside them, p99, ms", at_99(sorted(waits)) * 1e3, PING_MS),
+    ]
