@@ -9,7 +9,7 @@ from fallbackd.config.load import Loaded
 from fallbackd.config.show import as_dict
 
 _TOP_VALUES = frozenset({"import", "export_voice_health"})
-_FLAT_TABLES = frozenset({"defaults", "chains", "opencode", "notify"})
+_TABLES_OF_TABLES = frozenset({"policy", "backends", "roles"})
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -21,14 +21,14 @@ def as_toml(loaded: Loaded) -> str:
 def _lines(shown: Mapping[str, Any]) -> Iterator[str]:
     yield from _pairs({key: one for key, one in shown.items() if key in _TOP_VALUES})
     for key, value in shown.items():
-        if key in _FLAT_TABLES:
-            yield from ("", f"[{key}]", *_pairs(value))
+        if key in _TABLES_OF_TABLES:
+            for name, inner in value.items():
+                yield from ("", f"[{key}.{_key(name)}]", *_pairs(inner))
         elif key == "signatures":
             for one in value:
                 yield from ("", f"[[{key}]]", *_pairs(one))
         elif key not in _TOP_VALUES:
-            for name, inner in value.items():
-                yield from ("", f"[{key}.{_key(name)}]", *_pairs(inner))
+            yield from ("", f"[{key}]", *_pairs(value))
 
 
 def _pairs(table: Mapping[str, Any]) -> Iterator[str]:

@@ -47,7 +47,7 @@ class Audit:
             await self._marks(client)
             await self._locks(client)
         self._attempts()
-        self._files()
+        await self._files()
         await self._processes()
 
     def _expect(self, holds: bool, text: str) -> None:
@@ -159,12 +159,18 @@ class Audit:
         secret = sorted(set(begun) - known)
         self._expect(not secret, f"attempts that nobody knows: {secret}")
 
-    def _files(self) -> None:
+    async def _files(self) -> None:
         runs = self._daemon.state_dir / "runs"
         strangers = sorted({each.name for each in runs.iterdir()} - set(self.delegations))
         self._expect(not strangers, f"run directories of nobody: {strangers}")
-        drafts = [str(path) for path in self._daemon.home.rglob("*") if path.name.endswith(DRAFTS)]
+        # The daemon lives, and may be amid a file that it writes after each change of health.
+        with anyio.move_on_after(HANG_S):
+            while drafts := self._drafts():
+                await anyio.sleep(LOOK_S)
         self._expect(not drafts, f"drafts that are left: {drafts}")
+
+    def _drafts(self) -> list[str]:
+        return [str(path) for path in self._daemon.home.rglob("*") if path.name.endswith(DRAFTS)]
 
     async def _processes(self) -> None:
         """Runners leave a moment after the answer: they are waited for."""
