@@ -97,3 +97,58 @@ def test_an_error_in_a_stream_that_began_well_counts() -> None:
     text = 'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
     text += 'data: {"error":{"message":"engine overloaded","type":"overloaded_error"}}'
     assert reason_of(judge(text, http_status=200)) == "overloaded"
+
+
+# --- words, codes and times ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Error: `gpt-5` hit a rate limit: 429 Too Many Requests", "rate_limit"),
+        ("API Error: 429 `slow_down`: too many requests", "rate_limit"),
+        ("Error: rate_limit_exceeded", "rate_limit"),
+        ("Error: usage_limit_reached", "usage_limit"),
+        ("Error: model_not_found", "model_not_found"),
+    ],
+)
+def test_back_quotes_hide_nothing_and_words_may_be_joined(text: str, reason: str) -> None:
+    assert reason_of(judge(text)) == reason
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "reason"),
+    [
+        ("insufficient_quota", "You hit the rate limit, see your plan", "billing"),
+        ("context_length_exceeded", "rate limit of tokens: too many tokens", "context_overflow"),
+    ],
+)
+def test_a_code_goes_before_words_of_another_family(code: str, message: str, reason: str) -> None:
+    text = f'{{"error":{{"code":"{code}","message":"{message}"}}}}'
+    assert reason_of(judge(text, stream="http", http_status=429)) == reason
+
+
+@pytest.mark.parametrize(
+    ("span", "reason", "seconds"), [("53s", "rate_limit", 53.0), ("5h3m", "usage_limit", 18180.0)]
+)
+def test_a_quota_that_resets_within_seconds_is_a_rate_limit(
+    span: str, reason: str, seconds: float
+) -> None:
+    text = f"You have exhausted your capacity on this model. Your quota will reset after {span}."
+    failure = judge(text, "gemini", exit_code=1)
+    assert reason_of(failure) == reason
+    assert failure is not None
+    assert failure.stated_reset_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error: Invalid API key. Try again in 2 hours.",
+        "connect ECONNREFUSED 127.0.0.1:80, retry in 10 minutes",
+    ],
+)
+def test_only_a_limit_states_when_it_ends(text: str) -> None:
+    failure = judge(text, exit_code=1)
+    assert failure is not None
+    assert failure.stated_reset_s is None

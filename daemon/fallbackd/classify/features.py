@@ -160,12 +160,12 @@ _PROVIDERS = (
     r"|hugging ?face|replicate|yandexgpt|gpt-|llm|chat/completions|v1/messages|api[ _-]?key"
     r"|completion|prompt)"
 )
+_AGENT = re.compile(rf"{_AGENTS}\b", re.I)
 _HAS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("agent", re.compile(rf"(?<![a-z]){_AGENTS}(?![a-z])", re.I)),
     ("agent-code", re.compile(rf"(?:[\\/@_.-]|bunfs.{{0,20}}){_AGENTS}[\w-]{{0,20}}[\\/]", re.I)),
     ("agent-run", re.compile(rf"^.{{0,80}}[$%>❯#] ?(?:npx \S* ?)?{_AGENTS}\b", re.I | re.M)),
     ("agent-says", re.compile(rf"^\W{{0,3}}{_AGENTS}\W{{0,3}} ?[:>]", re.I | re.M)),
-    ("agent-last", re.compile(rf"{_AGENTS}\b[^\n]*\s*\Z", re.I)),
     ("provider", re.compile(rf"(?<![a-z]){_PROVIDERS}", re.I)),
     ("tokens", re.compile(r"\btokens?\b|\bmodels?\b|模型|モデル|모델|модел", re.I)),
     (
@@ -205,6 +205,7 @@ def shape_of(text: str, http_status: int | None) -> list[str]:
         share = sum(1 for line in lines if is_one(line)) / count
         found.append(f"share-{name}={_step(share, (0, 0.1, 0.25, 0.5, 0.75, 0.99))}")
     found += [f"has-{name}={pattern.search(text) is not None}" for name, pattern in _HAS]
+    found.append(f"has-agent-last={_AGENT.search(lines[-1] if lines else '') is not None}")
     found += _shape_of_line("first", lines[0] if lines else "")
     found += _shape_of_line("last", lines[-1] if lines else "")
     return found

@@ -72,6 +72,7 @@ class _Table:
         self.columns = [
             weights[at : at + head.buckets] for at in range(0, len(weights), head.buckets)
         ]
+        self._rows = _rows(self.columns) if len(self.columns) > 1 else []
 
     def known(self, buckets: tuple[int, ...]) -> int:
         return sum(1 for one in buckets if one in self.places)
@@ -81,10 +82,36 @@ class _Table:
         places = self.places
         known = [places[one] for one in buckets if one in places]
         factor = self.head.norm / sqrt(max(1, len(buckets))) if self.head.norm else 1.0
-        return [
-            sum(map(column.__getitem__, known)) * scale * factor
-            for column, scale in zip(self.columns, self.head.scales, strict=True)
-        ]
+        if self._rows:
+            whole = sum(map(self._rows.__getitem__, known))
+            sums = [
+                (whole >> at & _LANE_MASK) - 128 * len(known)
+                for at in range(0, _LANE_BITS * len(self.columns), _LANE_BITS)
+            ]
+        else:
+            sums = [sum(map(column.__getitem__, known)) for column in self.columns]
+        return [one * scale * factor for one, scale in zip(sums, self.head.scales, strict=True)]
+
+
+_LANE_BITS = 24
+_LANE_MASK = (1 << _LANE_BITS) - 1
+
+
+def _rows(columns: "list[array[int]]") -> list[int]:
+    """
+    For each bucket its weights of all columns side by side in one number, each 128 higher.
+
+    A sum of these numbers is the sums of all columns: one addition takes the place of fifteen.
+    """
+    lane = _LANE_BITS // 8
+    width = lane * len(columns)
+    raised = bytes((value + 128) % 256 for value in range(256))
+    packed = bytearray(width * len(columns[0]))
+    for at, column in enumerate(columns):
+        packed[lane * at :: width] = column.tobytes().translate(raised)
+    return [
+        int.from_bytes(packed[at : at + width], "little") for at in range(0, len(packed), width)
+    ]
 
 
 class Deciding(Struct, frozen=True):
