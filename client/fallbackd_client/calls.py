@@ -31,6 +31,7 @@ READ_ONLY = frozenset(
         "delegation.list",
         "delegation.log",
         "delegation.wait",
+        "exchange.list",
         "explain",
         "opencode.status",
         "question.list",

@@ -227,7 +227,7 @@ _fallbackd_client_value() {
         "explain:--socket") _fallbackd_client_paths -f ;;
         "explain:1") _fallbackd_client_ask delegations ;;
         "gateway:--socket") _fallbackd_client_paths -f ;;
-        "gateway:1") _fallbackd_client_words "env token" ;;
+        "gateway:1") _fallbackd_client_words "env list token" ;;
         "health:--socket") _fallbackd_client_paths -f ;;
         "health list:--socket") _fallbackd_client_paths -f ;;
         "health list:--only") _fallbackd_client_words "unhealthy" ;;

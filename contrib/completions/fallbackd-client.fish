@@ -305,7 +305,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'gateway\'' -s h -l help
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway\'' -l json -d 'print one JSON document'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway\'' -l rotate -d 'token: make a new one; the old one ends at once'
-complete -c fallbackd-client -n '__fallbackd_client_at \'gateway\' 0' -a 'env token'
+complete -c fallbackd-client -n '__fallbackd_client_at \'gateway\' 0' -a 'env list token'
 complete -c fallbackd-client -n '__fallbackd_client_at \'health\' 0' -a 'list' -d 'all backends (the default)'
 complete -c fallbackd-client -n '__fallbackd_client_at \'health\' 0' -a 'get' -d 'one backend'
 complete -c fallbackd-client -n '__fallbackd_client_at \'health\' 0' -a 'mark' -d 'take a backend out of use'

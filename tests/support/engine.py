@@ -28,6 +28,7 @@ from fallbackd.core.records import (
     Snapshot,
 )
 from fallbackd.engine.environment import Settings
+from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.feedback import KnownAttempt, Sample
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
@@ -85,6 +86,7 @@ class ScriptedEngine:
         self.store = MemoryStore()
         self.readiness = NothingToSee()
         self.peers = None
+        self.exchanges = Exchanges()
         self.started_at = NOW - 60
         self.last_tick_at: float | None = None
         self.raises: dict[str, Exception] = {}

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from fallbackd.api import chains, listing, shapes
+from fallbackd.api import chains, exchanges, listing, shapes
 from fallbackd.api.errors import ApiError
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
@@ -217,6 +217,9 @@ async def delegation_log(
 
 
 async def explain(engine: "Engine", params: ExplainParams, caller: Caller) -> ExplainResult:
+    exchange = engine.exchanges.find(params.delegation)
+    if exchange is not None:
+        return exchanges.explained(exchange)
     found = await engine.delegation(params.delegation)
     story = await engine.story(params.delegation)
     return ExplainResult(

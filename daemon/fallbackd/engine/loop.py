@@ -47,6 +47,7 @@ from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.attendance import Attendance
 from fallbackd.engine.audience import Audience, Listener
 from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
 from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress
@@ -103,6 +104,7 @@ class Performer:
         self._held: dict[DelegationId, Held] = {}
         self._live: dict[AttemptId, LiveAttempt] = {}
         self._audience = Audience()
+        self.exchanges = Exchanges()
         self._draining = False
         self._obstacles: dict[str, str] = {}
         """Why no new work is taken now, by kind."""

@@ -44,7 +44,8 @@ def run(args: argparse.Namespace, client: Client) -> int:
         show(args, client.call("classification.wrong", params), wrong_view)
         return exits.OK
     wanted = {"delegation": args.delegation}
-    if args.json or args.verbose:
+    # A call of the gateway has no record beside its decisions.
+    if args.json or args.verbose or args.delegation.startswith("ex-"):
         show(args, client.call("explain", wanted), explain_view)
     else:
         show(args, client.call("delegation.get", wanted), short_view)

@@ -7,10 +7,13 @@ import os
 import secrets
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import UsageError, emit_json
+from fallbackd_client.cli.output import UsageError, emit_json, show
+from fallbackd_client.cli.render import Style, clock, one_line
+from fallbackd_client.cli.views import now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
 _ASK = "$(fallbackd-client gateway token)"
@@ -46,7 +49,7 @@ _FILES = {
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["env", "token"])
+    parser.add_argument("action", choices=["env", "list", "token"])
     parser.add_argument(
         "tool", metavar="TOOL", nargs="?", help=f"env: one of {', '.join(_EXPORTS)}"
     )
@@ -60,6 +63,9 @@ def run(args: argparse.Namespace, client: Client) -> int:
         if args.tool is not None:
             raise UsageError("gateway token takes no TOOL")
         print(_token(client, rotate=args.rotate))
+        return exits.OK
+    if args.action == "list":
+        show(args, client.call("exchange.list", {}), list_view)
         return exits.OK
     if args.rotate:
         raise UsageError("--rotate belongs to: gateway token")
@@ -79,6 +85,21 @@ def run(args: argparse.Namespace, client: Client) -> int:
     for name, text in exports.items():
         print(f'export {name}="{text}"')
     return exits.OK
+
+
+def list_view(found: dict[str, Json], style: Style) -> str:
+    """The last calls, newest first."""
+    lines = []
+    for one in found.get("exchanges") or []:
+        ended_at, began_at = one.get("ended_at"), one["began_at"]
+        took = "" if ended_at is None else f"{ended_at - began_at:.1f} s"
+        served = one.get("served_by") or "-"
+        words = (one["exchange"], clock(began_at, now()), one["state"], took, served)
+        lines.append("  ".join(one_line(word) for word in words if word))
+    if not lines:
+        return "no calls through the gateway since the daemon started"
+    hint = "Why: fallbackd-client explain -v ID"
+    return "\n".join([*lines, "", style.paint(hint, "dim")])
 
 
 def _token(client: Client, *, rotate: bool) -> str:

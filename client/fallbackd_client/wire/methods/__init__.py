@@ -9,6 +9,7 @@ from fallbackd_client.wire.methods import (
     daemon,
     delegations,
     events,
+    exchanges,
     health,
     notify,
     opencode,
@@ -21,8 +22,8 @@ from fallbackd_client.wire.methods import (
 )
 
 NOUNS = (
-    callers, config, daemon, delegations, events, health, notify, opencode, questions, rpc,
-    sessions, share, signatures, usage,
+    callers, config, daemon, delegations, events, exchanges, health, notify, opencode, questions,
+    rpc, sessions, share, signatures, usage,
 )  # fmt: skip
 
 METHODS: tuple[Method[Any, Any], ...] = tuple(  # each of its own types, so `Any` for all together

@@ -78,6 +78,9 @@ class Exchange:
         self._owner = owner
         self._session = session_of(self._named, asked, body)
         self._attempts = 0
+        self._record = engine.exchanges.begin(
+            engine.world.mint(), api=asked.mode, asked=asked.model, at=engine.clock.now()
+        )
         self._reason = ""
         """Why the first backend did not answer."""
 
@@ -87,6 +90,19 @@ class Exchange:
             Refusal: Before anything was sent.
             Aborted: In the middle of the answer.
         """
+        state = "failed"
+        try:
+            if await self._run():
+                state = "succeeded"
+        except anyio.get_cancelled_exc_class():
+            state = "cancelled"
+            raise
+        finally:
+            self._record.state = state
+            self._record.ended_at = self._engine.clock.now()
+
+    async def _run(self) -> bool:
+        """Whether the caller has an answer."""
         hops = self._named.get(HOP, "0")
         if not hops.isdecimal() or int(hops) >= 2:
             raise Refusal(508, "this request has come back to where it began", "loop")
@@ -113,6 +129,8 @@ class Exchange:
         }
         chosen = await engine.resolve(**asks, lease=True)
         turn = chosen.turn
+        self._record.requested = entries[0].backend
+        self._note("Resolved", chosen, "no backend is available now")
         last: NotAnswered | None = None
         retry_at = chosen.retry_at
         while chosen.backend is not None:
@@ -125,11 +143,20 @@ class Exchange:
                     await reported.released()
                 raise
             if failed is None:
-                return
+                self._record.served_by, self._record.model = chosen.backend, chosen.model
+                return True
             last = failed
             answer = await reported.failed(failed.evidence)
             if answer.failure is not None and not self._reason:
                 self._reason = answer.failure.reason.value
+            reason = "unknown" if answer.failure is None else answer.failure.reason.value
+            self._record.note(
+                "Reported",
+                f"{chosen.backend} did not answer: {reason}",
+                at=engine.clock.now(),
+                candidates=answer.candidates,
+                failure=answer.failure,
+            )
             is_refused = answer.failure is not None and answer.failure.reason in _FINAL
             if answer.next is None or is_refused or self._named.get(FAILOVER) == "0":
                 await give_back(engine, asks, answer)
@@ -137,6 +164,7 @@ class Exchange:
                 break
             chosen, turn = answer.next, answer.turn
         await self._give_up(last, retry_at)
+        return False
 
     async def _served(
         self, chosen: Resolution, entry: Entry, found: choosing.Wanted, report: CallReport
@@ -170,6 +198,8 @@ class Exchange:
     ) -> NotAnswered | None:
         """None: the caller has the whole answer."""
         self._attempts += 1
+        at = self._engine.clock.now()
+        self._record.note("Asked", f"{chosen.backend} is asked", at=at)
         try:
             request = self._request(chosen, entry, asked)
         except NotConfigured as error:
@@ -191,6 +221,17 @@ class Exchange:
 
     def _relay(self, chosen: Resolution, report: CallReport) -> Relay:
         """The backend's own limits count, where it has some."""
+
+        async def broken(evidence: Evidence) -> None:
+            answer = await report.broken(evidence)
+            reason = "unknown" if answer.failure is None else answer.failure.reason.value
+            self._record.note(
+                "Reported",
+                f"{chosen.backend} broke off its answer: {reason}",
+                at=self._engine.clock.now(),
+                failure=answer.failure,
+            )
+
         backend = find_backend(self._engine.settings.policy, BackendId(chosen.backend or ""))
         own_first_s = None if backend is None else backend.first_answer_s
         own_stall_s = None if backend is None else backend.stall_s
@@ -202,7 +243,7 @@ class Exchange:
             name=str(chosen.backend),
             is_whole=self._rules.hold == "whole",
             said=lambda: self._said(chosen.backend, chosen.model),
-            broken=report.broken,
+            broken=broken,
         )
 
     def _request(self, chosen: Resolution, entry: Entry, asked: str | None) -> HttpRequest:
@@ -227,10 +268,16 @@ class Exchange:
         assert isinstance(carried, HttpRequest)
         return carried
 
+    def _note(self, event: str, chosen: Resolution, otherwise: str) -> None:
+        text = otherwise if chosen.backend is None else f"{chosen.backend} is the first to ask"
+        at = self._engine.clock.now()
+        self._record.note(event, text, at=at, candidates=chosen.candidates)
+
     def _said(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
         said = {
             "x-fallbackd-served-by": backend,
             "x-fallbackd-model": model,
+            "x-fallbackd-exchange": self._record.exchange,
             "x-fallbackd-attempts": str(self._attempts),
             "x-fallbackd-fallback-reason": self._reason or None,
         }

@@ -45,10 +45,11 @@ class CallReport:
             **self._call, outcome="failure", evidence=evidence, next_lease=True
         )
 
-    async def broken(self, evidence: Evidence) -> None:
+    async def broken(self, evidence: Evidence) -> ReportAnswer:
         """It failed in the middle of its answer: no other is asked."""
         answer = await self.failed(evidence)
         await give_back(self._engine, self.asks, answer)
+        return answer
 
     async def released(self) -> None:
         """The caller has gone: nobody is to blame."""

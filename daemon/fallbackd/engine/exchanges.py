@@ -1,0 +1,76 @@
+"""
+What became of the last calls of the gateway: which backends were asked, and why the next one was.
+
+In memory, a bounded number of them, and nothing of what was asked or answered.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from fallbackd.core.failures import Failure
+from fallbackd.core.records import Verdict
+
+PREFIX = "ex-"
+"""Of the ids, which are not those of delegations."""
+KEPT = 500
+
+
+class ExchangeStep(Struct, frozen=True, kw_only=True):
+    at: float
+    event: str
+    text: str
+    candidates: tuple[Verdict, ...] = ()
+    failure: Failure | None = None
+
+
+class ExchangeRecord(Struct, kw_only=True):
+    """
+    Attributes:
+        asked: The model that the caller named.
+        state: running, succeeded, failed, or cancelled: the caller has gone.
+    """
+
+    exchange: str
+    api: str
+    asked: str | None
+    began_at: float
+    ended_at: float | None = None
+    state: str = "running"
+    requested: str | None = None
+    served_by: str | None = None
+    model: str | None = None
+    steps: list[ExchangeStep] = field(default_factory=list)
+
+    def note(
+        self,
+        event: str,
+        text: str,
+        *,
+        at: float,
+        candidates: Sequence[Verdict] = (),
+        failure: Failure | None = None,
+    ) -> None:
+        step = ExchangeStep(
+            at=at, event=event, text=text, candidates=tuple(candidates), failure=failure
+        )
+        self.steps.append(step)
+
+
+class Exchanges:
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, ExchangeRecord] = OrderedDict()
+
+    def begin(self, name: str, *, api: str, asked: str | None, at: float) -> ExchangeRecord:
+        record = ExchangeRecord(exchange=PREFIX + name, api=api, asked=asked, began_at=at)
+        self._kept[record.exchange] = record
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return record
+
+    def find(self, name: str) -> ExchangeRecord | None:
+        return self._kept.get(name)
+
+    def newest(self, *, limit: int) -> list[ExchangeRecord]:
+        return list(reversed(self._kept.values()))[:limit]
