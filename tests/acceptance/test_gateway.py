@@ -20,6 +20,7 @@ async def test_an_answer_comes_back_as_the_provider_gave_it(
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-fallbackd-served-by"] == "one"
         assert not stream or ENDS[mode] in answer.text
+        assert stream or int(answer.headers["content-length"]) == len(answer.content)
         (call,) = g.api.calls("one")
         assert call.model == "model-of-one"
 

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -178,8 +179,9 @@ async def many(daemon: Daemon, at: int) -> list[Row]:
     most = before
     async with anyio.create_task_group() as tasks:
         for _ in range(STREAMS):
-            tasks.start_soon(lambda: listen(at, token, count=STREAMS_S, every_s=1.0))
-        await anyio.sleep(2)
+            tasks.start_soon(partial(listen, at, token, count=STREAMS_S, every_s=1.0))
+            await anyio.sleep(1 / STREAMS)  # providers do not write in step
+        await anyio.sleep(1)
         for _ in range(PINGS):
             begun = time.perf_counter()
             await daemon.client.call("daemon.ping", {})

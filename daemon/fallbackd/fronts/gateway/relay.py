@@ -156,7 +156,8 @@ class Relay:
         self._held += rest
         if evidence is not None:
             return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
-        await self._begin(head)
+        # With its length it is complete for the caller as it arrives, whatever is done after it.
+        await self._begin(head, length=len(self._held))
         return self._watch
 
     def _damage(self) -> Evidence | None:
@@ -182,9 +183,11 @@ class Relay:
             await self._caller.send(passage.error_event(self._asked.mode, text))
         raise Aborted
 
-    async def _begin(self, head: HttpResponse) -> None:
+    async def _begin(self, head: HttpResponse, *, length: int | None = None) -> None:
         self._is_begun = True
         reply = reply_of(head)
+        if length is not None:
+            reply.headers.append(("content-length", str(length)))
         reply.headers.extend(self._said())
         await self._caller.begin(reply)
         await self._caller.send(bytes(self._held))
