@@ -221,6 +221,11 @@ class AnswerWatch:
         return self._parser.has_ended
 
     @property
+    def is_over(self) -> bool:
+        """The last event of the API has come."""
+        return self._parser.is_over
+
+    @property
     def usage(self) -> Usage:
         return self._parser.usage
 

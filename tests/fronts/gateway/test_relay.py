@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
 from msgspec import Struct
 from tests.support.provider_frames import (
@@ -18,6 +19,7 @@ from tests.support.provider_frames import (
 from fallbackd.backends.passage import MODES, AnswerWatch, Passage
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.protocol import Evidence, HttpResponse
+from fallbackd.fronts.gateway import relay as relaying
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, NotAnswered
 from fallbackd.fronts.gateway.relay import Patience, Relay
 
@@ -35,14 +37,16 @@ STREAMS: dict[ApiMode, bytes] = {
 class Arriving:
     """What a provider sends, and how that ends. See `ports.passing.PassedOn`."""
 
-    def __init__(self, pieces: list[bytes], *, is_cut: bool) -> None:
+    def __init__(self, pieces: list[bytes], *, is_cut: bool, pause_s: float = 0) -> None:
         self._pieces = pieces
+        self._pause_s = pause_s
         self._end = HttpResponse(status=200, truncated=is_cut)
 
     async def head(self) -> HttpResponse | None:
         return HttpResponse(status=200, headers={"content-type": "text/event-stream"})
 
     async def read(self) -> bytes | None:
+        await anyio.sleep(self._pause_s)
         return self._pieces.pop(0) if self._pieces else None
 
     @property
@@ -111,7 +115,9 @@ def _events(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise ClientError from error
 
 
-async def outcome(mode: ApiMode, pieces: list[bytes], *, is_cut: bool, is_whole: bool) -> str:
+async def outcome(
+    mode: ApiMode, pieces: list[bytes], *, is_cut: bool, is_whole: bool, pause_s: float = 0
+) -> str:
     """`text` where the caller has an answer; `` where it has an error, or the next is asked."""
     seen = Seen(data=bytearray())
     marks: list[Evidence] = []
@@ -129,7 +135,7 @@ async def outcome(mode: ApiMode, pieces: list[bytes], *, is_cut: bool, is_whole:
         broken=broken,
     )
     try:
-        done = await relay.run(Arriving(pieces, is_cut=is_cut))
+        done = await relay.run(Arriving(pieces, is_cut=is_cut, pause_s=pause_s))
     except Aborted:
         assert len(marks) == 1
         # Without the end of the chunks no library takes it for an answer; nor by its events.
@@ -212,3 +218,16 @@ async def test_a_damaged_event_is_left_out_where_nothing_of_the_answer_was_in_it
                 "chat_completions", [stream[:first], *rest], is_cut=False, is_whole=False
             )
             assert got == said
+
+
+async def test_an_end_that_is_said_with_each_piece_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("FAREWELL_S", "AFTER_END_S"):
+        monkeypatch.setattr(relaying, name, 0.001)
+    candidates = [
+        {"content": {"parts": [{"text": word}]}, "finishReason": "STOP"} for word in ("a", " b")
+    ]
+    pieces = [f"data: {json.dumps({'candidates': [one]})}\n\n".encode() for one in candidates]
+    got = await outcome("generate_content", pieces, is_cut=False, is_whole=False, pause_s=0.05)
+    assert got == "a b"

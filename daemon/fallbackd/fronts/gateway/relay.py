@@ -25,7 +25,9 @@ from fallbackd.fronts.gateway.answers import (
 from fallbackd.ports.passing import PassedOn
 
 FAREWELL_S = 1.0
-"""For what still comes behind the end of an answer: its usage, the end of the stream."""
+"""For the end of a stream whose last event has come."""
+AFTER_END_S = 10.0
+"""For what still comes behind the reason of an end: usage, the last event."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):
@@ -97,7 +99,7 @@ class Relay:
         while True:
             deadline = give_up_at
             if watch.has_ended:
-                deadline = heard_at + FAREWELL_S
+                deadline = heard_at + self._farewell_s()
             elif watch.is_committed or (self._held and not self._asked.is_streamed):
                 deadline = heard_at + self._patience.stall_s
             data: bytes | None = None
@@ -123,6 +125,14 @@ class Relay:
             most = passage.MAX_WHOLE_BYTES if is_held_to_end else passage.MAX_HELD_BYTES
             if (watch.is_committed and not is_held_to_end) or len(self._held) > most:
                 await self._begin(head)
+
+    def _farewell_s(self) -> float:
+        """How long an answer that has said its end may stay open."""
+        if self._watch.is_over:
+            return FAREWELL_S
+        # Google's servers may say the reason of the end with each piece.
+        says_often = self._asked.mode == "generate_content"
+        return self._patience.stall_s if says_often else AFTER_END_S
 
     async def _silent(self, *, since_s: float) -> NotAnswered:
         found = silent(since_s)
