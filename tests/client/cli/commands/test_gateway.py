@@ -1,0 +1,80 @@
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.client.conftest import RunCli
+
+ON = {"config.get": {"config": {"gateway": {"enabled": True, "port": 41411}}}}
+NAMES = {
+    "claude": "ANTHROPIC_BASE_URL",
+    "codex": "FALLBACKD_GATEWAY_TOKEN",
+    "opencode": "FALLBACKD_GATEWAY_TOKEN",
+    "gemini": "GOOGLE_GEMINI_BASE_URL",
+    "openai": "OPENAI_BASE_URL",
+    "anthropic": "ANTHROPIC_BASE_URL",
+}
+
+
+@pytest.mark.parametrize(("tool", "name"), NAMES.items())
+def test_a_shell_takes_what_is_printed_and_asks_for_the_token_itself(
+    run_cli: RunCli, tmp_path: Path, tool: str, name: str
+) -> None:
+    ran = run_cli(["gateway", "env", tool], ON)
+    assert ran.code == 0
+    program = tmp_path / "fallbackd-client"
+    program.write_text("#!/bin/sh\necho the-token\n")
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-eu"],
+        input=f"{ran.out}env\n",
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(f"^{name}=(http://127.0.0.1:41411|the-token)", done.stdout, re.M)
+    assert "=the-token" in done.stdout
+    assert "the-token" not in ran.out
+
+
+def test_a_gateway_that_is_off_is_said_with_what_to_write(run_cli: RunCli) -> None:
+    ran = run_cli(["gateway", "env", "claude"], {"config.get": {"config": {}}})
+    assert ran.code != 0
+    assert "enabled = true" in ran.err
+
+
+def test_the_token_is_read_and_made_anew_for_its_user_alone(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    status = {"status": {"daemon": {"state_dir": str(tmp_path)}}}
+    absent = run_cli(["gateway", "token"], status)
+    assert "there is no token" in absent.err
+    kept = tmp_path / "gateway.token"
+    kept.write_text("the-first\n")
+    assert run_cli(["gateway", "token"], status).out == "the-first\n"
+    made = run_cli(["gateway", "token", "--rotate"], status).out
+    assert made == kept.read_text() != "the-first\n"
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_last_calls_say_who_answered(run_cli: RunCli) -> None:
+    call = {
+        "exchange": "ex-1",
+        "api": "messages",
+        "state": "succeeded",
+        "began_at": 1767268800.0,
+        "ended_at": 1767268802.5,
+        "served_by": "other",
+    }
+    left = {**call, "exchange": "ex-0", "state": "cancelled", "served_by": None}
+    ran = run_cli(["gateway", "list"], {"exchange.list": {"exchanges": [call, left]}})
+    first, second, *_ = ran.out.splitlines()
+    assert re.fullmatch(r"ex-1  .*  succeeded  2\.5 s  other", first)
+    assert re.fullmatch(r"ex-0  .*  cancelled  2\.5 s  -", second)
+    assert "explain -v" in ran.out
+
+
+def test_no_call_is_said(run_cli: RunCli) -> None:
+    ran = run_cli(["gateway", "list"], {"exchange.list": {"exchanges": []}})
+    assert ran.out == "no calls through the gateway since the daemon started\n"
