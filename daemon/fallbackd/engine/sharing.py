@@ -22,7 +22,7 @@ from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import REASONS
 from fallbackd.core.records import Decision, PutHealth
-from fallbackd.core.share.folding import is_peer, mark_of, untold
+from fallbackd.core.share.folding import is_peer, mark_of, news_in, untold
 from fallbackd.core.share.records import MAX_DETAIL, PersonWord, SharedRecord, moved
 from fallbackd.core.share.scopes import SharedNames, is_shared_fact
 from fallbackd.core.upkeep.marks import reason_of
@@ -198,15 +198,10 @@ class Sharing:
         scope = after.scope
         if scope in self._held and after.trial is not None and not is_peer(after.trial.attempt):
             self._held[scope].is_used = True
-        was = None if before is None else before.outage
-        is_ended = before is not None and before.trial is not None and after.trial is None
-        is_found = after.outage is not None and after.outage != was and is_shared_fact(after.outage)
-        is_proven = after.proven_at is not None and after.proven_at != (before and before.proven_at)
-        is_cleared = after.cleared_at != (before and before.cleared_at)
-        is_own = was is not None and was.seen_by is None and is_shared_fact(was)
-        if was is not None and is_own and after.outage is None and not (is_proven or is_cleared):
-            self._withdrawn[scope] = was.since_at
-        if is_found or is_proven or is_ended or scope in self._withdrawn:
+        news = news_in(before, after)
+        if news.withdrawn_at is not None:
+            self._withdrawn[scope] = news.withdrawn_at
+        if news.is_any or scope in self._withdrawn:
             self._dirty[scope] = None
             self._is_due.set()
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from fallbackd.core.health.record import Health, Outage, Pause, Trial
 from fallbackd.core.ids import AttemptId
@@ -195,3 +195,23 @@ def _told(health: Health, word: PersonWord, *, now: float) -> Health:
                 ),
                 trial=None,
             )
+
+
+class News(Struct, frozen=True, kw_only=True):
+    """What a change of a scope says to the other machines."""
+
+    is_any: bool = False
+    withdrawn_at: float | None = None
+    """Since when the mark was there that has been taken back."""
+
+
+def news_in(before: Health | None, after: Health) -> News:
+    was = None if before is None else before.outage
+    is_found = after.outage is not None and after.outage != was and is_shared_fact(after.outage)
+    is_proven = after.proven_at is not None and after.proven_at != (before and before.proven_at)
+    is_ended = before is not None and before.trial is not None and after.trial is None
+    withdrawn_at = None
+    if was is not None and after.outage is None and was.seen_by is None and is_shared_fact(was):
+        is_cleared = before is not None and after.cleared_at != before.cleared_at
+        withdrawn_at = None if is_proven or is_cleared else was.since_at
+    return News(is_any=is_found or is_proven or is_ended, withdrawn_at=withdrawn_at)
