@@ -138,3 +138,14 @@ def test_the_features_of_an_explanation_add_up_to_the_margin() -> None:
 )
 def test_an_explanation_says_why_there_is_a_failure_or_none(evidence: Evidence, words: str) -> None:
     assert words in explanation(evidence).because
+
+
+# --- the kind of backend --------------------------------------------------------------------------
+
+
+def test_the_kind_of_backend_is_weighed_and_a_generic_program_is_one_kind() -> None:
+    text = "Service unavailable"
+    assert features_of(text, None, "generic-cli") == features_of(text, None, "generic")
+    assert features_of(text, None, "openai-http") != features_of(text, None, "generic")
+    model = shipped()
+    assert model.guess(text, None, "openai-http").margin > model.guess(text, None, "claude").margin

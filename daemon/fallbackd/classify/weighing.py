@@ -43,10 +43,6 @@ def coarse(reason: Reason) -> Reason:
     return _COARSE.get(reason, reason)
 
 
-def is_alarm(margin: float, *, threshold: float, has_rule: bool) -> bool:
-    return margin + (RULE_ALARM if has_rule else 0.0) > threshold
-
-
 def weigh(model: Model, guess: Guess, rule: Reason | None) -> tuple[Reason, float]:
     """The best reason and how likely it is, given that it is a failure."""
     known = None if rule is None else coarse(rule)
