@@ -193,3 +193,17 @@ async def test_the_token_and_what_was_said_are_nowhere(tmp_path: Path) -> None:
         for text in seen:
             assert token not in text
             assert secret not in text
+
+
+async def test_a_backend_that_bills_each_call_answers_only_where_that_is_allowed(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, second_cost="metered") as g:
+        g.api.behave("one", "429", retry_after_s=3600)
+        assert (await g.ask()).status_code == 429
+        refused = await g.ask()
+        assert refused.status_code == 402
+        assert refused.json()["error"]["code"] == "consent"
+        assert g.api.calls("two") == []
+        allowed = await g.ask(**{"x-fallbackd-allow-metered": "1"})
+        assert allowed.headers["x-fallbackd-served-by"] == "two"

@@ -33,7 +33,7 @@ kind = "{kind}"
 base_url = "{two}{path}"
 model = "model-of-two"
 api_mode = "{mode}"
-cost = "local"
+cost = "{second_cost}"
 
 [chains]
 team = ["one", "two"]
@@ -108,6 +108,7 @@ async def gate(
     first: str = "",
     gateway: str = "",
     chains: str = "",
+    second_cost: str = "local",
     patience_s: float = 1,
 ) -> AsyncIterator[Gate]:
     """
@@ -130,6 +131,7 @@ async def gate(
             first=first,
             gateway=gateway,
             chains=chains,
+            second_cost=second_cost,
             patience_s=patience_s,
             kind=kind,
             path=path,

@@ -163,6 +163,10 @@ class Exchange:
                 retry_at = answer.retry_at
                 break
             chosen, turn = answer.next, answer.turn
+        if last is None and any(one.verdict == "consent" for one in chosen.candidates):
+            text = "only backends that bill each call are available: allow_metered = true in"
+            text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
+            raise Refusal(402, text, "consent")
         await self._give_up(last, retry_at)
         return False
 
