@@ -32,6 +32,7 @@ class DelegateArguments(TypedDict, total=False):
     timeout_s: float | None
     request_id: str | None
     failover: bool
+    fresh: bool
     on_partial: OnPartial | None
     allow_metered: bool
     differs_from: Sequence[str]

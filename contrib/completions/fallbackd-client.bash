@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="accounts answer call cancel classify completions config delegate doctor drain events explain gateway health list log mcp notify ping questions report resolve retry service sessions setup share show shutdown status suggest undrain usage wait" ;;
+            children="accounts answer call cancel classify completions config delegate doctor drain events explain gateway health list log mcp notify ping questions reply report resolve retry service sessions setup share show shutdown status suggest undrain usage wait" ;;
         "accounts")
             flags="-h --help --socket --json"
             valued="--socket"
@@ -38,7 +38,7 @@ _fallbackd_client_table() {
             valued="--socket --dry-run"
             children="" ;;
         "delegate")
-            flags="-h --help --socket --json --backend --role --chain --session --cwd --model --mode --wait --wait-for --settle --deadline --no-queue --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered"
+            flags="-h --help --socket --json --backend --role --chain --session --fresh --cwd --model --mode --wait --wait-for --settle --deadline --no-queue --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered"
             valued="--socket --backend --role --chain --session --cwd --model --mode --wait --wait-for --wait-s --settle --deadline --timeout --request-id --on-partial --permissions --differs-from --env"
             children="" ;;
         "doctor")
@@ -116,6 +116,10 @@ _fallbackd_client_table() {
         "questions")
             flags="-h --help --socket --json --session --all"
             valued="--socket --session"
+            children="" ;;
+        "reply")
+            flags="-h --help --socket --json --wait-for"
+            valued="--socket --wait-for"
             children="" ;;
         "report")
             flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --turn --next-lease --started-at --file --stream --exit-code --http-status --header --exception"
@@ -256,6 +260,8 @@ _fallbackd_client_value() {
         "ping:--socket") _fallbackd_client_paths -f ;;
         "questions:--socket") _fallbackd_client_paths -f ;;
         "questions:--session") _fallbackd_client_ask sessions ;;
+        "reply:--socket") _fallbackd_client_paths -f ;;
+        "reply:1") _fallbackd_client_ask delegations ;;
         "report:--socket") _fallbackd_client_paths -f ;;
         "report:--backend") _fallbackd_client_ask backends ;;
         "report:--session") _fallbackd_client_ask sessions ;;

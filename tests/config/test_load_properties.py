@@ -24,7 +24,7 @@ from fallbackd.config.schema import (
 )
 from fallbackd.config.show import as_dict
 from fallbackd.core.failures import Reason
-from fallbackd.core.policy import Defaults
+from fallbackd.core.policy import Defaults, Handoff
 
 WORDS = st.sampled_from(
     ["codex", "*", "generic-cli", "openai/gpt-5", "in-session", "rate_limit", "stderr", "(a", ""]
@@ -79,6 +79,7 @@ FILES = st.fixed_dictionaries(
             servers=st.lists(table(ServerTable, url=st.just("http://127.0.0.1:4096")), max_size=2),
         ),
         "gateway": table(GatewayTable),
+        "handoff": table(Handoff),
         "share": table(ShareTable, group=st.text(), url_env=st.text()),
         "notify": table(NotifyTable, command=st.lists(st.text(), max_size=3), url=st.text()),
         "other": VALUES,
@@ -132,6 +133,7 @@ def test_every_top_level_key_is_exercised() -> None:
         "roles",
         "signatures",
         "gateway",
+        "handoff",
         "opencode",
         "share",
         "notify",

@@ -34,6 +34,7 @@ _WHY = {
     "local_budget": "has used up its budget",
     "context_overflow": "has too small a context for the prompt",
     "payload_too_large": "does not take a prompt of this size",
+    "session": "did not take the conversation",
     "approval_required": "needs an approval",
     "manual": "was taken out of rotation",
 }

@@ -274,11 +274,26 @@ def session_view(session: dict[str, Json], style: Style) -> str:
     lines = [sessions_table([session], style)]
     if session.get("hops"):
         lines += ["", *(hop_line(hop) for hop in session["hops"])]
+    for turn in session.get("turns") or []:
+        lines += ["", *_turn_lines(turn)]
+    if isinstance(own := session.get("conversation"), dict):
+        lines += ["", f"{own.get('backend')} keeps it as {own.get('id')}"]
     if session.get("notices"):
         lines += ["", "announced: " + ", ".join(one_line(word) for word in session["notices"])]
     if session.get("ignored_reports"):
         lines.append(f"ignored reports: {session['ignored_reports']}")
     return "\n".join(lines)
+
+
+def _turn_lines(turn: dict[str, Json]) -> list[str]:
+    """A prompt and its answer, each as far as one line shows it."""
+    at = "" if turn.get("ended_at") is None else f"{when(turn['ended_at'], now())}  "
+    gone = "(not on record any more)"
+    return [
+        f"{at}{turn.get('backend') or '?'}  {turn.get('delegation')}",
+        f"  > {one_line(turn.get('prompt') or gone)}",
+        f"  {one_line(turn.get('answer') or gone)}",
+    ]
 
 
 def usage_table(rows: Sequence[Json], style: Style) -> str:

@@ -112,6 +112,7 @@ ReasonWord = Annotated[
         "not_installed", "not_configured", "permission", "tls", "model_not_found", "manual",
         "context_overflow", "payload_too_large", "format_error", "content_policy",
         "provider_policy", "task_failed", "approval_required", "cancelled", "local_network",
+        "session",
     ),
 ]  # fmt: skip
 """A reason of the taxonomy."""

@@ -28,6 +28,7 @@ from fallbackd_client.wire.bounds import (
     UnitWord,
     Verdict,
 )
+from fallbackd_client.wire.remembered import SessionConversation, SessionTurn
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -106,6 +107,9 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """Id of the agent's own conversation, where the agent can resume one."""
     resumes: str | None = None
     """The attempt whose conversation this one continues."""
+    carried: Literal["resumed", "native", "messages", "brief"] | None = None
+    """How it was given what was said in its session before: its own conversation `resumed`, one
+    written for it (`native`), `messages` of the request, or a `brief` before the prompt."""
 
 
 class Hop(Struct, frozen=True, kw_only=True):
@@ -527,6 +531,10 @@ class SessionView(Struct, frozen=True, kw_only=True):
     """Directory of an opencode session."""
     rescue: str | None = None
     """A change of model that is under way, in words."""
+    conversation: SessionConversation | None = None
+    """The agent's own conversation that the next prompt continues."""
+    turns: tuple[SessionTurn, ...] = ()
+    """What the next prompt continues, oldest first; only in `session.get`."""
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):

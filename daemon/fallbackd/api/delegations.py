@@ -19,6 +19,7 @@ from fallbackd_client.wire.methods.delegations import (
     DELEGATION_KEEP,
     DELEGATION_LIST,
     DELEGATION_LOG,
+    DELEGATION_REPLY,
     DELEGATION_RETRY,
     DELEGATION_WAIT,
     EXPLAIN,
@@ -30,6 +31,7 @@ from fallbackd_client.wire.methods.delegations import (
     DelegationListResult,
     DelegationLogParams,
     DelegationLogResult,
+    DelegationReplyParams,
     DelegationRetryParams,
     DelegationWaitParams,
     ExplainParams,
@@ -153,10 +155,25 @@ async def delegation_list(
 async def delegation_retry(
     engine: "Engine", params: DelegationRetryParams, caller: Caller
 ) -> Delegation:
+    again = await engine.request_of(params.delegation)
+    return await _begun(engine, again, params.request_id, caller)
+
+
+async def delegation_reply(
+    engine: "Engine", params: DelegationReplyParams, caller: Caller
+) -> Delegation:
+    next_one = await engine.reply_to(params.delegation, params.prompt)
+    return await _begun(engine, next_one, params.request_id, caller)
+
+
+async def _begun(
+    engine: "Engine", work: NewWork, request_id: str | None, caller: Caller
+) -> Delegation:
+    """Work that repeats what an earlier request says, as it was accepted."""
     work = structs.replace(
-        await engine.request_of(params.delegation),
+        work,
         wait="accepted",
-        request_id=params.request_id,
+        request_id=request_id,
         parent=_parent(engine, caller),
         client=caller.client,
     )
@@ -275,6 +292,7 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DELEGATE, delegate, waits=True),
     Handler(DELEGATION_GET, delegation_get),
     Handler(DELEGATION_RETRY, delegation_retry),
+    Handler(DELEGATION_REPLY, delegation_reply),
     Handler(DELEGATION_LIST, delegation_list),
     Handler(DELEGATION_WAIT, delegation_wait, waits=True),
     Handler(DELEGATION_CANCEL, delegation_cancel),

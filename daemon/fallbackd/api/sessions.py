@@ -2,9 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
+from fallbackd.core.records import Delegation
 from fallbackd_client.wire.methods.sessions import (
     SESSION_COMPACTED,
     SESSION_END,
@@ -24,9 +27,30 @@ if TYPE_CHECKING:
 
 
 async def session_get(engine: "Engine", params: SessionGetParams, caller: Caller) -> SessionView:
-    return shapes.session(await engine.session(params.session))
+    found = await engine.session(params.session)
+    shown = shapes.session(found)
+    if not found.past.turns:
+        return shown
+    known = [await engine.store.delegation(one) for one in found.past.turns]
+    made = [one for one in known if one is not None]
+    prompts = await engine.prompt_starts(made, max_bytes=START_BYTES)
+    turns = [
+        shapes.session_turn(
+            one, prompt=prompts.get(one.delegation), answer=await _start(engine, one)
+        )
+        for one in made
+    ]
+    return structs.replace(shown, turns=tuple(turns))
 
 
+async def _start(engine: "Engine", one: Delegation) -> str | None:
+    """How an answer begins, without secrets; None: it cannot be read any more."""
+    text = await engine.text(one)
+    return None if text is None else engine.world.redact(text)[:START_BYTES]
+
+
+START_BYTES = 400
+"""So much is shown of a prompt and of an answer."""
 DEFAULT_LIMIT = 100
 
 

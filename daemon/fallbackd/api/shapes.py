@@ -17,6 +17,7 @@ from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.alike import alike
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.callers import Lease
+from fallbackd_client.wire.remembered import SessionConversation, SessionTurn
 
 ANSWER_GONE = "The answer was removed with its run directory, to keep within `max_runs_bytes`."
 
@@ -162,7 +163,22 @@ def session(one: state.Session) -> wire.SessionView:
         ignored_reports=one.ignored_reports,
         server=one.server or None,
         directory=one.project or None,
+        conversation=None
+        if one.past.conversation is None
+        else SessionConversation(
+            backend=one.past.conversation.backend, id=one.past.conversation.id
+        ),
         rescue=None if one.rescue is None else rescue_words(one.rescue),
+    )
+
+
+def session_turn(one: state.Delegation, *, prompt: str | None, answer: str | None) -> SessionTurn:
+    return SessionTurn(
+        delegation=one.delegation,
+        backend=one.served_by,
+        ended_at=one.ended_at,
+        prompt=prompt,
+        answer=answer,
     )
 
 

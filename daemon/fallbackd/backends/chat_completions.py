@@ -1,10 +1,12 @@
 """The dialect that most servers speak: OpenAI's chat completions."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from fallbackd.backends.earlier import as_messages
 from fallbackd.backends.http_answers import HttpParser, first_choice, states_error
 from fallbackd.backends.lines import count, fields, tool_key, words
-from fallbackd.core.protocol import Observation, ToolEnded, ToolStarted, Usage
+from fallbackd.core.protocol import Observation, ToolEnded, ToolStarted, Usage, Utterance
 
 ENDS_WITH = (b"\ndata: [DONE]", b"\ndata:[DONE]")
 
@@ -14,7 +16,13 @@ _ENDED = frozenset({"completed", "done", "finished", "failed", "error"})
 
 
 def body(
-    *, model: str | None, prompt: str, effort: str | None, max_output_tokens: int | None, host: str
+    *,
+    model: str | None,
+    prompt: str,
+    earlier: Sequence[Utterance] = (),
+    effort: str | None,
+    max_output_tokens: int | None,
+    host: str,
 ) -> dict[str, Any]:
     """
     The request as JSON.
@@ -23,7 +31,7 @@ def body(
         host: Of the server: a few refuse fields that others need.
     """
     request: dict[str, Any] = {
-        "messages": [{"role": "user", "content": prompt}],
+        "messages": as_messages(earlier, prompt),
         "stream": True,
     }
     if model:

@@ -184,7 +184,7 @@ RULES = (
     ),
     Rule(
         id="claude-resume",
-        reason=Reason.FORMAT_ERROR,
+        reason=Reason.SESSION,
         detail=NO_CONVERSATION,
         pattern=r"No conversation found with session ID",
         streams=_PRINTS,

@@ -291,7 +291,7 @@ RULES = (
     ),
     Rule(
         id="codex-resume",
-        reason=Reason.FORMAT_ERROR,
+        reason=Reason.SESSION,
         detail=NO_CONVERSATION,
         pattern=r"thread/resume failed:|thread \S+ already has an active writer",
     ),
@@ -354,6 +354,8 @@ KIND = BackendKind(
     reads=(CONFIG,),
     reads_env=(_HOME,),
     resumes=resumes,
+    resumes_anywhere=True,
+    counts_conversation=True,
     structured=True,
     footprint=lambda _: _FOOTPRINT,
 )

@@ -346,7 +346,7 @@ RULES = (
     ),
     Rule(
         id="gemini-resume",
-        reason=Reason.FORMAT_ERROR,
+        reason=Reason.SESSION,
         detail=NO_CONVERSATION,
         pattern=r"Error resuming session:|No previous sessions found",
     ),

@@ -1,11 +1,13 @@
 """The dialect of Google's own API: `models/NAME:streamGenerateContent` and `:generateContent`."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from fallbackd.backends.earlier import turns
 from fallbackd.backends.http_answers import HttpParser, states_error
 from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.protocol import Observation, Usage
+from fallbackd.core.protocol import Observation, Usage, Utterance
 
 _BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
 """Tokens of thinking, as Google's chat completions translate an effort for Gemini 2.5."""
@@ -14,10 +16,20 @@ _LEVELS = {"minimal": "low", "low": "low", "medium": "high", "high": "high"}
 
 
 def body(
-    *, model: str, prompt: str, effort: str | None, max_output_tokens: int | None
+    *,
+    model: str,
+    prompt: str,
+    earlier: Sequence[Utterance] = (),
+    effort: str | None,
+    max_output_tokens: int | None,
 ) -> dict[str, Any]:
     """The request as JSON. The model is part of the address."""
-    request: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
+    request: dict[str, Any] = {
+        "contents": [
+            {"role": "user" if role == "user" else "model", "parts": [{"text": text}]}
+            for role, text in turns(earlier, prompt)
+        ]
+    }
     config: dict[str, Any] = {}
     if max_output_tokens:
         config["maxOutputTokens"] = max_output_tokens

@@ -320,14 +320,21 @@ def _body(mode: ApiMode, parts: SplitResult, work: Work, options: Options) -> di
     match mode:
         case "generate_content":
             return generate_content.body(
-                model=model or "", prompt=work.prompt, effort=work.effort, max_output_tokens=limit
+                model=model or "",
+                prompt=work.prompt,
+                earlier=work.earlier,
+                effort=work.effort,
+                max_output_tokens=limit,
             )
         case "messages":
-            return messages.body(model=model, prompt=work.prompt, max_output_tokens=limit)
+            return messages.body(
+                model=model, prompt=work.prompt, earlier=work.earlier, max_output_tokens=limit
+            )
         case "responses":
             return responses.body(
                 model=model,
                 prompt=work.prompt,
+                earlier=work.earlier,
                 effort=work.effort,
                 max_output_tokens=limit,
                 is_codex=_is_codex(parts),
@@ -336,6 +343,7 @@ def _body(mode: ApiMode, parts: SplitResult, work: Work, options: Options) -> di
             return chat_completions.body(
                 model=model,
                 prompt=work.prompt,
+                earlier=work.earlier,
                 effort=work.effort,
                 max_output_tokens=limit,
                 host=parts.hostname or "",

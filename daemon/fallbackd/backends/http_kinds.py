@@ -41,6 +41,7 @@ def http_kind(name: str, endpoint: Endpoint, *rules: Rule) -> BackendKind:
         reads_env=endpoint.keys or KEYS,
         is_plain=lambda options: http_calls.mode_of(endpoint, options) == "hermes_chat",
         structured=True,
+        takes_messages=lambda options: http_calls.mode_of(endpoint, options) != "hermes_chat",
     )
 
 

@@ -1,10 +1,12 @@
 """The dialect of Anthropic's messages API, which many other vendors offer under `/anthropic`."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from fallbackd.backends.earlier import as_messages
 from fallbackd.backends.http_answers import HttpParser, states_error
 from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.protocol import Observation, Usage
+from fallbackd.core.protocol import Observation, Usage, Utterance
 
 VERSION = "2023-06-01"
 """`anthropic-version`: the only one that there is, since 2023."""
@@ -15,11 +17,17 @@ MAX_OUTPUT_TOKENS = 8192
 """The API demands a number; every model since Claude 3.5 may write this much."""
 
 
-def body(*, model: str | None, prompt: str, max_output_tokens: int | None) -> dict[str, Any]:
+def body(
+    *,
+    model: str | None,
+    prompt: str,
+    earlier: Sequence[Utterance] = (),
+    max_output_tokens: int | None,
+) -> dict[str, Any]:
     """The request as JSON."""
     request: dict[str, Any] = {
         "max_tokens": max_output_tokens or MAX_OUTPUT_TOKENS,
-        "messages": [{"role": "user", "content": prompt}],
+        "messages": as_messages(earlier, prompt),
         "stream": True,
     }
     if model:

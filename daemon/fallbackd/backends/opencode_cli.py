@@ -263,7 +263,7 @@ RULES = (
     ),
     Rule(
         id="opencode-resume",
-        reason=Reason.FORMAT_ERROR,
+        reason=Reason.SESSION,
         detail=NO_CONVERSATION,
         pattern=r"^Session not found",
     ),

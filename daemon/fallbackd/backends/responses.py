@@ -1,11 +1,13 @@
 """The dialect of OpenAI's responses API, which the back end of Codex speaks too."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from fallbackd.backends.earlier import turns
 from fallbackd.backends.http_answers import HttpParser, states_error
 from fallbackd.backends.http_endings import MISMATCH
 from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.protocol import Observation, Usage
+from fallbackd.core.protocol import Observation, Usage, Utterance
 
 ENDS_WITH = (
     b"\nevent: response.completed",
@@ -27,14 +29,23 @@ def body(
     *,
     model: str | None,
     prompt: str,
+    earlier: Sequence[Utterance] = (),
     effort: str | None,
     max_output_tokens: int | None,
     is_codex: bool,
 ) -> dict[str, Any]:
     """The request as JSON. Nothing of it is kept by the provider (`store`)."""
-    message = {"type": "message", "role": "user"}
     request: dict[str, Any] = {
-        "input": [{**message, "content": [{"type": "input_text", "text": prompt}]}],
+        "input": [
+            {
+                "type": "message",
+                "role": role,
+                "content": [
+                    {"type": "input_text" if role == "user" else "output_text", "text": text}
+                ],
+            }
+            for role, text in turns(earlier, prompt)
+        ],
         "store": False,
         "stream": True,
     }

@@ -187,6 +187,12 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     reads_env: tuple[str, ...] = ()
     resumes: Callable[[Options], bool] = lambda _: False
     """Whether `start` can continue the conversation that `Work.resume` names."""
+    resumes_anywhere: bool = False
+    """Also from another working directory than the one in which it was held."""
+    counts_conversation: bool = False
+    """The usage that it reports is that of the whole conversation."""
+    takes_messages: Callable[[Options], bool] = lambda _: False
+    """Whether `start` sends `Work.earlier` in front of the prompt."""
     login: Login | None = None
     """None: nobody can tell from outside whether it is logged in."""
     structured: bool = False

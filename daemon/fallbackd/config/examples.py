@@ -142,6 +142,11 @@ group_secret_env = "FALLBACKD_SHARE_SECRET"
 machine = "laptop"
 insecure = true
 """,
+    "Handoff": """
+mode = "brief"
+max_turns = 20
+start_s = 60
+""",
     "GatewayTable": """
 enabled = true
 port = 41411

@@ -44,7 +44,7 @@ from fallbackd.config.read_signatures import Signature, read_signatures
 from fallbackd.config.schema import File, Paths, ReasonTable
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import REASONS, Defaults, Policy, ReasonPolicy
+from fallbackd.core.policy import REASONS, Defaults, Handoff, Policy, ReasonPolicy
 
 VOICE_FILE = "voice-platform-health.json"
 _TOP = tuple(one.encode_name for one in msgspec.structs.fields(File))
@@ -148,6 +148,7 @@ def interpret(
     is_given = isinstance(raw.get("chains"), Mapping) and profiles.ANY in raw["chains"]
     policy = Policy(
         defaults=defaults,
+        handoff=_handoff(raw.get("handoff", {}), say),
         any_is_built_in=not is_given,
         reasons=reasons,
         backends=known.backends,
@@ -207,6 +208,11 @@ def _defaults(raw: object, say: Say) -> Defaults:
         say("defaults.default_cwd", f"{show(cwd)}: must be an absolute path or begin with ~/.")
         del given["default_cwd"]
     return Defaults(**given)
+
+
+def _handoff(raw: object, say: Say) -> Handoff:
+    plain = Handoff()
+    return Handoff(**read(raw, Handoff, "handoff", say, in_use=lambda name: getattr(plain, name)))
 
 
 def _is_rooted(path: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct
 
 from fallbackd.core.failures import Reason
-from fallbackd.core.policy import Defaults, Window
+from fallbackd.core.policy import Defaults, Handoff, Window
 
 Seconds = Annotated[float, Meta(ge=0.1, le=604_800)]
 # `$` alone would let a line end through.
@@ -342,6 +342,8 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """Health shared with other machines."""
     notify: NotifyTable | None = None
     """What to notify people of, and how."""
+    handoff: Handoff | None = None
+    """How the conversation of a session is continued."""
     gateway: GatewayTable | None = None
     """A local HTTP endpoint for programs that speak a provider's API."""
 

@@ -13,7 +13,7 @@ from fallbackd.config.read_gateway import Gateway
 from fallbackd.config.read_notify import Notify
 from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
-from fallbackd.core.policy import Backend, Entry, Role
+from fallbackd.core.policy import Backend, Entry, Handoff, Role
 from fallbackd.core.protocol import CredentialRef
 
 HIDDEN = "(set)"
@@ -48,6 +48,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         "opencode": {} if loaded.opencode == Opencode() else _fields(loaded.opencode),
         "share": {} if loaded.share is None else _fields(loaded.share),
         "notify": _notify(loaded.notify),
+        "handoff": {} if policy.handoff == Handoff() else _fields(policy.handoff),
         "gateway": {} if loaded.gateway == Gateway() else _fields(loaded.gateway),
         "signatures": [
             {

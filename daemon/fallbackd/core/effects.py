@@ -20,7 +20,7 @@ class StartAttempt(Struct, frozen=True, kw_only=True, tag="start_attempt"):
     handoff: str | None = None
     """What the attempt before did, put in front of the prompt; None: the prompt as it is."""
     resume: str | None = None
-    """The agent's own conversation to continue, with a short prompt that says so."""
+    """The agent's own conversation that broke off, to continue with a short prompt that says so."""
     taken_up: bool = False
     """An earlier run of the daemon has ordered it: it may run, or have ended. What was never
     started is started now."""

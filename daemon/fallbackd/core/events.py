@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.past import CarriedWord
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Session
@@ -51,6 +52,8 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     """Where the logs of its attempts go; the log of attempt n is `<log_dir>/<n>/output.log`."""
     boot: str = ""
     """Identity of this boot of the machine."""
+    fresh: bool = False
+    """It continues nothing that was said in its session."""
     env_names: tuple[str, ...] = ()
     """Variables that the caller set. Their values are nowhere but in the engine."""
     luck: float = 0.5
@@ -59,6 +62,12 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
 class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
     attempt: AttemptId
     pid: int | None = None
+    carried: CarriedWord | None = None
+    """How it was given the past of its session."""
+    carried_why: str = ""
+    """Why it was not given more of it, for people."""
+    conversation: str | None = None
+    """The agent's own one that it was told to continue."""
     anew: bool = False
     """It was ordered by an earlier run of the daemon, and not begun before now."""
 

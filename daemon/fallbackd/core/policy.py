@@ -251,10 +251,25 @@ class Project(Struct, frozen=True, kw_only=True):
     reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=dict)
 
 
+class Handoff(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """`[handoff]`: how the conversation of a session is continued."""
+
+    mode: Literal["native", "brief", "none"] = "native"
+    """How the next agent is given what was said in the session: as a conversation of its own
+    (`native`), as text in front of the prompt (`brief`), or not at all (`none`). An agent resumes
+    its own conversation unless it is `none`."""
+    max_turns: Annotated[int, Meta(ge=1, le=100)] = 40
+    """Most earlier prompts that are given, the latest ones."""
+    start_s: Annotated[float, Meta(ge=1, le=600)] = 30.0
+    """Longest wait for the first output of an agent that continues a conversation; then it is
+    started once more with a brief."""
+
+
 class Policy(Struct, frozen=True, kw_only=True):
     """Everything that a decision reads besides the records."""
 
     defaults: Defaults = Defaults()
+    handoff: Handoff = Handoff()
     reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=lambda: dict(REASONS))
     backends: Mapping[BackendId, Backend] = field(default_factory=dict)
     """In the order of declaration."""

@@ -34,6 +34,27 @@ CREDENTIAL = "{credential}"
 """Stands for the secret of the chosen credential in the templates of `secret_headers`."""
 
 
+class ToolUse(Struct, frozen=True, kw_only=True):
+    """One call of a tool in an earlier turn, with what came back, both cut to some length."""
+
+    name: str
+    command: str | None = None
+    """What was run, where it is a shell; None: another tool."""
+    args: str = ""
+    """For people; JSON as a rule."""
+    result: str = ""
+    ok: bool = True
+
+
+class Utterance(Struct, frozen=True, kw_only=True):
+    """One message of an earlier turn, by a user or by an agent."""
+
+    role: Literal["user", "assistant"]
+    text: str
+    tools: tuple[ToolUse, ...] = ()
+    """Used before the text was written."""
+
+
 class Work(Struct, frozen=True, kw_only=True):
     """One prompt, as a kind needs it to build its call. Never stored, logged or shown."""
 
@@ -51,6 +72,8 @@ class Work(Struct, frozen=True, kw_only=True):
     session: str = ""
     resume: str | None = None
     """The agent's own conversation that the prompt continues; None: it begins a new one."""
+    earlier: tuple[Utterance, ...] = ()
+    """What was said before, for kinds that take it as messages."""
     permissions: Permissions = "workspace"
     mode: Mode = "batch"
     env: Mapping[str, str] = field(default_factory=dict)

@@ -333,6 +333,13 @@ class Reason(StrEnum):
         is_outage=True, is_passing=False, is_limit=False, may_be_notice=False,
         fix=None,
     )
+    SESSION = "session", Row(
+        flags=_ELSEWHERE,
+        window=None,
+        marked="backend", about="backend", ended_by="time", verdict="broken",
+        is_outage=False, is_passing=False, is_limit=False, may_be_notice=False,
+        fix=None,
+    )
     LOCAL_NETWORK = "local_network", Row(
         flags=_LATER,
         window=None,

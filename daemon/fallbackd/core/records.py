@@ -13,6 +13,7 @@ from fallbackd.core.effects import Effect
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.record import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.past import CarriedWord, Past
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.questions import Question, open_one
@@ -94,6 +95,10 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     resume one."""
     resumes: AttemptId | None = None
     """The attempt whose conversation this one continues."""
+    carried: CarriedWord | None = None
+    """How it was given the past of its session; None: there is none, or it has not started."""
+    by_brief: bool = False
+    """It is given the past as a brief: its agent refused the conversation."""
     patience_until_at: float | None = None
     """The end of patience with failures: no further one is borne from then on."""
     tries_at: float | None = None
@@ -239,6 +244,10 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rests_until_at: float | None = None
     """A person chose to wait: nothing is asked again before."""
     handed_back: HandedBack | None = None
+    fresh: bool = False
+    """It continues nothing that was said in its session."""
+    past: Past = Past()
+    """What was said in its session when its first attempt was made."""
 
     @property
     def question(self) -> Question | None:
@@ -270,6 +279,7 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The backend that last answered here: the one whose caches are warm."""
     attempt: AttemptId | None = None
     """The last attempt of ours here."""
+    past: Past = Past()
     reported_attempt: AttemptId | None = None
     """What the caller calls the attempt of its own whose failure it reported last."""
     turn: Turn | None = None

@@ -87,7 +87,7 @@ def digest(work: NewWork) -> str:
     whole = msgspec.structs.asdict(work)
     for name in ("wait", "queue", "request_id", "parent", "client", "orphan_s"):
         del whole[name]
-    for name in ("allow_metered", "differs_from"):
+    for name in ("allow_metered", "differs_from", "fresh"):
         if not whole[name]:
             del whole[name]  # requests from before there were such fields are known still
     encoded = msgspec.json.encode(whole, order="deterministic")

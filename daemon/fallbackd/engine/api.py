@@ -136,6 +136,13 @@ class Engine(Performer):
             retrying.request_of, self.runs, found, limiter=self.runs.readers
         )
 
+    async def reply_to(self, delegation: str, prompt: str) -> NewWork:
+        """A further prompt for the session of a delegation; see `retrying.reply_to`."""
+        found = await self.delegation(delegation)
+        return await anyio.to_thread.run_sync(
+            retrying.reply_to, self.runs, found, prompt, limiter=self.runs.readers
+        )
+
     def require_room(self) -> None:
         for kind, why in self._obstacles.items():
             raise Draining(f"no new work: {why}", kind=kind)

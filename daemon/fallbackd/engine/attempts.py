@@ -20,6 +20,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
+from fallbackd.engine.carrying import GivenPast, carried, place_of
 from fallbackd.engine.confinement import confined, confinement_of, explained, footprint_of
 from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.environment import Transports, World
@@ -96,7 +97,7 @@ async def _is_gone(running: Running) -> bool:
 async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> AttemptEnded:
     order = live.order
     settings, world = host.settings, host.world
-    running = None
+    running, given = None, GivenPast(prompt="")
     if order.taken_up:
         directory = str(host.runs.attempt_path(order.attempt))
         live.may_run = True
@@ -128,13 +129,22 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
         begun = await _begin(host, live, prepared, kind, options, looks=looks)
         if isinstance(begun, AttemptEnded):
             return begun
-        running, before = begun
+        running, before, given = begun
     else:
         host.recall(delegation.delegation, running.pid)
-    cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
+    cwd = place_of(host.runs, delegation)
     live.opened(running)  # first: what breaks from here on ends it by its own runner
     reader = Reader(host, live, kind, options, prepared, cwd=cwd)
-    await host.handle(AttemptStarted(attempt=order.attempt, pid=running.pid, anew=is_anew))
+    await host.handle(
+        AttemptStarted(
+            attempt=order.attempt,
+            pid=running.pid,
+            anew=is_anew,
+            carried=given.how,
+            carried_why=given.why,
+            conversation=None if given.how is None else given.resume,
+        )
+    )
     hit("attempt.started")
     broken: Exception | None = None
     if order.taken_up:
@@ -200,7 +210,7 @@ async def _begin(
     options: Options,
     *,
     looks: bool,
-) -> tuple[Running, Fingerprint | None] | AttemptEnded:
+) -> tuple[Running, Fingerprint | None, GivenPast] | AttemptEnded:
     """Start it. The fingerprint of its directory is of the moment before."""
     order, world = live.order, host.world
     delegation = prepared.delegation
@@ -228,13 +238,19 @@ async def _begin(
         why = f"{order.backend!r} is now configured with a command of its own"
         return AttemptEnded(attempt=order.attempt, failure=not_resumed(why, now=host.clock.now()))
     prompt_path = host.runs.prompt_path(delegation.delegation)
+    earlier_path = host.runs.earlier_path(order.attempt)
+    given = GivenPast(prompt=CONTINUE, resume=order.resume)
+    if order.resume is None:
+        given = await carried(host, prepared, kind, options, path=str(earlier_path))
     try:
         directory = host.runs.prepare(order.attempt)
-        cwd = delegation.cwd or str(host.runs.work_path(delegation.delegation))
+        cwd = place_of(host.runs, delegation)
         if not delegation.cwd:
             host.runs.make_work(delegation.delegation)
-        if order.resume is not None or order.handoff is not None:
-            prompt = CONTINUE if order.resume is not None else f"{order.handoff}{prompt}"
+        if given.text:
+            host.runs.write_earlier(order.attempt, given.text)
+        if given.prompt != prompt or order.handoff is not None:
+            prompt = f"{order.handoff or ''}{given.prompt}"
             prompt_path = host.runs.write_prompt(order.attempt, prompt)
     except OSError as error:
         what = f"{host.runs.root} cannot be written"
@@ -253,7 +269,8 @@ async def _begin(
         effort=order.effort,
         credential=credential,
         session=delegation.session,
-        resume=order.resume,
+        resume=given.resume,
+        earlier=given.said,
         permissions=delegation.permissions,
         mode=delegation.mode,
         env=prepared.env,
@@ -281,7 +298,7 @@ async def _begin(
             call, attempt=order.attempt, directory=str(directory), env=marks(prepared, order)
         )
     hit("attempt.open.after")
-    return running, before
+    return running, before, given
 
 
 def marks(prepared: Prepared, order: StartAttempt) -> dict[str, str]:

@@ -40,12 +40,16 @@ async def prune(engine: "Performer") -> tuple[SessionId, ...]:
         sessions_before_at=now - defaults.session_ttl_s,
     )
     hit("tick.pruned")
-    for delegation in gone:
+    held = _held(engine)
+    for delegation in (one for one in gone if one not in held):
         await anyio.to_thread.run_sync(engine.runs.remove, delegation)
     kept = await anyio.to_thread.run_sync(engine.runs.measure)
     orphans = await _orphans(engine, kept, now=now)
-    known = [one for one in kept if one.delegation not in orphans]
-    surplus = _surplus(engine, known, max_bytes=defaults.max_runs_bytes)
+    orphans -= held
+    known = [one for one in kept if one.delegation not in orphans | held]
+    surplus = _surplus(
+        known, total_bytes=sum(one.size_bytes for one in kept), max_bytes=defaults.max_runs_bytes
+    )
     for delegation in (*orphans, *surplus):
         await anyio.to_thread.run_sync(engine.runs.remove, delegation)
     if gone or idle or orphans or surplus:
@@ -57,6 +61,16 @@ async def prune(engine: "Performer") -> tuple[SessionId, ...]:
             directories=len(surplus),
         )
     return tuple(idle)
+
+
+def _held(engine: "Performer") -> set[DelegationId]:
+    """Directories that unfinished work uses: its own, and those of what it continues."""
+    found: set[DelegationId] = set()
+    for name, one in engine.store.peek().active.items():
+        found.update((name, *one.past.turns))
+        if one.past.work is not None:
+            found.add(one.past.work)
+    return found
 
 
 async def _orphans(engine: "Performer", kept: Sequence[Kept], *, now: float) -> set[DelegationId]:
@@ -72,17 +86,14 @@ async def _orphans(engine: "Performer", kept: Sequence[Kept], *, now: float) -> 
     return found
 
 
-def _surplus(engine: "Performer", kept: Sequence[Kept], *, max_bytes: int) -> list[DelegationId]:
+def _surplus(kept: Sequence[Kept], *, total_bytes: int, max_bytes: int) -> list[DelegationId]:
     """The oldest ended ones, until the rest is within the bound."""
-    total_bytes = sum(one.size_bytes for one in kept)
     if total_bytes <= max_bytes:
         return []
-    active = engine.store.peek().active
     dropped = []
     for one in sorted(kept, key=lambda one: one.changed_at):
         if total_bytes <= max_bytes * ENOUGH:
             break
-        if one.delegation not in active:
-            dropped.append(one.delegation)
-            total_bytes -= one.size_bytes
+        dropped.append(one.delegation)
+        total_bytes -= one.size_bytes
     return dropped

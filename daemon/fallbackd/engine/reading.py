@@ -31,6 +31,7 @@ from fallbackd.core.protocol import (
     Retrying,
     ToolEnded,
     ToolStarted,
+    Usage,
 )
 from fallbackd.core.watch import EffectsWord, see
 from fallbackd.engine.credentials import SECRET_ERRORS, without_secret
@@ -80,6 +81,7 @@ class Reader:
         # What an HTTP API is asked in may depend on the model of the attempt.
         model = live.order.model or options.model
         self._parser = kind.parser(structs.replace(options, model=model))
+        self._conversation: str | None = None
         self._retrying = False
         self._failing_since: float | None = None
         """When it first failed since its last whole step."""
@@ -211,8 +213,11 @@ class Reader:
                 if failure is not None and not self._gave_up:
                     self._gave_up = True
                     await self._tell(AttemptGaveUp(attempt=attempt, failure=failure))
-            case Conversation() if self._kind.resumes(self._options):
-                await self._host.handle(ConversationSeen(attempt=attempt, conversation=seen.id))
+            case Conversation(id=conversation) if self._kind.resumes(self._options):
+                self._conversation = conversation
+                await self._host.handle(
+                    ConversationSeen(attempt=attempt, conversation=conversation)
+                )
             case _:
                 pass
 
@@ -252,6 +257,17 @@ class Reader:
             model=host.world.taught.model(),
         )
 
+    def _of_attempt(self, usage: Usage) -> Usage:
+        """What this attempt used of a conversation whose totals its program reports."""
+        before = self._prepared.delegation.past.conversation
+        if not self._kind.counts_conversation or before is None or before.id != self._conversation:
+            return usage
+        return Usage(
+            input_tokens=max(0, usage.input_tokens - before.usage.input_tokens),
+            output_tokens=max(0, usage.output_tokens - before.usage.output_tokens),
+            cost_usd=usage.cost_usd,
+        )
+
     def _notice(self, reply: Reply) -> Failure | None:
         """A limit notice that is the whole answer is none."""
         if len(reply.text) > MAX_NOTICE_CHARS:
@@ -272,6 +288,7 @@ class Reader:
             failure = lost
         elif isinstance(outcome, Reply):
             usage = outcome.usage if outcome.usage.input_tokens else usage
+            usage = self._of_attempt(usage)
             if (notice := self._notice(outcome)) is not None:
                 return AttemptEnded(
                     attempt=live.order.attempt,

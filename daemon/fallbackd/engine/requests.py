@@ -56,6 +56,8 @@ class NewWork(Struct, frozen=True, kw_only=True):
     on_partial: Literal["continue", "ask", "fail"] | None = None
     permissions: Literal["read", "workspace", "full"] = "workspace"
     env: dict[str, str] = field(default_factory=dict)
+    fresh: bool = False
+    """Continue nothing that was said in the session."""
     allow_metered: bool = False
     differs_from: tuple[str, ...] = ()
     """Families of models, or delegations whose author is meant."""

@@ -28,14 +28,43 @@ def request_of(runs: Runs, one: Delegation) -> NewWork:
         raise Invalid(
             f"{name} has not ended; wait for it, or stop it: fallbackd-client cancel {name}"
         )
+    prompt = runs.read_prompt(name)
+    if prompt is None:
+        raise Unknown(f"the prompt of {name} is not on record any more; delegate it again")
+    return _asked(runs, one, prompt)
+
+
+def reply_to(runs: Runs, one: Delegation, prompt: str) -> NewWork:
+    """
+    Where the session is by now is where it continues: no backend is asked for by name.
+
+    Raises:
+        Unknown: Its parameters are not on record any more.
+        Invalid: It was given variables.
+    """
+    asked = _asked(runs, one, prompt)
+    stays = one.served_by in (None, one.requested)
+    return structs.replace(
+        asked,
+        session=one.session,
+        backend=None,
+        model=asked.model if stays else None,
+        fresh=False,
+        metadata={},
+    )
+
+
+def _asked(runs: Runs, one: Delegation, prompt: str) -> NewWork:
+    """What was asked, with this prompt."""
+    name = one.delegation
     if one.env_names:
         raise Invalid(
             f"{name} was given {', '.join(one.env_names)}, whose values are not kept; delegate the"
             " prompt again with --env"
         )
-    prompt, request = runs.read_prompt(name), runs.read_request(name)
-    if prompt is None or request is None:
-        raise Unknown(f"the prompt of {name} is not on record any more; delegate it again")
+    request = runs.read_request(name)
+    if request is None:
+        raise Unknown(f"the parameters of {name} are not on record any more; delegate it again")
     try:
         fields = msgspec.json.decode(request, type=dict[str, msgspec.Raw])
         whole = {**fields, "prompt": msgspec.Raw(msgspec.json.encode(prompt))}

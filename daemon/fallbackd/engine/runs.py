@@ -4,7 +4,7 @@ Private files of delegations: the prompt, the answer, one directory for each att
     <root>/<delegation>/prompt      what was asked            0600
     <root>/<delegation>/request     the other parameters      0600
     <root>/<delegation>/answer      what came back, at the end 0600
-    <root>/<delegation>/work/       the working directory of those who name none
+    <root>/<delegation>/work/       the working directory of a session whose callers name none
     <root>/<delegation>/<n>/        log and exit record of attempt n
 
 Names are minted by the daemon; nothing that a caller says becomes part of a path.
@@ -129,6 +129,13 @@ class Runs:
         path = self.attempt_path(attempt) / "prompt"
         _write_new(path, text.encode("utf-8", "surrogatepass"))
         return path
+
+    def earlier_path(self, attempt: AttemptId) -> Path:
+        return self.attempt_path(attempt) / "earlier.md"
+
+    def write_earlier(self, attempt: AttemptId, text: str) -> None:
+        """What was said before, where the prompt refers to it."""
+        _write_new(self.earlier_path(attempt), text.encode("utf-8", "replace"))
 
     def keep_answer(self, delegation: DelegationId, text: str) -> bool:
         """

@@ -87,6 +87,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("ping", "check that the daemon answers", "ping"),
     Command("questions", "list the decisions that need a human", "questions"),
     Command(
+        "reply",
+        "continue the conversation of a delegation with a further prompt",
+        'reply @last "Now add a test for it"',
+        waits=True,
+    ),
+    Command(
         "report",
         "report the outcome of a call you made yourself",
         "report --backend codex failure --file out.log",
@@ -104,7 +110,7 @@ COMMANDS: tuple[Command, ...] = (
         "service install",
         waits=True,
     ),
-    Command("sessions", "list sessions, or show one", "sessions"),
+    Command("sessions", "list sessions, or show one with its turns", "sessions show S"),
     Command(
         "setup",
         "set up configuration and service, and run a first prompt",

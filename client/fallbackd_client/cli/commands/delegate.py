@@ -24,7 +24,16 @@ def register(parser: argparse.ArgumentParser) -> None:
     add("--backend", metavar="B", help="backend to try first")
     add("--role", metavar="R", help="a configured role: its chain and its rules")
     add("--chain", metavar="C", help="name of a chain, or backends separated by commas")
-    add("--session", metavar="S", help="session id: keeps related work on the same backend")
+    add(
+        "--session",
+        metavar="S",
+        help="session id: continues the conversation held under it",
+    )
+    add(
+        "--fresh",
+        action="store_true",
+        help="begin a new conversation: do not continue what was said in the session",
+    )
     add("--cwd", metavar="D", help="working directory (default: the current one)")
     add("--model", metavar="M", help="model to use, if the backend offers several")
     add(
@@ -90,7 +99,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def _params(args: argparse.Namespace) -> dict[str, Json]:
     given: dict[str, Json] = {
-        "prompt": _prompt(args.prompt),
+        "prompt": prompt_of(args.prompt),
         "backend": args.backend,
         "role": args.role,
         "chain": _chain(args.chain),
@@ -109,12 +118,13 @@ def _params(args: argparse.Namespace) -> dict[str, Json]:
         "permissions": args.permissions,
         "differs_from": args.differs_from,
         "env": _env(args.env),
+        "fresh": args.fresh or None,
         "allow_metered": args.allow_metered or None,
     }
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _prompt(argument: str) -> str:
+def prompt_of(argument: str) -> str:
     if argument != "-":
         return argument
     raw = sys.stdin.buffer.read(MAX_LINE_BYTES + 1)

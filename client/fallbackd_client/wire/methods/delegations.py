@@ -83,6 +83,8 @@ class DelegateParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Use the next candidate after a failure; false: the first one only."""
     on_partial: OnPartial | None = None
     """What to do if a failed attempt may have changed files."""
+    fresh: bool = False
+    """Begin a new conversation: nothing that was said in the session is continued."""
     allow_metered: bool = False
     """Allow backends that are billed by use."""
     differs_from: tuple[Name, ...] = ()
@@ -256,6 +258,28 @@ DELEGATION_RETRY: Method[DelegationRetryParams, Delegation] = Method(
     summary="Delegate the same prompt with the same parameters once more; returns at once.",
     example=(
         {"delegation": "d1a206ccaac0e0aebfd7"},
+        {"delegation": "d1a206ffaab0b8dacb61", "state": "queued", "created_at": 1790000000.0},
+    ),
+)
+
+
+class DelegationReplyParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    delegation: Name
+    """One of the session that is continued."""
+    prompt: PromptText
+    """What the agent is to do next."""
+    request_id: RequestName | None = None
+    """Idempotency key of the new delegation."""
+
+
+DELEGATION_REPLY: Method[DelegationReplyParams, Delegation] = Method(
+    "delegation.reply",
+    params=DelegationReplyParams,
+    result=Delegation,
+    read_only=False,
+    summary="Continue the conversation of a delegation with a further prompt; returns at once.",
+    example=(
+        {"delegation": "d1a206ccaac0e0aebfd7", "prompt": "Now add a test for it"},
         {"delegation": "d1a206ffaab0b8dacb61", "state": "queued", "created_at": 1790000000.0},
     ),
 )
@@ -481,6 +505,7 @@ METHODS = (
     DELEGATION_GET,
     DELEGATION_LIST,
     DELEGATION_RETRY,
+    DELEGATION_REPLY,
     DELEGATION_WAIT,
     DELEGATION_CANCEL,
     DELEGATION_KEEP,

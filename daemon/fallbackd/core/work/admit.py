@@ -123,6 +123,7 @@ def _opened(
         tmux_window=tmux_window,
         boot=event.boot,
         env_names=event.env_names,
+        fresh=event.fresh,
         metadata=event.metadata,
         question_timeout_s=None if role is None else role.question_timeout_s,
     )

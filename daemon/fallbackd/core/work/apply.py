@@ -21,6 +21,7 @@ from fallbackd.core.work.choices import with_rules
 from fallbackd.core.work.giving_up import give_up, withdraw_marks
 from fallbackd.core.work.outages import Out
 from fallbackd.core.work.plan import plan
+from fallbackd.core.work.remembering import recall
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.retry_budget import shown
 from fallbackd.core.work.sessions import author_of, on_candidate, take_session
@@ -153,6 +154,8 @@ def _start(case: Case, step: Start, *, event: str) -> None:
         case.update(waited=with_waited(case.delegation, case.delegation.attempts[-1]))
     if step.verdicts is not None:
         case.update(verdicts=step.verdicts)
+    if not case.delegation.attempts:
+        recall(case)
     one, choice = case.delegation, step.choice
     attempt = new_attempt(case, step)
     is_again = step.retry_of is not None or step.resumes is not None

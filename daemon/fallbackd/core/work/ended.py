@@ -13,6 +13,7 @@ from fallbackd.core.work.giving_up import give_up, withdraw_marks
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed
 from fallbackd.core.work.recovery import counted, tell_return
+from fallbackd.core.work.remembering import may_try_brief, remember
 from fallbackd.core.work.resolution import (
     entry_of,
     futile,
@@ -45,7 +46,7 @@ def attempt_ended(case: Case, event: AttemptEnded) -> None:
     case.wake_waiting()  # a place on the host is free
     stop_below(case)
     if failure is None:
-        _succeeded(case, attempt)
+        _succeeded(case, attempt, event)
     elif not event.gone:
         failure = give_up(case, failure, backend, luck=event.luck)
         _unproven_end(case, failure)
@@ -142,7 +143,7 @@ def _unproven_end(case: Case, failure: Failure) -> None:
     _end(case, ended(state, message, failure=failure))
 
 
-def _succeeded(case: Case, attempt: Attempt) -> None:
+def _succeeded(case: Case, attempt: Attempt, event: AttemptEnded) -> None:
     case.release(attempt)
     one, session = case.delegation, case.session
     if attempt.gone is False:
@@ -152,6 +153,7 @@ def _succeeded(case: Case, attempt: Attempt) -> None:
     tell_return(case, attempt)
     returned = attempt.backend == session.original
     case.keep_session(counted(case, attempt))
+    remember(case, attempt, event.usage)
     case.move(
         current=attempt.backend,
         current_model=attempt.model,
@@ -251,6 +253,8 @@ def _retry_at(
     stated_at = stated_until(failure, now=case.now)
     if stated_at is not None and not is_worth_waiting(case, until_at=stated_at):
         return None
+    if may_try_brief(attempt, failure):
+        return case.now
     if failure.reason is Reason.RATE_LIMIT:
         is_first = first_throttle(
             case,

@@ -56,7 +56,7 @@ def resumed_conversation(delegation: Delegation, attempt: Attempt) -> str | None
 
 def not_resumed(why: str, *, now: float) -> Failure:
     return make_failure(
-        Reason.FORMAT_ERROR,
+        Reason.SESSION,
         now=now,
         detail=NO_CONVERSATION,
         confidence="structured",

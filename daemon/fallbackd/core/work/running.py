@@ -17,6 +17,7 @@ from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.watch import Passed, Watch, WatchLimits, expiry
 from fallbackd.core.work.apply import advance
+from fallbackd.core.work.remembering import note_carried, own_conversation
 from fallbackd.core.work.resumption import not_resumed, resumed_conversation
 from fallbackd.core.work.stopping import stop_running
 from fallbackd.core.work.waits import has_waited, stated_until, with_waited
@@ -40,11 +41,15 @@ def limits_of(case: Case, delegation: Delegation, backend: Backend) -> WatchLimi
         stall_s = AGENT_STALL_S
         if backend.is_http:
             stall_s = LOOPBACK_STALL_S if backend.loopback else HTTP_STALL_S
+    first_output_s = defaults.first_output_s or first_answer_s
+    running = delegation.running
+    if running is not None and own_conversation(running) is not None:
+        first_output_s = min(first_output_s, case.policy.handoff.start_s)
     total_s = backend.timeout_s
     if total_s is None and backend.is_http and not backend.loopback:
         total_s = HTTP_TOTAL_S
     return WatchLimits(
-        first_output_s=defaults.first_output_s or first_answer_s,
+        first_output_s=first_output_s,
         first_answer_s=first_answer_s,
         stall_s=stall_s,
         busy_stall_s=backend.busy_stall_s or defaults.busy_stall_s,
@@ -71,6 +76,7 @@ def attempt_started(case: Case, event: AttemptStarted) -> None:
         case.update_attempt(pid=event.pid)
         return
     case.update_attempt(state="running", pid=event.pid)
+    note_carried(case, event)
     case.note(
         "attempt.started",
         case.delegation,
@@ -105,7 +111,7 @@ def conversation_seen(case: Case, event: ConversationSeen) -> None:
     attempt = running_attempt(case, event.attempt)
     if attempt is None or attempt.state == "stopping":
         return
-    wanted = resumed_conversation(case.delegation, attempt)
+    wanted = resumed_conversation(case.delegation, attempt) or own_conversation(attempt)
     if wanted is None or wanted == event.conversation:
         case.update_attempt(conversation=event.conversation)
         return
@@ -256,13 +262,15 @@ def _look(case: Case, attempt: Attempt, watch: Watch) -> None:
             outcome=f"stops {attempt.attempt}",
             evidence=found.evidence,
         )
-        stop(case, _limit_failure(case, found))
+        stop(case, _limit_failure(case, attempt, found))
         return
     # Output that comes from now on, or the end of a tool, begins the shorter limit of silence.
     _look_at(case, min(found, next_at, now + limits.stall_s))
 
 
-def _limit_failure(case: Case, passed: Passed) -> Failure:
+def _limit_failure(case: Case, attempt: Attempt, passed: Passed) -> Failure:
+    if passed.detail == "first_output" and own_conversation(attempt) is not None:
+        return not_resumed(passed.evidence, now=case.now)  # some hang on what they cannot read
     return make_failure(
         passed.reason,
         now=case.now,

@@ -1,0 +1,31 @@
+"""`reply`: continue the conversation of a delegation, wait for the answer, print it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from fallbackd_client.cli import exits, ids
+from fallbackd_client.cli.commands.delegate import prompt_of
+from fallbackd_client.cli.durations import wait_for_flag
+from fallbackd_client.cli.ending import begun, see_through
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.client import Client
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    parser.add_argument("prompt", metavar="PROMPT", help="the prompt; `-` reads standard input")
+    wait_for_flag(parser)
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    params = {
+        "delegation": args.delegation,
+        "prompt": prompt_of(args.prompt),
+        "request_id": os.urandom(16).hex(),
+    }
+    found = begun(client, "delegation.reply", params)
+    return exits.INTERRUPTED if found is None else see_through(args, client, found)

@@ -1,0 +1,1 @@
+"""Conversations of agents as pure values: read, bounded, put into words, written anew."""

@@ -1,0 +1,88 @@
+"""
+What a session remembers: its answered turns, and the agent's own conversation that holds them.
+
+A delegation takes the past of its session over when its first attempt is made. Every attempt is
+given it, in the best way that its agent can take it: see `CarriedWord`.
+"""
+
+from msgspec import structs
+
+from fallbackd.core.case import Case
+from fallbackd.core.events import AttemptStarted
+from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.past import MAX_TURNS, AgentConversation, Past
+from fallbackd.core.protocol import Usage
+from fallbackd.core.records import Attempt, Delegation
+from fallbackd.core.work.steps import Start
+
+
+def recall(case: Case) -> None:
+    """
+    Give a delegation the past of its session, before its first attempt.
+
+    Work that must differ from its author is not given it: it would take over as its own what it is
+    to judge.
+    """
+    one = case.delegation
+    if not one.fresh and not one.turn.differs_from:
+        case.update(past=case.session.past)
+
+
+def is_refused(delegation: Delegation, step: Start) -> bool:
+    """Whether a step repeats an attempt whose agent did not take the conversation."""
+    before = None if step.retry_of is None else delegation.attempt(step.retry_of)
+    failure = None if before is None else before.failure
+    return failure is not None and failure.reason is Reason.SESSION
+
+
+def may_try_brief(attempt: Attempt, failure: Failure) -> bool:
+    """Whether the same candidate is tried once more, with the past as text."""
+    if failure.reason is not Reason.SESSION or attempt.effects != "none":
+        return False
+    return attempt.resumes is None and attempt.carried in ("resumed", "native")
+
+
+def note_carried(case: Case, event: AttemptStarted) -> None:
+    """How the running attempt was given the past of its session."""
+    if event.carried is None:
+        return
+    attempt = case.update_attempt(carried=event.carried, conversation=event.conversation)
+    words = {
+        "resumed": f"continues its own conversation {event.conversation}",
+        "native": "takes the conversation over as its own",
+        "messages": "is sent the earlier turns as messages",
+        "brief": "is given the earlier turns in front of the prompt",
+    }
+    why = f" ({event.carried_why})" if event.carried_why else ""
+    case.tell(
+        case.delegation,
+        "conversation",
+        outcome=f"{attempt.attempt} on {attempt.backend} {words[event.carried]}{why}",
+        turns=len(case.delegation.past.turns),
+    )
+
+
+def own_conversation(attempt: Attempt) -> str | None:
+    """The one that an attempt was told to continue; None: it begins one."""
+    return attempt.conversation if attempt.carried in ("resumed", "native") else None
+
+
+def remember(case: Case, attempt: Attempt, usage: Usage) -> None:
+    """The delegation was answered: its prompt and answer belong to the past of its session."""
+    one, before = case.delegation, case.delegation.past
+    if one.turn.differs_from:
+        return
+    kept = None
+    if attempt.conversation is not None:
+        known = before.conversation
+        if known is not None and known.id == attempt.conversation:
+            usage = known.usage + usage
+        kept = AgentConversation(
+            backend=attempt.backend, id=attempt.conversation, cwd=one.cwd, usage=usage
+        )
+    past = Past(
+        turns=(*before.turns, one.delegation)[-MAX_TURNS:],
+        conversation=kept,
+        work=before.work if one.cwd else before.work or one.delegation,
+    )
+    case.keep_session(structs.replace(case.session, past=past))

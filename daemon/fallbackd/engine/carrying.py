@@ -1,0 +1,129 @@
+"""
+How an attempt is given the past of its session.
+
+The best way that its agent can take comes first: its own conversation, messages of the request, a
+brief. A conversation that its agent refuses is not tried again: the attempt after it gets a brief.
+"""
+
+import anyio.to_thread
+import structlog
+from msgspec import Struct
+
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.conversations import words
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import DelegationId
+from fallbackd.core.past import AgentConversation, CarriedWord
+from fallbackd.core.protocol import Utterance
+from fallbackd.core.records import Delegation
+from fallbackd.engine.confinement import footprint_of
+from fallbackd.engine.live import LiveHost, Prepared
+from fallbackd.engine.runs import Runs
+
+log = structlog.get_logger("attempts")
+
+
+class GivenPast(Struct, frozen=True, kw_only=True):
+    """What an attempt is given of the past."""
+
+    how: CarriedWord | None = None
+    """None: nothing; there is no past, or none of it is wanted."""
+    why: str = ""
+    """Why it is not given more, for people."""
+    prompt: str
+    resume: str | None = None
+    said: tuple[Utterance, ...] = ()
+    text: str = ""
+    """All of it, for a file to which `prompt` refers; empty: it does not."""
+
+
+def place_of(runs: Runs, delegation: Delegation) -> str:
+    """The working directory: a session whose callers name none has one for all of its work."""
+    if delegation.cwd:
+        return delegation.cwd
+    earlier = delegation.past.work
+    if earlier is not None and (path := runs.work_path(earlier)).is_dir():
+        return str(path)
+    return str(runs.work_path(delegation.delegation))
+
+
+async def carried(
+    host: LiveHost, prepared: Prepared, kind: BackendKind, options: Options, *, path: str
+) -> GivenPast:
+    """
+    Args:
+        path: Where the file with all of it will be, if there is one.
+    """
+    delegation, prompt = prepared.delegation, prepared.prompt or ""
+    policy = host.settings.policy
+    past, running = delegation.past, delegation.running
+    if running is None or not past.turns or policy.handoff.mode == "none":
+        return GivenPast(prompt=prompt)
+    own = past.conversation
+    if own is not None and not running.by_brief:
+        why = _why_not_resumed(host, delegation, kind, options, own)
+        if not why:
+            return GivenPast(how="resumed", prompt=prompt, resume=own.id)
+    elif running.by_brief:
+        why = f"{running.backend} did not take the conversation"
+    else:
+        why = ""
+    backend = find_backend(policy, running.backend)
+    turns = past.turns[-policy.handoff.max_turns :]
+    said = await anyio.to_thread.run_sync(_said, host.runs, turns)
+    said = words.bounded(
+        words.cleaned(said, redact=host.world.redact),
+        max_turns=policy.handoff.max_turns,
+        context_tokens=None if backend is None else backend.context_tokens,
+    )
+    if not said:
+        return GivenPast(prompt=prompt, why="the earlier turns are not on record any more")
+    if kind.takes_messages(options) and policy.handoff.mode == "native":
+        return GivenPast(how="messages", why=why, prompt=prompt, said=said)
+    is_confined = (
+        footprint_of(host.settings, host.world, running.backend, delegation.permissions) is not None
+    )
+    has_file = not is_confined and kind.program(options) is not None
+    return GivenPast(
+        how="brief",
+        why=why,
+        prompt=words.brief(said, prompt, path=path if has_file else ""),
+        text=words.as_text(said) if has_file else "",
+    )
+
+
+def _why_not_resumed(
+    host: LiveHost,
+    delegation: Delegation,
+    kind: BackendKind,
+    options: Options,
+    own: AgentConversation,
+) -> str:
+    """Empty: the agent of the running attempt can resume its own conversation."""
+    running = delegation.running
+    if running is None or own.backend != running.backend:
+        return f"the conversation was held with {own.backend}"
+    if not kind.resumes(options):
+        return f"{running.backend!r} is now configured with a command of its own"
+    if kind.resumes_anywhere:
+        return ""
+    is_same = own.cwd == delegation.cwd
+    if is_same and not delegation.cwd:
+        work = delegation.past.work
+        is_same = work is not None and place_of(host.runs, delegation) == str(
+            host.runs.work_path(work)
+        )
+    return "" if is_same else "the conversation was held in another directory"
+
+
+def _said(runs: Runs, turns: tuple[DelegationId, ...]) -> tuple[Utterance, ...]:
+    """The prompts and answers that can still be read."""
+    found: list[Utterance] = []
+    for one in turns:
+        prompt, answer = runs.read_prompt(one), runs.read_answer(one)
+        if prompt is not None and answer is not None:
+            found += (
+                Utterance(role="user", text=prompt),
+                Utterance(role="assistant", text=answer.text),
+            )
+    return tuple(found)
