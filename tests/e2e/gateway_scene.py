@@ -152,7 +152,8 @@ def config(served: Provider, port: int, *, hold: str) -> str:
             lines += [f'api_mode = "{mode}"', f'model = "model-of-{place}"', 'cost = "local"']
             lines += ["first_answer_s = 5"] if place == "one" else []
     # Longer than the clients take, one after the other.
-    lines += ["[policy.timeout]", "window_s = 600"]
+    for reason in ("timeout", "overloaded", "network"):
+        lines += [f"[policy.{reason}]", "window_s = 600"]
     lines += ["[chains]", f"team = {json.dumps(names)}"]
     return "\n".join(lines) + "\n"
 
