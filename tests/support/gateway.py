@@ -15,7 +15,7 @@ CONFIG = """
 enabled = true
 port = {port}
 hold = "{hold}"
-hold_s = 5
+hold_s = {hold_s}
 {gateway}
 
 [defaults]
@@ -105,6 +105,7 @@ async def gate(
     *,
     mode: str = "chat_completions",
     hold: str = "commit",
+    hold_s: float = 5,
     first: str = "",
     gateway: str = "",
     chains: str = "",
@@ -128,6 +129,7 @@ async def gate(
         text = CONFIG.format(
             port=port,
             hold=hold,
+            hold_s=hold_s,
             first=first,
             gateway=gateway,
             chains=chains,
