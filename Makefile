@@ -37,7 +37,7 @@ e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the real agent CLIs, shells a
 	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-agents e2e-daemon
 
 # Two halves that share nothing, since both wait more than they work.
-AGENTS := clis_alone confinement failover gateway_clients mcp mcp_agents mcp_form mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
+AGENTS := clis_alone confinement failover mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
 NEWEST := clis_alone failover gateway_clients mcp mcp_agents real_clis
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
 
