@@ -91,7 +91,8 @@ async def test_a_delegation_is_repeated_with_its_prompt_and_its_parameters(
         )
         assert first["text"] == "say this"
         ran = await run_client(daemon.socket, "retry", first["delegation"][:14])
-        assert (ran.code, ran.out) == (0, "say this\n")
+        assert ran.code == 0
+        assert ran.out.endswith("continues with this request:\n\nsay this\n")  # in its session
         newest, old = (await daemon.client.call("delegation.list"))["delegations"]
         assert old["delegation"] == first["delegation"] != newest["delegation"]
         for name in ("session", "requested", "metadata", "mode"):
