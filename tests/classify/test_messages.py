@@ -34,6 +34,8 @@ BY_VENDOR = [
 ]
 # Wordings that only their own vendor's signatures know.
 OWN_WORDS = {
+    "No conversation found with session ID: 2f1c0000-0000-4000-8000-000000000000",
+    "Error: Session not found",
     "Your access token could not be refreshed because your refresh token was already used.",
     "Model gpt-4 has hit a token limit!",
 }
