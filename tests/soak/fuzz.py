@@ -192,6 +192,7 @@ async def settled(daemon: Daemon) -> tuple[int, int]:
         while (await daemon.client.call("status"))["daemon"]["connections"] > 1:
             await anyio.sleep(0.05)
     await anyio.sleep(SETTLE_S)
+    await daemon.client.call("daemon.ping")  # it lets go of the runner of work that has ended
     return descriptors(daemon.pid), memory_kib(daemon.pid)
 
 
