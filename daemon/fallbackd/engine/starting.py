@@ -1,0 +1,208 @@
+"""
+The start of an attempt: may it begin, where does it work, what is it told, how is it called.
+
+Each step raises `NotStarted` with the failure that the attempt ends with.
+"""
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct, structs
+
+from fallbackd.backends.spec import BackendKind, NotConfigured, Options
+from fallbackd.core.effects import StartAttempt
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
+from fallbackd.core.work.resumption import CONTINUE, not_resumed
+from fallbackd.engine.carrying import GivenPast, carried, place_of
+from fallbackd.engine.confinement import confined, confinement_of
+from fallbackd.engine.credentials import carrying, credential_of
+from fallbackd.engine.environment import Transports, World
+from fallbackd.engine.judging import no_ones_fault
+from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
+from fallbackd.lib.failpoints import hit
+from fallbackd.ports.transport import Running, Transport
+
+
+class NotStarted(Exception):
+    """An attempt that cannot begin, or is not found again."""
+
+    def __init__(self, failure: Failure, *, gone: bool = True) -> None:
+        super().__init__(failure.evidence)
+        self.failure = failure
+        self.gone = gone
+        """There is proof that nothing of it runs."""
+
+
+class Underway(Struct, frozen=True, kw_only=True):
+    running: Running
+    before: Fingerprint | None = None
+    """Its directory at the moment before; None: nobody remembers, or nobody looks."""
+    given: GivenPast
+
+
+class _Place(Struct, frozen=True, kw_only=True):
+    """Where it works, and what it is told."""
+
+    directory: str
+    cwd: str
+    prompt: str
+    prompt_path: str
+
+
+async def begin(
+    host: LiveHost, live: LiveAttempt, prepared: Prepared, kind: BackendKind, options: Options
+) -> Underway:
+    """
+    Raises:
+        NotStarted: Nothing of it runs.
+    """
+    order, world = live.order, host.world
+    await _check(host, order, prepared, kind, options)
+    given = GivenPast(prompt=CONTINUE, resume=order.resume)
+    if order.resume is None:
+        earlier = host.runs.earlier_path(order.attempt)
+        given = await carried(host, prepared, kind, options, path=str(earlier))
+    place = _laid_out(host, order, prepared, given)
+    call = _call(host, order, prepared, kind, options, given=given, place=place)
+    before = None
+    if kind.program(options) is not None and prepared.delegation.permissions != "read":
+        before = prepared.looked.recent(now=host.clock.now())
+        if before is None:
+            before = await anyio.to_thread.run_sync(world.fingerprint, place.cwd)
+    if live.is_stopped:
+        what = "stopped before it was started"
+        raise NotStarted(cannot_start(host, what, reason=Reason.CANCELLED))
+    hit("attempt.open.before")
+    live.may_run = True
+    # A daemon that leaves must not stop what it has half started.
+    with anyio.CancelScope(shield=True):
+        running = await _transport(world.transports, call).open(
+            call, attempt=order.attempt, directory=place.directory, env=marks(prepared, order)
+        )
+    hit("attempt.open.after")
+    return Underway(running=running, before=before, given=given)
+
+
+async def _check(
+    host: LiveHost, order: StartAttempt, prepared: Prepared, kind: BackendKind, options: Options
+) -> None:
+    now = host.clock.now()
+    if prepared.prompt is None:
+        what = "the prompt cannot be read back"
+        raise NotStarted(no_ones_fault("no_prompt", what, "its file is gone", now=now))
+    if prepared.missing:
+        lost = ", ".join(prepared.missing)
+        what = f"the caller's {lost} went with the daemon that was given it"
+        raise NotStarted(cannot_start(host, what, marks=False))
+    if kind.program(options) is not None:
+        delegation = prepared.delegation
+        await host.follow_workspaces()
+        if (why := host.why_not_there(delegation)) is not None:
+            what = f"{delegation.cwd} cannot be worked in any more"
+            raise NotStarted(no_ones_fault("workspace", what, why, now=now))
+    if order.resume is not None and not kind.resumes(options):
+        why = f"{order.backend!r} is now configured with a command of its own"
+        raise NotStarted(not_resumed(why, now=now))
+
+
+def _laid_out(host: LiveHost, order: StartAttempt, prepared: Prepared, given: GivenPast) -> _Place:
+    """Make its directories and files."""
+    runs, delegation = host.runs, prepared.delegation
+    prompt = f"{order.handoff or ''}{given.prompt}"
+    prompt_path = runs.prompt_path(delegation.delegation)
+    try:
+        directory = runs.prepare(order.attempt)
+        cwd = place_of(runs, delegation)
+        if not delegation.cwd:
+            runs.make_work(delegation.delegation)
+        if given.text:
+            runs.write_earlier(order.attempt, given.text)
+        if prompt != prepared.prompt:
+            prompt_path = runs.write_prompt(order.attempt, prompt)
+    except OSError as error:
+        what = f"{runs.root} cannot be written"
+        failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
+        raise NotStarted(failure) from error
+    return _Place(directory=str(directory), cwd=cwd, prompt=prompt, prompt_path=str(prompt_path))
+
+
+def _call(
+    host: LiveHost,
+    order: StartAttempt,
+    prepared: Prepared,
+    kind: BackendKind,
+    options: Options,
+    *,
+    given: GivenPast,
+    place: _Place,
+) -> Call:
+    world, delegation = host.world, prepared.delegation
+    credential = credential_of(options, order.credential)
+    if credential is None and order.credential is not None:
+        what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
+        raise NotStarted(cannot_start(host, what, marks=False))
+    work = Work(
+        prompt=place.prompt,
+        prompt_path=place.prompt_path,
+        cwd=place.cwd,
+        scratch=place.directory,
+        model=order.model,
+        effort=order.effort,
+        credential=credential,
+        session=delegation.session,
+        resume=given.resume,
+        earlier=given.said,
+        permissions=delegation.permissions,
+        mode=delegation.mode,
+        env=prepared.env,
+        files=_texts(world, kind),
+        inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
+    )
+    try:
+        call = kind.start(work, options)
+    except NotConfigured as error:
+        raise NotStarted(cannot_start(host, str(error))) from error
+    except ValueError as error:
+        failure = cannot_start(host, str(error), reason=Reason.FORMAT_ERROR)
+        raise NotStarted(failure) from error
+    call = carrying(call, credential, options)
+    return confined(call, confinement_of(host.settings, world, order.backend, work))
+
+
+def marks(prepared: Prepared, order: StartAttempt) -> dict[str, str]:
+    """Variables by which children are known, and by which they know where they are."""
+    return {
+        "FALLBACKD_DELEGATION": prepared.delegation.delegation,
+        "FALLBACKD_ATTEMPT": order.attempt,
+    }
+
+
+def cannot_start(
+    host: LiveHost, text: str, *, reason: Reason = Reason.NOT_CONFIGURED, marks: bool = True
+) -> Failure:
+    """
+    Args:
+        marks: The backend is to blame.
+    """
+    failure = make_failure(
+        reason,
+        now=host.clock.now(),
+        confidence="structured",
+        signature="fallbackd/cannot_start",
+        evidence=host.world.redact(text),
+    )
+    return failure if marks else structs.replace(failure, marks_health=False)
+
+
+def _texts(world: World, kind: BackendKind) -> dict[str, str]:
+    return {path: text for path in kind.reads if (text := world.read_text(path)) is not None}
+
+
+def _transport(transports: Transports, call: Call) -> Transport:
+    match call:
+        case CommandLine():
+            return transports.command
+        case HttpRequest():
+            return transports.http
+        case ServedPrompt():
+            return transports.served
