@@ -44,3 +44,37 @@ async def test_a_call_that_fails_or_is_left_is_listed_as_that(tmp_path: Path) ->
         listed = (await g.daemon.client.call("exchange.list", {}))["exchanges"]
         states = [one["state"] for one in listed]
         assert states == ["succeeded", "cancelled", "failed", "failed"]
+
+
+OTHER = """
+[backends.three]
+kind = "anthropic-http"
+base_url = "{url}"
+model = "model-of-three"
+cost = "local"
+"""
+
+
+async def test_a_backend_of_another_protocol_is_passed_over_and_explained(tmp_path: Path) -> None:
+    async with gate(tmp_path, chains='mixed = ["three", "codex", "one"]', more=OTHER) as g:
+        answer = await g.ask(**{"x-fallbackd-chain": "mixed"})
+        assert answer.headers["x-fallbackd-served-by"] == "one"
+        name = answer.headers["x-fallbackd-exchange"]
+        told = await g.daemon.client.call("explain", {"delegation": name})
+        verdicts = {one["backend"]: one for one in told["decisions"][0]["candidates"]}
+        assert verdicts["one"]["verdict"] == "chosen"
+        assert verdicts["three"]["verdict"] == "protocol"
+        assert verdicts["three"]["reason"] == "it speaks messages, the request is chat_completions"
+        assert verdicts["codex"]["verdict"] == "protocol"
+        assert g.api.calls("three") == []
+
+
+async def test_a_chain_without_a_backend_of_the_protocol_is_explained_too(tmp_path: Path) -> None:
+    async with gate(tmp_path, chains='other = ["three"]', more=OTHER) as g:
+        answer = await g.ask(**{"x-fallbackd-chain": "other"})
+        assert answer.status_code == 404
+        assert "speaks this API (chat_completions)" in answer.json()["error"]["message"]
+        (one,) = (await g.daemon.client.call("exchange.list", {}))["exchanges"]
+        told = await g.daemon.client.call("explain", {"delegation": one["exchange"]})
+        (candidate,) = told["decisions"][0]["candidates"]
+        assert candidate["verdict"] == "protocol"

@@ -34,7 +34,7 @@ base_url = "{two}{path}"
 model = "model-of-two"
 api_mode = "{mode}"
 cost = "{second_cost}"
-
+{more}
 [chains]
 team = ["one", "two"]
 {chains}
@@ -109,6 +109,7 @@ async def gate(
     first: str = "",
     gateway: str = "",
     chains: str = "",
+    more: str = "",
     second_cost: str = "local",
     patience_s: float = 1,
 ) -> AsyncIterator[Gate]:
@@ -118,11 +119,12 @@ async def gate(
     Args:
         first: Further lines of the first backend.
         gateway: Of `[gateway]`.
+        more: Tables of further backends; `{url}` is the provider's address for them.
     """
     port = free_port()
     kind, path = KINDS[mode]
     async with provider() as api:
-        for route in ("one", "two"):
+        for route in ("one", "two", "three"):
             api.behave(route, "ok")
         # Of another host: a network that fails is the failure of a host.
         two = api.url("two").replace("127.0.0.1", "localhost")
@@ -133,6 +135,7 @@ async def gate(
             first=first,
             gateway=gateway,
             chains=chains,
+            more=more.replace("{url}", api.url("three")),
             second_cost=second_cost,
             patience_s=patience_s,
             kind=kind,

@@ -93,6 +93,7 @@ Verdict = Literal[
     "consent",
     "local_network",
     "affinity",
+    "protocol",
 ]
 
 

@@ -41,6 +41,7 @@ VerdictWord = Literal[
     "consent",
     "local_network",
     "affinity",
+    "protocol",
 ]
 
 

@@ -8,6 +8,7 @@ from fallbackd.backends import http_calls, passage
 from fallbackd.backends.spec import ApiMode, BackendKind
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry, Policy
+from fallbackd.core.records import Verdict, VerdictWord
 from fallbackd.core.routing.families import family_of, family_of_model
 from fallbackd.engine.environment import Settings
 
@@ -46,29 +47,63 @@ def wanted(model: str | None, policy: Policy) -> Wanted:
     return Wanted(entries=(*serving, *policy.chains.get(_ANY, ()), *others), model=model)
 
 
+class Fitting(Struct, frozen=True, kw_only=True):
+    """Which of the entries can be asked at all, and why the others cannot."""
+
+    entries: tuple[Entry, ...]
+    passed_over: tuple[Verdict, ...] = ()
+
+
 def fitting(
     found: Wanted, settings: Settings, kinds: Mapping[str, BackendKind], mode: ApiMode
-) -> tuple[Entry, ...]:
+) -> Fitting:
     """Those of the entries that speak the API and know which model to ask for, each once."""
     policy = settings.policy
     kept: dict[tuple[str, str | None], Entry] = {}
+    passed_over: dict[BackendId, Verdict] = {}
     for entry in found.entries:
         backend = policy.backends.get(entry.backend)
-        if backend is None or not backend.enabled or not speaks(backend, settings, kinds, mode):
+        if backend is None or not backend.enabled:
             continue
-        if model_for(entry, backend, found.model) is None:
+        word: VerdictWord = "protocol"
+        why = _other_protocol(api_of(backend, settings, kinds), mode)
+        if why is None and model_for(entry, backend, found.model) is None:
+            word, why = "not_configured", "no model: set the backend's model"
+        if why is None:
+            kept.setdefault((entry.backend, entry.model or backend.model), entry)
             continue
-        kept.setdefault((entry.backend, entry.model or backend.model), entry)
-    return tuple(kept.values())
+        verdict = Verdict(
+            backend=backend.id, kind=backend.kind, model=entry.model, verdict=word, reason=why
+        )
+        passed_over.setdefault(backend.id, verdict)
+    return Fitting(
+        entries=tuple(kept.values()),
+        passed_over=tuple(
+            one
+            for one in passed_over.values()
+            if all(one.backend != entry.backend for entry in kept.values())
+        ),
+    )
 
 
-def speaks(
-    backend: Backend, settings: Settings, kinds: Mapping[str, BackendKind], mode: ApiMode
-) -> bool:
+def _other_protocol(api: ApiMode | None, mode: ApiMode) -> str | None:
+    """Why a backend of this API cannot answer a request of that one; None: it can."""
+    if api == mode:
+        return None
+    if api is None:
+        return "it has no HTTP API that a request could be passed on to"
+    return f"it speaks {api}, the request is {mode}"
+
+
+def api_of(
+    backend: Backend, settings: Settings, kinds: Mapping[str, BackendKind]
+) -> ApiMode | None:
+    """The API of a backend; None: it is a program, or speaks none that can be passed on."""
     kind = kinds.get(backend.kind)
-    if kind is None or kind.endpoint is None or mode not in passage.MODES:
-        return False
-    return http_calls.mode_of(kind.endpoint, settings.options_of(backend.id)) == mode
+    if kind is None or kind.endpoint is None:
+        return None
+    mode = http_calls.mode_of(kind.endpoint, settings.options_of(backend.id))
+    return mode if mode in passage.MODES else None
 
 
 def model_for(entry: Entry, backend: Backend, asked: str | None) -> str | None:
@@ -97,7 +132,7 @@ def names(policy: Policy, settings: Settings, kinds: Mapping[str, BackendKind]) 
 
     def is_served(entries: tuple[Entry, ...]) -> bool:
         found = Wanted(entries=entries)
-        return any(fitting(found, settings, kinds, mode) for mode in passage.MODES)
+        return any(fitting(found, settings, kinds, mode).entries for mode in passage.MODES)
 
     own = [name for name, entries in policy.chains.items() if name != _ANY and is_served(entries)]
     own += [name for name, role in policy.roles.items() if is_served(role.chain)]

@@ -23,6 +23,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Evidence, HttpRequest
+from fallbackd.core.records import Verdict
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.fronts.gateway import choosing, pauses
@@ -110,15 +111,15 @@ class Exchange:
         engine, policy = self._engine, self._engine.settings.policy
         name = self._named.get("x-fallbackd-chain") or self._asked.model
         found = choosing.wanted(name, policy)
-        entries = choosing.fitting(found, engine.settings, engine.world.kinds, self._asked.mode)
+        fit = choosing.fitting(found, engine.settings, engine.world.kinds, self._asked.mode)
+        entries = fit.entries
         if not entries:
-            raise Refusal(
-                404,
-                f"no backend that speaks this API ({self._asked.mode}) is configured for"
-                f" {name or 'requests without a model'}: configure one of a kind that ends in"
-                " -http, with its model",
-                "no_backend",
-            )
+            text = f"no backend that speaks this API ({self._asked.mode}) is configured for"
+            text += f" {name or 'requests without a model'}"
+            at = engine.clock.now()
+            self._record.note("Resolved", text, at=at, candidates=fit.passed_over)
+            todo = "configure one of a kind that ends in -http, with its model"
+            raise Refusal(404, f"{text}: {todo}", "no_backend")
         asks: Mapping[str, Any] = {
             "session": self._session,
             "role": found.role,
@@ -130,7 +131,7 @@ class Exchange:
         chosen = await engine.resolve(**asks, lease=True)
         turn = chosen.turn
         self._record.requested = entries[0].backend
-        self._note("Resolved", chosen, "no backend is available now")
+        self._note(chosen, fit.passed_over)
         last: NotAnswered | None = None
         retry_at = chosen.retry_at
         while chosen.backend is not None:
@@ -272,10 +273,13 @@ class Exchange:
         assert isinstance(carried, HttpRequest)
         return carried
 
-    def _note(self, event: str, chosen: Resolution, otherwise: str) -> None:
-        text = otherwise if chosen.backend is None else f"{chosen.backend} is the first to ask"
+    def _note(self, chosen: Resolution, passed_over: tuple[Verdict, ...]) -> None:
+        text = "no backend is available now"
+        if chosen.backend is not None:
+            text = f"{chosen.backend} is the first to ask"
         at = self._engine.clock.now()
-        self._record.note(event, text, at=at, candidates=chosen.candidates)
+        candidates = (*chosen.candidates, *passed_over)
+        self._record.note("Resolved", text, at=at, candidates=candidates)
 
     def _said(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
         said = {
