@@ -22,7 +22,7 @@ from fallbackd.engine.confinement import explained, footprint_of
 from fallbackd.engine.judging import rebooted, unexplained
 from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.reading import Reader
-from fallbackd.engine.starting import NotStarted, Underway, begin, cannot_start
+from fallbackd.engine.starting import CannotBegin, Underway, begin, cannot_start
 from fallbackd.engine.tracks import with_tracks
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Unsent
@@ -98,7 +98,7 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
         kind = await _kind_of(host, order, running)
         options = host.settings.options_of(order.backend)
         begun = await _begun(host, live, prepared, kind, options, running)
-    except NotStarted as error:
+    except CannotBegin as error:
         return AttemptEnded(attempt=order.attempt, failure=error.failure, gone=error.gone)
     cwd = place_of(host.runs, prepared.delegation)
     live.opened(begun.running)  # first: what breaks from here on ends it by its own runner
@@ -138,7 +138,7 @@ async def _found(host: LiveHost, live: LiveAttempt) -> Running | None:
     What an earlier daemon has begun; None: it was never started.
 
     Raises:
-        NotStarted: It was started, and is gone.
+        CannotBegin: It was started, and is gone.
     """
     order = live.order
     live.may_run = True
@@ -149,23 +149,23 @@ async def _found(host: LiveHost, live: LiveAttempt) -> Running | None:
     running = None if isinstance(found, Unsent) else found
     live.may_run = running is not None
     if running is None and order.rebooted:
-        raise NotStarted(rebooted(now=host.clock.now()))
+        raise CannotBegin(rebooted(now=host.clock.now()))
     if running is None and order.was_started and not is_unsent:
-        raise NotStarted(unexplained(now=host.clock.now()), gone=False)
+        raise CannotBegin(unexplained(now=host.clock.now()), gone=False)
     return running
 
 
 async def _kind_of(host: LiveHost, order: StartAttempt, running: Running | None) -> BackendKind:
     """
     Raises:
-        NotStarted: The backend went with the configuration of before.
+        CannotBegin: The backend went with the configuration of before.
     """
     backend = find_backend(host.settings.policy, order.backend)
     if backend is not None and backend.kind in host.world.kinds:
         return host.world.kinds[backend.kind]
     gone = running is None or await _is_gone(running)
     failure = cannot_start(host, f"backend {order.backend!r} is no longer configured")
-    raise NotStarted(failure, gone=gone)
+    raise CannotBegin(failure, gone=gone)
 
 
 async def _begun(
@@ -178,7 +178,7 @@ async def _begun(
 ) -> Underway:
     """
     Raises:
-        NotStarted: It cannot be started.
+        CannotBegin: It cannot be started.
     """
     if running is not None:
         host.recall(prepared.delegation.delegation, running.pid)

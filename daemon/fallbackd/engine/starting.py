@@ -1,7 +1,7 @@
 """
 The start of an attempt: may it begin, where does it work, what is it told, how is it called.
 
-Each step raises `NotStarted` with the failure that the attempt ends with.
+Each step raises `CannotBegin` with the failure that the attempt ends with.
 """
 
 import anyio
@@ -23,7 +23,7 @@ from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Transport
 
 
-class NotStarted(Exception):
+class CannotBegin(Exception):
     """An attempt that cannot begin, or is not found again."""
 
     def __init__(self, failure: Failure, *, gone: bool = True) -> None:
@@ -54,7 +54,7 @@ async def begin(
 ) -> Underway:
     """
     Raises:
-        NotStarted: Nothing of it runs.
+        CannotBegin: Nothing of it runs.
     """
     order, world = live.order, host.world
     await _check(host, order, prepared, kind, options)
@@ -71,7 +71,7 @@ async def begin(
             before = await anyio.to_thread.run_sync(world.fingerprint, place.cwd)
     if live.is_stopped:
         what = "stopped before it was started"
-        raise NotStarted(cannot_start(host, what, reason=Reason.CANCELLED))
+        raise CannotBegin(cannot_start(host, what, reason=Reason.CANCELLED))
     hit("attempt.open.before")
     live.may_run = True
     # A daemon that leaves must not stop what it has half started.
@@ -89,20 +89,20 @@ async def _check(
     now = host.clock.now()
     if prepared.prompt is None:
         what = "the prompt cannot be read back"
-        raise NotStarted(no_ones_fault("no_prompt", what, "its file is gone", now=now))
+        raise CannotBegin(no_ones_fault("no_prompt", what, "its file is gone", now=now))
     if prepared.missing:
         lost = ", ".join(prepared.missing)
         what = f"the caller's {lost} went with the daemon that was given it"
-        raise NotStarted(cannot_start(host, what, marks=False))
+        raise CannotBegin(cannot_start(host, what, marks=False))
     if kind.program(options) is not None:
         delegation = prepared.delegation
         await host.follow_workspaces()
         if (why := host.why_not_there(delegation)) is not None:
             what = f"{delegation.cwd} cannot be worked in any more"
-            raise NotStarted(no_ones_fault("workspace", what, why, now=now))
+            raise CannotBegin(no_ones_fault("workspace", what, why, now=now))
     if order.resume is not None and not kind.resumes(options):
         why = f"{order.backend!r} is now configured with a command of its own"
-        raise NotStarted(not_resumed(why, now=now))
+        raise CannotBegin(not_resumed(why, now=now))
 
 
 def _laid_out(host: LiveHost, order: StartAttempt, prepared: Prepared, given: GivenPast) -> _Place:
@@ -122,7 +122,7 @@ def _laid_out(host: LiveHost, order: StartAttempt, prepared: Prepared, given: Gi
     except OSError as error:
         what = f"{runs.root} cannot be written"
         failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
-        raise NotStarted(failure) from error
+        raise CannotBegin(failure) from error
     return _Place(directory=str(directory), cwd=cwd, prompt=prompt, prompt_path=str(prompt_path))
 
 
@@ -140,7 +140,7 @@ def _call(
     credential = credential_of(options, order.credential)
     if credential is None and order.credential is not None:
         what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
-        raise NotStarted(cannot_start(host, what, marks=False))
+        raise CannotBegin(cannot_start(host, what, marks=False))
     work = Work(
         prompt=place.prompt,
         prompt_path=place.prompt_path,
@@ -161,10 +161,10 @@ def _call(
     try:
         call = kind.start(work, options)
     except NotConfigured as error:
-        raise NotStarted(cannot_start(host, str(error))) from error
+        raise CannotBegin(cannot_start(host, str(error))) from error
     except ValueError as error:
         failure = cannot_start(host, str(error), reason=Reason.FORMAT_ERROR)
-        raise NotStarted(failure) from error
+        raise CannotBegin(failure) from error
     call = carrying(call, credential, options)
     return confined(call, confinement_of(host.settings, world, order.backend, work))
 
