@@ -122,7 +122,7 @@ _fallbackd_client_table() {
             valued="--socket --wait-for"
             children="" ;;
         "report")
-            flags="-h --help --socket --json --backend --session --model --credential --attempt --lease --turn --next-lease --started-at --file --stream --exit-code --http-status --header --exception"
+            flags="-h --help --socket --json --backend --claude-hook --session --model --credential --attempt --lease --turn --next-lease --started-at --file --stream --exit-code --http-status --header --exception"
             valued="--socket --backend --session --model --credential --attempt --lease --turn --started-at --file --stream --exit-code --http-status --header --exception"
             children="" ;;
         "resolve")

@@ -48,6 +48,7 @@ from fallbackd.engine.attendance import Attendance
 from fallbackd.engine.audience import Audience, Listener
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.exchanges import Exchanges
+from fallbackd.engine.interactive import Plans
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
 from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress
@@ -105,6 +106,7 @@ class Performer:
         self._live: dict[AttemptId, LiveAttempt] = {}
         self._audience = Audience()
         self.exchanges = Exchanges()
+        self.plans = Plans()
         self._draining = False
         self._obstacles: dict[str, str] = {}
         """Why no new work is taken now, by kind."""

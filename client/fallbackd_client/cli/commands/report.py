@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.evidence import add_evidence_arguments, evidence, failure_view
-from fallbackd_client.cli.output import show
+from fallbackd_client.cli.output import UsageError, emit_json, show
 from fallbackd_client.cli.render import Style, one_line
 from fallbackd_client.cli.views import health_table
 
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("outcome", choices=["success", "failure", "released"])
-    parser.add_argument("--backend", metavar="B", required=True, help="backend that was called")
+    parser.add_argument("outcome", nargs="?", choices=["success", "failure", "released"])
+    parser.add_argument("--backend", metavar="B", help="backend that was called")
+    parser.add_argument(
+        "--claude-hook",
+        action="store_true",
+        help="report what Claude Code's StopFailure hook says on standard input",
+    )
     parser.add_argument("--session", metavar="S")
     parser.add_argument("--model", metavar="M")
     parser.add_argument("--credential", metavar="C", help="label of the credential")
@@ -34,6 +40,10 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
+    if args.claude_hook:
+        return _claude_hook(args)
+    if args.outcome is None or args.backend is None:
+        raise UsageError("name an OUTCOME and the backend: report failure --backend B")
     found_evidence = evidence(args, args.file)
     given = {
         "outcome": args.outcome,
@@ -50,6 +60,16 @@ def run(args: argparse.Namespace, client: Client) -> int:
     }
     params = {name: value for name, value in given.items() if value is not None}
     show(args, client.call("report", params), _view)
+    return exits.OK
+
+
+def _claude_hook(args: argparse.Namespace) -> int:
+    """Never fails: Claude Code would show that as a problem of its own."""
+    from fallbackd_client.interactive.hook import read, report
+
+    words = report(read(sys.stdin.buffer), args.socket)
+    if words is not None:
+        emit_json({"systemMessage": words})
     return exits.OK
 
 

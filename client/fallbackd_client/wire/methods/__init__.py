@@ -11,6 +11,7 @@ from fallbackd_client.wire.methods import (
     events,
     exchanges,
     health,
+    interactive,
     notify,
     opencode,
     questions,
@@ -22,8 +23,8 @@ from fallbackd_client.wire.methods import (
 )
 
 NOUNS = (
-    callers, config, daemon, delegations, events, exchanges, health, notify, opencode, questions,
-    rpc, sessions, share, signatures, usage,
+    callers, config, daemon, delegations, events, exchanges, health, interactive,
+    notify, opencode, questions, rpc, sessions, share, signatures, usage,
 )  # fmt: skip
 
 METHODS: tuple[Method[Any, Any], ...] = tuple(  # each of its own types, so `Any` for all together

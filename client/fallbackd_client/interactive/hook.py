@@ -1,0 +1,96 @@
+"""Claude Code's `StopFailure` hook: a turn that failed is reported, and the way on is named."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from fallbackd_client.calls import inside_of
+from fallbackd_client.client import Client
+from fallbackd_client.errors import ClientError
+from fallbackd_client.interactive.words import sentence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import BinaryIO
+
+    from fallbackd_client.calls import Json
+
+LIMIT_S = 0.5
+"""Claude Code waits for nothing here, and neither does the person."""
+MAX_BYTES = 1024 * 1024
+_MAX_CHARS = 8192
+_REPORTED = frozenset(
+    {
+        "authentication_failed",
+        "billing_error",
+        "model_not_found",
+        "oauth_org_not_allowed",
+        "overloaded",
+        "rate_limit",
+        "server_error",
+    }
+)
+"""The other words are about the prompt or the answer, not about the backend."""
+
+
+def read(source: BinaryIO) -> dict[str, Json]:
+    """What Claude Code writes to a hook or a status line; empty where it is something else."""
+    try:
+        found = json.loads(source.read(MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def report(event: Mapping[str, Json], socket: str | None) -> str | None:
+    """
+    Report a failed turn; None where there is nothing to say or no daemon to say it to.
+
+    Returns:
+        A sentence for the person.
+    """
+    error, text = event.get("error"), event.get("last_assistant_message")
+    if event.get("hook_event_name") != "StopFailure" or str(error) not in _REPORTED:
+        return None
+    if inside_of() is not None:
+        return None  # an attempt of the daemon, which judges it itself
+    details = event.get("error_details")
+    words = "\n".join(one for one in (text, details) if isinstance(one, str) and one)
+    params = {
+        "agent": "claude",
+        "error": error,
+        "text": words[:_MAX_CHARS],
+        **home_of(os.environ),
+        **_named(event, "session", "session_id"),
+        **_named(event, "turn", "prompt_id"),
+    }
+    found = ask(socket, "interactive.failed", params, limit_s=LIMIT_S)
+    backend, health = found.get("backend"), found.get("health")
+    if not isinstance(backend, str) or not isinstance(health, dict):
+        return None
+    return sentence(backend, health)
+
+
+def home_of(environ: Mapping[str, str]) -> dict[str, Json]:
+    own = environ.get("CLAUDE_CONFIG_DIR", "")
+    return {"home": own} if os.path.isabs(own) else {}
+
+
+def ask(
+    socket: str | None, method: str, params: Mapping[str, Json], *, limit_s: float
+) -> dict[str, Json]:
+    """The answer of a daemon that is there and quick; else empty."""
+    try:
+        with Client(socket, timeout_s=limit_s, connect_s=0.0, reconnect_s=0.0) as client:
+            found = client.call(method, params)
+    except ClientError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _named(event: Mapping[str, Json], name: str, key: str) -> dict[str, Json]:
+    found = event.get(key)
+    is_name = isinstance(found, str) and found.isprintable() and 0 < len(found) <= 200
+    return {name: found} if is_name else {}

@@ -1,0 +1,72 @@
+"""Agents that a person has open: what their hook and their status line report."""
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import convert
+
+from fallbackd.api import shapes
+from fallbackd.api.handler import Handler
+from fallbackd.api.health_view import health_entries, health_entry
+from fallbackd.api.host import Caller
+from fallbackd.core.routing.candidates import candidates_for
+from fallbackd.engine import interactive
+from fallbackd_client.wire.methods.interactive import (
+    INTERACTIVE_FAILED,
+    INTERACTIVE_PLAN,
+    InteractiveFailedParams,
+    InteractiveFailedResult,
+    InteractivePlanParams,
+    InteractivePlanResult,
+)
+from fallbackd_client.wire.shapes import HealthEntry
+
+if TYPE_CHECKING:
+    from fallbackd.core.ids import BackendId
+    from fallbackd.engine.api import Engine
+
+
+async def interactive_failed(
+    engine: "Engine", params: InteractiveFailedParams, caller: Caller
+) -> InteractiveFailedResult:
+    backend = interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
+    if backend is None:
+        return InteractiveFailedResult()
+    answer = await interactive.failed(
+        engine, backend, text=params.text, error=params.error, turn=params.turn
+    )
+    snapshot, policy = engine.snapshot(), engine.settings.policy
+    return InteractiveFailedResult(
+        backend=backend,
+        failure=shapes.failure(answer.failure),
+        health=health_entry(snapshot, policy, backend, now=engine.clock.now()),
+        next=None if answer.next is None else answer.next.backend,
+    )
+
+
+def interactive_plan(
+    engine: "Engine", params: InteractivePlanParams, caller: Caller
+) -> InteractivePlanResult:
+    backend = interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
+    if backend is None:
+        return InteractivePlanResult()
+    windows = convert(params.windows, tuple[interactive.PlanWindow, ...], from_attributes=True)
+    now = engine.clock.now()
+    engine.plans.note(backend, windows, at=now)
+    entries = health_entries(engine.snapshot(), engine.settings.policy, now=now)
+    return InteractivePlanResult(
+        backend=backend, health=entries.get(backend), others=_others(engine, backend, entries)
+    )
+
+
+def _others(
+    engine: "Engine", backend: "BackendId", entries: dict[str, HealthEntry]
+) -> dict[str, HealthEntry]:
+    chain = candidates_for(engine.settings.policy, backend=backend, role=None, chain=None)
+    names = dict.fromkeys(str(one.backend) for one in chain)
+    return {name: entries[name] for name in names if name != backend and name in entries}
+
+
+HANDLERS: tuple[Handler[Any, Any], ...] = (
+    Handler(INTERACTIVE_FAILED, interactive_failed),
+    Handler(INTERACTIVE_PLAN, interactive_plan),
+)

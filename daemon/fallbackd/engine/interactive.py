@@ -1,0 +1,101 @@
+"""
+Agents that a person has open on this machine: a limit that is met there protects what is delegated.
+
+A failure is judged like one of an attempt, and marks alike. Figures of a plan are only shown: they
+lag behind, and what a provider answers decides.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from fallbackd.core.callers.lease import ReportAnswer
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import Evidence
+from fallbackd.engine.environment import Settings, World
+
+if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
+
+FRESH_S = 900.0
+"""Older figures are not shown: the plan is used elsewhere too."""
+
+
+class PlanWindow(Struct, frozen=True, kw_only=True):
+    window_s: float
+    used_percent: float
+    resets_at: float | None = None
+
+
+class PlanSeen(Struct, frozen=True, kw_only=True):
+    at: float
+    windows: tuple[PlanWindow, ...]
+
+
+class Plans:
+    """The last figures of each backend, in memory."""
+
+    def __init__(self) -> None:
+        self._seen: dict[BackendId, PlanSeen] = {}
+
+    def note(self, backend: BackendId, windows: Sequence[PlanWindow], *, at: float) -> None:
+        if windows:
+            self._seen[backend] = PlanSeen(at=at, windows=tuple(windows))
+
+    def shown(self, *, now: float) -> Mapping[BackendId, PlanSeen]:
+        """Without windows that have begun anew: what is used of the next one is not known."""
+        found = {}
+        for backend, seen in self._seen.items():
+            windows = tuple(
+                one for one in seen.windows if one.resets_at is None or one.resets_at > now
+            )
+            if windows and 0 <= now - seen.at <= FRESH_S:
+                found[backend] = PlanSeen(at=seen.at, windows=windows)
+        return found
+
+
+def backend_of(settings: Settings, world: World, agent: str, home: str | None) -> BackendId | None:
+    """
+    The backend that uses the same login as an agent that a person has started.
+
+    Args:
+        agent: A kind.
+        home: Directory of its login; None: the usual one.
+    """
+    kind = world.kinds.get(agent)
+    if kind is None or not kind.setup.home:
+        return None
+    usual = os.path.join(world.home, kind.setup.home_replaces)
+    wanted = os.path.realpath(home or usual)
+    found = [
+        name
+        for name, one in settings.policy.backends.items()
+        if one.kind == agent and one.enabled and not one.implicit
+        if _home_of(settings, world, name, kind.setup.home, usual) == wanted
+    ]
+    # Several backends may share a login, such as one for each model: the plain one speaks for it.
+    return min(found, key=lambda name: (name != agent, name), default=None)
+
+
+def _home_of(
+    settings: Settings, world: World, backend: BackendId, variable: str, usual: str
+) -> str:
+    own = settings.options_of(backend).env.get(variable) or world.environ.get(variable)
+    return os.path.realpath(own or usual)
+
+
+async def failed(
+    engine: "Engine",
+    backend: BackendId,
+    *,
+    text: str,
+    error: str | None,
+    turn: str | None,
+) -> ReportAnswer:
+    """Judge the words that the agent itself shows, and mark as a caller's report does."""
+    evidence = Evidence(text=text, stream="jsonl", code=error)
+    return await engine.report(
+        outcome="failure", backend=backend, evidence=evidence, attempt=turn, owner="interactive"
+    )

@@ -1,0 +1,102 @@
+"""Claude Code's hook: what is reported of a turn that failed, and what the person reads."""
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.conftest import RunCli
+
+from fallbackd_client.cli.main import main
+from fallbackd_client.interactive import hook
+
+EVENT = {
+    "session_id": "b4aa40fd-00e7-44ab-ba2a-6581bba52b3c",
+    "transcript_path": "/home/me/.claude/projects/-w/b4aa40fd.jsonl",
+    "cwd": "/w",
+    "prompt_id": "c430b95a",
+    "hook_event_name": "StopFailure",
+    "error": "rate_limit",
+    "last_assistant_message": "You've hit your limit \u00b7 resets 6:58pm (UTC)",
+}
+HOOK = ["report", "--claude-hook"]
+
+
+def limited(until_at: float) -> dict[str, Any]:
+    health = {"state": "rate_limited", "reason": "usage_limit", "until_at": until_at}
+    return {"interactive.failed": {"backend": "claude", "health": health, "next": "codex"}}
+
+
+def words(event: Mapping[str, Any]) -> bytes:
+    return json.dumps(event).encode()
+
+
+def test_a_limit_is_reported_and_the_person_is_told_how_to_continue(run_cli: RunCli) -> None:
+    noon = time.mktime((*time.localtime()[:3], 12, 30, 0, 0, 0, -1))
+    ran = run_cli(HOOK, limited(noon), stdin=words(EVENT))
+    assert ran.params("interactive.failed") == {
+        "agent": "claude",
+        "error": "rate_limit",
+        "text": EVENT["last_assistant_message"],
+        "session": EVENT["session_id"],
+        "turn": "c430b95a",
+    }
+    said = "claude is limited until 12:30; continue here with: fallbackd-client continue"
+    assert (ran.code, json.loads(ran.out), ran.err) == (0, {"systemMessage": said}, "")
+
+
+def test_another_account_is_told_apart_by_its_directory(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", "/home/me/.claude-work")
+    ran = run_cli(HOOK, limited(0.0), stdin=words(EVENT))
+    assert ran.params("interactive.failed")["home"] == "/home/me/.claude-work"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        words({**EVENT, "error": "invalid_request"}),
+        words({**EVENT, "error": ["rate_limit"]}),
+        words({**EVENT, "hook_event_name": "Stop"}),
+        b"[]",
+        b"{",
+        b"",
+        b"[" * 100_000,
+    ],
+    ids=["of the prompt", "no word", "another hook", "no object", "cut", "empty", "deep"],
+)
+def test_what_says_nothing_about_the_backend_is_not_reported(run_cli: RunCli, said: bytes) -> None:
+    ran = run_cli(HOOK, limited(0.0), stdin=said)
+    assert (ran.code, ran.out, ran.err, ran.server.requests) == (0, "", "", [])
+
+
+def test_an_attempt_of_the_daemon_reports_nothing(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "inside_of", lambda: "d1.1")
+    ran = run_cli(HOOK, limited(0.0), stdin=words(EVENT))
+    assert (ran.code, ran.out, ran.server.requests) == (0, "", [])
+
+
+def test_a_backend_that_stays_available_needs_no_words(run_cli: RunCli) -> None:
+    answer = {"interactive.failed": {"backend": "claude", "health": {"state": "healthy"}}}
+    ran = run_cli(HOOK, answer, stdin=words(EVENT))
+    assert (ran.code, ran.out) == (0, "")
+
+
+def test_a_daemon_that_hangs_is_waited_for_half_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FALLBACKD_DELEGATION", raising=False)
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        assert hook.report(EVENT, str(path)) is None
+        assert hook.report(EVENT, str(tmp_path / "none")) is None
+    assert main(["--socket", str(path), "report"]) == 2
+    assert "OUTCOME" in capsys.readouterr().err
