@@ -102,7 +102,7 @@ _fallbackd_client_table() {
             valued="--socket"
             children="install" ;;
         "mcp install")
-            flags="-h --help --print --undo --yes"
+            flags="-h --help --print --yes --undo"
             valued="--socket"
             children="" ;;
         "notify")

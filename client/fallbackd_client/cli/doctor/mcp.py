@@ -7,7 +7,7 @@ import os
 
 from fallbackd_client.cli.doctor.findings import ERROR, Finding, Machine, command
 from fallbackd_client.mcp.install.clients import CLIENTS, Client
-from fallbackd_client.mcp.install.jsonc import Unreadable
+from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

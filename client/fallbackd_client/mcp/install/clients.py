@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 
-from fallbackd_client.mcp.install import jsonc
-from fallbackd_client.mcp.install.jsonc import Unreadable
+from fallbackd_client.settings import jsonc, toml_block
+from fallbackd_client.settings.editing import Command, Part
+from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,39 +18,6 @@ if TYPE_CHECKING:
 SERVER = "fallbackd"
 LONGEST_S = 3600
 """A call may last so long; `wait_s` ends most of them after 50 s."""
-_BEGIN, _END = f"# {SERVER}: begin", f"# {SERVER}: end"
-
-
-class Command:
-    """How the server is started: absolute, since a program with windows has another PATH."""
-
-    def __init__(self, program: str, arguments: list[str]) -> None:
-        self.program = program
-        self.arguments = arguments
-
-
-class Part:
-    """
-    One change of one file.
-
-    Args:
-        snippet: What a person would paste.
-        put: The text of the file with it.
-        take: The text of the file without it.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        snippet: str,
-        *,
-        put: Callable[[str], str],
-        take: Callable[[str], str],
-    ) -> None:
-        self.path = path
-        self.snippet = snippet
-        self.put = put
-        self.take = take
 
 
 class Client:
@@ -108,7 +76,7 @@ class Client:
         Raises:
             Unreadable: The file cannot be understood.
         """
-        found = _toml(text) if self.name == "codex" else jsonc.load(text)
+        found = toml_block.parse(text) if self.name == "codex" else jsonc.load(text)
         servers = found.get(self.place) if isinstance(found, dict) else None
         entry = servers.get(SERVER) if isinstance(servers, dict) else None
         if not isinstance(entry, dict):
@@ -148,7 +116,7 @@ def _claude_rule(environ: Mapping[str, str]) -> Part:
         os.path.join(own, "settings.json"),
         json.dumps({"permissions": {"allow": [rule]}}, indent=2),
         put=lambda text: jsonc.with_element(text, where, rule),
-        take=lambda text: jsonc.without_element(text, where, rule),
+        take=lambda text: jsonc.without_element(text, where, lambda one: bool(one == rule)),
     )
 
 
@@ -223,42 +191,7 @@ CLIENTS: Mapping[str, Client] = {
 }
 
 
-# --- codex, whose file is TOML ------------------------------------------------------------------
-
-
-def _toml(text: str) -> Json:
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise Unreadable(str(error)) from error
-
-
 def _toml_part(path: str, entry: dict[str, Json]) -> Part:
     lines = [f"[mcp_servers.{SERVER}]"]
     lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items()]
-    block = "\n".join(lines)
-
-    def put(text: str) -> str:
-        left = _without_block(text)
-        servers = _toml(left).get("mcp_servers")
-        if isinstance(servers, dict) and SERVER in servers:
-            raise Unreadable(f"[mcp_servers.{SERVER}] is there already; remove it, or edit it")
-        gap = "" if not left else "\n" if left.endswith("\n") else "\n\n"
-        after = f"{left}{gap}{_BEGIN}\n{block}\n{_END}\n"
-        try:
-            _toml(after)
-        except Unreadable as error:  # tables in one line can have no other beside them
-            raise Unreadable("mcp_servers is written in one line; add the server there") from error
-        return after
-
-    return Part(path, block, put=put, take=_without_block)
-
-
-def _without_block(text: str) -> str:
-    before, begin, rest = text.partition(_BEGIN + "\n")
-    _, end, after = rest.partition(_END + "\n")
-    if not begin or not end:
-        return text
-    return before.removesuffix("\n") + after if before.endswith("\n\n") else before + after
+    return toml_block.block_part(path, "\n".join(lines), table=("mcp_servers", SERVER))

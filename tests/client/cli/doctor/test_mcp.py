@@ -11,7 +11,8 @@ from tests.support.agents import program
 from tests.support.daemon import ROOT
 
 from fallbackd_client.cli.doctor.mcp import look_at_mcp
-from fallbackd_client.mcp.install.clients import CLIENTS, Command
+from fallbackd_client.mcp.install.clients import CLIENTS
+from fallbackd_client.settings.editing import Command
 
 
 def with_entry(home: Home, agent: str, server: Path) -> Path:

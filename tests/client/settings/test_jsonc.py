@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd_client.mcp.install.jsonc import (
+from fallbackd_client.settings.jsonc import (
     Unreadable,
     load,
     with_element,
@@ -67,10 +67,10 @@ def test_an_element_is_added_once_and_taken_out_again() -> None:
     changed = with_element(text, where, "mcp__fallbackd")
     assert load(changed)["permissions"]["allow"] == ["Bash(ls)", "mcp__fallbackd"]
     assert with_element(changed, where, "mcp__fallbackd") == changed
-    assert load(without_element(changed, where, "mcp__fallbackd")) == load(text)
+    assert load(without_element(changed, where, lambda one: one == "mcp__fallbackd")) == load(text)
     made = with_element("{}", where, "mcp__fallbackd")
-    assert load(without_element(made, where, "mcp__fallbackd")) == {}
-    assert without_element(text, where, "of nobody") == text
+    assert load(without_element(made, where, lambda one: one == "mcp__fallbackd")) == {}
+    assert without_element(text, where, lambda one: one == "of nobody") == text
 
 
 def test_a_list_that_is_none_is_left_alone() -> None:

@@ -11,7 +11,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fallbackd_client.calls import Json
 
@@ -84,26 +84,38 @@ def without_member(text: str, path: Sequence[str]) -> str:
     return text
 
 
-def with_element(text: str, path: Sequence[str], value: str) -> str:
-    """The text with one more string in the array at `path`, which is made where it is missing."""
+def with_element(
+    text: str, path: Sequence[str], value: Json, *, is_ours: Callable[[Json], bool] | None = None
+) -> str:
+    """
+    The text with one more element in the array at `path`, which is made where it is missing.
+
+    Args:
+        is_ours: Knows an element that is there already, which is replaced; None: an equal one.
+    """
     whole = _object(text)
     found = _at(whole, path)
     if found is None:
         return with_member(whole, path, [value])
     if whole[found.value_at] != "[":
         raise Unreadable(f"{'.'.join(path)} is not a list")
-    if value in load(whole[found.value_at : found.end]):
-        return whole
+    for item in _items(whole, found.value_at):
+        known = load(whole[item.value_at : item.end])
+        if known == value:
+            return whole
+        if is_ours is not None and is_ours(known):
+            shown = _shown(value, len(path) + 1)
+            return whole[: item.value_at] + shown + whole[item.end :]
     return _inserted(whole, found.value_at, len(path), None, value)
 
 
-def without_element(text: str, path: Sequence[str], value: str) -> str:
-    """The text without that string in the array at `path`."""
+def without_element(text: str, path: Sequence[str], is_ours: Callable[[Json], bool]) -> str:
+    """The text without the first such element in the array at `path`."""
     found = _at(text, path)
     if found is None or text[found.value_at] != "[":
         return text
     for item in _items(text, found.value_at):
-        if load(text[item.value_at : item.end]) == value:
+        if is_ours(load(text[item.value_at : item.end])):
             text = _removed(text, item)
             is_empty = not list(_items(text, found.value_at))
             return without_member(text, path) if is_empty else text

@@ -1,4 +1,4 @@
-"""Put the entry of one agent into its settings, or take it out: shown first, written at once."""
+"""Changes of settings files: what would be written, and writing it whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,14 +6,47 @@ import difflib
 import os
 import sys
 
-from fallbackd_client.mcp.install.clients import Command, Part
-from fallbackd_client.mcp.install.jsonc import Unreadable
+from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fallbackd_client.calls import Json
 
 MAX_BYTES = 16 * 1024 * 1024
+
+
+class Command:
+    """How a program of ours is started: absolute, since a program with windows has another PATH."""
+
+    def __init__(self, program: str, arguments: list[str]) -> None:
+        self.program = program
+        self.arguments = arguments
+
+
+class Part:
+    """
+    One change of one file.
+
+    Args:
+        snippet: What a person would paste.
+        put: The text of the file with it.
+        take: The text of the file without it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        snippet: str,
+        *,
+        put: Callable[[str], str],
+        take: Callable[[str], str],
+    ) -> None:
+        self.path = path
+        self.snippet = snippet
+        self.put = put
+        self.take = take
 
 
 class Edit:
@@ -40,9 +73,9 @@ class Edit:
         return {"path": self.path, "diff": self.diff()}
 
 
-def own_command(socket: str | None) -> Command:
-    """The server, started by this program: its path is absolute."""
-    arguments = [*([] if socket is None else ["--socket", os.path.abspath(socket)]), "mcp"]
+def own_command(socket: str | None, *words: str) -> Command:
+    """A command of this program: its path is absolute."""
+    arguments = [*([] if socket is None else ["--socket", os.path.abspath(socket)]), *words]
     program = os.path.abspath(sys.argv[0])
     if program.endswith(".py"):
         return Command(sys.executable, ["-m", "fallbackd_client.cli.main", *arguments])

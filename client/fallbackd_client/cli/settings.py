@@ -1,0 +1,69 @@
+"""Change the settings of another program: shown first, written when a person agrees."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.output import UsageError, emit_json, note
+from fallbackd_client.cli.render import safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.settings.editing import Edit, Part
+
+
+def add_change_arguments(parser: argparse.ArgumentParser) -> None:
+    """For an action of a command, behind which the flags of the program may stand too."""
+    for flag, kind in (("--socket", "store"), ("--json", "store_true")):
+        parser.add_argument(flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--print", dest="only_print", action="store_true", help="print what to add, write nothing"
+    )
+    parser.add_argument("--yes", action="store_true", help="write without asking")
+
+
+def change(
+    args: argparse.Namespace, program: str, parts: list[Part], *, undo: bool, shown_by: str
+) -> int:
+    """
+    Put the parts into the settings of a program, or take them out.
+
+    Args:
+        shown_by: Command that prints what to add by hand.
+    """
+    from fallbackd_client.settings.editing import edits, write
+    from fallbackd_client.settings.jsonc import Unreadable
+
+    if args.only_print:
+        for part in parts:
+            print(f"{safe(part.path)}:\n{part.snippet}", flush=True)
+        return exits.OK
+    try:
+        found = edits(parts, undo=undo)
+        if args.json:
+            emit_json({"edits": [one.document() for one in found], "written": args.yes})
+        elif not found:
+            note(f"nothing to change: {program} {'has no' if undo else 'has the'} entry")
+        else:
+            print("\n".join(safe(one.diff()) for one in found), flush=True)
+        if not found or not _is_confirmed(args, found):
+            return exits.OK if not found or args.json else exits.FAILED
+        for one in found:
+            write(one)
+    except (Unreadable, OSError) as error:
+        raise UsageError(f"{error}; see what to add with: {shown_by}") from error
+    note(f"{'removed from' if undo else 'added to'} {program}; restart it to take effect")
+    return exits.OK
+
+
+def _is_confirmed(args: argparse.Namespace, found: list[Edit]) -> bool:
+    if args.yes:
+        return True
+    if args.json or not sys.stdin.isatty():
+        note("nothing was written; add --yes to write it")
+        return False
+    files = " and ".join(dict.fromkeys(one.path for one in found))
+    print(f"Write {safe(files)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,58 @@
+"""A block of lines in a TOML file, between two comments by which it is found again."""
+
+from __future__ import annotations
+
+from fallbackd_client.settings.editing import Part
+from fallbackd_client.settings.jsonc import Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+
+
+def parse(text: str) -> Json:
+    """
+    Raises:
+        Unreadable: With line and column.
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Unreadable(str(error)) from error
+
+
+def block_part(path: str, block: str, *, table: tuple[str, ...], label: str = "fallbackd") -> Part:
+    """
+    Args:
+        block: Lines that make the table.
+        table: What must not be in the file beside the block.
+        label: Tells several blocks of one file apart.
+    """
+    shown = ".".join(table)
+
+    def put(text: str) -> str:
+        left = without_block(text, label)
+        found = parse(left)
+        for key in table:
+            found = found.get(key) if isinstance(found, dict) else None
+        if found is not None:
+            raise Unreadable(f"[{shown}] is there already; remove it, or edit it")
+        gap = "" if not left else "\n" if left.endswith("\n") else "\n\n"
+        after = f"{left}{gap}# {label}: begin\n{block}\n# {label}: end\n"
+        try:
+            parse(after)
+        except Unreadable as error:  # tables in one line can have no other beside them
+            raise Unreadable(f"{table[0]} is written in one line; add {shown} there") from error
+        return after
+
+    return Part(path, block, put=put, take=lambda text: without_block(text, label))
+
+
+def without_block(text: str, label: str = "fallbackd") -> str:
+    before, begin, rest = text.partition(f"# {label}: begin\n")
+    _, end, after = rest.partition(f"# {label}: end\n")
+    if not begin or not end:
+        return text
+    return before.removesuffix("\n") + after if before.endswith("\n\n") else before + after
