@@ -178,25 +178,25 @@ def is_other_record(node: ast.expr) -> bool:
     return ast.unparse(node) in {"running", "attempt", "outage", "plain"}
 
 
-def test_only_apply_moves_a_delegation_to_another_state() -> None:
+def test_only_one_function_moves_a_delegation_to_another_state() -> None:
     """`Case.enter` is called in one function, which asks the table first."""
     breaches = {
         str(path.relative_to(ROOT)): lines
         for package in ("core", "engine", "stores", "app")
         for path in modules_under(DAEMON / package)
-        if path != DAEMON / "core" / "work" / "apply.py"
+        if path != DAEMON / "core" / "work" / "transitions.py"
         and (lines := state_changes_in(ast.parse(path.read_text())))
     }
     kept = breaches.pop("daemon/fallbackd/core/case.py")
     assert len(kept) == 1, "Case.enter itself"
     assert not breaches
-    apply = ast.parse((DAEMON / "core" / "work" / "apply.py").read_text())
+    transitions = ast.parse((DAEMON / "core" / "work" / "transitions.py").read_text())
     [mover] = [
         node
-        for node in ast.walk(apply)
+        for node in ast.walk(transitions)
         if isinstance(node, ast.FunctionDef) and state_changes_in(node)
     ]
-    assert mover.name == "_enter"
+    assert mover.name == "enter"
     assert "TRANSITIONS[before]" in ast.unparse(mover)
 
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from fallbackd.app.watchdog import Watchdog
+from fallbackd.core.changes import PutStory
 from fallbackd.core.ids import DelegationId
-from fallbackd.core.records import PutStory
 from fallbackd.lib.sdnotify import Notifier
 from fallbackd.stores.memory import MemoryStore
 

@@ -15,7 +15,8 @@ from tests.benchmarks.table import Row, milliseconds, ratio_of
 from tests.stores.records import an_ended, deciding
 from tests.support.daemon import running
 
-from fallbackd.core.records import Keys, PutDelegation
+from fallbackd.core.changes import PutDelegation
+from fallbackd.core.records import Keys
 from fallbackd.stores.loading import open_sqlite
 
 FEW, MANY = 10, 5_000

@@ -9,15 +9,8 @@ from fallbackd.core.events import (
     HealthMarked,
     HealthPaused,
     HealthResumed,
-    RedirectAsked,
-    RescueAdvanced,
     SessionCompacted,
     Ticked,
-    TurnAnswered,
-    TurnBegan,
-    TurnEnded,
-    TurnFailed,
-    TurnUsed,
 )
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
@@ -27,6 +20,15 @@ from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Project, Role
 from fallbackd.core.protocol import Usage
 from fallbackd.core.rescue import Rescue
+from fallbackd.core.turn_events import (
+    RedirectAsked,
+    RescueAdvanced,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
+)
 
 A, B, C = BackendId("a/m"), BackendId("b/m"), BackendId("c/m")
 SERVED = frozenset({A, B, C})

@@ -25,6 +25,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
+from fallbackd.core.changes import Decision
 from fallbackd.core.decide import decide
 from fallbackd.core.effects import Answer, StartAttempt
 from fallbackd.core.events import (
@@ -57,7 +58,7 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, Sess
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
 from fallbackd.core.protocol import Output, ProviderAnswered
 from fallbackd.core.questions import USE
-from fallbackd.core.records import Decision, Delegation
+from fallbackd.core.records import Delegation
 from fallbackd.core.work.resumption import resumed_conversation
 
 NAMES = ("a", "b", "c", "d")

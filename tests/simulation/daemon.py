@@ -18,11 +18,12 @@ from tests.simulation.stage import Stage
 
 from fallbackd.app.wiring import clock_facts, last_instant, say_alive
 from fallbackd.backends import KINDS
+from fallbackd.core.changes import Decision, Journaled
 from fallbackd.core.events import Event
 from fallbackd.core.health.clocks import from_disk
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.protocol import Call
-from fallbackd.core.records import Decision, Journaled, Keys, Snapshot
+from fallbackd.core.records import Keys, Snapshot
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.runs import Runs

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.simulation.stage import Stage
 from tests.support import laws
 
+from fallbackd.core.changes import Decision, DropSession, PutDelegation, PutHealth, PutSession
 from fallbackd.core.effects import Answer, StartAttempt
 from fallbackd.core.events import (
     AttemptEnded,
@@ -25,17 +26,7 @@ from fallbackd.core.health.record import Health, is_leased, view
 from fallbackd.core.health.scopes import find_backend, scopes_of
 from fallbackd.core.ids import AttemptId, DelegationId, ScopeId, SessionId, delegation_of
 from fallbackd.core.policy import Policy
-from fallbackd.core.records import (
-    Attempt,
-    Decision,
-    Delegation,
-    DropSession,
-    PutDelegation,
-    PutHealth,
-    PutSession,
-    Session,
-    Snapshot,
-)
+from fallbackd.core.records import Attempt, Delegation, Session, Snapshot
 from fallbackd.core.work.workspaces import is_nested
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import anyio
 
+from fallbackd.core.changes import Decision, Note, PutSession
 from fallbackd.core.ids import BackendId, SessionId
-from fallbackd.core.records import Decision, Keys, Note, PutSession, Session, Snapshot
+from fallbackd.core.records import Keys, Session, Snapshot
 from fallbackd.stores.loading import open_sqlite
 
 S1 = SessionId("s1")

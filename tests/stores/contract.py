@@ -20,17 +20,16 @@ from tests.stores.records import (
     deciding,
 )
 
-from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.records import (
+from fallbackd.core.changes import (
     Decision,
     DropSession,
-    Keys,
     PutDelegation,
     PutHealth,
     PutMeter,
     PutSession,
-    Snapshot,
 )
+from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.records import Keys, Snapshot
 from fallbackd.ports.store import Selection, Store
 from fallbackd.stores import open_store
 

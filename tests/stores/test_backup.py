@@ -7,8 +7,8 @@ import anyio
 from tests.stores.contract import NONE
 from tests.stores.records import NOW, a_note, a_session, deciding
 
+from fallbackd.core.changes import PutSession
 from fallbackd.core.ids import SessionId
-from fallbackd.core.records import PutSession
 from fallbackd.stores.loading import open_sqlite
 
 

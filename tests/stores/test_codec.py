@@ -4,8 +4,9 @@ import msgspec
 import pytest
 from tests.stores.records import NOW, a_delegation, a_note, a_session, a_story, an_outage
 
+from fallbackd.core.changes import Note, PutStory
 from fallbackd.core.health.record import Health
-from fallbackd.core.records import Delegation, Hop, Note, PutStory, Session, Verdict
+from fallbackd.core.records import Delegation, Hop, Session, Verdict
 from fallbackd.stores.codec import Undecodable, decode, encode
 
 HOP = Hop(at=NOW, from_backend="a", to_backend="b", trigger="reactive", reason="rate_limit")

@@ -30,16 +30,16 @@ from tests.stores.records import (
     deciding,
 )
 
-from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.records import (
+from fallbackd.core.changes import (
     Change,
     DropSession,
-    Keys,
     PutDelegation,
     PutHealth,
     PutMeter,
     PutSession,
 )
+from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.records import Keys
 from fallbackd.ports.store import Selection, Store, StoreUnwritable
 from fallbackd.stores.database import Database
 from fallbackd.stores.loading import open_sqlite

@@ -6,7 +6,8 @@ import pytest
 from tests.stores.contract import StoreContract
 from tests.stores.records import a_session, deciding
 
-from fallbackd.core.records import Keys, PutSession
+from fallbackd.core.changes import PutSession
+from fallbackd.core.records import Keys
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores.memory import MemoryStore
 

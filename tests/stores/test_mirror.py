@@ -2,8 +2,9 @@
 
 from tests.stores.records import NOW, a_delegation, a_note, a_session, an_ended, an_outage
 
+from fallbackd.core.changes import Change, DropSession, PutDelegation, PutHealth, PutSession
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.records import Change, DropSession, Keys, PutDelegation, PutHealth, PutSession
+from fallbackd.core.records import Keys
 from fallbackd.stores.mirror import Draft, Mirror
 
 

@@ -23,19 +23,17 @@ from tests.stores.records import (
     deciding,
 )
 
-from fallbackd.core.health.record import Trial
-from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
-from fallbackd.core.records import (
-    Attempt,
+from fallbackd.core.changes import (
     Decision,
     DropSession,
-    Keys,
     PutDelegation,
     PutHealth,
     PutMeter,
     PutSession,
-    Snapshot,
 )
+from fallbackd.core.health.record import Trial
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.records import Attempt, Keys, Snapshot
 from fallbackd.ports.store import Selection
 from fallbackd.stores.database import Database
 from fallbackd.stores.loading import open_sqlite

@@ -3,14 +3,8 @@
 import pytest
 from tests.stores.records import a_meter, a_note, a_session, a_story, an_ended, an_outage
 
+from fallbackd.core.changes import DropSession, PutDelegation, PutHealth, PutMeter, PutSession
 from fallbackd.core.ids import SessionId
-from fallbackd.core.records import (
-    DropSession,
-    PutDelegation,
-    PutHealth,
-    PutMeter,
-    PutSession,
-)
 from fallbackd.stores.codec import encode
 from fallbackd.stores.writes import Writes, writes_of
 

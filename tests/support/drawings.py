@@ -16,7 +16,7 @@ from fallbackd.core.health import machine
 from fallbackd.core.health.record import Health, Pause, view
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import REASONS
-from fallbackd.core.work.apply import TRANSITIONS
+from fallbackd.core.work.transitions import TRANSITIONS
 
 ROOT = Path(__file__).parent.parent.parent
 T0 = 1_800_000_000.0

@@ -12,21 +12,13 @@ from fallbackd.classify.explaining import Explanation, explain
 from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
+from fallbackd.core.changes import Decision, Journaled, Note, PutStory
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.questions import Question, options_with
-from fallbackd.core.records import (
-    Decision,
-    Delegation,
-    Journaled,
-    Keys,
-    Note,
-    PutStory,
-    Session,
-    Snapshot,
-)
+from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.feedback import KnownAttempt, Sample

@@ -12,6 +12,7 @@ on the way comes back as `Woke`, in order. `WakeWaiting` comes back at once.
 from collections.abc import Mapping
 from typing import Any
 
+from fallbackd.core.changes import Decision, Note, PutStory
 from fallbackd.core.decide import decide
 from fallbackd.core.effects import (
     Answer,
@@ -36,7 +37,7 @@ from fallbackd.core.health.record import Health, Outage, View, view
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy, Role, max_wait_s
 from fallbackd.core.protocol import Observation, Usage
-from fallbackd.core.records import Decision, Delegation, Note, PutStory, Session, Snapshot
+from fallbackd.core.records import Delegation, Session, Snapshot
 from fallbackd.core.watch import Watch, see
 from fallbackd.engine.keys import keys_of
 from fallbackd.stores.mirror import Draft, Mirror

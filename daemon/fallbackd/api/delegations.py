@@ -9,6 +9,7 @@ from fallbackd.api.errors import ApiError
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core import records
+from fallbackd.core.changes import PutStory
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.requests import Draining, NewWork
 from fallbackd.lib.alike import alike
@@ -249,7 +250,7 @@ async def explain(engine: "Engine", params: ExplainParams, caller: Caller) -> Ex
     )
 
 
-def _step(one: records.PutStory, found: records.Delegation) -> Step:
+def _step(one: PutStory, found: records.Delegation) -> Step:
     return Step(
         at=one.at,
         event=one.event,
@@ -263,9 +264,7 @@ def _step(one: records.PutStory, found: records.Delegation) -> Step:
     )
 
 
-def _evidence(
-    one: records.PutStory, found: records.Delegation
-) -> dict[str, Any] | None:  # of any shape
+def _evidence(one: PutStory, found: records.Delegation) -> dict[str, Any] | None:  # of any shape
     """What was printed, and the signature by which it was understood."""
     if not one.evidence:
         return None

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType, convert, structs
 
 from fallbackd.api.fixes import fix_of, none_installed
 from fallbackd.config.fields import Problem
-from fallbackd.core import failures, questions, views
+from fallbackd.core import changes, failures, questions, views
 from fallbackd.core import protocol as exchange
 from fallbackd.core import records as state
 from fallbackd.core.callers.lease import Resolution
@@ -255,7 +255,7 @@ def owner(said: str | None, pid: int | None) -> str | None:
     return said if said is not None or pid is None else f"process {pid}"
 
 
-def event(one: state.Journaled) -> dict[str, Any]:
+def event(one: changes.Journaled) -> dict[str, Any]:
     """An event as `events.subscribe` promises it; fields that it does not carry are absent."""
     note = one.note
     found: dict[str, Any] = {"seq": one.seq, "at": note.at, "kind": note.kind}

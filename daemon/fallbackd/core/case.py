@@ -10,6 +10,19 @@ from typing import Any
 
 from msgspec import structs
 
+from fallbackd.core.changes import (
+    Change,
+    Decision,
+    DropSession,
+    Note,
+    PutDelegation,
+    PutFact,
+    PutHealth,
+    PutMeter,
+    PutSession,
+    PutStory,
+    Rejection,
+)
 from fallbackd.core.counting import Meters
 from fallbackd.core.decision_log import told
 from fallbackd.core.effects import Effect, Export, WakeWaiting
@@ -22,22 +35,12 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, Sess
 from fallbackd.core.policy import MODEL_UNKNOWN_WINDOW_S, Backend, Entry, Policy
 from fallbackd.core.records import (
     Attempt,
-    Change,
-    Decision,
     Delegation,
     DelegationState,
-    DropSession,
-    Note,
-    PutDelegation,
-    PutFact,
-    PutHealth,
-    PutMeter,
-    PutSession,
-    PutStory,
-    Rejection,
     Session,
     Snapshot,
     Verdict,
+    session_of,
 )
 from fallbackd.core.routing.looking import Choice, Request
 from fallbackd.core.routing.resolve import Resolved, resolve
@@ -61,7 +64,7 @@ class Case:
         self._turn: tuple[Delegation, Turn] | None = None
         self._is_session_lost = False
         if snapshot.delegation is not None and snapshot.session is None:
-            self._session = _made_anew(snapshot.delegation, now=now)
+            self._session = session_of(snapshot.delegation, now=now)
             self._is_session_lost = True
         self._other_delegations: dict[DelegationId, Delegation] = {}
         self._other_sessions: list[Session] = []
@@ -95,11 +98,11 @@ class Case:
 
     def update(self, **fields: Any) -> None:
         """Change fields of the delegation. Its state is changed by `enter` alone."""
-        assert "state" not in fields, "only core.work.apply moves a delegation to another state"
+        assert "state" not in fields, "only `enter` moves a delegation to another state"
         self._delegation = structs.replace(self.delegation, **fields)
 
     def enter(self, state: DelegationState, **fields: Any) -> None:
-        """Move the delegation to a state. Called by `core.work.apply` alone."""
+        """Move the delegation to a state. Called by `core.work.transitions` alone."""
         self._delegation = structs.replace(self.delegation, state=state, **fields)
 
     def update_attempt(self, **fields: Any) -> Attempt:
@@ -111,7 +114,7 @@ class Case:
 
     def update_other(self, name: DelegationId, **fields: Any) -> Delegation:
         """Change fields of another unfinished delegation. It is moved by its own events alone."""
-        assert "state" not in fields, "only core.work.apply moves a delegation to another state"
+        assert "state" not in fields, "only `enter` moves a delegation to another state"
         before = self._other_delegations.get(name) or self.snapshot.active[name]
         after = structs.replace(before, **fields)
         self._other_delegations[name] = after
@@ -394,15 +397,3 @@ class Case:
         for name, one in self._other_delegations.items():
             if one != self.snapshot.active[name]:
                 yield PutDelegation(one)
-
-
-def _made_anew(delegation: Delegation, *, now: float) -> Session:
-    """The session of a delegation, where it was ended while the delegation ran."""
-    return Session(
-        session=delegation.session,
-        original=delegation.requested,
-        current=delegation.active,
-        running=delegation.delegation,
-        created_at=delegation.created_at,
-        last_used_at=now,
-    )

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from fallbackd.core.callers import report
 from fallbackd.core.case import Case
+from fallbackd.core.changes import Decision
 from fallbackd.core.events import (
     AttemptAnswered,
     AttemptEnded,
@@ -29,27 +30,29 @@ from fallbackd.core.events import (
     KeepRequested,
     QuestionAnswered,
     ReadinessSeen,
-    RedirectAsked,
     Reported,
-    RescueAdvanced,
     ResolveRequested,
     Resumed,
     SessionCompacted,
     SessionEnded,
     SharedSeen,
     Ticked,
-    TurnAnswered,
-    TurnBegan,
-    TurnEnded,
-    TurnFailed,
-    TurnUsed,
     Woke,
     WorkspaceMoved,
 )
 from fallbackd.core.opencode import rescues, turns
 from fallbackd.core.opencode.projects import in_project, project_of
 from fallbackd.core.policy import Policy
-from fallbackd.core.records import Decision, Snapshot
+from fallbackd.core.records import Snapshot
+from fallbackd.core.turn_events import (
+    RedirectAsked,
+    RescueAdvanced,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
+)
 from fallbackd.core.upkeep import clock, credentials, marks, shared
 from fallbackd.core.work import admit, answer, ended, resume, running
 

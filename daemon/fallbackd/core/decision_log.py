@@ -5,6 +5,17 @@ from typing import assert_never
 
 from msgspec import structs
 
+from fallbackd.core.changes import (
+    Change,
+    DropSession,
+    Note,
+    PutDelegation,
+    PutFact,
+    PutHealth,
+    PutMeter,
+    PutSession,
+    PutStory,
+)
 from fallbackd.core.effects import (
     Answer,
     AskPerson,
@@ -16,17 +27,6 @@ from fallbackd.core.effects import (
     StopAttempt,
     WakeAt,
     WakeWaiting,
-)
-from fallbackd.core.records import (
-    Change,
-    DropSession,
-    Note,
-    PutDelegation,
-    PutFact,
-    PutHealth,
-    PutMeter,
-    PutSession,
-    PutStory,
 )
 
 

@@ -1,5 +1,5 @@
 """
-The records, what a decision reads of them (`Snapshot`), and what it wants kept (`Change`).
+The records, and what a decision reads of them (`Snapshot`).
 
 Prompts and replies are not here: they stay in the engine and in the private run directory.
 """
@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from fallbackd.core.effects import Effect
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.record import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
@@ -179,7 +178,7 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     session: SessionId
     role: str | None = None
     state: DelegationState = "queued"
-    """Changed by `core.work.apply` alone."""
+    """Changed by `core.work.transitions` alone."""
     mode: Literal["interactive", "batch"] = "batch"
     requested: BackendId
     named: bool = False
@@ -323,6 +322,18 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it last moved up, while it is not certain that this lasts."""
 
 
+def session_of(delegation: Delegation, *, now: float) -> Session:
+    """The session of a delegation, where it was ended while the delegation ran."""
+    return Session(
+        session=delegation.session,
+        original=delegation.requested,
+        current=delegation.active,
+        running=delegation.delegation,
+        created_at=delegation.created_at,
+        last_used_at=now,
+    )
+
+
 class DayUse(Struct, frozen=True, kw_only=True):
     """What a backend was used for on one day."""
 
@@ -384,104 +395,3 @@ class Keys(Struct, frozen=True, kw_only=True):
     delegation: DelegationId | None = None
     session: SessionId | None = None
     request_id: str | None = None
-
-
-# --- changes -----------------------------------------------------------------------------------
-
-
-class PutHealth(Struct, frozen=True, tag="put_health"):
-    health: Health
-
-
-class PutDelegation(Struct, frozen=True, tag="put_delegation"):
-    delegation: Delegation
-
-
-class PutSession(Struct, frozen=True, tag="put_session"):
-    session: Session
-
-
-class DropSession(Struct, frozen=True, tag="drop_session"):
-    session: SessionId
-
-
-class PutMeter(Struct, frozen=True, tag="put_meter"):
-    meter: Meter
-
-
-class PutFact(Struct, frozen=True, tag="put_fact"):
-    """A word of the daemon to a later run of itself; no decision reads it."""
-
-    key: str
-    value: str
-
-
-class Note(Struct, frozen=True, kw_only=True, tag="note"):
-    """An event for the journal and for subscribers. The store gives it its `seq`."""
-
-    kind: str
-    at: float
-    delegation: DelegationId | None = None
-    session: SessionId | None = None
-    backend: BackendId | None = None
-    fields: dict[str, Any] = field(default_factory=dict)  # event fields, any JSON
-
-
-class PutStory(Struct, frozen=True, kw_only=True, tag="put_story"):
-    """One decision about a delegation, for `explain`."""
-
-    delegation: DelegationId
-    at: float
-    event: str
-    verdicts: tuple[Verdict, ...] = ()
-    outcome: str = ""
-    policy: dict[str, Any] = field(default_factory=dict)  # names and numbers that were used
-    evidence: str = ""
-    attempt: AttemptId | None = None
-    """The attempt that it is about, where it is about one."""
-    changes: tuple[str, ...] = ()
-    """What was kept with it, a few words each."""
-    effects: tuple[str, ...] = ()
-    """What it set going, a few words each."""
-
-
-Change = PutHealth | PutDelegation | PutSession | DropSession | PutMeter | PutFact | Note | PutStory
-
-RejectionKind = Literal[
-    "unknown_backend",
-    "unknown_session",
-    "busy",
-    "workspace",
-    "draining",
-    "nesting",
-    "request_id",
-    "empty_chain",
-    "prompt_too_large",
-    "limit",
-    "unknown_question",
-    "answered",
-    "choice",
-]
-
-
-class Rejection(Struct, frozen=True, kw_only=True):
-    """A caller's request that never becomes a delegation."""
-
-    kind: RejectionKind
-    message: str
-    data: dict[str, Any] = field(default_factory=dict)  # error data of the wire, any JSON
-
-
-class Decision(Struct, frozen=True, kw_only=True):
-    changes: tuple[Change, ...] = ()
-    effects: tuple[Effect, ...] = ()
-    rejection: Rejection | None = None
-    answer: Any = None
-    """What the asker gets at once (a `resolve`, a `report`): a value of `core.views` types."""
-
-
-class Journaled(Struct, frozen=True, kw_only=True):
-    """A `Note` with its place in the journal."""
-
-    seq: int
-    note: Note

@@ -6,11 +6,12 @@ import stat
 
 import msgspec
 
+from fallbackd.core.changes import Rejection
 from fallbackd.core.events import DelegateRequested
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
-from fallbackd.core.records import Rejection, Snapshot
+from fallbackd.core.records import Snapshot
 from fallbackd.core.routing.candidates import find_role
 from fallbackd.engine.environment import World
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, mode_of

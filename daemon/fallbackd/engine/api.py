@@ -8,6 +8,7 @@ import anyio.to_thread
 from msgspec import structs
 
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
+from fallbackd.core.changes import Decision, Note, PutDelegation, PutStory
 from fallbackd.core.events import (
     CancelRequested,
     ConfigReloaded,
@@ -27,16 +28,7 @@ from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId,
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.questions import Question
-from fallbackd.core.records import (
-    Decision,
-    Delegation,
-    Keys,
-    Note,
-    PutDelegation,
-    PutStory,
-    Session,
-    Snapshot,
-)
+from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.core.turn import Turn
 from fallbackd.core.watch import worse
 from fallbackd.engine import asked, authors, lessons, retrying, transcripts

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from fallbackd.core.changes import Decision
 from fallbackd.core.events import Event, QuestionAnswered
 from fallbackd.core.ids import SessionId
 from fallbackd.core.questions import Question, delegation_asking
-from fallbackd.core.records import Decision, Delegation
+from fallbackd.core.records import Delegation
 from fallbackd.engine.requests import Draining, Refused, Unknown
 from fallbackd.ports.store import Selection, Store, StoreUnwritable
 

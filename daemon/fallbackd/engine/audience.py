@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from fallbackd.core.records import Journaled
+from fallbackd.core.changes import Journaled
 from fallbackd.engine.live import Progress
 
 log = structlog.get_logger("engine")

@@ -12,23 +12,25 @@ from fallbackd.core.events import (
     Event,
     KeepRequested,
     QuestionAnswered,
-    RedirectAsked,
     Reported,
-    RescueAdvanced,
     ResolveRequested,
     Resumed,
     SessionCompacted,
     SessionEnded,
-    TurnAnswered,
-    TurnBegan,
-    TurnEnded,
-    TurnFailed,
-    TurnUsed,
     Woke,
     WorkspaceMoved,
 )
 from fallbackd.core.ids import DelegationId, SessionId, delegation_of
 from fallbackd.core.records import Keys, Snapshot
+from fallbackd.core.turn_events import (
+    RedirectAsked,
+    RescueAdvanced,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
+)
 
 
 def keys_of(event: Event, seen: Snapshot) -> Keys:

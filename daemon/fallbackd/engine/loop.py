@@ -15,6 +15,7 @@ import structlog
 from anyio.abc import TaskGroup
 from msgspec import structs
 
+from fallbackd.core.changes import Decision
 from fallbackd.core.decide import decide
 from fallbackd.core.effects import (
     Answer,
@@ -40,7 +41,7 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
-from fallbackd.core.records import Decision, Delegation, Keys, Snapshot
+from fallbackd.core.records import Delegation, Keys, Snapshot
 from fallbackd.core.work.fairness import free_places, turns
 from fallbackd.engine import judging
 from fallbackd.engine.attempts import run_attempt

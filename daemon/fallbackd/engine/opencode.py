@@ -7,18 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, structs
 
 from fallbackd.classify.rules import Rule
-from fallbackd.core.events import (
-    RedirectAsked,
-    RescueAdvanced,
-    RescueProgress,
-    SessionCompacted,
-    SessionEnded,
-    TurnAnswered,
-    TurnBegan,
-    TurnEnded,
-    TurnFailed,
-    TurnUsed,
-)
+from fallbackd.core.events import SessionCompacted, SessionEnded
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, SessionId
 from fallbackd.core.opencode.projects import longest_windows
@@ -28,6 +17,16 @@ from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import Project
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.records import Session
+from fallbackd.core.turn_events import (
+    RedirectAsked,
+    RescueAdvanced,
+    RescueProgress,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
+)
 from fallbackd.engine.api import Engine
 from fallbackd.engine.judging import judge
 

@@ -5,10 +5,10 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from fallbackd.core.changes import Decision
 from fallbackd.core.events import Event
 from fallbackd.core.health.record import Health
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.records import Decision
 from fallbackd.ports.share import Card, ShareState
 
 HealthOf = Mapping[ScopeId, Health]

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from fallbackd.core.changes import Rejection
 from fallbackd.core.policy import Entry
-from fallbackd.core.records import Rejection
 
 
 class Refused(Exception):

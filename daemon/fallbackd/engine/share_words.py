@@ -2,9 +2,9 @@
 
 from msgspec import structs
 
+from fallbackd.core.changes import Decision, PutStory
 from fallbackd.core.health.scopes import find_backend, is_scope_of, touched
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.records import Decision, PutStory
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Tested
 from fallbackd.engine.requests import Unknown

@@ -15,13 +15,13 @@ import structlog
 from msgspec import Struct, structs
 
 from fallbackd.classify.redact import redact
+from fallbackd.core.changes import Decision, PutHealth
 from fallbackd.core.events import ClockStepped, Event, SharedSeen
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import Health, Outage, is_leased
 from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import REASONS
-from fallbackd.core.records import Decision, PutHealth
 from fallbackd.core.share.folding import is_peer, mark_of, news_in, untold
 from fallbackd.core.share.records import MAX_DETAIL, PersonWord, SharedRecord, moved
 from fallbackd.core.share.scopes import SharedNames, is_shared_fact

@@ -5,16 +5,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from fallbackd.core.changes import Decision, Journaled, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.records import (
-    Decision,
-    Delegation,
-    Journaled,
-    Keys,
-    PutStory,
-    Session,
-    Snapshot,
-)
+from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 
 
 class StoreUnwritable(Exception):

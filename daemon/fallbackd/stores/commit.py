@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from fallbackd.core.records import Decision, Journaled, Keys, Snapshot
+from fallbackd.core.changes import Decision, Journaled
+from fallbackd.core.records import Keys, Snapshot
 from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Draft
 from fallbackd.stores.writes import Writes, writes_of

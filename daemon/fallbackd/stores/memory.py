@@ -4,16 +4,9 @@ from collections.abc import Callable, Sequence
 
 from anyio.lowlevel import checkpoint
 
+from fallbackd.core.changes import Decision, Journaled, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.records import (
-    Decision,
-    Delegation,
-    Journaled,
-    Keys,
-    PutStory,
-    Session,
-    Snapshot,
-)
+from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.ports.store import ALL, Selection, StoreUnwritable
 from fallbackd.stores.mirror import Draft, Mirror, newest_first
 

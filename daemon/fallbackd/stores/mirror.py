@@ -14,15 +14,10 @@ from heapq import nlargest
 from itertools import islice
 from typing import assert_never
 
-from fallbackd.core.health.record import Health
-from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
-from fallbackd.core.records import (
+from fallbackd.core.changes import (
     Change,
-    Delegation,
     DropSession,
     Journaled,
-    Keys,
-    Meter,
     Note,
     PutDelegation,
     PutFact,
@@ -30,9 +25,10 @@ from fallbackd.core.records import (
     PutMeter,
     PutSession,
     PutStory,
-    Session,
-    Snapshot,
 )
+from fallbackd.core.health.record import Health
+from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.records import Delegation, Keys, Meter, Session, Snapshot
 from fallbackd.ports.store import Selection
 
 

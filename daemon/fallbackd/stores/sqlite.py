@@ -19,17 +19,9 @@ import anyio
 from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from fallbackd.core.changes import Decision, Journaled, Note, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.records import (
-    Decision,
-    Delegation,
-    Journaled,
-    Keys,
-    Note,
-    PutStory,
-    Session,
-    Snapshot,
-)
+from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import ALL, Selection, StoreUnwritable
 from fallbackd.stores.commit import Commit, CommitRequest

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import assert_never
 
-from fallbackd.core.records import (
+from fallbackd.core.changes import (
     Change,
     DropSession,
     Note,

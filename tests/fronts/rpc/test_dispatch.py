@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.engine import FakeHost, ScriptedEngine
 
-from fallbackd.core.records import Rejection
+from fallbackd.core.changes import Rejection
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd.fronts.rpc.discover import HANDLERS
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Later

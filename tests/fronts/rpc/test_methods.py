@@ -9,12 +9,13 @@ from tests.support.front import Front, front
 
 from fallbackd.config.fields import Problem
 from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.changes import Decision, PutHealth
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
-from fallbackd.core.records import Attempt, Decision, Hop, Keys, PutHealth, Verdict
+from fallbackd.core.records import Attempt, Hop, Keys, Verdict
 from fallbackd_client.wire.methods import METHODS
 
 

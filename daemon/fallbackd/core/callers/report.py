@@ -16,11 +16,12 @@ from fallbackd.core.callers.lease import (
     tried_by,
 )
 from fallbackd.core.case import Case
+from fallbackd.core.changes import Decision, Rejection
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import SessionId, is_lease
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
-from fallbackd.core.records import Decision, Rejection, Session
+from fallbackd.core.records import Session
 from fallbackd.core.routing.candidates import candidates_for, find_role
 from fallbackd.core.routing.families import UNKNOWN, family_of
 from fallbackd.core.routing.looking import Choice

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
-from fallbackd.core.events import Event, RedirectAsked, TurnBegan, TurnFailed
+from fallbackd.core.events import Event
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Entry, Policy, Project, ReasonPolicy, Role
 from fallbackd.core.records import Snapshot
+from fallbackd.core.turn_events import RedirectAsked, TurnBegan, TurnFailed
 
 ANY = "*"
 

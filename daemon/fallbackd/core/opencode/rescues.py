@@ -19,7 +19,6 @@ from msgspec import structs
 
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
-from fallbackd.core.events import RescueAdvanced, TurnFailed
 from fallbackd.core.opencode.rulings import Ruled, rule_on
 from fallbackd.core.opencode.session import (
     begun,
@@ -33,6 +32,7 @@ from fallbackd.core.opencode.session import (
 from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Message, Rescue
 from fallbackd.core.routing.suggest import duration
+from fallbackd.core.turn_events import RescueAdvanced, TurnFailed
 
 AWAY_S = 60.0
 """A rescue whose step is older has lost its server or its owner, and is not continued."""

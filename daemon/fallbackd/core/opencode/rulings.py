@@ -7,7 +7,6 @@ from msgspec import Struct, structs
 from fallbackd.core.callers.failing_over import Following, denied, ended_by, fail_over, marked
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
-from fallbackd.core.events import TurnFailed
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId
@@ -24,6 +23,7 @@ from fallbackd.core.records import Session
 from fallbackd.core.rescue import Message, Rescue
 from fallbackd.core.routing.looking import Choice
 from fallbackd.core.turn import Halt, Tried, Turn
+from fallbackd.core.turn_events import TurnFailed
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.resolution import turn_for
 

@@ -4,7 +4,6 @@ from msgspec import Struct, structs
 
 from fallbackd.core.callers.failing_over import named
 from fallbackd.core.case import Case
-from fallbackd.core.events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.opencode.session import (
     begun,
@@ -22,6 +21,7 @@ from fallbackd.core.opencode.session import (
 )
 from fallbackd.core.records import Hop, Session, Verdict
 from fallbackd.core.routing.resolve import Resolved
+from fallbackd.core.turn_events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
 from fallbackd.core.upkeep.marks import tell_recovery
 from fallbackd.core.work.resolution import request_after, turn_for
 from fallbackd.core.work.search import search

@@ -3,12 +3,13 @@
 from msgspec import structs
 
 from fallbackd.core.case import Case
+from fallbackd.core.changes import Decision, Rejection, RejectionKind
 from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import TMUX_SESSION, Entry
-from fallbackd.core.records import Decision, Delegation, Rejection, RejectionKind
+from fallbackd.core.records import Delegation
 from fallbackd.core.routing.candidates import candidates_for, find_role
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.apply import advance, apply

@@ -1,30 +1,20 @@
-"""
-Perform a step: the only place in the daemon that moves a delegation to another state.
+"""Perform a step of the plan."""
 
-Each move is checked against `TRANSITIONS`, which ARCHITECTURE.md draws.
-"""
-
-from collections.abc import Mapping
 from typing import Any, assert_never
 
-from msgspec import structs
-
 from fallbackd.core.case import Case
-from fallbackd.core.effects import Answer, AskPerson, Effect, GoOn, StartAttempt, WakeAt
-from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.questions import Question, closed, options_with, question_id
-from fallbackd.core.records import DelegationState, Ending, HandedBack
+from fallbackd.core.effects import Answer, StartAttempt, WakeAt
+from fallbackd.core.questions import closed
+from fallbackd.core.records import Ending, HandedBack
 from fallbackd.core.so_far import reactive_hops
 from fallbackd.core.views import fallback_from
-from fallbackd.core.work.ask import return_at
-from fallbackd.core.work.choices import with_rules
-from fallbackd.core.work.giving_up import give_up, withdraw_marks
-from fallbackd.core.work.outages import Out
+from fallbackd.core.work.asking import ask, clear
+from fallbackd.core.work.giving_up import withdraw_marks
 from fallbackd.core.work.plan import plan
 from fallbackd.core.work.remembering import recall
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.retry_budget import shown
-from fallbackd.core.work.sessions import author_of, on_candidate, take_session
+from fallbackd.core.work.sessions import author_of, on_candidate
 from fallbackd.core.work.starting import fallen, handoff, hop_to, new_attempt, note_hop, stays_with
 from fallbackd.core.work.steps import (
     Ask,
@@ -39,30 +29,14 @@ from fallbackd.core.work.steps import (
     ended,
 )
 from fallbackd.core.work.stopping import below, tell_parent
+from fallbackd.core.work.transitions import enter, note_outage, wake_at
 from fallbackd.core.work.waits import with_waited
-
-_UNFINISHED: frozenset[DelegationState] = frozenset(
-    {"queued", "running", "waiting", "awaiting_answer"}
-)
-_WITHOUT_ANSWER: frozenset[DelegationState] = frozenset({"refused", "failed", "cancelled"})
-
-TRANSITIONS: Mapping[DelegationState, frozenset[DelegationState]] = {
-    "queued": _UNFINISHED | _WITHOUT_ANSWER | {"handed_back"},
-    "running": _UNFINISHED | _WITHOUT_ANSWER | {"handed_back", "succeeded"},
-    "waiting": _UNFINISHED | _WITHOUT_ANSWER | {"handed_back", "succeeded"},
-    "awaiting_answer": _WITHOUT_ANSWER | {"waiting"},
-    "succeeded": frozenset(),
-    "failed": frozenset(),
-    "refused": frozenset(),
-    "cancelled": frozenset(),
-    "handed_back": frozenset(),
-}
 
 
 def advance(case: Case, *, event: str) -> None:
     """Put the delegation one step further. It has no attempt under way and is not ended."""
     while isinstance(step := plan(case), Clear):
-        _clear(case, step)
+        clear(case, step)
     apply(case, step, event=event)
 
 
@@ -79,71 +53,18 @@ def apply(case: Case, step: Step, *, event: str) -> None:
         case Queue():
             _queue(case, step)
         case Ask():
-            _ask(case, step, event=event)
+            ask(case, step, event=event)
         case HandBack():
             _hand_back(case, step, event=event)
         case End():
             _end(case, step, event=event)
         case Hold(is_nested=True):
-            _enter(case, "waiting")
+            enter(case, "waiting")
         case Hold(until_at=until_at):
             if until_at is not None:
-                case.effects.append(_wake(case, until_at))
+                case.effects.append(wake_at(case, until_at))
         case _:
             assert_never(step)
-
-
-def _enter(case: Case, state: DelegationState, **fields: Any) -> None:
-    before = case.delegation.state
-    assert state in TRANSITIONS[before], f"{before} -> {state} is in no table"
-    case.enter(state, **fields)
-
-
-def _wake(case: Case, at: float) -> Effect:
-    return WakeAt(at=at, delegation=case.delegation.delegation, purpose="wait")
-
-
-# --- obstacles that are gone -----------------------------------------------------------------
-
-
-def _clear(case: Case, step: Clear) -> None:
-    one = case.delegation
-    match step.what:
-        case "line":
-            case.update(blocked_by=None, waiting=None)
-            take_session(case)
-        case "question":
-            assert one.question is not None
-            closes = structs.replace(one.question, closed_at=case.now)
-            close_question(case, closes, text=step.outcome)
-            case.tell(one, "service recovered", outcome=step.outcome, verdicts=step.verdicts or ())
-        case "forced":
-            case.update(forced=None)
-            case.tell(one, "chosen by a person", outcome=step.outcome, verdicts=step.verdicts or ())
-        case "retry":
-            last = one.attempts[-1]
-            assert last.failure is not None
-            backend = find_backend(case.policy, last.backend)
-            case.update(waiting=None)
-            give_up(case, last.failure, backend, luck=case.luck)
-        case _:
-            assert_never(step.what)
-
-
-def close_question(case: Case, question: Question, *, text: str) -> None:
-    """The open question is closed as `question` says; what comes next is planned after it."""
-    _enter(case, "waiting", questions=(*case.delegation.questions[:-1], question))
-    by = question.answered_by
-    case.note(
-        "question.answered",
-        case.delegation,
-        question=question.question,
-        choice=question.choice,
-        note=question.note,
-        answered_by=None if by is None else {"uid": by.uid, "pid": by.pid},
-        text=text,
-    )
-    case.effects.append(GoOn(delegation=case.delegation.delegation))
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -173,7 +94,7 @@ def _start(case: Case, step: Start, *, event: str) -> None:
     budget: dict[str, Any] = {"retry_budget": shown(case)} if one.attempts else {}
     case.meters.count_start(choice.backend.id, is_first=not one.attempts)
     case.meters.count_credential(choice.backend.id, choice.credential)
-    _enter(
+    enter(
         case,
         "running",
         active=choice.backend.id,
@@ -233,8 +154,8 @@ def _wait(case: Case, step: Wait, *, event: str) -> None:
             evidence=step.evidence,
             **step.numbers,
         )
-    _enter(case, "waiting", waiting=step.waiting)
-    case.effects.append(_wake(case, step.waiting.until_at))
+    enter(case, "waiting", waiting=step.waiting)
+    case.effects.append(wake_at(case, step.waiting.until_at))
 
 
 def _queue(case: Case, step: Queue) -> None:
@@ -244,83 +165,13 @@ def _queue(case: Case, step: Queue) -> None:
     is_news = one.state != "queued" if step.behind is None else one.blocked_by != step.behind
     if is_news:
         case.tell(one, "queued", outcome=step.outcome, **step.numbers)
-    _enter(case, "queued", blocked_by=step.behind, waiting=step.waiting)
+    enter(case, "queued", blocked_by=step.behind, waiting=step.waiting)
     if step.behind is None:
         look_at = one.deadline_at
     else:
         look_at = None if step.waiting is None else step.waiting.until_at
     if look_at is not None:
-        case.effects.append(_wake(case, look_at))
-
-
-def _ask(case: Case, step: Ask, *, event: str) -> None:
-    one = case.delegation
-    verdicts = one.verdicts if step.verdicts is None else step.verdicts
-    _note_outage(case, step.out)
-    deadlines = [] if one.deadline_at is None else [one.deadline_at]
-    if one.question_timeout_s is not None:
-        deadlines.append(case.now + one.question_timeout_s)
-    question = Question(
-        question=question_id(one.delegation, len(one.questions) + 1),
-        delegation=one.delegation,
-        session=one.session,
-        role=one.role,
-        kind=step.kind,
-        text=with_rules(step.text, step.usable),
-        options=options_with(step.usable, wait=step.wait),
-        opened_at=case.now,
-        deadline_at=min(deadlines, default=None),
-    )
-    choices = [each.choice for each in question.options]
-    _enter(
-        case,
-        "awaiting_answer",
-        verdicts=verdicts,
-        questions=(*one.questions, question),
-        waiting=None,
-        forced=None,
-        rests_until_at=None,
-        phase=None,
-        retry_at=return_at(verdicts, now=case.now),
-    )
-    case.wake_waiting()  # others may work in its directory meanwhile
-    case.note(
-        "question.opened",
-        one,
-        question=question.question,
-        question_kind=step.kind,
-        role=question.role,
-        text=question.text,
-        choices=choices,
-        deadline_at=question.deadline_at,
-    )
-    case.tell(
-        one,
-        event,
-        outcome=f"asks {question.question}: {question.text}",
-        verdicts=verdicts,
-        on_outage=one.turn.on_outage,
-        choices=choices,
-    )
-    case.effects.append(AskPerson(delegation=one.delegation))
-    if question.deadline_at is not None:
-        case.effects.append(_wake(case, question.deadline_at))
-
-
-def _note_outage(case: Case, out: Out | None) -> None:
-    if out is None:
-        return
-    case.note(
-        "session.notice",
-        case.delegation,
-        backend=out.verdict.backend,
-        notice="outage",
-        route=(case.delegation.requested, out.verdict.backend),
-        from_model=None,
-        to_model=out.verdict.model,
-        reason=out.verdict.reason,
-        text=out.text,
-    )
+        case.effects.append(wake_at(case, look_at))
 
 
 def _hand_back(case: Case, step: HandBack, *, event: str) -> None:
@@ -351,7 +202,7 @@ def _end(case: Case, step: End, *, event: str) -> None:
         withdraw_marks(case)
     if step.verdicts is not None:
         case.update(verdicts=step.verdicts)
-    _note_outage(case, step.out)
+    note_outage(case, step.out)
     if step.why:
         case.tell(
             case.delegation,
@@ -361,7 +212,7 @@ def _end(case: Case, step: End, *, event: str) -> None:
             **step.numbers,
         )
     if below(case, case.delegation):
-        _enter(case, "waiting", outcome=step.outcome)
+        enter(case, "waiting", outcome=step.outcome)
     else:
         _close(case, step.outcome)
 
@@ -377,7 +228,7 @@ def _close(case: Case, outcome: Ending) -> None:
         message = "; ".join([*((message,) if message else ()), *one.unstopped])
     served_by = one.attempts[-1] if is_success else None
     tier = None if served_by is None else served_by.tier
-    _enter(
+    enter(
         case,
         state,
         served_by=None if served_by is None else served_by.backend,

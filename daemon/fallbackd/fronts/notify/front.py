@@ -18,8 +18,8 @@ from msgspec import structs
 
 from fallbackd.config.read_notify import Notify
 from fallbackd.core import meter
+from fallbackd.core.changes import Journaled
 from fallbackd.core.ids import BackendId
-from fallbackd.core.records import Journaled
 from fallbackd.engine.api import Engine
 from fallbackd.engine.live import Progress
 from fallbackd.fronts.notify.pacing import Pacing

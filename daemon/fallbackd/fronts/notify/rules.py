@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from fallbackd.core.changes import Journaled
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import Health
 from fallbackd.core.policy import Backend
-from fallbackd.core.records import Delegation, Journaled
+from fallbackd.core.records import Delegation
 
 NEAR = 0.8
 """This part of a cap is near."""

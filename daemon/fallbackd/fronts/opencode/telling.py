@@ -2,7 +2,7 @@
 
 import structlog
 
-from fallbackd.core.records import Journaled
+from fallbackd.core.changes import Journaled
 from fallbackd.engine.live import Progress
 from fallbackd.ports.opencode import Link
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from fallbackd.api.errors import ApiError
-from fallbackd.core.records import RejectionKind
+from fallbackd.core.changes import RejectionKind
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method

@@ -19,7 +19,7 @@ import structlog
 
 from fallbackd.api import shapes
 from fallbackd.api.host import Caller
-from fallbackd.core.records import Journaled
+from fallbackd.core.changes import Journaled
 from fallbackd.engine.live import Progress
 from fallbackd.fronts.rpc.errors import RpcError
 from fallbackd_client.wire import codes
