@@ -32,6 +32,10 @@ PLANTED = {
         "fallbackd_client.paths",
         "fallbackd.lib.directories",
     ),
+    "conversations know neither the daemon nor the client": (
+        "fallbackd_conversations.turns",
+        "fallbackd.lib.homes",
+    ),
     "fronts do not know each other": (
         "fallbackd.fronts.gateway.routes",
         "fallbackd.fronts.rpc.sockets",
@@ -61,7 +65,7 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
     configuration.configure()
-    return grimp.build_graph("fallbackd", "fallbackd_client", cache_dir=None)
+    return grimp.build_graph(*_LINTER["root_packages"], cache_dir=None)
 
 
 def test_a_breach_of_every_contract_is_planted() -> None:

@@ -9,7 +9,8 @@ from msgspec import structs
 from fallbackd.backends import KINDS
 from fallbackd.backends.earlier import turns
 from fallbackd.backends.spec import Options
-from fallbackd.core.protocol import HttpRequest, ToolUse, Utterance, Work
+from fallbackd.core.protocol import HttpRequest, Work
+from fallbackd_conversations.turns import ToolUse, Utterance
 
 TALK = (
     Utterance(role="user", text="one"),

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd.conversations.words import BRIEF_BYTES, bounded, brief, cleaned, tool_lines
-from fallbackd.core.protocol import ToolUse, Utterance
+from fallbackd_conversations.turns import ToolUse, Utterance
+from fallbackd_conversations.words import BRIEF_BYTES, bounded, brief, cleaned, tool_lines
 
 
 def user(text: str) -> Utterance:

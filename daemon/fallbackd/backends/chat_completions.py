@@ -6,7 +6,8 @@ from typing import Any
 from fallbackd.backends.earlier import as_messages
 from fallbackd.backends.http_answers import HttpParser, first_choice, states_error
 from fallbackd.backends.lines import count, fields, tool_key, words
-from fallbackd.core.protocol import Observation, ToolEnded, ToolStarted, Usage, Utterance
+from fallbackd.core.protocol import Observation, ToolEnded, ToolStarted, Usage
+from fallbackd_conversations.turns import Utterance
 
 ENDS_WITH = (b"\ndata: [DONE]", b"\ndata:[DONE]")
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from fallbackd.conversations.words import tool_lines
-from fallbackd.core.protocol import Utterance
+from fallbackd_conversations.turns import Utterance
+from fallbackd_conversations.words import tool_lines
 
 
 def turns(

@@ -7,7 +7,8 @@ from typing import Any
 from fallbackd.backends.earlier import turns
 from fallbackd.backends.http_answers import HttpParser, states_error
 from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.protocol import Observation, Usage, Utterance
+from fallbackd.core.protocol import Observation, Usage
+from fallbackd_conversations.turns import Utterance
 
 _BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
 """Tokens of thinking, as Google's chat completions translate an effort for Gemini 2.5."""

@@ -6,7 +6,8 @@ from typing import Any
 from fallbackd.backends.earlier import as_messages
 from fallbackd.backends.http_answers import HttpParser, states_error
 from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.protocol import Observation, Usage, Utterance
+from fallbackd.core.protocol import Observation, Usage
+from fallbackd_conversations.turns import Utterance
 
 VERSION = "2023-06-01"
 """`anthropic-version`: the only one that there is, since 2023."""

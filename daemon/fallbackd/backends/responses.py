@@ -7,7 +7,8 @@ from fallbackd.backends.earlier import turns
 from fallbackd.backends.http_answers import HttpParser, states_error
 from fallbackd.backends.http_endings import MISMATCH
 from fallbackd.backends.lines import count, fields, words
-from fallbackd.core.protocol import Observation, Usage, Utterance
+from fallbackd.core.protocol import Observation, Usage
+from fallbackd_conversations.turns import Utterance
 
 ENDS_WITH = (
     b"\nevent: response.completed",

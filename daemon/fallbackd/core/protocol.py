@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from fallbackd_conversations.turns import Utterance
+
 Permissions = Literal["read", "workspace", "full"]
 Mode = Literal["interactive", "batch"]
 
@@ -32,27 +34,6 @@ class CredentialRef(Struct, frozen=True, kw_only=True):
 
 CREDENTIAL = "{credential}"
 """Stands for the secret of the chosen credential in the templates of `secret_headers`."""
-
-
-class ToolUse(Struct, frozen=True, kw_only=True):
-    """One call of a tool in an earlier turn, with what came back, both cut to some length."""
-
-    name: str
-    command: str | None = None
-    """What was run, where it is a shell; None: another tool."""
-    args: str = ""
-    """For people; JSON as a rule."""
-    result: str = ""
-    ok: bool = True
-
-
-class Utterance(Struct, frozen=True, kw_only=True):
-    """One message of an earlier turn, by a user or by an agent."""
-
-    role: Literal["user", "assistant"]
-    text: str
-    tools: tuple[ToolUse, ...] = ()
-    """Used before the text was written."""
 
 
 class Work(Struct, frozen=True, kw_only=True):

@@ -10,15 +10,15 @@ import structlog
 from msgspec import Struct
 
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.conversations import words
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.past import AgentConversation, CarriedWord
-from fallbackd.core.protocol import Utterance
 from fallbackd.core.records import Delegation
 from fallbackd.engine.confinement import footprint_of
 from fallbackd.engine.live import LiveHost, Prepared
 from fallbackd.engine.runs import Runs
+from fallbackd_conversations import words
+from fallbackd_conversations.turns import Utterance
 
 log = structlog.get_logger("attempts")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from fallbackd.core.protocol import ToolUse, Utterance
+from fallbackd_conversations.turns import ToolUse, Utterance
 
 MAX_TOOL_CHARS = 2048
 """Of what a tool was given, and of what came back."""

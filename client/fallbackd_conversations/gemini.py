@@ -1,0 +1,132 @@
+"""
+Gemini CLI: `tmp/PROJECT/chats/session-MINUTE-ID8.jsonl`, messages and patches of the whole.
+
+Source: files of gemini 0.61.0, which takes one as `--session-file` too, as lines or as one object.
+A message is written again when there is more of it, with the same id. One that ends with a call of
+a tool is sent with the words that it was interrupted.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from fallbackd_conversations.files import as_json, decoded, encoded, fields, objects, objects_in
+from fallbackd_conversations.files import words as text_of
+from fallbackd_conversations.turns import (
+    Listener,
+    Stored,
+    ToolUse,
+    Utterance,
+    alternating,
+    in_order,
+)
+
+SHELL = "run_shell_command"
+_NOT_SAID = ("<session_context>", "This is the Gemini CLI. We are setting up the context")
+
+
+def parse(data: bytes) -> Stored:
+    """Whatever of it can be read."""
+    id, messages = "", dict[str, dict[str, Any]]()
+    whole = decoded(data) if b'"messages"' in data else None
+    for line in [whole] if isinstance(whole, dict) else objects(data):
+        id = text_of(line.get("sessionId")) or id
+        patch = fields(line.get("$set"))
+        for changed in (line, patch):
+            if isinstance(changed.get("messages"), list):
+                messages = {_key(one): one for one in objects_in(changed["messages"])}
+        back_to = text_of(line.get("$rewindTo"))
+        if back_to in messages:
+            kept = list(messages)[: list(messages).index(back_to)]
+            messages = {key: messages[key] for key in kept}
+        if "type" in line:
+            messages[_key(line)] = line
+    talk = Listener()
+    for message in messages.values():
+        _read_message(talk, message)
+    return Stored(id=id, said=talk.said())
+
+
+def _key(message: dict[str, Any]) -> str:
+    return text_of(message.get("id")) or as_json(message)
+
+
+def _read_message(talk: Listener, message: dict[str, Any]) -> None:
+    content = message.get("content")
+    parts = [{"text": content}] if isinstance(content, str) else objects_in(content)
+    match message.get("type"):
+        case "user":
+            for part in parts:
+                _read_result(talk, part)
+            texts = [text_of(part.get("text")) for part in parts]
+            talk_to = "\n".join(one for one in texts if not one.lstrip().startswith(_NOT_SAID))
+            if talk_to.strip():
+                talk.user(talk_to)
+        case "gemini":
+            for part in parts:
+                if part.get("thought") is not True:
+                    talk.agent(text_of(part.get("text")))
+                call = fields(part.get("functionCall"))
+                if call:
+                    talk.tool(text_of(call.get("id")), _use(call))
+            for call in objects_in(message.get("toolCalls")):
+                talk.tool(text_of(call.get("id")), _use(call))
+                for part in objects_in(call.get("result")):
+                    _read_result(talk, part, failed=call.get("status") == "error")
+
+
+def _use(call: dict[str, Any]) -> ToolUse:
+    name, given = text_of(call.get("name")), fields(call.get("args"))
+    command = text_of(given.get("command")) if name == SHELL else None
+    return ToolUse(name=name, command=command, args=as_json(given))
+
+
+_FRAME = ("<untrusted_context>\n", "\n</untrusted_context>")
+
+
+def _read_result(talk: Listener, part: dict[str, Any], *, failed: bool = False) -> None:
+    response = fields(part.get("functionResponse"))
+    if not response:
+        return
+    given = fields(response.get("response"))
+    text = text_of(given.get("output")) or text_of(given.get("error"))
+    text = text.removeprefix(_FRAME[0]).removesuffix(_FRAME[1])
+    ok = not failed and "error" not in given
+    talk.result(text_of(response.get("id")), text, ok=ok)
+
+
+def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes:
+    """As one object."""
+    at = datetime.fromtimestamp(now, UTC)
+    instant = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
+    messages: list[dict[str, Any]] = []
+
+    def add(kind: str, content: Any, **more: Any) -> None:
+        name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{id}/{len(messages)}"))
+        message = {"id": name, "timestamp": instant, "type": kind, "content": content}
+        messages.append({**message, **more})
+
+    for one in alternating(said):
+        if one.role == "user":
+            add("user", [{"text": one.text}])
+            continue
+        for part in in_order(one):
+            if isinstance(part, str):
+                add("gemini", part)
+                continue
+            call = f"{SHELL}_{len(messages)}"
+            answer = {"id": call, "name": SHELL, "response": {"output": part.result}}
+            use = {"id": call, "name": SHELL, "args": {"command": part.command}}
+            use |= {"status": "success" if part.ok else "error", "timestamp": instant}
+            add("gemini", "", toolCalls=[{**use, "result": [{"functionResponse": answer}]}])
+    return encoded(
+        {
+            "sessionId": id,
+            "projectHash": hashlib.sha256(cwd.encode("utf-8", "surrogateescape")).hexdigest(),
+            "startTime": instant,
+            "lastUpdated": instant,
+            "messages": messages,
+        }
+    )

@@ -1,0 +1,223 @@
+"""
+opencode: everything is in `opencode.db`; `opencode export` and `import` speak one object of JSON.
+
+Source: the database and exports of opencode 1.18.33. Ids sort by time, those of sessions backwards.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fallbackd_conversations.files import as_json, decoded, encoded, fields, objects_in
+from fallbackd_conversations.files import words as text_of
+from fallbackd_conversations.turns import (
+    Listener,
+    Stored,
+    ToolUse,
+    Utterance,
+    alternating,
+    in_order,
+)
+
+SHELL = "bash"
+MAX_MESSAGES = 2000
+MAX_PARTS = 10_000
+MAX_PART_CHARS = 1024 * 1024
+BUSY_S = 1.0
+
+
+def parse(data: bytes) -> Stored:
+    """An export; whatever of it can be read."""
+    return _stored(fields(decoded(data)))
+
+
+def _stored(export: dict[str, Any]) -> Stored:
+    info = fields(export.get("info"))
+    talk = Listener()
+    for message in objects_in(export.get("messages")):
+        role = fields(message.get("info")).get("role")
+        if fields(message.get("info")).get("summary") is True:
+            talk.clear()  # a compaction: what stands before is not sent any more
+        parts = objects_in(message.get("parts"))
+        if role == "user":
+            texts = [part for part in parts if part.get("type") == "text"]
+            said = [text_of(one.get("text")) for one in texts if one.get("synthetic") is not True]
+            talk.user("\n".join(said))
+        elif role == "assistant":
+            for part in parts:
+                _read_part(talk, part)
+    return Stored(id=text_of(info.get("id")), cwd=text_of(info.get("directory")), said=talk.said())
+
+
+def _read_part(talk: Listener, part: dict[str, Any]) -> None:
+    match part.get("type"):
+        case "text" if part.get("synthetic") is not True:
+            talk.agent(text_of(part.get("text")))
+        case "tool":
+            name, state = text_of(part.get("tool")), fields(part.get("state"))
+            given = fields(state.get("input"))
+            command = text_of(given.get("command")) if name == SHELL else None
+            result = text_of(state.get("output")) or text_of(state.get("error"))
+            code = fields(state.get("metadata")).get("exit")
+            ok = state.get("status") == "completed" and code in (0, None)
+            args = as_json(given)
+            use = ToolUse(name=name, command=command, args=args, result=result, ok=ok)
+            talk.tool(text_of(part.get("id")), use)
+
+
+def read_database(path: Path, id: str) -> Stored | None:
+    """One session. None: it is not there, or the database cannot be read as this version has it."""
+    try:
+        with closing(_opened(path)) as database:
+            row = database.execute("SELECT directory FROM session WHERE id = ?", (id,)).fetchone()
+            if row is None:
+                return None
+            messages = database.execute(
+                "SELECT id, data FROM message WHERE session_id = ? AND length(data) < ?"
+                " ORDER BY id DESC LIMIT ?",
+                (id, MAX_PART_CHARS, MAX_MESSAGES),
+            ).fetchall()
+            parts = database.execute(
+                "SELECT message_id, data, id FROM part WHERE session_id = ? AND length(data) < ?"
+                " ORDER BY id DESC LIMIT ?",
+                (id, MAX_PART_CHARS, MAX_PARTS),
+            ).fetchall()
+    except (sqlite3.Error, OSError, ValueError):
+        return None
+    by_message: dict[Any, list[dict[str, Any]]] = {}
+    for message, data, name in reversed(parts):
+        by_message.setdefault(message, []).append({**_object(data), "id": name})
+    return _stored(
+        {
+            "info": {"id": id, "directory": row[0]},
+            "messages": [
+                {"info": _object(data), "parts": by_message.get(name, [])}
+                for name, data in reversed(messages)
+            ],
+        }
+    )
+
+
+def newest_in(path: Path, *, limit: int) -> list[tuple[float, str]]:
+    """(last change, id) of sessions that people hold; those of subagents have a parent."""
+    try:
+        with closing(_opened(path)) as database:
+            rows = database.execute(
+                "SELECT time_updated, id FROM session WHERE parent_id IS NULL"
+                " ORDER BY time_updated DESC LIMIT ?",
+                (limit,),
+            ).fetchall()
+    except (sqlite3.Error, OSError, ValueError):
+        return []
+    return [
+        (at / 1000, id) for at, id in rows if isinstance(at, int | float) and isinstance(id, str)
+    ]
+
+
+def last_model(path: Path) -> str:
+    """What its user used last, as `provider/model`; empty: it cannot be seen."""
+    try:
+        with closing(_opened(path)) as database:
+            rows = database.execute(
+                "SELECT data FROM message WHERE length(data) < ? ORDER BY id DESC LIMIT 20",
+                (MAX_PART_CHARS,),
+            ).fetchall()
+    except (sqlite3.Error, OSError, ValueError):
+        return ""
+    for (data,) in rows:
+        model = fields(_object(data).get("model"))
+        if text_of(model.get("providerID")) and text_of(model.get("modelID")):
+            return f"{model['providerID']}/{model['modelID']}"
+    return ""
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S)
+
+
+def _object(data: Any) -> dict[str, Any]:
+    return fields(decoded(data.encode("utf-8", "replace"))) if isinstance(data, str) else {}
+
+
+def render(
+    said: Sequence[Utterance], *, id: str, cwd: str, now: float, model: str, title: str
+) -> bytes:
+    """
+    As `opencode import` takes it.
+
+    Args:
+        model: `provider/model`, which a prompt that names none is sent to.
+    """
+    ms = int(now * 1000)
+    provider, _, name = model.partition("/")
+    messages: list[dict[str, Any]] = []
+    counter = 0
+
+    def fresh(prefix: str) -> str:
+        nonlocal counter
+        counter += 1
+        return _sorted_id(prefix, (ms - 1000) * 0x1000 + counter, seed=id)
+
+    def add(info: dict[str, Any]) -> None:
+        info = {"id": fresh("msg"), "sessionID": id, "agent": "build", **info}
+        messages.append({"info": info, "parts": []})
+
+    def part(kind: str, **more: Any) -> None:
+        last = messages[-1]
+        own = {"id": fresh("prt"), "sessionID": id, "messageID": last["info"]["id"], "type": kind}
+        last["parts"].append({**own, **more})
+
+    asked = ""
+    both = {"providerID": provider, "modelID": name}
+    tokens = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+    agents: dict[str, Any] = {**both, "mode": "build", "path": {"cwd": cwd, "root": cwd}, "cost": 0}
+    agents |= {"role": "assistant", "tokens": tokens, "time": {"created": ms, "completed": ms}}
+    for one in alternating(said):
+        if one.role == "user":
+            add({"role": "user", "time": {"created": ms}, "model": both})
+            asked = messages[-1]["info"]["id"]
+            part("text", text=one.text)
+            continue
+        # A message each: of one message the texts are sent in front of the calls.
+        for said_or_run in in_order(one):
+            is_text = isinstance(said_or_run, str)
+            add({**agents, "parentID": asked, "finish": "stop" if is_text else "tool-calls"})
+            if isinstance(said_or_run, str):
+                part("text", text=said_or_run)
+                continue
+            command = {"command": said_or_run.command, "description": "an earlier command"}
+            state: dict[str, Any] = {
+                "status": "completed",
+                "input": command,
+                "output": said_or_run.result,
+            }
+            state |= {"title": said_or_run.command}
+            state |= {"time": {"start": ms, "end": ms}}
+            metadata: dict[str, Any] = {
+                "output": said_or_run.result,
+                "exit": 0 if said_or_run.ok else 1,
+            }
+            call = f"call_{counter}"
+            part("tool", tool=SHELL, callID=call, state={**state, "metadata": metadata})
+    session: dict[str, Any] = {
+        "id": id,
+        "slug": "handed-over",
+        "projectID": "global",
+        "directory": cwd,
+    }
+    session |= {"title": title, "version": "1.0.0", "time": {"created": ms, "updated": ms}}
+    return encoded({"info": session, "messages": messages})
+
+
+def new_session_id(now: float, seed: str) -> str:
+    """The newest sorts first."""
+    return _sorted_id("ses", ~(int(now * 1000) * 0x1000), seed=seed)
+
+
+def _sorted_id(prefix: str, value: int, *, seed: str) -> str:
+    digest = hashlib.sha256(f"{seed}/{prefix}/{value}".encode()).hexdigest()
+    return f"{prefix}_{value & 0xFFFFFFFFFFFF:012x}{digest[:14]}"

@@ -1,0 +1,349 @@
+"""
+Conversations as the four agents stored them: recorded runs of codex 0.169.0, claude 2.1.197,
+gemini 0.61.0 and opencode 1.18.33 that held the same two turns, long texts shortened.
+"""
+
+import json
+import os
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fallbackd_conversations import agents, claude, codex, files, gemini, opencode
+from fallbackd_conversations.turns import ToolUse, Utterance
+
+DATA = Path(__file__).parent / "data"
+ID = "11111111-2222-4333-8444-555555555555"
+CODEX_ID = "01a208f3-f8fe-70f2-9e22-4d04acf14463"
+OPENCODE_ID = "ses_df70bc3e1ffe2BlTniw8uGT78z"
+SEED = "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
+NOW = 1795446584.0
+FIRST, SECOND = "alpha: run the command", "beta: and which word was it"
+
+PLACES = {
+    "claude": f".claude/projects/-home-dev-work/{ID}.jsonl",
+    "codex": f".codex/sessions/2026/11/23/rollout-2026-11-23T15-08-56-{CODEX_ID}.jsonl",
+    "gemini": ".gemini/tmp/work/chats/session-2026-11-23T15-09-11111111.jsonl",
+}
+IDS = {"claude": ID, "codex": CODEX_ID, "gemini": ID, "opencode": OPENCODE_ID}
+PARSERS = {"claude": claude.parse, "codex": codex.parse, "gemini": gemini.parse}
+
+
+def user(text: str) -> Utterance:
+    return Utterance(role="user", text=text)
+
+
+def agent(text: str, *tools: ToolUse) -> Utterance:
+    return Utterance(role="assistant", text=text, tools=tools)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """With one session of each agent."""
+    for name, place in PLACES.items():
+        files.make(tmp_path / place, (DATA / f"{name}.jsonl").read_bytes())
+    path = tmp_path / ".local/share/opencode/opencode.db"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript((DATA / "opencode.sql").read_text())
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", agents.AGENTS)
+def test_a_recorded_conversation_is_read_with_its_tools(home: Path, name: str) -> None:
+    stored = agents.find(name, IDS[name], {}, home=str(home))
+    assert stored is not None
+    # The command line of opencode puts a prompt with spaces between quotes.
+    asked, answer, again, last = [one.text.strip('"') for one in stored.said]
+    assert [asked, answer, again, last] == [FIRST, "answer-one", SECOND, "answer-two"]
+    (tool,) = stored.said[1].tools
+    assert (tool.command, tool.ok) == ("echo tool-marker", True)
+    assert "tool-marker" in tool.result
+    assert stored.cwd == ("" if name == "gemini" else "/home/dev/work")
+
+
+@pytest.mark.parametrize("name", agents.AGENTS)
+def test_a_list_names_the_session_and_its_first_words(home: Path, name: str) -> None:
+    one = agents.AGENTS[name]
+    (found,) = one.newest(one.place({"HOME": str(home)}, "/nowhere"), 5)
+    assert (found.id, found.first_words.strip('"')) == (IDS[name], FIRST)
+    assert found.changed_at > 0
+
+
+@pytest.mark.parametrize("name", agents.AGENTS)
+@pytest.mark.parametrize("id", ["ses_unknown", "../../etc/passwd", "*", "", "a" * 101])
+def test_an_unknown_id_is_nothing(home: Path, name: str, id: str) -> None:
+    assert agents.find(name, id, {}, home=str(home)) is None
+
+
+@pytest.mark.parametrize("name", agents.AGENTS)
+def test_where_nothing_is_stored_there_is_nothing(tmp_path: Path, name: str) -> None:
+    assert agents.find(name, ID, {}, home=str(tmp_path)) is None
+    assert agents.AGENTS[name].newest(agents.AGENTS[name].place({}, str(tmp_path)), 5) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "below"),
+    [
+        ("codex", "CODEX_HOME", ".codex"),
+        ("claude", "CLAUDE_CONFIG_DIR", ".claude"),
+        ("gemini", "GEMINI_CLI_HOME", ""),
+        ("opencode", "XDG_DATA_HOME", ".local/share"),
+    ],
+)
+def test_a_variable_moves_the_place(home: Path, name: str, variable: str, below: str) -> None:
+    environ = {variable: str(home / below)}
+    assert agents.find(name, IDS[name], environ, home="/nowhere") is not None
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_file_that_is_cut_anywhere_is_read_as_far_as_it_goes(name: str) -> None:
+    data = (DATA / f"{name}.jsonl").read_bytes()
+    whole = PARSERS[name](data)
+    assert whole.said
+    for at in range(0, len(data), 7):
+        texts = {one.text for one in PARSERS[name](data[:at]).said}
+        assert texts <= {one.text for one in whole.said} | {""}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_no_damage_makes_a_reader_fail(name: str) -> None:
+    chance = random.Random(name)
+    data = (DATA / f"{name}.jsonl").read_bytes()
+    words = [
+        b"null",
+        b"[]",
+        b"{}",
+        b'"',
+        b"\x00",
+        b"\xff",
+        b"\\ud800",
+        b"1e999",
+        b"-1",
+        b"[" * 2000,
+    ]
+    for _ in range(300):
+        damaged = bytearray(data)
+        for _ in range(chance.randint(1, 8)):
+            at = chance.randrange(len(damaged))
+            damaged[at : at + chance.randint(0, 40)] = chance.choice(words)
+        PARSERS[name](bytes(damaged))
+
+
+@pytest.mark.parametrize("name", agents.AGENTS)
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "type",
+                        "payload",
+                        "content",
+                        "message",
+                        "uuid",
+                        "parentUuid",
+                        "$set",
+                        "messages",
+                        "parts",
+                        "info",
+                        "role",
+                        "toolCalls",
+                        "text",
+                        "output",
+                    ]
+                ),
+                inner
+                | st.sampled_from(
+                    [
+                        "user",
+                        "assistant",
+                        "message",
+                        "response_item",
+                        "gemini",
+                        "function_call",
+                        "tool",
+                        "text",
+                    ]
+                ),
+                max_size=4,
+            )
+        ),
+        max_leaves=20,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_no_shape_makes_a_reader_fail(name: str, value: object) -> None:
+    agents.AGENTS[name].parse(json.dumps(value).encode())
+
+
+_TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cf"]), min_size=1).filter(
+    lambda text: text.strip() and not text.lstrip().startswith(("<", "#", "This is", "Caveat", "["))
+)
+_TOOL = st.builds(
+    ToolUse,
+    name=st.sampled_from(["Bash", "Read", "shell"]),
+    command=st.none() | _TEXT,
+    args=st.just("{}"),
+    result=_TEXT,
+    ok=st.booleans(),
+)
+_TALK = st.lists(st.tuples(_TEXT, _TEXT, st.lists(_TOOL, max_size=3)), min_size=1, max_size=4).map(
+    lambda turns: tuple(
+        one for asked, answer, tools in turns for one in (user(asked), agent(answer, *tools))
+    )
+)
+
+
+@pytest.mark.parametrize("name", agents.AGENTS)
+@given(said=_TALK)
+@settings(max_examples=60, deadline=None)
+def test_what_is_written_reads_back_the_same(name: str, said: tuple[Utterance, ...]) -> None:
+    written = agents.AGENTS[name].render(
+        said, place=Path("/nowhere"), cwd="/home/dev/work", now=NOW, seed=SEED, model="a/b"
+    )
+    assert written is not None
+    assert agents.is_same(said, agents.AGENTS[name].parse(written.data))
+
+
+def test_another_text_is_not_the_same() -> None:
+    said = (user("one"), agent("two"))
+    assert not agents.is_same(said, claude.parse(claude.render(said[:1], id=ID, cwd="/", now=NOW)))
+    assert not agents.is_same(said, None)
+
+
+# --- what each format has of its own ---
+
+
+def line(uuid: str, parent: str | None, role: str, content: object, **more: object) -> bytes:
+    message = {"role": role, "content": content}
+    fields = {"uuid": uuid, "parentUuid": parent, "type": role, "message": message, **more}
+    return json.dumps({"sessionId": ID, **fields}).encode() + b"\n"
+
+
+def test_the_newest_leaf_of_a_tree_is_the_conversation() -> None:
+    data = line("1", None, "user", "first") + line("2", "1", "assistant", "one")
+    data += line("3", "2", "user", "lost") + line("4", "2", "user", "kept")
+    data += line("5", "4", "assistant", "two")
+    assert [one.text for one in claude.parse(data).said] == ["first", "one", "kept", "two"]
+
+
+def test_a_tree_with_a_circle_ends_where_it_closes() -> None:
+    data = line("1", "2", "user", "first") + line("2", "1", "assistant", "one")
+    assert [one.text for one in claude.parse(data).said] == ["first", "one"]
+
+
+def test_subagents_notices_and_what_the_program_says_itself_are_left_out() -> None:
+    data = line("1", None, "user", "<command-name>/clear</command-name>")
+    data += line("2", "1", "user", "asked") + line("3", "2", "user", "hidden", isMeta=True)
+    data += line("4", "3", "assistant", "inner", isSidechain=True)
+    data += line("5", "3", "assistant", "API Error: 429", isApiErrorMessage=True)
+    data += line("6", "5", "assistant", [{"type": "thinking", "thinking": "secret thoughts"}])
+    assert [one.text for one in claude.parse(data).said] == ["asked"]
+
+
+def test_results_of_calls_side_by_side_are_found_on_their_own_branches() -> None:
+    def use(id: str) -> list[object]:
+        return [{"type": "tool_use", "id": id, "name": "Bash", "input": {"command": id}}]
+
+    def result(id: str) -> list[object]:
+        return [{"type": "tool_result", "tool_use_id": id, "content": f"of {id}"}]
+
+    data = line("1", None, "user", "go") + line("2", "1", "assistant", use("a"))
+    data += line("3", "2", "assistant", use("b")) + line("4", "2", "user", result("a"))
+    data += line("5", "3", "user", result("b"))
+    data += line("6", "5", "assistant", [{"type": "text", "text": "done"}])
+    (_, answer) = claude.parse(data).said
+    assert [(one.command, one.result) for one in answer.tools] == [("a", "of a"), ("b", "of b")]
+
+
+def test_every_message_of_an_agent_that_claude_is_given_is_complete() -> None:
+    """It hangs without an end where one of these is missing."""
+    tool = ToolUse(name="shell", command="ls", result="a")
+    data = claude.render((user("x"), agent("y", tool)), id=ID, cwd="/w", now=NOW)
+    for found in files.objects(data):
+        if found["type"] == "assistant":
+            assert {"id", "type", "role", "model", "content", "usage"} <= found["message"].keys()
+    assert claude.slug("/t/m/peers/w.s_3 x") == "-t-m-peers-w-s-3-x"
+    assert claude.slug("/" + "x" * 250) is None
+
+
+def test_turns_that_codex_took_back_are_gone() -> None:
+    said = (user("one"), agent("1"), user("two"), agent("2"))
+    data = codex.render(said, id=SEED, cwd="/w", now=NOW, provider="openai")
+    event = {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 1}}
+    data += json.dumps(event).encode() + b"\n"
+    assert codex.parse(data).said == said[:2]
+
+
+def test_codex_is_given_the_provider_of_its_own_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('model_provider = "mine"\n')
+    written = agents.AGENTS["codex"].render(
+        (user("x"), agent("y")), place=tmp_path, cwd="/w", now=NOW, seed=SEED
+    )
+    assert written is not None
+    assert b'"model_provider":"mine"' in written.data
+    assert codex.provider_of("") == "openai"
+    assert codex.provider_of("[broken") == "openai"
+
+
+def test_opencode_goes_on_with_the_model_that_its_user_used_last(home: Path) -> None:
+    one = agents.AGENTS["opencode"]
+    said = (user("x"), agent("y"))
+    known = one.render(said, place=one.place({}, str(home)), cwd="/w", now=NOW, seed=SEED)
+    assert known is not None
+    assert b'"model":{"providerID":"scripted","modelID":"m"}' in known.data
+    nowhere = home / "none.db"
+    assert one.render(said, place=nowhere, cwd="/w", now=NOW, seed=SEED) is None
+
+
+def test_a_database_that_is_none_is_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "opencode.db"
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    assert opencode.read_database(path, "ses_1") is None
+    assert opencode.newest_in(path, limit=3) == []
+    path.unlink()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE session (id TEXT)")
+    assert opencode.read_database(path, "ses_1") is None
+
+
+# --- files ---
+
+
+def test_of_a_huge_file_the_ends_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "big.jsonl"
+    said = (user("first"), agent("one"), user("last"), agent("two"))
+    head, *rest = claude.render(said, id=ID, cwd="/w", now=NOW).splitlines(keepends=True)
+    with path.open("wb") as file:
+        file.write(head)
+        for _ in range(110):
+            file.write(b'{"type":"attachment","x":"' + b"x" * 1024 * 1024 + b'"}\n')
+        file.write(b"".join(rest))
+    data = files.read_ends(path)
+    assert len(data) < 20 * 1024 * 1024
+    assert [one.text for one in claude.parse(data).said] == ["first", "one", "last", "two"]
+
+
+def test_a_link_a_pipe_and_a_directory_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe", ".", "absent"):
+        assert files.read_ends(tmp_path / name) == b""
+
+
+def test_a_file_is_only_made_where_there_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b.jsonl"
+    files.make(path, b"ours")
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        files.make(path, b"theirs")
+    assert path.read_bytes() == b"ours"
