@@ -1,5 +1,5 @@
 """
-Shapes that several methods share: `Delegation` and its parts, health, candidates.
+Shapes that several methods share: `Delegation` and its parts, candidates.
 
 A promise to callers, so kept apart from the daemon's own records. Fields are null (or empty)
 where nothing is known, never absent; a reader ignores fields that it does not know.
@@ -13,22 +13,17 @@ from msgspec import Struct, field
 from fallbackd_client.wire.bounds import (
     AttemptStateWord,
     ConfidenceWord,
-    CostWord,
     DelegationState,
     Effects,
-    HealthSourceWord,
     HealthState,
     Mode,
-    PeriodWord,
     QuestionKindWord,
     ReasonWord,
     Stream,
     TierWord,
     Trigger,
-    UnitWord,
     Verdict,
 )
-from fallbackd_client.wire.remembered import SessionConversation, SessionTurn
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -365,212 +360,11 @@ class DelegationLine(Struct, frozen=True, kw_only=True):
     """How the prompt begins, with secrets masked, in `delegation.list`; null: it is gone."""
 
 
-class ScopeHealth(Struct, frozen=True, kw_only=True):
-    """The record of one scope that a backend touches."""
-
-    scope: str
-    """Name of the scope, such as `backend:codex` or `quota:chatgpt-plan`."""
-    state: HealthState
-    """`healthy`, `rate_limited`, `cooldown` (recovering), `broken` or `paused`."""
-    unproven: bool = False
-    """The outage ended by time alone; the next call is a probe."""
-    reason: ReasonWord | None = None
-    """Why it is unavailable."""
-    detail: str | None = None
-    """A narrower word, or the words of the person who marked it."""
-    since_at: float | None = None
-    """When the state began."""
-    until_at: float | None = None
-    """When it is expected to end; null: it needs a fix, or it is healthy."""
-    count: int = 0
-    """Consecutive failures."""
-    source: HealthSourceWord | None = None
-    """What set it: `policy`, `provider`, `person` or `import`."""
-    seconds_remaining: float | None = None
-    """Seconds until `until_at`."""
-    note: str | None = None
-    """Note of the person who marked or paused it."""
-    age_s: float | None = None
-    """Seconds since it began."""
-    loaded_at: float | None = None
-    """When it was read from disk, if nothing has confirmed it since."""
-    stated_reset_at: float | None = None
-    """The reset time that the provider stated."""
-    seen_by: str | None = None
-    """MACHINE/BACKEND that found it, if another machine did."""
-    trial: str | None = None
-    """The attempt that probes it now."""
-    trial_owner: str | None = None
-    """The caller that probes it now with a call of its own."""
-    trial_generation: int | None = None
-    """Number of the lease of that probe."""
-    trial_expires_at: float | None = None
-    """When that lease expires."""
-
-
-class CredentialHealth(Struct, frozen=True, kw_only=True):
-    """One of a backend's credentials, by its label."""
-
-    label: str
-    """Label of the credential."""
-    state: HealthState
-    """`healthy`, `rate_limited`, `cooldown` (recovering), `broken` or `paused`."""
-    unproven: bool = False
-    """The outage ended by time alone; the next call is a probe."""
-    reason: ReasonWord | None = None
-    """Why it is unavailable."""
-    detail: str | None = None
-    """A narrower word, or the words of the person who marked it."""
-    since_at: float | None = None
-    """When the state began."""
-    until_at: float | None = None
-    """When it is expected to end; null while unavailable: when its source changes."""
-    count: int = 0
-    """Consecutive failures."""
-    source: HealthSourceWord | None = None
-    """What set it: `policy`, `provider`, `person` or `import`."""
-    seconds_remaining: float | None = None
-    """Seconds until `until_at`."""
-    note: str | None = None
-    """Note of the person who marked or paused it."""
-    age_s: float | None = None
-    """Seconds since it began."""
-    loaded_at: float | None = None
-    """When it was read from disk, if nothing has confirmed it since."""
-    stated_reset_at: float | None = None
-    """The reset time that the provider stated."""
-    uses: int = 0
-    """How many calls used it."""
-
-
-class HealthEntry(Struct, frozen=True, kw_only=True):
-    """
-    A backend's health: the worst of the scopes that it touches.
-
-    `marked_broken_at` and `ttl_seconds` repeat `since_at` and the length of the window for older
-    callers.
-    """
-
-    state: HealthState
-    """`healthy`, `rate_limited`, `cooldown` (recovering), `broken` or `paused`."""
-    unproven: bool = False
-    """The outage ended by time alone; the next call is a probe."""
-    reason: ReasonWord | None = None
-    """Why it is unavailable."""
-    detail: str | None = None
-    """A narrower word, or the words of the person who marked it."""
-    since_at: float | None = None
-    """When the state began."""
-    until_at: float | None = None
-    """When it is expected to end; null: it needs a fix, or it is healthy."""
-    count: int = 0
-    """Consecutive failures."""
-    source: HealthSourceWord | None = None
-    """What set it: `policy`, `provider`, `person` or `import`."""
-    seconds_remaining: float | None = None
-    """Seconds until `until_at`."""
-    marked_broken_at: float | None = None
-    """The same as `since_at`, for older callers."""
-    ttl_seconds: float | None = None
-    """Length of the window in seconds, for older callers."""
-    note: str | None = None
-    """Note of the person who marked or paused it."""
-    age_s: float | None = None
-    """Seconds since it began."""
-    loaded_at: float | None = None
-    """When it was read from disk, if nothing has confirmed it since."""
-    stated_reset_at: float | None = None
-    """The reset time that the provider stated."""
-    seen_by: str | None = None
-    """MACHINE/BACKEND that found it, if another machine did."""
-    scopes: tuple[ScopeHealth, ...] = ()
-    """The records that it is computed from."""
-    credentials: tuple[CredentialHealth, ...] = ()
-    """Its configured credentials, in order."""
-
-
 class ConfigProblem(Struct, frozen=True, kw_only=True):
     path: str
     """Dotted path of the key; empty for the whole file."""
     message: str
     """What is wrong and what is used instead."""
-
-
-class SessionView(Struct, frozen=True, kw_only=True):
-    session: str
-    """Id of the session."""
-    role: str | None = None
-    """Role of the session."""
-    original: str | None = None
-    """The backend that it started on."""
-    current: str | None = None
-    """The backend that it is on now."""
-    original_model: str | None = None
-    """The model that it started on."""
-    current_model: str | None = None
-    """The model that it is on now."""
-    depth: int = 0
-    """How many hops it is away from its original backend."""
-    running: str | None = None
-    """The delegation that runs in it now."""
-    last_fallback_at: float | None = None
-    """When it last failed over."""
-    last_active_at: float | None = None
-    """When it was last used."""
-    hops: tuple[Hop, ...] = ()
-    """Its moves, in order."""
-    notices: tuple[str, ...] = ()
-    """The same as `notices_sent`."""
-    notices_sent: tuple[str, ...] = ()
-    """Moves that were announced, as `original→current`."""
-    ignored_reports: int = 0
-    """How many reports came too late to count."""
-    server: str | None = None
-    """Address of the opencode server on which it lives."""
-    directory: str | None = None
-    """Directory of an opencode session."""
-    rescue: str | None = None
-    """A change of model that is under way, in words."""
-    conversation: SessionConversation | None = None
-    """The agent's own conversation that the next prompt continues."""
-    turns: tuple[SessionTurn, ...] = ()
-    """What the next prompt continues, oldest first; only in `session.get`."""
-
-
-class UsageRow(Struct, frozen=True, kw_only=True):
-    """What one backend used in one period."""
-
-    backend: str
-    """The backend."""
-    period: PeriodWord
-    """`hour`, `day` (UTC), `week` (seven days), `total`, `since` (as asked for), or `model`: a time
-    in which a session was on one model."""
-    since_at: float | None = None
-    """When the period began."""
-    until_at: float | None = None
-    """When the period ended; null: it is still running."""
-    session: str | None = None
-    """The session, where one was asked for."""
-    model: str | None = None
-    """The model, in rows of the period `model`."""
-    attempts: int = 0
-    """Attempts that were started."""
-    successes: int = 0
-    """Attempts that succeeded."""
-    failures: int = 0
-    """Attempts that failed."""
-    input_tokens: int = 0
-    """Tokens of the prompts."""
-    output_tokens: int = 0
-    """Tokens of the answers."""
-    cost_usd: float | None = None
-    """Cost in US dollars, where the provider says it."""
-    cap: float | None = None
-    """The cap of this period."""
-    unit: UnitWord | None = None
-    """Unit of the cap: `requests` or `tokens`."""
-    cost: CostWord | None = None
-    """How calls are paid: `subscription`, `metered` or `local`; null: not configured."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):

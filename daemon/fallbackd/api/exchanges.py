@@ -6,13 +6,13 @@ from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.engine.exchanges import ExchangeRecord, ExchangeStep
-from fallbackd_client.wire.methods.delegations import ExplainResult, Step
 from fallbackd_client.wire.methods.exchanges import (
     EXCHANGE_LIST,
     Exchange,
     ExchangeListParams,
     ExchangeListResult,
 )
+from fallbackd_client.wire.methods.explaining import ExplainResult, Step
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine

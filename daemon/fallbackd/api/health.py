@@ -9,8 +9,8 @@ from fallbackd.api.host import Caller
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.engine.requests import Draining, Unknown
+from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.health import HEALTH, HealthParams, HealthResult
-from fallbackd_client.wire.shapes import HealthEntry
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine

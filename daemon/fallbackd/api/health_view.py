@@ -9,7 +9,7 @@ from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import IN_SESSION_KIND, Policy
 from fallbackd.core.records import Snapshot
-from fallbackd_client.wire.shapes import HealthEntry
+from fallbackd_client.wire.health_shapes import HealthEntry
 
 USABLE = frozenset({"healthy", "cooldown"})
 """States of backends that work may be given to."""

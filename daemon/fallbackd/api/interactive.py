@@ -10,6 +10,7 @@ from fallbackd.api.health_view import health_entries, health_entry
 from fallbackd.api.host import Caller
 from fallbackd.core.routing.candidates import candidates_for
 from fallbackd.engine import interactive
+from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.interactive import (
     INTERACTIVE_FAILED,
     INTERACTIVE_PLAN,
@@ -18,7 +19,6 @@ from fallbackd_client.wire.methods.interactive import (
     InteractivePlanParams,
     InteractivePlanResult,
 )
-from fallbackd_client.wire.shapes import HealthEntry
 
 if TYPE_CHECKING:
     from fallbackd.core.ids import BackendId

@@ -20,7 +20,7 @@ from fallbackd_client.wire.methods.sessions import (
     SessionListParams,
     SessionListResult,
 )
-from fallbackd_client.wire.shapes import SessionView
+from fallbackd_client.wire.remembered import SessionView
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine

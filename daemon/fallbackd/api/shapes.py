@@ -16,8 +16,9 @@ from fallbackd.core.rescue import Rescue
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.alike import alike
 from fallbackd_client.wire import shapes as wire
+from fallbackd_client.wire.health_shapes import UsageRow
 from fallbackd_client.wire.methods.callers import Lease
-from fallbackd_client.wire.remembered import SessionConversation, SessionTurn
+from fallbackd_client.wire.remembered import SessionConversation, SessionTurn, SessionView
 
 ANSWER_GONE = "The answer was removed with its run directory, to keep within `max_runs_bytes`."
 
@@ -146,8 +147,8 @@ def delegation_line(one: state.Delegation, *, prompt: str | None = None) -> wire
     )
 
 
-def session(one: state.Session) -> wire.SessionView:
-    return wire.SessionView(
+def session(one: state.Session) -> SessionView:
+    return SessionView(
         session=one.session,
         role=one.role,
         original=one.original,
@@ -186,9 +187,7 @@ def rescue_words(one: Rescue) -> str:
     return f"{one.step}: {one.left} → {one.to} ({one.reason})"
 
 
-def session_usage(
-    one: state.Session, made: Iterable[state.Delegation]
-) -> tuple[wire.UsageRow, ...]:
+def session_usage(one: state.Session, made: Iterable[state.Delegation]) -> tuple[UsageRow, ...]:
     """
     Args:
         made: The delegations of the session, whose attempts are counted.
@@ -204,7 +203,7 @@ def session_usage(
     for backend in dict.fromkeys((*used, *(each for each, _ in ends))):
         spent = used.get(backend, exchange.Usage())
         rows.append(
-            wire.UsageRow(
+            UsageRow(
                 backend=backend,
                 period="total",
                 since_at=one.created_at,
@@ -220,7 +219,7 @@ def session_usage(
     borders = [each.from_at for each in one.periods[1:]]
     for period, until_at in zip(one.periods, [*borders, None], strict=False):
         rows.append(
-            wire.UsageRow(
+            UsageRow(
                 backend=period.backend,
                 period="model",
                 since_at=period.from_at,

@@ -10,6 +10,7 @@ from fallbackd_client.wire.methods import (
     delegations,
     events,
     exchanges,
+    explaining,
     health,
     interactive,
     notify,
@@ -23,8 +24,8 @@ from fallbackd_client.wire.methods import (
 )
 
 NOUNS = (
-    callers, config, daemon, delegations, events, exchanges, health, interactive,
-    notify, opencode, questions, rpc, sessions, share, signatures, usage,
+    callers, config, daemon, delegations, events, exchanges, explaining, health,
+    interactive, notify, opencode, questions, rpc, sessions, share, signatures, usage,
 )  # fmt: skip
 
 METHODS: tuple[Method[Any, Any], ...] = tuple(  # each of its own types, so `Any` for all together

@@ -20,14 +20,9 @@ from fallbackd_client.wire.bounds import (
     UnitWord,
 )
 from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.delegations import ChainEntry
-from fallbackd_client.wire.shapes import (
-    CandidateVerdict,
-    Evidence,
-    Failure,
-    HealthEntry,
-    TokenUsage,
-)
+from fallbackd_client.wire.shapes import CandidateVerdict, Evidence, Failure, TokenUsage
 
 
 class ResolveParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
