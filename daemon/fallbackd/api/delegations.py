@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from fallbackd.api import chains, exchanges, listing, shapes
+from fallbackd.api import chains, listing, shapes
 from fallbackd.api.errors import ApiError
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core import records
-from fallbackd.core.changes import PutStory
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.requests import Draining, NewWork
 from fallbackd.lib.alike import alike
@@ -31,15 +30,6 @@ from fallbackd_client.wire.methods.delegations import (
     DelegationReplyParams,
     DelegationRetryParams,
     DelegationWaitParams,
-)
-from fallbackd_client.wire.methods.explaining import (
-    DELEGATION_LOG,
-    EXPLAIN,
-    DelegationLogParams,
-    DelegationLogResult,
-    ExplainParams,
-    ExplainResult,
-    Step,
 )
 from fallbackd_client.wire.shapes import Delegation
 
@@ -211,84 +201,6 @@ async def delegation_keep(
     return await _shown(engine, found, caller)
 
 
-DEFAULT_BYTES = 65_536
-
-
-async def delegation_log(
-    engine: "Engine", params: DelegationLogParams, caller: Caller
-) -> DelegationLogResult:
-    part = await engine.log(
-        params.delegation,
-        attempt=params.attempt,
-        offset=params.offset,
-        max_bytes=params.max_bytes or DEFAULT_BYTES,
-        as_text=params.form == "text",
-    )
-    return DelegationLogResult(
-        delegation=params.delegation,
-        attempt=part.attempt,
-        log_path=part.log_path,
-        text=part.text,
-        offset=part.offset,
-        next_offset=part.next_offset,
-        size_bytes=part.size_bytes,
-        ended=part.ended,
-    )
-
-
-async def explain(engine: "Engine", params: ExplainParams, caller: Caller) -> ExplainResult:
-    exchange = engine.exchanges.find(params.delegation)
-    if exchange is not None:
-        return exchanges.explained(exchange)
-    found = await engine.delegation(params.delegation)
-    story = await engine.story(params.delegation)
-    return ExplainResult(
-        delegation=found.delegation,
-        state=found.state,
-        requested=found.requested,
-        served_by=found.served_by,
-        questions=tuple(shapes.question(one) for one in found.questions),
-        decisions=tuple(_step(one, found) for one in story),
-    )
-
-
-def _step(one: PutStory, found: records.Delegation) -> Step:
-    return Step(
-        at=one.at,
-        event=one.event,
-        text=one.outcome,
-        attempt=one.attempt,
-        candidates=tuple(shapes.verdict(each) for each in one.verdicts),
-        policy=one.policy,
-        evidence=_evidence(one, found),
-        changes=one.changes,
-        effects=one.effects,
-    )
-
-
-def _evidence(one: PutStory, found: records.Delegation) -> dict[str, Any] | None:  # of any shape
-    """What was printed, and the signature by which it was understood."""
-    if not one.evidence:
-        return None
-    failures = [
-        each.failure
-        for each in found.attempts
-        if each.failure is not None
-        and each.failure.evidence == one.evidence
-        and one.attempt in (None, each.attempt)
-    ]
-    if not failures:
-        return {"text": one.evidence}
-    last = failures[-1]
-    return {
-        "reason": last.reason.value,
-        "scope": last.scope,
-        "signature": last.signature,
-        "confidence": last.confidence,
-        "text": one.evidence,
-    }
-
-
 HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DELEGATE, delegate, waits=True),
     Handler(DELEGATION_GET, delegation_get),
@@ -298,6 +210,4 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DELEGATION_WAIT, delegation_wait, waits=True),
     Handler(DELEGATION_CANCEL, delegation_cancel),
     Handler(DELEGATION_KEEP, delegation_keep),
-    Handler(DELEGATION_LOG, delegation_log),
-    Handler(EXPLAIN, explain),
 )
