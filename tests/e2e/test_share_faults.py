@@ -2,17 +2,18 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import anyio
 import pytest
 from tests.support.partition import partition
 from tests.support.redis_server import RedisServer, free_port, redis_server
-from tests.support.sharing_group import HANG_S, HOST, Machine, Provider, group
+from tests.support.sharing_group import HANG_S, HOST, PLAN, Machine, Provider, group
 
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.share.turns import TURN_S
 
 SCOPE = ScopeId(f"provider:{HOST}")
 
@@ -136,37 +137,89 @@ async def test_a_frozen_server_delays_a_trial_by_no_more_than_its_limit(
     assert took_s < HANG_S
 
 
-async def test_two_halves_make_two_trials_at_most(tmp_path: Path, server: RedisServer) -> None:
+async def begin_together(machines: Sequence[Machine]) -> None:
+    """All know each other, and a turn has just begun."""
+    for one in machines:
+        one.sharing.look_now()
+    for one in machines:
+        await one.until(lambda each: len(each.shown.machines) == len(machines))
+
+
+def is_early_in_turn(one: Machine) -> bool:
+    server_now = one.clock.now() + (one.shown.offset_s or 0.0)
+    return server_now % TURN_S < TURN_S / 2
+
+
+async def test_two_halves_make_two_trials_at_most_at_a_time(
+    tmp_path: Path, server: RedisServer
+) -> None:
     provider = Provider()
     async with (
         partition(server.socket) as left,
         partition(server.socket) as right,
         group(
             tmp_path,
-            4,
+            6,
             url=lambda number: left.url if number < 2 else right.url,
             window_s=4.0,
-            limit_s=1.0,
+            limit_s=HANG_S,
         ) as machines,
     ):
+        await begin_together(machines)
         await hit_the_wall(machines[0], provider)
         for one in machines:
             await one.until(is_out)
-        right.set("drop")
-        for one in machines[2:]:
+        right.set("reset")
+        there, away = machines[:2], machines[2:]
+        for one in away:
             one.sharing.look_now()
-        for one in machines[2:]:
+        for one in away:
             await one.until(is_lost)
+            assert one.shown.is_arbiter_away
         for one in machines:
             await one.until(is_unproven)
-        told = [await one.resolve() for one in machines]
-        trials = [found for found in told if found.lease_id is not None]
-        assert len([one for one in told[:2] if one.lease_id is not None]) == 1
-        assert 1 <= len(trials) <= 3  # each machine that is cut off decides for itself
+        if not is_early_in_turn(away[0]):
+            for one in machines:
+                one.clock.advance(TURN_S / 2)
+        tried: list[Machine] = []
+        for turn in range(100):  # what nobody has tried yet, is tried by all who may
+            told = [(one, await one.resolve()) for one in away]
+            now_tried = [one for one, found in told if found.lease_id is not None]
+            assert len(now_tried) <= 1
+            tried += now_tried
+            if turn == 0:
+                connected = [await one.resolve() for one in there]
+                assert len([one for one in connected if one.lease_id is not None]) == 1
+            if len(tried) == len(away):
+                break
+            for one in away:
+                one.clock.advance(TURN_S)
+        assert {one.name for one in tried} == {one.name for one in away}  # each has its turn
+        assert all(one.shown.alone_scopes == (PLAN,) for one in away)
         right.set("pass")
-        for one in machines[2:]:
+        for one in away:
             one.sharing.look_now()
             await one.until(is_connected)
+            assert not one.shown.is_arbiter_away
+
+
+async def test_work_that_has_no_other_way_waits_for_no_turn(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    provider = Provider()
+    async with group(tmp_path, 3, url=server.url, window_s=1.0) as machines:
+        await begin_together(machines)
+        await hit_the_wall(machines[0], provider)
+        for one in machines:
+            await one.until(is_out)
+        server.kill()
+        for one in machines:
+            one.sharing.look_now()
+            await one.until(is_lost)
+            await one.until(is_unproven)
+            await one.engine.pause("second", note=None)
+        told = [await one.resolve() for one in machines]
+        assert [found.backend for found in told] == ["first", "first", "first"]
 
 
 async def test_a_server_that_is_full_is_said_and_keeps_nobody_from_work(

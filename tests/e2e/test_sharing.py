@@ -135,6 +135,9 @@ async def test_a_trial_without_the_server_says_that_nobody_was_asked(tmp_path: P
             assert done["served_by"] == "first"
             shown = await run_client(laptop.socket, "explain", "-v", done["delegation"])
             assert "arbiter away" in shown.out
+            shown = await run_client(laptop.socket, "share", "status")
+            assert "last probe without the server:" in shown.out
+            assert "(quota:plan)" in shown.out
 
 
 CANARY = "canary-of-the-prompt"

@@ -21,6 +21,8 @@ MACHINES = 4
 LIMIT_S = 0.25
 WINDOW_S = 3.0
 SETTLE_S = 90.0
+STORM_S = 60.0
+"""No storm takes longer, but one that hangs."""
 MODES: tuple[Mode, ...] = ("pass", "pass", "drop", "delay", "reset")
 
 
@@ -91,6 +93,7 @@ async def storm(seed: int, seconds: float, place: Path) -> int:
                     url=lambda number: ways[number].url,
                     window_s=WINDOW_S,
                     limit_s=LIMIT_S,
+                    hang_s=seconds + STORM_S + SETTLE_S,
                 )
             )
         )

@@ -88,6 +88,7 @@ async def engine_in(
     transport: Transport | None = None,
     environ: Mapping[str, str] = {},
     leaves: bool = False,
+    hang_s: float = HANG_S * 3,
     **world: Any,
 ) -> AsyncIterator[Engine]:
     """
@@ -99,6 +100,7 @@ async def engine_in(
         kinds: More kinds of backends, or others.
         transport: Instead of real processes.
         leaves: What still runs is left to a later engine, as by a daemon that was killed.
+        hang_s: The block takes longer only where something hangs.
         world: Other parts of the world (`runs_root`, `luck`, `fingerprint`).
     """
     clock = ManualClock() if clock is None else clock
@@ -141,7 +143,7 @@ async def engine_in(
         ),
     )
     try:
-        with anyio.fail_after(HANG_S * 3):
+        with anyio.fail_after(hang_s):
             async with anyio.create_task_group() as tasks:
                 is_ready = anyio.Event()
                 tasks.start_soon(lambda: engine.run(ready=is_ready.set))

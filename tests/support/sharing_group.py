@@ -107,6 +107,7 @@ async def _group(
     limit_s: float = HANG_S,
     wrapped: Callable[[Share], Share] = lambda share: share,
     connected: bool = True,
+    hang_s: float = HANG_S * 2,
     ca_file: str | None = None,
 ) -> AsyncIterator[Sequence[Machine]]:
     """
@@ -129,7 +130,9 @@ async def _group(
             clock.advance((skews_s or {}).get(number, 0.0))
             folder = place / f"m{number}"
             folder.mkdir(parents=True, exist_ok=True)
-            engine = await stack.enter_async_context(engine_in(folder, config, clock=clock))
+            engine = await stack.enter_async_context(
+                engine_in(folder, config, clock=clock, hang_s=hang_s)
+            )
             where = url if isinstance(url, str) else url(number)
             share = wrapped(RedisShare(ShareAddress(url=where, ca_file=ca_file), group="test"))
             sharing = Sharing(

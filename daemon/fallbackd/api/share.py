@@ -38,6 +38,9 @@ def sharing(engine: "Engine") -> wire.Sharing | None:
         outbox=one.outbox,
         ignored=one.ignored,
         advice=one.advice,
+        arbiter_away=one.is_arbiter_away,
+        alone_at=one.alone_at,
+        alone_scopes=one.alone_scopes,
     )
 
 

@@ -212,7 +212,12 @@ class Performer:
             nonlocal before
             before = seen.health
             decision = self._decide(seen, event, now=now)
-            return decision if peers is None else peers.weighed(before, decision, is_asked=is_asked)
+            if peers is None:
+                return decision
+            return peers.weighed(before, decision, is_asked=is_asked, again=again(seen))
+
+        def again(seen: Snapshot) -> Callable[[HealthOf], Decision]:
+            return lambda health: self._decide(structs.replace(seen, health=health), event, now=now)
 
         decision, notes = await self.store.transact(
             keys,

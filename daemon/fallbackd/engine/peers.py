@@ -1,6 +1,6 @@
 """What the loop asks of those who share health with other machines. Nobody does by default."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -41,6 +41,12 @@ class Shared(Struct, frozen=True, kw_only=True):
     warning: str | None = None
     advice: tuple[str, ...] = ()
     """What several machines have found that none of them can know alone."""
+    is_arbiter_away: bool = False
+    """Nobody grants trials now."""
+    alone_at: float | None = None
+    """When a trial last began that nobody had granted."""
+    alone_scopes: tuple[str, ...] = ()
+    """Of that trial."""
 
 
 class Tested(Struct, frozen=True, kw_only=True):
@@ -66,12 +72,20 @@ class Grouping(Struct, frozen=True, kw_only=True):
 
 
 class SharingPeers(Protocol):
-    def weighed(self, before: HealthOf, decision: Decision, *, is_asked: bool) -> Decision:
+    def weighed(
+        self,
+        before: HealthOf,
+        decision: Decision,
+        *,
+        is_asked: bool,
+        again: Callable[[HealthOf], Decision],
+    ) -> Decision:
         """
         The decision, or `Unasked` in its place.
 
         Args:
             is_asked: The others were, in vain: it is the decision, and says so.
+            again: The decision as it would be with other records of health.
         """
         ...
 

@@ -1,15 +1,21 @@
-"""What people read about sharing: whether it works, what a name stands for, who was not asked."""
+"""What people read about sharing: whether it works, what a name stands for."""
 
 from msgspec import structs
 
-from fallbackd.core.changes import Decision, PutStory
+from fallbackd.classify.redact import redact
+from fallbackd.core.failures import Reason
+from fallbackd.core.health.record import Outage
 from fallbackd.core.health.scopes import find_backend, is_scope_of, touched
 from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import REASONS
+from fallbackd.core.share.folding import mark_of
+from fallbackd.core.share.records import MAX_DETAIL, PersonWord, WordAction
+from fallbackd.core.upkeep.marks import reason_of
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Tested
 from fallbackd.engine.requests import Unknown
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.share import Share, ShareAway, ShareRefused
+from fallbackd.ports.share import Failing, Share, ShareAway, ShareRefused
 
 TEST_S = 5.0
 """How long a step of a test may take."""
@@ -34,6 +40,41 @@ def scopes_meant(engine: Performer, target: str, *, only_own: bool) -> tuple[Sco
     if scope in health or any(is_scope_of(one, scope) for one in policy.backends.values()):
         return (scope,)
     raise Unknown(f"no backend or scope {target!r}; known are {', '.join(policy.backends)}")
+
+
+def failing(outage: Outage, machine: str, *, now: float) -> Failing:
+    """An outage as the others hear of it: by its age, and without secrets."""
+    mark = mark_of(outage, source=machine)
+    detail = None if mark.detail is None else redact(mark.detail)[:MAX_DETAIL]
+    age_s = max(0.0, now - outage.since_at)
+    began_at = outage.since_at if outage.began_at is None else outage.began_at
+    return Failing(
+        mark=structs.replace(mark, detail=detail),
+        age_s=age_s,
+        began_ago_s=max(age_s, now - began_at),
+        window_s=None if outage.until_at is None else outage.until_at - outage.since_at,
+    )
+
+
+def word_of(
+    action: WordAction, reason: str | None, ttl_s: float | None, note: str | None, machine: str
+) -> tuple[PersonWord, float | None]:
+    """A person's word about any scope, and how long it stands."""
+    known, detail = reason_of(reason)
+    policy = REASONS.get(known) or REASONS[Reason.MANUAL]
+    window_s = None
+    if action == "mark":
+        window_s = policy.window_s if ttl_s is None else ttl_s
+    word = PersonWord(
+        id="",
+        action=action,
+        at=0.0,
+        state=policy.state,
+        reason=known,
+        note=(detail or note or "")[:MAX_DETAIL],
+        source=machine,
+    )
+    return word, window_s
 
 
 async def tested(share: Share, owner: str, instance: str, clock: Clock) -> tuple[Tested, ...]:
@@ -63,15 +104,3 @@ async def tested(share: Share, owner: str, instance: str, clock: Clock) -> tuple
         if not ok:
             break
     return tuple(done)
-
-
-def without_arbiter(decision: Decision, scopes: tuple[ScopeId, ...], state: str) -> Decision:
-    """The decision to make a trial that no server has granted; `explain` says so."""
-    note = f"arbiter away ({state}): others may try {', '.join(scopes)} at the same time"
-    changes = tuple(
-        structs.replace(one, outcome=f"{one.outcome}; {note}" if one.outcome else note)
-        if isinstance(one, PutStory)
-        else one
-        for one in decision.changes
-    )
-    return structs.replace(decision, changes=changes)

@@ -14,26 +14,22 @@ import anyio
 import structlog
 from msgspec import Struct, structs
 
-from fallbackd.classify.redact import redact
 from fallbackd.core.changes import Decision, PutHealth
 from fallbackd.core.events import ClockStepped, Event, SharedSeen
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, Outage, is_leased
+from fallbackd.core.health.record import Health, is_leased
 from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.policy import REASONS
-from fallbackd.core.share.folding import is_peer, mark_of, news_in, untold
-from fallbackd.core.share.records import MAX_DETAIL, PersonWord, SharedRecord, moved
+from fallbackd.core.share.folding import is_peer, news_in, untold
+from fallbackd.core.share.records import SharedRecord, moved
 from fallbackd.core.share.scopes import SharedNames, is_shared_fact
-from fallbackd.core.upkeep.marks import reason_of
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining
 from fallbackd.engine.share_advice import advice, missed
-from fallbackd.engine.share_words import scopes_meant, tested, without_arbiter
+from fallbackd.engine.share_turns import ProbeTurns, by_turns, is_running, noted, unasked
+from fallbackd.engine.share_words import failing, scopes_meant, tested, word_of
 from fallbackd.ports.share import (
     Card,
-    Failing,
     Share,
     ShareAway,
     ShareReading,
@@ -100,10 +96,13 @@ class Sharing:
         self._offset_s: float | None = None
         """Of the server's clock, as if this machine's had never been set since the start."""
         self._dirty: dict[ScopeId, None] = {}
+        self._is_telling = False
         self._withdrawn: dict[ScopeId, float] = {}
         self._held: dict[ScopeId, _Held] = {}
         self._machines: tuple[Card, ...] = ()
         self._ignored: tuple[str, ...] = ()
+        self._alone: tuple[float, tuple[ScopeId, ...]] | None = None
+        """When the last trial began that nobody had granted, by the first clock, and of what."""
         self._deaf: str | None = None
         """Why changes are not heard at once."""
         self._asking = anyio.Lock()
@@ -124,23 +123,52 @@ class Sharing:
     def _may_ask(self) -> bool:
         return self._state == "connected" and anyio.current_time() >= self._muted_until
 
-    def weighed(self, before: HealthOf, decision: Decision, *, is_asked: bool) -> Decision:
-        scopes = tuple(
-            one.health.scope
-            for one in decision.changes
-            if isinstance(one, PutHealth) and self._is_unasked(before, one.health)
-        )
+    def weighed(
+        self,
+        before: HealthOf,
+        decision: Decision,
+        *,
+        is_asked: bool,
+        again: Callable[[HealthOf], Decision],
+    ) -> Decision:
+        scopes = tuple(one.scope for one in self._unasked(before, decision))
         if not scopes:
             return decision
         if self._may_ask and not is_asked:
             return Decision(answer=Unasked(scopes=scopes))
+        found, others = by_turns(decision, again, self._taken_by_others, before)
+        alone = tuple(one.scope for one in self._unasked({**before, **others}, found))
+        said = [
+            f"{scope} is left to {one.trial.owner}"
+            for scope, one in others.items()
+            if one.trial is not None
+        ]
+        if alone:
+            self._alone = (self._engine.clock.now() - self._engine.shifted_s, alone)
+            said.append(f"others may try {', '.join(alone)} at the same time")
         state = "no answer" if self._state == "connected" else self._state
-        return without_arbiter(decision, scopes, state)
+        return noted(found, f"arbiter away ({state}): {'; '.join(said)}")
 
-    def _is_unasked(self, before: HealthOf, after: Health) -> bool:
-        if after.scope in self._held or not _is_new_trial(before.get(after.scope), after):
-            return False
-        return self._names.mirrored(after.scope) is not None
+    def _unasked(self, before: HealthOf, decision: Decision) -> list[Health]:
+        return unasked(before, decision, self._is_ours)
+
+    def _is_ours(self, scope: ScopeId) -> bool:
+        return scope in self._held or self._names.mirrored(scope) is None
+
+    def _taken_by_others(
+        self, before: HealthOf, decision: Decision
+    ) -> dict[ScopeId, Health | None]:
+        """Scopes of which the decision begins a trial, as they are in another machine's turn."""
+        turns = ProbeTurns(
+            self._grouping.instance,
+            self._machines,
+            ahead_s=(self._offset_s or 0.0) - self._engine.shifted_s,
+        )
+        now = self._engine.clock.now()
+        return {
+            one.scope: turns.others(one, self._names.mirrored(one.scope) or one.scope, now=now)
+            for one in self._unasked(before, decision)
+        }
 
     async def ask(self, scopes: tuple[ScopeId, ...], *, deadline: float) -> None:
         with anyio.move_on_at(deadline):
@@ -156,7 +184,7 @@ class Sharing:
         is_taken = is_leased(health, now=self._engine.clock.now())
         if name is None or self._share is None or is_taken or scope in self._held:
             return True
-        early = _is_running(health, now=self._engine.clock.now())
+        early = is_running(health, now=self._engine.clock.now())
         try:
             found = await self._share.lease(
                 name,
@@ -400,12 +428,15 @@ class Sharing:
             self._is_due = anyio.Event()
             for scope in list(self._dirty):
                 self._dirty.pop(scope, None)
+                self._is_telling = True
                 try:
                     await self._tell_one(share, scope)
                 except (ShareAway, ShareRefused) as error:
                     self._dirty[scope] = None
                     self._suspect(error)
                     break
+                finally:
+                    self._is_telling = False
 
     async def _tell_one(self, share: Share, scope: ScopeId) -> None:
         """The newest that is known of a scope, with its age; then its lease is over."""
@@ -416,7 +447,8 @@ class Sharing:
         now, outage = self._engine.clock.now(), health.outage
         withdrawn_at = self._withdrawn.get(scope)
         if outage is not None and is_shared_fact(outage):
-            await share.report_failure(name, self._failing(outage, now=now), limit_s=COMMAND_S)
+            found = failing(outage, self._grouping.machine, now=now)
+            await share.report_failure(name, found, limit_s=COMMAND_S)
         elif withdrawn_at is not None or health.proven_at is not None:
             began_at = max(withdrawn_at or 0.0, health.proven_at or 0.0)
             await share.report_success(
@@ -433,19 +465,6 @@ class Sharing:
         if held is not None and held.is_used and not is_ours:
             del self._held[scope]
             await share.release(name, owner=self._owner, gen=held.gen, limit_s=COMMAND_S)
-
-    def _failing(self, outage: Outage, *, now: float) -> Failing:
-        machine = self._grouping.machine
-        mark = mark_of(outage, source=machine)
-        detail = None if mark.detail is None else redact(mark.detail)[:MAX_DETAIL]
-        age_s = max(0.0, now - outage.since_at)
-        began_at = outage.since_at if outage.began_at is None else outage.began_at
-        return Failing(
-            mark=structs.replace(mark, detail=detail),
-            age_s=age_s,
-            began_ago_s=max(age_s, now - began_at),
-            window_s=None if outage.until_at is None else outage.until_at - outage.since_at,
-        )
 
     async def _renew(self, share: Share) -> None:
         """A lease lasts as long as its attempt; without one it is given back."""
@@ -509,24 +528,10 @@ class Sharing:
                 f"{self._problem or 'not connected yet'}); leave --everywhere out to change this "
                 "machine alone"
             )
-        known, detail = reason_of(reason)
-        policy = REASONS.get(known) or REASONS[Reason.MANUAL]
-        window_s = None
-        if action == "mark":
-            window_s = policy.window_s if ttl_s is None else ttl_s
-        word = PersonWord(
-            id="",
-            action=action,
-            at=0.0,
-            state=policy.state,
-            reason=known,
-            note=(detail or note or "")[:MAX_DETAIL],
-            source=self._grouping.machine,
-        )
+        word, window_s = word_of(action, reason, ttl_s, note, self._grouping.machine)
         told: list[ScopeId] = []
         for scope in scopes:
-            name = self._names.named(scope)
-            if name is None:
+            if (name := self._names.named(scope)) is None:
                 continue
             try:
                 seen = await self._share.say(name, word, window_s=window_s, limit_s=COMMAND_S)
@@ -567,28 +572,19 @@ class Sharing:
             since_at=self._since_at,
             machines=self._machines,
             offset_s=None if offset_s is None else offset_s - self._engine.shifted_s,
-            outbox=len(self._dirty),
+            outbox=len(self._dirty) + self._is_telling,
             ignored=self._ignored,
             scopes=tuple(
                 one for one in self._known_scopes() if self._names.mirrored(one) is not None
             ),
             warning=warning,
             advice=advice(self._missed(), self._grouping.machine, self._machines),
+            is_arbiter_away=not self._may_ask,
+            alone_at=self._alone and self._alone[0] + self._engine.shifted_s,
+            alone_scopes=() if self._alone is None else self._alone[1],
         )
 
     async def test(self) -> tuple[Tested, ...]:
         if self._share is None:
             return (Tested(step="configuration", ok=False, detail=self._problem or ""),)
         return await tested(self._share, self._owner, self._grouping.instance, self._engine.clock)
-
-
-def _is_new_trial(before: Health | None, after: Health) -> bool:
-    trial = after.trial
-    if trial is None or is_peer(trial.attempt):
-        return False
-    return before is None or before.trial is None or before.trial.attempt != trial.attempt
-
-
-def _is_running(health: Health | None, *, now: float) -> bool:
-    outage = None if health is None else health.outage
-    return outage is not None and (outage.until_at is None or now < outage.until_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import show
@@ -64,6 +65,12 @@ def status_view(found: dict[str, Json], style: Style) -> str:
         lines.append(f"  {one['outbox']} scopes are not sent yet")
     lines += [f"  ignored: {one_line(each)}" for each in one.get("ignored") or []]
     lines += [f"  {one_line(each)}" for each in one.get("advice") or []]
+    if one.get("arbiter_away"):
+        lines.append("  arbiter away: machines that are cut off take turns of a minute to probe")
+    if one.get("alone_at") is not None:
+        about = ", ".join(map(one_line, one.get("alone_scopes") or []))
+        ago = duration(time.time() - one["alone_at"])
+        lines.append(f"  last probe without the server: {ago} ago ({about})")
     scopes = found.get("scopes") or []
     lines.append("  shared: " + (", ".join(map(one_line, scopes)) or "nothing that is configured"))
     return "\n".join(lines)
@@ -74,6 +81,8 @@ def sharing_line(one: dict[str, Json], style: Style) -> str:
     colour = "green" if one.get("state") == "connected" else "yellow"
     state = style.paint(str(one.get("state", "?")), colour)
     count = one.get("machines") or 0
+    if one.get("arbiter_away") and one.get("state") != "off":
+        state += " · arbiter away"
     words = f"share {state} · group {one.get('group')} · this machine is {one.get('machine')}"
     return words + (f" · {count} {'machine' if count == 1 else 'machines'}" if count else "")
 

@@ -43,6 +43,12 @@ class Sharing(Struct, frozen=True, kw_only=True):
     """Records of the server that could not be used, and why."""
     advice: tuple[str, ...] = ()
     """Providers that other machines cannot reach either."""
+    arbiter_away: bool = False
+    """No server grants probes now; machines that are cut off take turns of a minute."""
+    alone_at: float | None = None
+    """When the last probe began that no server had granted."""
+    alone_scopes: tuple[str, ...] = ()
+    """Scopes of that probe."""
 
 
 class ShareStatusParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
