@@ -29,6 +29,7 @@ from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.ticker import tick
 from fallbackd.lib.clock import SystemClock
+from fallbackd.ports.store import Outlives
 from fallbackd.stores.database import Database
 from fallbackd.stores.loading import open_sqlite
 from fallbackd.stores.memory import MemoryStore
@@ -248,14 +249,12 @@ class Kept:
         run: Callable[[Snapshot], Decision],
         *,
         must_keep: bool = True,
-        outlives_machine: bool = True,
+        outlives: Outlives = "machine",
     ) -> tuple[Decision, Sequence[Journaled]]:
         daemon = self._daemon
         daemon.require_alive()
         if not isinstance(self._store, MemoryStore):
-            return await self._store.transact(
-                keys, run, must_keep=must_keep, outlives_machine=outlives_machine
-            )
+            return await self._store.transact(keys, run, must_keep=must_keep, outlives=outlives)
 
         def decide(seen: Snapshot) -> Decision:
             decision = run(seen)

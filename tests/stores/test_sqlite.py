@@ -389,7 +389,7 @@ async def test_what_ends_with_the_machine_is_written_without_waiting_for_the_dis
     statements: list[str] = []
     assert database._connection is not None
     database._connection.set_trace_callback(statements.append)
-    await store.transact(NONE, deciding(a_note("started")), outlives_machine=False)
+    await store.transact(NONE, deciding(a_note("started")), outlives="process")
     await store.transact(NONE, deciding(a_note("ended")))
     ways = [one for one in statements if one.startswith("PRAGMA")]
     assert ways == ["PRAGMA synchronous = NORMAL", "PRAGMA synchronous = FULL"]
@@ -397,3 +397,25 @@ async def test_what_ends_with_the_machine_is_written_without_waiting_for_the_dis
     with sqlite3.connect(tmp_path / "fallbackd.db") as other:
         assert other.execute("SELECT count(*) FROM journal").fetchone() == (2,)
     await store.aclose()
+
+
+async def test_what_outlives_nothing_is_seen_at_once_and_written_with_what_follows(
+    tmp_path: Path,
+) -> None:
+    store, _ = await open_counted(tmp_path / "fallbackd.db")
+
+    def on_disk() -> int:
+        with sqlite3.connect(tmp_path / "fallbackd.db") as other:
+            return int(other.execute("SELECT count(*) FROM journal").fetchone()[0])
+
+    await store.transact(NONE, deciding(a_note("first")), outlives="nothing")
+    assert [one.note.kind for one in await store.journal(after_seq=0)] == ["first"]
+    assert on_disk() == 0
+    await store.transact(NONE, deciding(a_note("second")))
+    assert on_disk() == 2
+    await store.transact(NONE, deciding(a_note("third")), outlives="nothing")
+    assert await store.flush()
+    assert on_disk() == 3
+    await store.transact(NONE, deciding(a_note("fourth")), outlives="nothing")
+    await store.aclose()
+    assert on_disk() == 4

@@ -49,7 +49,7 @@ from fallbackd.engine.requests import (
 )
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import ALL, Selection, StoreUnwritable
+from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable
 
 if TYPE_CHECKING:
     from fallbackd.classify.explaining import Explanation
@@ -348,6 +348,7 @@ class Engine(Performer):
         differs_from: tuple[str, ...] = (),
         lease: bool = False,
         owner: str | None = None,
+        outlives: Outlives = "machine",
     ) -> Resolution:
         await self.readiness.look_at_candidates(backend=backend, role=role, chain=chain)
         event = ResolveRequested(
@@ -363,7 +364,7 @@ class Engine(Performer):
             owner=owner,
             luck=self.world.luck(),
         )
-        decision = await self.handle(event)
+        decision = await self.handle(event, outlives=outlives)
         if decision.rejection is not None:
             raise Refused(decision.rejection)
         assert isinstance(decision.answer, Resolution)
@@ -393,6 +394,7 @@ class Engine(Performer):
         prompt_tokens: int | None = None,
         allow_metered: bool = False,
         differs_from: tuple[str, ...] = (),
+        outlives: Outlives = "machine",
     ) -> ReportAnswer:
         name = BackendId(backend)
         failure = None
@@ -422,7 +424,8 @@ class Engine(Performer):
                 allow_metered=allow_metered,
                 differs_from=await authors.families(self.store, self.settings.policy, differs_from),
                 luck=self.world.luck(),
-            )
+            ),
+            outlives=outlives,
         )
         if decision.rejection is not None:
             raise Refused(decision.rejection)

@@ -6,6 +6,7 @@ an effect starts comes back as one event.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
 import anyio
@@ -62,12 +63,14 @@ from fallbackd.engine.workspaces import Workspaces, why_not_there
 from fallbackd.lib.directories import identities
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.store import Store, StoreUnwritable
+from fallbackd.ports.store import Outlives, Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
 
 _OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
 """What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
+
+WRITTEN_WITHIN_S = 1.0
 
 MAX_ASKS = 8
 """Other trials that may come in the place of one that another machine makes."""
@@ -114,6 +117,7 @@ class Performer:
         self._wakes = Wakes(clock, self._woken)
         self._tasks: TaskGroup | None = None
         self._freed = anyio.Event()
+        self._is_to_write = False
         self._strays_ended = anyio.Event()
         self.shifted_s = 0.0
         """By how much the clock was set since the start, in sum."""
@@ -201,7 +205,13 @@ class Performer:
         return decide(seen, event, self.settings.policy, now=now)
 
     async def _transact(
-        self, keys: Keys, event: Event, *, must_keep: bool = False, is_asked: bool = False
+        self,
+        keys: Keys,
+        event: Event,
+        *,
+        must_keep: bool = False,
+        outlives: Outlives = "machine",
+        is_asked: bool = False,
     ) -> Decision:
         # Fixed here: decisions are made in the order of their instants, also around a set clock.
         now = self.clock.now()
@@ -223,17 +233,34 @@ class Performer:
             keys,
             run,
             must_keep=must_keep,
-            outlives_machine=not isinstance(event, _OF_THIS_BOOT),
+            outlives="process" if isinstance(event, _OF_THIS_BOOT) else outlives,
         )
         hit("journal.kept")
+        if outlives == "nothing":
+            self._write_soon()
         self._audience.publish(notes)
         if peers is not None:
             peers.learned(event, before, decision)
         return decision
 
-    async def _decided(self, keys: Keys, event: Event, *, must_keep: bool) -> Decision:
+    def _write_soon(self) -> None:
+        """What is in memory alone is on disk within a second, together."""
+
+        async def write() -> None:
+            await anyio.sleep(WRITTEN_WITHIN_S)
+            self._is_to_write = False
+            await self.store.flush()
+
+        if self._tasks is not None and not self._is_to_write:
+            self._is_to_write = True
+            self._tasks.start_soon(write)
+
+    async def _decided(
+        self, keys: Keys, event: Event, *, must_keep: bool, outlives: Outlives
+    ) -> Decision:
         """The other machines are asked before a trial of what is common to all begins."""
-        decision = await self._transact(keys, event, must_keep=must_keep)
+        transact = partial(self._transact, keys, event, must_keep=must_keep, outlives=outlives)
+        decision = await transact()
         peers = self.peers
         if peers is None:
             return decision
@@ -244,14 +271,20 @@ class Performer:
             if anyio.current_time() >= deadline:
                 break
             await peers.ask(decision.answer.scopes, deadline=deadline)
-            decision = await self._transact(keys, event, must_keep=must_keep)
+            decision = await transact()
         if not isinstance(decision.answer, Unasked):
             return decision
-        return await self._transact(keys, event, must_keep=must_keep, is_asked=True)
+        return await transact(is_asked=True)
 
-    async def handle(self, event: Event, *, must_keep: bool = False) -> Decision:
+    async def handle(
+        self, event: Event, *, must_keep: bool = False, outlives: Outlives = "machine"
+    ) -> Decision:
         """
         Decide on one event, make the changes durable, then act.
+
+        Args:
+            outlives: `nothing`: of a call that ends with this process, and leads to no effect that
+                another process would see.
 
         Raises:
             StoreUnwritable: Only with `must_keep`: nothing was kept and nothing done.
@@ -262,7 +295,7 @@ class Performer:
             shifted_s = self.shifted_s
             keys = keys_of(event, self.store.peek())
             try:
-                decision = await self._decided(keys, event, must_keep=must_keep)
+                decision = await self._decided(keys, event, must_keep=must_keep, outlives=outlives)
             except StoreUnwritable as error:
                 if must_keep:
                     raise

@@ -1,13 +1,19 @@
 """Where records are kept."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from fallbackd.core.changes import Decision, Journaled, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
+
+Outlives = Literal["machine", "process", "nothing"]
+"""
+What changes outlive: a loss of power; the end of this process, however it comes; or nothing:
+they are kept in memory and reach the disk with the next ones that need it, or with `flush`.
+"""
 
 
 class StoreUnwritable(Exception):
@@ -77,13 +83,14 @@ class Store(StoreFacts, Protocol):
         run: Callable[[Snapshot], Decision],
         *,
         must_keep: bool = True,
-        outlives_machine: bool = True,
+        outlives: Outlives = "machine",
     ) -> tuple[Decision, Sequence[Journaled]]:
         """
         Let `run` decide on one consistent snapshot, and keep its changes, all or none.
 
         `run` is pure and may be called again. Transactions are one after the other. When this
-        returns, the changes are durable; the notes come back with the place in the journal.
+        returns, the changes are as durable as `outlives` says; the notes come back with the place
+        in the journal.
 
         Args:
             keys: Records to read besides health, meters and unfinished delegations.
@@ -91,8 +98,8 @@ class Store(StoreFacts, Protocol):
                 made durable. False: keep them in memory, write them with the next transaction
                 that succeeds, and report the trouble in `problem` (work that runs is finished
                 and answered even when the disk is full).
-            outlives_machine: False: the changes need to outlive this process only, however it
-                ends. They reach the disk with the next ones that are to outlive the machine.
+            outlives: What the changes need to outlive. They never reach the disk before those of
+                an earlier transaction.
         """
         ...
 
@@ -134,7 +141,7 @@ class Store(StoreFacts, Protocol):
         ...
 
     async def flush(self) -> bool:
-        """Try to write what `must_keep=False` left behind. True when nothing is left."""
+        """Try to write what is in memory alone. True when nothing is left."""
         ...
 
     async def checkpoint(self) -> None:

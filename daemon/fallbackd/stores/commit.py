@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from fallbackd.core.changes import Decision, Journaled
 from fallbackd.core.records import Keys, Snapshot
+from fallbackd.ports.store import Outlives
 from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Draft
 from fallbackd.stores.writes import Writes, writes_of
@@ -20,11 +21,11 @@ class CommitRequest:
         run: Callable[[Snapshot], Decision],
         *,
         must_keep: bool,
-        outlives_machine: bool = True,
+        outlives: Outlives = "machine",
     ) -> None:
         self.keys = keys
         self.must_keep = must_keep
-        self.outlives_machine = outlives_machine
+        self.outlives = outlives
         self.answer: CommitAnswer | None = None
         self.error: Exception | None = None
         self._run = run
@@ -61,7 +62,7 @@ class Commit:
             return
         try:
             self.writes.outlives_machine = not self.requests or any(
-                one.outlives_machine for one in self.requests
+                one.outlives == "machine" for one in self.requests
             )
             database.write(self.writes)
         except Exception as error:  # whatever it is, nothing was written, and somebody is told

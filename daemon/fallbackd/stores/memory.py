@@ -7,7 +7,7 @@ from anyio.lowlevel import checkpoint
 from fallbackd.core.changes import Decision, Journaled, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
-from fallbackd.ports.store import ALL, Selection, StoreUnwritable
+from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable
 from fallbackd.stores.mirror import Draft, Mirror, newest_first
 
 
@@ -41,7 +41,7 @@ class MemoryStore:
         run: Callable[[Snapshot], Decision],
         *,
         must_keep: bool = True,
-        outlives_machine: bool = True,
+        outlives: Outlives = "machine",
     ) -> tuple[Decision, Sequence[Journaled]]:
         await checkpoint()
         draft = Draft(self._mirror)

@@ -6,8 +6,8 @@ mirror, written in one transaction by a worker thread, and only then taken over 
 acknowledged. Decisions that come while the disk is busy are made one after the other and written
 together. What has ended is read from disk.
 
-While nothing can be written, changes that must go on are kept as `_backlog`, and written before
-the next ones.
+Changes that need to outlive nothing are kept as `_backlog`, and written with the next ones; so are
+those that must go on while nothing can be written.
 """
 
 import sqlite3
@@ -23,7 +23,7 @@ from fallbackd.core.changes import Decision, Journaled, Note, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import ALL, Selection, StoreUnwritable
+from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable
 from fallbackd.stores.commit import Commit, CommitRequest
 from fallbackd.stores.database import Database, decoded
 from fallbackd.stores.mirror import Draft, Mirror, newest_first
@@ -78,10 +78,10 @@ class SqliteStore:
         run: Callable[[Snapshot], Decision],
         *,
         must_keep: bool = True,
-        outlives_machine: bool = True,
+        outlives: Outlives = "machine",
     ) -> tuple[Decision, Sequence[Journaled]]:
         await checkpoint_if_cancelled()
-        request = CommitRequest(keys, run, must_keep=must_keep, outlives_machine=outlives_machine)
+        request = CommitRequest(keys, run, must_keep=must_keep, outlives=outlives)
         self._waiting.append(request)
         try:
             # What is being written cannot be called back. The disk answers, or gives an error.
@@ -103,18 +103,22 @@ class SqliteStore:
         requests = [one for one in self._waiting if not one.is_done][:MAX_TOGETHER]
         await self._fetch(requests)
         commit = Commit(requests, Draft(self._mirror), self._backlog.joined(Writes()))
-        is_changed = False
+        is_changed = is_urgent = False
         for request in requests:
             decided = None if request.is_done else request.decide(commit.draft)
             if decided is not None:
                 answer, writes = decided
                 commit.answers.append((request, answer))
                 commit.writes.merge(writes)
-                is_changed = is_changed or not writes.is_empty
+                if not writes.is_empty:
+                    is_changed = True
+                    is_urgent = is_urgent or request.outlives != "nothing"
         if is_changed:
             self._count_finished(commit.draft, commit.writes)
+        if is_urgent:
             await self._write(commit)
         else:
+            self._backlog = commit.writes
             self._acknowledge(commit)
 
     async def _fetch(self, requests: Sequence[CommitRequest]) -> None:

@@ -128,7 +128,7 @@ class Exchange:
             or self._named.get("x-fallbackd-allow-metered") == "1",
             "owner": self._owner,
         }
-        chosen = await engine.resolve(**asks, lease=True)
+        chosen = await engine.resolve(**asks, lease=True, outlives="nothing")
         turn = chosen.turn
         self._record.requested = entries[0].backend
         self._note(chosen, fit.passed_over)

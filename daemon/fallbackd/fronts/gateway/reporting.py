@@ -37,7 +37,9 @@ class CallReport:
 
     async def succeeded(self, watch: AnswerWatch) -> None:
         self._is_said = True
-        await self._engine.report(**self._call, outcome="success", usage=watch.usage)
+        await self._engine.report(
+            **self._call, outcome="success", usage=watch.usage, outlives="nothing"
+        )
 
     async def failed(self, evidence: Evidence) -> ReportAnswer:
         self._is_said = True
@@ -54,7 +56,7 @@ class CallReport:
     async def released(self) -> None:
         """The caller has gone: nobody is to blame."""
         if not self._is_said and self.chosen.lease_id is not None:
-            await self._engine.report(**self._call, outcome="released")
+            await self._engine.report(**self._call, outcome="released", outlives="nothing")
 
 
 async def give_back(engine: Engine, asks: Mapping[str, Any], answer: ReportAnswer) -> None:
