@@ -25,7 +25,8 @@ def request(p: Provider, route: str) -> HttpRequest:
 def connections(transport: HttpTransport) -> int:
     """Of all pools. There is no public way to ask the library."""
     clients = transport._line.clients._clients.values()
-    return sum(len(one._transport._pool.connections) for one in clients)  # type: ignore[attr-defined]
+    others = sum(len(one._transport._pool.connections) for one in clients)  # type: ignore[attr-defined]
+    return transport._line.direct.open + others
 
 
 async def test_400_cancelled_requests_leave_the_pool_whole(tmp_path: Path) -> None:

@@ -6,15 +6,14 @@ on loopback is never asked through a proxy. Redirects, retries and cookies are o
 carry what one credential was given into the calls of another.
 """
 
-import os
 import re
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from fallbackd.core.protocol import Tls
+from fallbackd.transports.http.tls import context_of, stamps
 
 if TYPE_CHECKING:
     import httpx2
@@ -24,11 +23,7 @@ KEPT = 64
 CLOSE_LIMIT_S = 5.0
 """For the farewell of a connection (TLS close); it is dropped after that."""
 
-_LOOPBACK = re.compile(r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?:[:/?#]|$)", re.I)
-
-
-class TlsFiles(Exception):
-    """A file that `tls_*` names cannot be used. The text says which one and why."""
+LOOPBACK = re.compile(r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?:[:/?#]|$)", re.I)
 
 
 class Clients:
@@ -59,9 +54,9 @@ class Clients:
 
         import httpx2
 
-        is_direct = bool(_LOOPBACK.match(url))
+        is_direct = bool(LOOPBACK.match(url))
         has_tls = not url.lower().startswith("http://")
-        key = (keeps_connections, is_direct, has_tls, tls, *_stamps(tls))
+        key = (keeps_connections, is_direct, has_tls, tls, *stamps(tls))
         client = self._clients.get(key)
         if client is None:
             client = self._clients[key] = httpx2.AsyncClient(
@@ -73,7 +68,7 @@ class Clients:
                 follow_redirects=False,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 # Loading the certificates of the machine takes longer than a call on loopback.
-                verify=_context(tls or Tls()) if has_tls or tls is not None else _no_tls(),
+                verify=context_of(tls or Tls()) if has_tls or tls is not None else _no_tls(),
                 trust_env=not is_direct,
             )
         return client
@@ -85,57 +80,6 @@ class Clients:
                 await client.aclose()
 
 
-def _stamps(tls: Tls | None) -> tuple[int, ...]:
-    """When the files were changed; 0 for one that is not there."""
-    if tls is None:
-        return ()
-    found = []
-    for path in (tls.ca_file, tls.client_cert, tls.client_key):
-        if path is not None:
-            try:
-                found.append(Path(path).expanduser().stat().st_mtime_ns)
-            except OSError:
-                found.append(0)
-    return tuple(found)
-
-
 def _no_tls() -> ssl.SSLContext:
     """For what never speaks it."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    import httpx2
-
-    if tls.ca_file is None:
-        context = httpx2.create_ssl_context()
-    else:
-        path = _readable("tls_ca_file", tls.ca_file)
-        try:
-            context = ssl.create_default_context(cafile=path)
-        except (OSError, ValueError) as error:
-            raise TlsFiles(f"tls_ca_file {tls.ca_file}: no certificates in PEM form") from error
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if tls.client_cert is not None:
-        cert = _readable("tls_client_cert", tls.client_cert)
-        key = _readable("tls_client_key", tls.client_key) if tls.client_key else None
-        try:
-            # Without a password nobody is asked for one on a terminal.
-            context.load_cert_chain(cert, key, password="")
-        except (OSError, ValueError) as error:
-            names = " and ".join(one for one in (tls.client_cert, tls.client_key) if one)
-            raise TlsFiles(
-                f"tls_client_cert {names}: no certificate with its key, without a password"
-            ) from error
-    return context
-
-
-def _readable(name: str, path: str) -> str:
-    full = os.path.expanduser(path)
-    try:
-        with open(full, "rb"):
-            return full
-    except OSError as error:
-        raise TlsFiles(f"{name} {path}: {error.strerror or error}") from error

@@ -6,16 +6,12 @@ which are hidden in what comes back.
 """
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import anyio
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer, NotStarted
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S
-from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning
-
-if TYPE_CHECKING:
-    import httpx2
+from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning, ResponseRead
 
 
 class HttpPassing(HttpRunning):
@@ -25,7 +21,7 @@ class HttpPassing(HttpRunning):
         self, call: HttpRequest, *, carried: Carried, problem: NotStarted | None, line: BodyLine
     ) -> None:
         super().__init__(call, carried=carried, problem=problem, line=line, directory="")
-        self._response: httpx2.Response | None = None
+        self._response: ResponseRead | None = None
         self._body: AsyncIterator[bytes] | None = None
 
     async def head(self) -> HttpResponse | None:

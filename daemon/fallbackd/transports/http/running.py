@@ -6,7 +6,7 @@ left at any `yield`, and a scope must be left in the task that entered it.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -23,13 +23,16 @@ from fallbackd.core.protocol import (
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.clock import Clock
 from fallbackd.transports.http import record as http_record
-from fallbackd.transports.http.clients import CLOSE_LIMIT_S, Clients, TlsFiles
+from fallbackd.transports.http.answering import Broken
+from fallbackd.transports.http.clients import CLOSE_LIMIT_S, Clients
+from fallbackd.transports.http.direct import DirectPool
 from fallbackd.transports.http.loopback_owner import ForeignListener, require_own_peer
 from fallbackd.transports.http.route import Route
+from fallbackd.transports.http.tls import TlsFiles
 from fallbackd.transports.output_log import OutputLog
 
 if TYPE_CHECKING:
-    import httpx2
+    pass
 
 WRITE_LIMIT_S = 60.0
 FAREWELL_S = 2.0
@@ -54,11 +57,26 @@ class Carried(Struct, frozen=True, kw_only=True):
         return f"Carried({self.values!r})"
 
 
+class ResponseRead(Protocol):
+    """The answer to a request, its head read."""
+
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def aiter_bytes(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
+
+
 class BodyLine:
     """What all requests share."""
 
     def __init__(self, *, clients: Clients, clock: Clock, farewell_s: float) -> None:
         self.clients = clients
+        self.direct = DirectPool()
         self.clock = clock
         self.farewell_s = farewell_s
         self.is_detached = False
@@ -124,7 +142,7 @@ class HttpRunning:
         """See `ports.transport.Running`. Leaving early drops the connection too."""
         if self._exit is not None:
             return  # it could not be sent
-        response: httpx2.Response | None = None
+        response: ResponseRead | None = None
         end: HttpResponse | NoAnswer | None = None
         try:
             answer = await self._send()
@@ -171,7 +189,7 @@ class HttpRunning:
             http_record.write_exit(self._directory, record)
             self._exit = end
 
-    def _responded(self, response: "httpx2.Response", *, is_broken: bool) -> HttpResponse:
+    def _responded(self, response: ResponseRead, *, is_broken: bool) -> HttpResponse:
         return HttpResponse(
             status=response.status_code,
             headers={
@@ -184,21 +202,43 @@ class HttpRunning:
             truncated=is_broken,
         )
 
-    async def _send(self) -> "httpx2.Response | NoAnswer":
+    async def _send(self) -> ResponseRead | NoAnswer:
         with anyio.CancelScope() as self._scope:
             if self._stopped:
                 self._scope.cancel()
             answer = None
+            is_direct = self._line.direct.takes(self._call)
+            send = self._send_straight if is_direct else self._send_over
             if not self._call.own_listener:  # whose it is, is seen when a connection is made
-                answer = await self._send_over(keeps_connections=True)
+                answer = await send(keeps_connections=True)
             if answer is None:
                 # Other kept connections may be closing too: this one is new for certain.
-                answer = await self._send_over(keeps_connections=False)
+                answer = await send(keeps_connections=False)
             assert answer is not None
             return answer
         return NoAnswer(exception="Cancelled", text="stopped", at=self._clock.now(), stopped=True)
 
-    async def _send_over(self, *, keeps_connections: bool) -> "httpx2.Response | NoAnswer | None":
+    async def _send_straight(self, *, keeps_connections: bool) -> ResponseRead | NoAnswer | None:
+        """As `_send_over`, where no proxy stands between."""
+        call, sent_at = self._call, anyio.current_time()
+        try:
+            return await self._line.direct.send(
+                call,
+                {**call.headers, **self._carried.headers},
+                self._carried.body,
+                is_fresh=not keeps_connections,
+            )
+        except Broken as error:
+            is_early = anyio.current_time() - sent_at < CLOSED_BEFORE_S
+            if keeps_connections and is_early and error.is_unanswered:
+                return None
+            name, text = error.name, self._carried.values.conceal(error.text)
+        except (ValueError, TlsFiles) as error:
+            name = "LocalProtocolError" if isinstance(error, ValueError) else type(error).__name__
+            text = self._told(error)
+        return NoAnswer(exception=name, text=text, at=self._clock.now(), stopped=self._stopped)
+
+    async def _send_over(self, *, keeps_connections: bool) -> ResponseRead | NoAnswer | None:
         """The head of the answer; None: the server had closed the kept connection that it met."""
         import httpx2
 
@@ -248,8 +288,6 @@ class HttpRunning:
 
     async def _next(self, body: AsyncIterator[bytes]) -> tuple[bytes | None, str]:
         """The next piece, or None at the end; and the name of what broke the body off, if so."""
-        import httpx2
-
         with anyio.CancelScope(deadline=self._ends.deadline) as self._scope:
             if self._stopped:
                 self._scope.cancel()
@@ -257,16 +295,18 @@ class HttpRunning:
                 return await anext(body), ""
             except StopAsyncIteration:
                 return None, ""
-            except (httpx2.HTTPError, httpx2.StreamError) as error:
+            except Broken as error:
+                return None, "" if self._ends.is_seen else error.name
+            except Exception as error:
+                if not _is_broken(error):
+                    raise
                 return None, "" if self._ends.is_seen else type(error).__name__
         # The answer is complete, and the server has held the line for long enough.
         return None, "" if self._ends.is_seen and not self._stopped else "Cancelled"
 
     def _told(self, error: Exception) -> str:
         """What the library says, without what must not be said."""
-        import httpx2
-
-        if isinstance(error, httpx2.LocalProtocolError | UnicodeError):
+        if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":
             # Quotes the header that it refuses, which may be the key.
             return "the request could not be written: a header has characters that HTTP forbids"
         text = str(error) or str(error.__cause__ or "")
@@ -290,6 +330,13 @@ class _Mask:
     def end(self) -> bytes:
         held, self._held = self._held, b""
         return held
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether the general client says that a body cannot be finished."""
+    import httpx2
+
+    return isinstance(error, httpx2.HTTPError | httpx2.StreamError)
 
 
 def _is_closed(error: Exception) -> bool:

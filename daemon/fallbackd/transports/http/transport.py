@@ -105,6 +105,7 @@ class HttpTransport:
         await self.aclose()
 
     async def aclose(self) -> None:
+        await self._line.direct.aclose()
         await self._line.clients.aclose()
 
     async def _carried(self, call: HttpRequest) -> Carried:

@@ -1,0 +1,160 @@
+"""The answer to one request over HTTP/1.1, read from the bytes of its connection."""
+
+import zlib
+from collections.abc import Mapping
+
+import httptools
+
+MAX_HEAD_BYTES = 128 * 1024
+_CODINGS = {"gzip": 47, "x-gzip": 47, "deflate": 47}
+"""Nothing is asked to compress; some do."""
+
+
+class Broken(Exception):
+    """
+    There is no answer, or no end of it.
+
+    Attributes:
+        name: What happened, as the general client names it.
+        is_unanswered: A connection that was kept has ended before the first byte.
+    """
+
+    def __init__(self, name: str, text: str, *, is_unanswered: bool = False) -> None:
+        super().__init__(text)
+        self.name = name
+        self.text = text
+        self.is_unanswered = is_unanswered
+
+
+class Reading:
+    def __init__(self) -> None:
+        self.status = 0
+        self.has_head = False
+        self.is_over = False
+        self.is_touched = False
+        """A byte of it has come."""
+        self.problem: Broken | None = None
+        """What was wrong behind what could be read."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._headers: Mapping[str, str] | None = None
+        self._pieces: list[bytes] = []
+        self._head_bytes = 0
+        self._ends_with_line = False
+        self._is_kept = False
+        self._has_surplus = False
+        self._inflate: zlib._Decompress | None = None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case; what is said several times, in one."""
+        if self._headers is None:
+            found: dict[str, str] = {}
+            for raw_name, raw in self._fields:
+                name, value = raw_name.decode("latin-1").lower(), _text(raw)
+                found[name] = f"{found[name]}, {value}" if name in found else value
+            self._headers = found
+        return self._headers
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether the connection can carry another request."""
+        return self.is_over and self._is_kept and not self._has_surplus
+
+    def feed(self, data: bytes) -> None:
+        """
+        Raises:
+            Broken: It is no HTTP.
+        """
+        self.is_touched = True
+        if not self.has_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            raise Broken("RemoteProtocolError", "the server changes the protocol") from error
+        except httptools.HttpParserError as error:
+            if self.is_over:
+                self._has_surplus = True
+                return
+            self.problem = Broken("RemoteProtocolError", f"not HTTP: {error}")
+            if not self.has_head:
+                raise self.problem from error
+        if not self.has_head and self._head_bytes > MAX_HEAD_BYTES:
+            raise Broken("RemoteProtocolError", "the head of the answer is too long")
+
+    def end(self) -> None:
+        """
+        The connection has ended.
+
+        Raises:
+            Broken: In the middle.
+        """
+        if not self.is_touched:
+            text = "Server disconnected without sending a response."
+            raise Broken("RemoteProtocolError", text)
+        if self.is_over:
+            return
+        if not self.has_head or not self._ends_with_line:
+            text = "the server closed the connection in the middle of its answer"
+            raise Broken("RemoteProtocolError", text)
+        self._is_kept = False
+        self._complete()
+
+    def taken(self) -> bytes:
+        """What has come of the body since the last time."""
+        if not self._pieces:
+            return b""
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+    # --- called by the parser --------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.is_over:
+            self._has_surplus = True
+        elif not self.has_head:
+            self._fields.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.has_head:
+            self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self.has_head or status < 200:
+            return
+        self.status = status
+        self.has_head = True
+        self._is_kept = self._parser.should_keep_alive()
+        named = self.headers
+        self._ends_with_line = "content-length" not in named and "chunked" not in named.get(
+            "transfer-encoding", ""
+        )
+        bits = _CODINGS.get(named.get("content-encoding", "").strip().lower())
+        self._inflate = None if bits is None else zlib.decompressobj(bits)
+
+    def on_body(self, data: bytes) -> None:
+        if self.is_over:
+            return
+        if self._inflate is not None:
+            data = self._inflate.decompress(data)
+        if data:
+            self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        if self.has_head and not self.is_over:
+            self._complete()
+
+    def _complete(self) -> None:
+        self.is_over = True
+        if self._inflate is not None and (rest := self._inflate.flush()):
+            self._pieces.append(rest)
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")

@@ -1,0 +1,232 @@
+"""Requests that go straight to their server: framing, kept connections, answers in the way."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from tests.support.clock import ManualClock
+from tests.support.loopback import Handler, listening
+
+from fallbackd.core.protocol import HttpRequest, HttpResponse, NoAnswer
+from fallbackd.transports.http.passing import HttpPassing
+from fallbackd.transports.http.transport import HttpTransport
+
+LIMIT_S = 60.0
+"""Only a hang takes this long."""
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Way:
+    """A transport before one server."""
+
+    def __init__(self, transport: HttpTransport, port: int) -> None:
+        self.transport, self.port = transport, port
+
+    async def ask(self, body: bytes = b"{}") -> HttpPassing:
+        url = f"http://127.0.0.1:{self.port}/v1/x?y=1"
+        return await self.transport.pass_on(HttpRequest(method="POST", url=url, body=body))
+
+    async def answer(self, body: bytes = b"{}") -> tuple[HttpResponse | None, bytes, HttpPassing]:
+        passed = await self.ask(body)
+        found = b""
+        with anyio.fail_after(LIMIT_S):
+            head = await passed.head()
+            while head is not None and (data := await passed.read()) is not None:
+                found += data
+            await passed.aclose()
+        return head, found, passed
+
+
+@asynccontextmanager
+async def way_to(handle: Handler) -> AsyncIterator[Way]:
+    transport = HttpTransport(clock=ManualClock(), environ={})
+    async with listening(handle) as port:
+        try:
+            yield Way(transport, port)
+        finally:
+            await transport.aclose()
+
+
+def saying(*answers: bytes, closes: bool = False) -> Handler:
+    """The same answers on each connection, one for each request."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for one in answers:
+            await reader.readuntil(b"\r\n\r\n{}")
+            writer.write(one)
+            await writer.drain()
+        if not closes:
+            await reader.read()
+
+    return serve
+
+
+async def test_a_request_says_where_it_goes_and_how_long_it_is() -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+        await reader.read()
+
+    async with way_to(serve) as way:
+        await way.answer()
+        lines = heads[0].decode().lower().split("\r\n")
+        assert lines[0] == "post /v1/x?y=1 http/1.1"
+        assert {f"host: 127.0.0.1:{way.port}", "content-length: 2"} <= set(lines)
+
+
+@pytest.mark.parametrize(
+    ("said", "body"),
+    [
+        (OK, b"{}"),
+        (CHUNKED + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\nx-late: 1\r\n\r\n", b"{}"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, b"{}"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+    ],
+)
+async def test_a_connection_whose_answer_is_over_is_used_again(said: bytes, body: bytes) -> None:
+    async with way_to(saying(said, said)) as way:
+        for _ in range(2):
+            head, found, _ = await way.answer()
+            assert head is not None
+            assert found == body
+        assert way.transport._line.direct.open == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        OK.replace(b"200 OK\r\n", b"200 OK\r\nconnection: close\r\n"),
+        OK + b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n{}",
+    ],
+)
+async def test_a_connection_that_says_more_or_closes_is_not_used_again(said: bytes) -> None:
+    async with way_to(saying(said, closes=True)) as way:
+        for _ in range(2):
+            head, found, passed = await way.answer()
+            assert head is not None
+            assert found == b"{}"
+            assert isinstance(passed.exit, HttpResponse)
+            assert not passed.exit.truncated
+        assert way.transport._line.direct.open == 0
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_not_met() -> None:
+    closed = anyio.Event()
+    requests = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await reader.readuntil(b"\r\n\r\n{}")
+        requests += 1
+        writer.write(OK)
+        await writer.drain()
+        writer.close()
+        closed.set()
+
+    async with way_to(serve) as way:
+        await way.answer()
+        await closed.wait()
+        await anyio.lowlevel.checkpoint()  # the transport closes with the next turn of the loop
+        head, _, _ = await way.answer()
+        assert head is not None
+        assert requests == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}",
+        CHUNKED + b"2\r\n{}\r\n",
+        CHUNKED + b"2\r\n{}\r\nzz\r\n",
+        CHUNKED + b"2\r\n{}\r\n0\r\n",
+    ],
+)
+async def test_an_answer_without_its_end_is_cut(said: bytes) -> None:
+    async with way_to(saying(said, closes=True)) as way:
+        head, found, passed = await way.answer()
+        assert head is not None
+        assert found == b"{}"
+        assert isinstance(passed.exit, HttpResponse)
+        assert passed.exit.truncated
+        assert way.transport._line.direct.open == 0
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"HTTP/1.1 200 OK\r\n", b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200\r\nx y\r\n\r\n"]
+)
+async def test_what_is_no_head_is_no_answer(said: bytes) -> None:
+    async with way_to(saying(said, closes=True)) as way:
+        head, _, passed = await way.answer()
+        assert head is None
+        assert isinstance(passed.exit, NoAnswer)
+        assert passed.exit.exception in ("RemoteProtocolError", "ReadError")
+
+
+async def test_a_head_without_end_is_no_answer() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            writer.write(b"x-more: " + b"x" * 4000 + b"\r\n")
+            await writer.drain()
+
+    async with way_to(serve) as way:
+        head, _, passed = await way.answer()
+        assert head is None
+        assert isinstance(passed.exit, NoAnswer)
+        assert passed.exit.text == "the head of the answer is too long"
+
+
+async def test_a_server_that_refuses_a_long_request_unread_is_heard() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.write_eof()
+        await reader.read(1_000_000)
+
+    async with way_to(serve) as way:
+        head, _, _ = await way.answer(b"x" * 1_000_000)
+        assert head is not None
+        assert head.status == 413
+
+
+async def test_an_answer_that_was_compressed_unasked_is_read() -> None:
+    body = gzip.compress(b"said " * 1000)
+    head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with way_to(saying(head + body)) as way:
+        _, found, _ = await way.answer()
+        assert found == b"said " * 1000
+
+
+async def test_a_redirect_is_an_answer() -> None:
+    said = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
+    async with way_to(saying(said)) as way:
+        head, _, _ = await way.answer()
+        assert head is not None
+        assert head.status == 302
+
+
+async def test_leaving_an_answer_closes_its_connection() -> None:
+    is_closed = anyio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(CHUNKED + b"2\r\n{}\r\n")
+        await writer.drain()
+        await reader.read()
+        is_closed.set()
+
+    async with way_to(serve) as way:
+        passed = await way.ask()
+        assert await passed.head() is not None
+        assert await passed.read() == b"{}"
+        await passed.aclose()
+        with anyio.fail_after(LIMIT_S):
+            await is_closed.wait()
