@@ -197,11 +197,19 @@ def read_sentence(text: str, *, now: float, timezone: str | None = None) -> floa
 
 
 def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
-    if (seconds := _keyed(flat, now)) is not None:
-        return seconds
     zone = zone_of(timezone)
-    if (moment := _instant(flat, now=now, zone=zone)) is not None:
-        return moment - now
+    for read in _READERS:
+        if (seconds := read(flat, now, zone)) is not None:
+            return seconds
+    return None
+
+
+def _stated_instant(flat: str, now: float, zone: tzinfo | None) -> float | None:
+    moment = _instant(flat, now=now, zone=zone)
+    return None if moment is None else moment - now
+
+
+def _dated(flat: str, now: float, zone: tzinfo | None) -> float | None:
     dates = (_NAMED_DATE, _DAY_FIRST, _NUMBERED_DATE)
     for match in (one for pattern in dates for one in pattern.finditer(flat)):
         before = flat[: match.start()]
@@ -211,28 +219,46 @@ def _read_flat(flat: str, *, now: float, timezone: str | None) -> float | None:
             seconds = _named_date(match, now=now, zone=zone)
             if seconds is not None:
                 return seconds
-    at_once = [s for m in _AT_ONCE.finditer(flat) if (s := _clock(m, now=now, zone=zone))]
-    if at_once:
-        return at_once[-1]
+    return None
+
+
+def _at_once(flat: str, now: float, zone: tzinfo | None) -> float | None:
+    found = [s for m in _AT_ONCE.finditer(flat) if (s := _clock(m, now=now, zone=zone))]
+    return found[-1] if found else None
+
+
+def _span(flat: str, now: float, zone: tzinfo | None) -> float | None:
     spans = [m for m in _IN_SPAN.finditer(flat) if _speaks_of_reset(flat[: m.end()])]
-    if spans:
-        return max(span_seconds(m[0]) for m in spans)
+    return max((span_seconds(m[0]) for m in spans), default=None)
+
+
+def _tomorrow(flat: str, now: float, zone: tzinfo | None) -> float | None:
     for match in _TOMORROW_AT.finditer(flat):
         if (found := _hour_minute(match)) is not None:
             return _on_day(found, match, days=1, now=now, zone=zone)
+    return None
+
+
+def _weekday(flat: str, now: float, zone: tzinfo | None) -> float | None:
     for match in _WEEKDAY_AT.finditer(flat):
         if _speaks_of_reset(flat[: match.start()]) and (found := _hour_minute(match)) is not None:
             today = _local(now, zone_of(match["zone"]) or zone).weekday()
             days = (_WEEKDAYS.index(match["day"].lower()) - today) % 7
             seconds = _on_day(found, match, days=days, now=now, zone=zone)
             return seconds if seconds > -60.0 else seconds + 7 * 86400.0
-    midnight = _MIDNIGHT.search(flat)
-    if midnight and _speaks_of_reset(flat[: midnight.end()]):
-        return _on_day((0, 0), midnight, days=1, now=now, zone=zone)
-    clocks = [
-        s for m in _CLOCK_AT.finditer(flat) if (s := _clock(m, now=now, zone=zone)) is not None
-    ]
-    return clocks[-1] if clocks else None
+    return None
+
+
+def _midnight(flat: str, now: float, zone: tzinfo | None) -> float | None:
+    found = _MIDNIGHT.search(flat)
+    if found is None or not _speaks_of_reset(flat[: found.end()]):
+        return None
+    return _on_day((0, 0), found, days=1, now=now, zone=zone)
+
+
+def _clock_time(flat: str, now: float, zone: tzinfo | None) -> float | None:
+    clocks = (_clock(match, now=now, zone=zone) for match in _CLOCK_AT.finditer(flat))
+    return next((s for s in reversed(list(clocks)) if s is not None), None)
 
 
 def _instant(flat: str, *, now: float, zone: tzinfo | None) -> float | None:
@@ -258,7 +284,7 @@ def _instant(flat: str, *, now: float, zone: tzinfo | None) -> float | None:
     return None
 
 
-def _keyed(flat: str, now: float) -> float | None:
+def _keyed(flat: str, now: float, zone: tzinfo | None) -> float | None:
     """Fields of JSON that is quoted inside a message."""
     best: float | None = None
     for match in _KEYED.finditer(flat):
@@ -353,3 +379,17 @@ def _named_date(match: re.Match[str], *, now: float, zone: tzinfo | None) -> flo
     if not match["year"] and then.timestamp() < now - 86400.0:
         then = then.replace(year=year + 1)
     return then.timestamp() - now
+
+
+_READERS = (
+    _keyed,
+    _stated_instant,
+    _dated,
+    _at_once,
+    _span,
+    _tomorrow,
+    _weekday,
+    _midnight,
+    _clock_time,
+)
+"""What is stated most exactly comes first."""
