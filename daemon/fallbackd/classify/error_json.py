@@ -201,68 +201,78 @@ def is_error(value: dict[str, Any]) -> bool:
 
 
 def _say(value: Any, *, status: int | None = None, prefix: str = "") -> Said:
-    messages: list[str] = [prefix.strip()] if prefix.strip() else []
-    words: list[str] = []
-    statuses: list[int] = []
-    _gather(value, messages, words, statuses, 0)
-    unique = list(dict.fromkeys(m for m in messages if m))
+    found = _Gathered([prefix.strip()])
+    found.add(value)
     return Said(
-        text="\n".join(unique),
-        words=tuple(dict.fromkeys(w.lower() for w in words)),
-        status=statuses[0] if statuses else status,
+        text="\n".join(dict.fromkeys(filter(None, found.messages))),
+        words=tuple(dict.fromkeys(w.lower() for w in found.words)),
+        status=found.statuses[0] if found.statuses else status,
         value=value,
     )
 
 
-def _gather(
-    value: Any, messages: list[str], words: list[str], statuses: list[int], depth: int
-) -> None:
-    if depth > MAX_DEPTH:
-        return
-    if isinstance(value, list):
-        for item in value[:20]:
-            _gather(item, messages, words, statuses, depth + 1)
-        return
-    if not isinstance(value, dict):
-        if isinstance(value, str):
-            _gather_text(value, messages, words, statuses, depth)
-        return
-    status = _status_of(value)
-    if status is not None:
-        statuses.append(status)
-    for key in _WORD_KEYS:
-        word = value.get(key)
-        if isinstance(word, str) and re.fullmatch(r"[\w.:#/-]{2,120}", word):
-            words.append(word.rpartition("#")[2])
-    for key in _MESSAGE_KEYS:
-        message = value.get(key)
-        if isinstance(message, str):
-            _gather_text(message, messages, words, statuses, depth)
-        elif isinstance(message, dict) and key in ("message", "reason"):
-            _gather(message, messages, words, statuses, depth + 1)
-    content = value.get("content") if value.get("type") == "message" else None
-    if isinstance(content, list):
-        texts = (part.get("text") for part in content[:10] if isinstance(part, dict))
-        messages.extend(text for text in texts if isinstance(text, str))
-    for key in _INNER_KEYS:
-        inner = value.get(key)
-        if isinstance(inner, dict | list):
-            _gather(inner, messages, words, statuses, depth + 1)
-        elif isinstance(inner, str) and inner and key not in _MESSAGE_KEYS:
-            _gather_text(inner, messages, words, statuses, depth)
+class _Gathered:
+    """What a value states, in the order in which it does."""
+
+    def __init__(self, messages: list[str]) -> None:
+        self.messages = messages
+        self.words: list[str] = []
+        self.statuses: list[int] = []
+
+    def add(self, value: Any, depth: int = 0) -> None:
+        if depth > MAX_DEPTH:
+            return
+        if isinstance(value, list):
+            for item in value[:20]:
+                self.add(item, depth + 1)
+        elif isinstance(value, str):
+            self._add_text(value, depth)
+        elif isinstance(value, dict):
+            status = _status_of(value)
+            if status is not None:
+                self.statuses.append(status)
+            self._add_words(value)
+            self._add_messages(value, depth)
+            self._add_inner(value, depth)
+
+    def _add_words(self, value: dict[str, Any]) -> None:
+        for key in _WORD_KEYS:
+            word = value.get(key)
+            if isinstance(word, str) and _WORD.fullmatch(word):
+                self.words.append(word.rpartition("#")[2])
+
+    def _add_messages(self, value: dict[str, Any], depth: int) -> None:
+        for key in _MESSAGE_KEYS:
+            message = value.get(key)
+            if isinstance(message, str):
+                self._add_text(message, depth)
+            elif isinstance(message, dict) and key in ("message", "reason"):
+                self.add(message, depth + 1)
+        content = value.get("content") if value.get("type") == "message" else None
+        if isinstance(content, list):
+            texts = (part.get("text") for part in content[:10] if isinstance(part, dict))
+            self.messages.extend(text for text in texts if isinstance(text, str))
+
+    def _add_inner(self, value: dict[str, Any], depth: int) -> None:
+        for key in _INNER_KEYS:
+            inner = value.get(key)
+            if isinstance(inner, dict | list):
+                self.add(inner, depth + 1)
+            elif isinstance(inner, str) and inner and key not in _MESSAGE_KEYS:
+                self._add_text(inner, depth)
+
+    def _add_text(self, text: str, depth: int) -> None:
+        """A message may be JSON again, or hold some."""
+        parsed = _parse(text)
+        if isinstance(parsed, dict | list):
+            self.add(parsed, depth + 1)
+            return
+        self.messages.append(_plain(text))
+        for piece in _embedded(text):
+            self.add(piece, depth + 1)
 
 
-def _gather_text(
-    text: str, messages: list[str], words: list[str], statuses: list[int], depth: int
-) -> None:
-    """A message may be JSON again, or hold some."""
-    parsed = _parse(text)
-    if isinstance(parsed, dict | list):
-        _gather(parsed, messages, words, statuses, depth + 1)
-        return
-    messages.append(_plain(text))
-    for piece in _embedded(text):
-        _gather(piece, messages, words, statuses, depth + 1)
+_WORD = re.compile(r"[\w.:#/-]{2,120}")
 
 
 def _embedded(text: str) -> Iterator[dict[str, Any]]:
