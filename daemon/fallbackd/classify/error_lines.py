@@ -123,52 +123,72 @@ def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:
     Args:
         mixed: The text may hold an agent's prose and the output of its tools.
     """
-    lines: list[Line] = []
-    in_tool = in_fence = in_prose = has_output = False
-    begins = True
-    depth = 0  # of brackets: inside of JSON a line that begins with a quote quotes nothing
+    reader = _Reader(mixed=mixed)
     for raw in text.split("\n"):
-        if not raw.strip():
-            in_prose = False
-            begins = True
-            depth = 0
-            continue
-        if len(raw) > MAX_LINE_CHARS:
-            continue
-        if in_fence:
-            in_fence = not _FENCE.match(raw)
-            in_tool = False
-            continue
-        if _TOOL_OPENS.match(raw):
-            in_fence = bool(_FENCE.match(raw))
-            # What a tool prints may look like a call of its own.
-            has_output = in_tool and has_output and raw.lstrip()[:1] not in "⏺●✓✔"
-            in_tool, in_prose = not in_fence, False
-            continue
-        is_below = _BELOW.match(raw) is not None
-        if in_tool:
-            if not _TOOL_ENDS.match(raw) and not (is_below and has_output):
-                has_output = has_output or is_below
-                continue
-            in_tool, begins = False, True
-        if is_below:
-            raw = raw[raw.index("⎿") :]
-            in_prose, begins = False, True
-        elif _SPEAKS_BANNER.match(raw):
-            in_prose, begins = False, True
-        elif _AGENT_SPEAKS.match(raw):
-            in_prose = True
-        if (in_prose and mixed) or (depth <= 0 and _SHOWN.match(raw)):
-            begins = True
-            continue
-        depth += sum(map(raw.count, "{[")) - sum(map(raw.count, "}]"))
-        line = read_line(raw, begins=begins)
-        if line.text:
-            lines.append(line)
-            begins = False
+        reader.read(raw)
+    lines = reader.lines
     if len(lines) > MAX_FIRST_LINES + MAX_LAST_LINES:
         return (*lines[:MAX_FIRST_LINES], *lines[-MAX_LAST_LINES:])
     return tuple(lines)
+
+
+class _Reader:
+    """Who speaks, from line to line: the program, its agent, or a tool of the agent."""
+
+    def __init__(self, *, mixed: bool) -> None:
+        self.mixed = mixed
+        self.lines: list[Line] = []
+        self._in_tool = self._in_fence = self._in_prose = self._has_output = False
+        self._begins = True
+        self._depth = 0
+        """Of brackets: inside of JSON a line that begins with a quote quotes nothing."""
+
+    def read(self, raw: str) -> None:
+        if not raw.strip():
+            self._in_prose, self._begins, self._depth = False, True, 0
+        elif len(raw) > MAX_LINE_CHARS:
+            pass
+        elif self._in_fence:
+            self._in_fence = not _FENCE.match(raw)
+            self._in_tool = False
+        elif _TOOL_OPENS.match(raw):
+            self._open_tool(raw)
+        else:
+            is_below = _BELOW.match(raw) is not None
+            if not (self._in_tool and self._is_output(raw, is_below=is_below)):
+                self._read_speech(raw, is_below=is_below)
+
+    def _open_tool(self, raw: str) -> None:
+        self._in_fence = bool(_FENCE.match(raw))
+        # What a tool prints may look like a call of its own.
+        is_printed = raw.lstrip()[:1] not in "⏺●✓✔"
+        self._has_output = self._in_tool and self._has_output and is_printed
+        self._in_tool, self._in_prose = not self._in_fence, False
+
+    def _is_output(self, raw: str, *, is_below: bool) -> bool:
+        """Whether the tool still prints. The second `⎿` below a call is the program's."""
+        if not _TOOL_ENDS.match(raw) and not (is_below and self._has_output):
+            self._has_output = self._has_output or is_below
+            return True
+        self._in_tool, self._begins = False, True
+        return False
+
+    def _read_speech(self, raw: str, *, is_below: bool) -> None:
+        if is_below:
+            raw = raw[raw.index("⎿") :]
+            self._in_prose, self._begins = False, True
+        elif _SPEAKS_BANNER.match(raw):
+            self._in_prose, self._begins = False, True
+        elif _AGENT_SPEAKS.match(raw):
+            self._in_prose = True
+        if (self._in_prose and self.mixed) or (self._depth <= 0 and _SHOWN.match(raw)):
+            self._begins = True
+            return
+        self._depth += sum(map(raw.count, "{[")) - sum(map(raw.count, "}]"))
+        line = read_line(raw, begins=self._begins)
+        if line.text:
+            self.lines.append(line)
+            self._begins = False
 
 
 def read_line(raw: str, *, begins: bool = True) -> Line:
