@@ -96,34 +96,55 @@ def rule_of(evidence: Evidence, rules: tuple[Rule, ...] = ()) -> Hit | None:
 def _statements(evidence: Evidence) -> tuple[Said, ...]:
     """Everything in the evidence that says of itself, as data, that it is an error."""
     status, text = evidence.http_status, evidence.text
-    words = tuple(w.lower() for w in (evidence.code, evidence.exception) if w)
-    found: list[Said] = []
-    if evidence.body is not None:
-        found.extend(read_body(evidence.body, status=status))
-    if not found:
-        if re.match(r"\s{0,20}<(?:!doctype html|html)\b", text, re.I):
-            return tuple(read_body(text, status=status))
-        is_body = evidence.stream in ("http", "exception") or (status or 0) >= 400
-        said = read_lines(text, is_body=is_body)
-        found.extend(one for one in said if is_body or not is_side_call(one.text))
-        if found and not words and status is None:
-            return tuple(found)
+    found = [] if evidence.body is None else read_body(evidence.body, status=status)
+    if found:
+        return _as_one(evidence, found)
+    if _PAGE.match(text):
+        return tuple(read_body(text, status=status))
+    is_body = evidence.stream in ("http", "exception") or _has_error_status(evidence)
+    said = read_lines(text, is_body=is_body)
+    found = [one for one in said if is_body or not is_side_call(one.text)]
+    if found and status is None and not _own_words(evidence):
+        return tuple(found)
+    return _as_one(evidence, found)
+
+
+_PAGE = re.compile(r"\s{0,20}<(?:!doctype html|html)\b", re.I)
+
+
+def _as_one(evidence: Evidence, found: list[Said]) -> tuple[Said, ...]:
+    """An evidence with fields of its own is one statement, however its parts are wrapped."""
+    text = evidence.text
     # What was cut out of events comes as plain text: a vendor's statement, not its log. What
     # was cut off in the middle is no JSON any more and counts by its words.
     is_plain = (not found and not is_json(text)) or text[:1] not in ("{", "[")
-    is_stated = evidence.stream == "jsonl" and is_plain and text != "" and _states_error(text)
-    is_error = words or (status or 0) >= 400 or evidence.stream == "exception"
-    if not (found or is_stated or is_error):
+    if not (found or _is_error(evidence, is_plain=is_plain)):
         return ()
-    # One evidence with fields of its own is one statement, however its parts are wrapped.
-    texts = [text, *(s.text for s in found)] if is_plain else [s.text for s in found]
+    own = Said(text=text if is_plain else "", words=_own_words(evidence))
+    values = [one.value for one in found if one.value is not None]
     whole = Said(
-        text="\n".join(dict.fromkeys(t for t in texts if t)),
-        words=tuple(dict.fromkeys((*words, *(w for s in found for w in s.words)))),
-        status=status or next((s.status for s in found if s.status), None),
-        value=[s.value for s in found if s.value is not None] or None,
+        text="\n".join(dict.fromkeys(one.text for one in (own, *found) if one.text)),
+        words=tuple(dict.fromkeys(word for one in (own, *found) for word in one.words)),
+        status=evidence.http_status or next((s.status for s in found if s.status), None),
+        value=values or None,
     )
     return (whole,)
+
+
+def _is_error(evidence: Evidence, *, is_plain: bool) -> bool:
+    """By what stands beside the text, or for a channel in which errors alone are given."""
+    if _own_words(evidence) or _has_error_status(evidence) or evidence.stream == "exception":
+        return True
+    is_event = evidence.stream == "jsonl" and is_plain and evidence.text != ""
+    return is_event and _states_error(evidence.text)
+
+
+def _own_words(evidence: Evidence) -> tuple[str, ...]:
+    return tuple(word.lower() for word in (evidence.code, evidence.exception) if word)
+
+
+def _has_error_status(evidence: Evidence) -> bool:
+    return (evidence.http_status or 0) >= 400
 
 
 _JSON_BEGIN = ('{"', "[{", "{\n", "[\n", "{ ")

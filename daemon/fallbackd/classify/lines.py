@@ -30,7 +30,7 @@ from fallbackd.classify.line_shapes import (
 )
 from fallbackd.classify.other_programs import is_of_another
 from fallbackd.classify.redact import strip_escapes
-from fallbackd.classify.rules import Rule, compiled
+from fallbackd.classify.rules import Found, Rule, compiled
 from fallbackd.classify.stack_frames import without_frames
 from fallbackd.core.failures import Confidence, Reason
 from fallbackd.core.protocol import Evidence
@@ -104,33 +104,53 @@ def _vendor_line(
     heard = [
         r
         for r in rules
-        if r.pattern and _is_heard(r, evidence.stream)
-        and not (only_despite_success and r.requires_exit)
-    ]  # fmt: skip
-    openers = [r for r in heard if r.opens]
-    heard = [r for r in heard if not r.opens]
+        if _is_heard(r, evidence.stream) and not (only_despite_success and r.requires_exit)
+    ]
     weak: Hit | None = None
     lines = lines_of(evidence.text, evidence.stream)
-    for at in range(len(lines) - 1, -1, -1):
-        line = lines[at].text
-        opener = next((r for r in openers if compiled(r).match(line)), None)
-        if opener is not None:
-            block = _block(lines, at)
-            statement = block[_end_of_match(opener, line) :].strip() or line
-            said = _said_in(statement)
-            rule = first_fit(said, (*rules, *COMMON_RULES))
-            if rule is not None and (rule.pattern or rule.codes):
-                return Hit(rule=rule, text=block, confidence="text", said=said)
-            if rule is not None:
-                weak = weak or Hit(rule=rule, text=block, confidence="text", said=said)
-            elif weak is None and opener.reason is not Reason.UNKNOWN:
-                weak = Hit(rule=opener, text=line, confidence="text")
-            continue
-        for rule in heard:
-            found = compiled(rule).search(line)
-            if found and (rule.anywhere or found.start() == 0 or opens_error(lines[at])):
-                return Hit(rule=rule, text=_block(lines, at), confidence="text")
+    for at in reversed(range(len(lines))):
+        opener = _opener(lines[at].text, heard)
+        if opener is None:
+            hit = _known_line(lines, at, heard)
+        else:
+            hit = _behind(opener, lines, at, rules)
+        if hit is not None and _is_sure(hit, opener):
+            return hit
+        weak = weak or hit
     return weak
+
+
+def _is_sure(hit: Hit, opener: Rule | None) -> bool:
+    return opener is None or (hit.rule is not opener and _has_words(hit.rule))
+
+
+def _opener(line: str, rules: list[Rule]) -> Rule | None:
+    return next((r for r in rules if r.opens and compiled(r).match(line)), None)
+
+
+def _known_line(lines: tuple[Line, ...], at: int, rules: list[Rule]) -> Hit | None:
+    for rule in (one for one in rules if not one.opens):
+        found = compiled(rule).search(lines[at].text)
+        if found and (rule.anywhere or found.start() == 0 or opens_error(lines[at])):
+            return Hit(rule=rule, text=_block(lines, at), confidence="text")
+    return None
+
+
+def _behind(opener: Rule, lines: tuple[Line, ...], at: int, rules: tuple[Rule, ...]) -> Hit | None:
+    """What stands behind a vendor's mark of an error; the mark itself may name a reason."""
+    line, block = lines[at].text, _block(lines, at)
+    said = _said_in(block[_end_of_match(opener, line) :].strip() or line)
+    rule = first_fit(said, (*rules, *COMMON_RULES))
+    if rule is not None:
+        return Hit(rule=rule, text=block, confidence="text", said=said)
+    if opener.reason is not Reason.UNKNOWN:
+        return Hit(rule=opener, text=line, confidence="text")
+    return None
+
+
+def _has_words(rule: Rule) -> bool:
+    """More than a status, which says least of a cause."""
+    return bool(rule.pattern or rule.codes)
 
 
 def _block(lines: tuple[Line, ...], at: int) -> str:
@@ -162,6 +182,8 @@ def _said_in(text: str) -> Said:
 
 
 def _is_heard(rule: Rule, stream: str) -> bool:
+    if not rule.pattern:
+        return False
     # A tail of mixed output, as a person pastes it, holds every channel.
     return stream in (rule.streams or ("stderr", "unknown", "jsonl")) or (
         stream == "unknown" and not rule.anywhere
@@ -169,40 +191,70 @@ def _is_heard(rule: Rule, stream: str) -> bool:
 
 
 def _common_line(evidence: Evidence) -> Hit | None:
-    weak: Hit | None = None
-    is_errors = evidence.stream == "stderr"
-    lines = lines_of(evidence.text, evidence.stream)
     listed = _listed_statuses(evidence.text)
     if listed is _EVERY:
         return None
-    for at in range(len(lines) - 1, -1, -1):
-        line = lines[at]
-        if line.is_quiet or is_json(line.text):
-            continue  # whole JSON has been read as a structure
-        opens = opens_error(line) and not listed.match(line.text)
-        if line.is_deep and not is_errors:
+    is_errors = evidence.stream == "stderr"
+    output = _Output(
+        lines=lines_of(evidence.text, evidence.stream),
+        listed=listed,
+        is_errors=is_errors,
+        # What a program prints on its own stderr and dies of is its own crash.
+        is_own=is_errors and bool(evidence.exit_code),
+    )
+    weak: Hit | None = None
+    for at in reversed(range(len(output.lines))):
+        hit = output.hit_at(at)
+        if hit is None:
             continue
-        short = is_errors and _is_short(line.text)
-        if opens or short:
-            text = _block(lines, at)
-            said = _said_in(text)
-            rule = _fits_all(said, COMMON_RULES)
-            about = said.text
-        else:
-            text, said = line.text, Said(text=line.text, words=type_names(line.text))
-            rule = _says(line.text, COMMON_RULES)
-            is_crash = rule is not None and rule.reason is Reason.CRASH
-            # What a program prints on its own stderr and dies of is its own crash.
-            is_own = is_errors and bool(evidence.exit_code)
-            about = _whole_trace(lines, at) if is_crash and not is_own else line.text
-        if rule is None or is_of_another(line.text) or is_of_another(about):
-            continue
-        hit = Hit(rule=rule, text=text, confidence="text", said=said)
-        is_vague = rule.reason is Reason.CRASH or rule.id in GENERAL_FAULTS
-        if (rule.pattern or rule.codes) and not is_vague:
+        is_vague = hit.rule.reason is Reason.CRASH or hit.rule.id in GENERAL_FAULTS
+        if _has_words(hit.rule) and not is_vague:
             return hit
         weak = weak or hit
     return weak
+
+
+class _Output(Struct, frozen=True, kw_only=True):
+    """Lines of one channel, as the common rules read them."""
+
+    lines: tuple[Line, ...]
+    listed: re.Pattern[str]
+    is_errors: bool
+    is_own: bool
+
+    def hit_at(self, at: int) -> Hit | None:
+        line = self.lines[at]
+        if line.is_quiet or (line.is_deep and not self.is_errors) or is_json(line.text):
+            return None  # whole JSON has been read as a structure
+        hit, about = self._error(at) if self._is_error(line) else self._report(at)
+        if hit is None or is_of_another(line.text) or is_of_another(about):
+            return None
+        return hit
+
+    def _is_error(self, line: Line) -> bool:
+        if opens_error(line) and not self.listed.match(line.text):
+            return True
+        return self.is_errors and _is_short(line.text)
+
+    def _error(self, at: int) -> tuple[Hit | None, str]:
+        """A line that opens like an error, and all of what it states."""
+        text = _block(self.lines, at)
+        said = _said_in(text)
+        rule = _fits_all(said, COMMON_RULES)
+        if rule is None:
+            return None, text
+        return Hit(rule=rule, text=text, confidence="text", said=said), said.text
+
+    def _report(self, at: int) -> tuple[Hit | None, str]:
+        """A line that may be prose, and what tells whose failure it speaks of."""
+        text = self.lines[at].text
+        rule = _says(text, COMMON_RULES)
+        if rule is None:
+            return None, text
+        is_foreign = rule.reason is Reason.CRASH and not self.is_own
+        said = Said(text=text, words=type_names(text))
+        hit = Hit(rule=rule, text=text, confidence="text", said=said)
+        return hit, _whole_trace(self.lines, at) if is_foreign else text
 
 
 def _whole_trace(lines: tuple[Line, ...], at: int) -> str:
@@ -230,37 +282,53 @@ def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:
 
 def _says(line: str, rules: Iterable[Rule]) -> Rule | None:
     """For a line that may be prose: it has to begin with what a rule knows, and to be a report."""
-    names = type_names(line)
     lead = LEAD.match(line[:400])
     is_prose = PROSE.search(first_sentence(line)) is not None
     may_lead = not is_prose and (
         lead is not None or not line.isascii() or ADDRESSED.match(line) is not None
     )
-    for rule in rules:
-        if rule.codes and any(w in rule.codes for w in names):
-            return rule
+    saying = _Saying(
+        line=line,
+        names=type_names(line),
+        lead_end=-1 if lead is None else lead.end(),
+        is_prose=is_prose,
+        may_lead=may_lead,
+    )
+    return next((rule for rule in rules if saying.fits(rule)), None)
+
+
+class _Saying(Struct, frozen=True, kw_only=True):
+    """A line that may be prose, with what all rules ask of it."""
+
+    line: str
+    names: tuple[str, ...]
+    lead_end: int
+    """Where the words before the statement itself end; -1: there are none."""
+    is_prose: bool
+    may_lead: bool
+    """The statement may stand behind other words."""
+
+    def fits(self, rule: Rule) -> bool:
+        if rule.codes and any(w in rule.codes for w in self.names):
+            return True
         if not rule.pattern or rule.statuses:
-            continue
+            return False
         is_anchored = rule.pattern.startswith("^")
-        if is_prose and not is_anchored:
-            continue
+        if self.is_prose and not is_anchored:
+            return False
         pattern = compiled(rule)
-        found = pattern.search(line) if may_lead else pattern.match(line)
+        found = pattern.search(self.line) if self.may_lead else pattern.match(self.line)
         if found is None:
-            continue
-        if found.start() == 0 and is_anchored:
-            return rule
-        begins = (
-            found.start() == 0
-            or (lead is not None and found.start() <= lead.end())
-            # Other scripts have other words for "your".
-            or (found.start() <= 16 and not found[0].isascii())
-        )
-        if begins and is_statement(line, found, is_bare=found.start() == 0):
-            return rule
-        if is_report(line, found.start()):
-            return rule
-    return None
+            return False
+        return (is_anchored and found.start() == 0) or self._states(found)
+
+    def _states(self, found: Found) -> bool:
+        at = found.start()
+        # Other scripts have other words for "your".
+        begins = at <= max(0, self.lead_end) or (at <= 16 and not found[0].isascii())
+        if begins and is_statement(self.line, found, is_bare=at == 0):
+            return True
+        return is_report(self.line, at)
 
 
 _LISTED = re.compile(r"[1-5]\d\d(?=\s|:|$)")
