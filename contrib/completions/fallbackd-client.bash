@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="accounts answer call cancel classify completions config delegate doctor drain events explain gateway health list log mcp notify ping questions reply report resolve retry service sessions setup share show shutdown status suggest undrain usage wait" ;;
+            children="accounts answer call cancel classify completions config delegate doctor drain events explain gateway health hooks list log mcp notify ping questions reply report resolve retry service sessions setup share show shutdown status statusline suggest undrain usage wait" ;;
         "accounts")
             flags="-h --help --socket --json"
             valued="--socket"
@@ -87,6 +87,22 @@ _fallbackd_client_table() {
             children="" ;;
         "health resume")
             flags="-h --help --everywhere"
+            valued="--socket"
+            children="" ;;
+        "hooks")
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="install uninstall status" ;;
+        "hooks install")
+            flags="-h --help --print --yes --no-statusline"
+            valued="--socket"
+            children="" ;;
+        "hooks uninstall")
+            flags="-h --help --print --yes"
+            valued="--socket"
+            children="" ;;
+        "hooks status")
+            flags="-h --help"
             valued="--socket"
             children="" ;;
         "list")
@@ -173,6 +189,10 @@ _fallbackd_client_table() {
             flags="-h --help --socket --json --session --verbose --watch --wide"
             valued="--socket --session"
             children="" ;;
+        "statusline")
+            flags="-h --help --socket --json --then"
+            valued="--socket --then"
+            children="" ;;
         "suggest")
             flags="-h --help --socket --json --size --scope --complexity --root"
             valued="--socket --size --scope --complexity --root"
@@ -245,6 +265,13 @@ _fallbackd_client_value() {
         "health pause:1") _fallbackd_client_ask backends ;;
         "health resume:--socket") _fallbackd_client_paths -f ;;
         "health resume:1") _fallbackd_client_ask backends ;;
+        "hooks:--socket") _fallbackd_client_paths -f ;;
+        "hooks install:--socket") _fallbackd_client_paths -f ;;
+        "hooks install:1") _fallbackd_client_words "claude codex" ;;
+        "hooks uninstall:--socket") _fallbackd_client_paths -f ;;
+        "hooks uninstall:1") _fallbackd_client_words "claude codex" ;;
+        "hooks status:--socket") _fallbackd_client_paths -f ;;
+        "hooks status:1") _fallbackd_client_words "claude codex" ;;
         "list:--socket") _fallbackd_client_paths -f ;;
         "list:--state") _fallbackd_client_words "awaiting_answer cancelled failed handed_back queued refused running succeeded waiting" ;;
         "list:--backend") _fallbackd_client_ask backends ;;
@@ -289,6 +316,7 @@ _fallbackd_client_value() {
         "shutdown:--socket") _fallbackd_client_paths -f ;;
         "status:--socket") _fallbackd_client_paths -f ;;
         "status:--session") _fallbackd_client_ask sessions ;;
+        "statusline:--socket") _fallbackd_client_paths -f ;;
         "suggest:--socket") _fallbackd_client_paths -f ;;
         "suggest:--size") _fallbackd_client_words "tiny small medium large xlarge" ;;
         "suggest:--complexity") _fallbackd_client_words "low medium high extreme" ;;

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from tests.support.daemon import ROOT, Daemon, running
+from tests.backends.test_codex_rollout import FAILED, LIMITS, PERSON, line
+from tests.support.daemon import HANG_S, ROOT, Daemon, running
 
 CONFIG = """
 [backends.claude-work]
@@ -15,6 +18,13 @@ kind = "claude"
 [backends.claude-work.env]
 CLAUDE_CONFIG_DIR = "~/.claude-work"
 """
+USED = line(
+    "token_count",
+    rate_limits={
+        name: {**one, "resets_at": time.time() + 3600} if isinstance(one, dict) else one
+        for name, one in LIMITS.items()
+    },
+)
 LIMIT = "You've hit your session limit \u00b7 resets 6:58pm (UTC)"
 
 
@@ -75,3 +85,38 @@ async def test_the_hook_of_a_person_marks_for_the_whole_host(tmp_path: Path) -> 
         )
         assert "continue here with: fallbackd-client continue" in ran.stdout
         assert (await health(daemon, "claude"))["state"] == "rate_limited"
+
+
+async def test_a_limit_in_a_session_of_codex_is_heard_of_once_it_is_watched(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        rollout = daemon.home / ".codex" / "sessions" / "2026" / "11" / "23" / "rollout-a.jsonl"
+        rollout.parent.mkdir(parents=True)
+        rollout.write_bytes(PERSON + FAILED + b"\n")
+        config = daemon.config_path
+        config.write_text('[interactive]\nwatch = ["codex"]\n')
+        await daemon.client.call("config.reload")
+        with anyio.fail_after(HANG_S):
+            while "interactive.following" not in daemon.log():
+                await anyio.sleep(0.05)
+            # What had been written before it was watched is not news.
+            assert (await health(daemon, "codex"))["state"] != "rate_limited"
+            with rollout.open("ab") as file:
+                file.write(USED + b"\n" + FAILED + b"\n")
+            while (await health(daemon, "codex"))["state"] != "rate_limited":
+                await anyio.sleep(0.05)
+        assert (await health(daemon, "codex"))["reason"] == "usage_limit"
+        plans = (await daemon.client.call("status"))["plans"]
+        assert [one["window_s"] for one in plans["codex"]["windows"]] == [18000, 604800]
+
+
+async def test_figures_of_a_plan_are_shown_and_decide_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        windows = [{"window_s": 18000, "used_percent": 100, "resets_at": time.time() + 60}]
+        found = await daemon.client.call(
+            "interactive.plan", {"agent": "claude", "windows": windows}
+        )
+        assert found["backend"] == "claude"
+        assert "codex" in found["others"]
+        assert (await health(daemon, "claude"))["state"] != "rate_limited"
+        shown = (await daemon.client.call("status"))["plans"]["claude"]["windows"]
+        assert [one["used_percent"] for one in shown] == [100]

@@ -22,6 +22,7 @@ from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.feedback import KnownAttempt, Sample
+from fallbackd.engine.interactive import Plans
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 from fallbackd.engine.runs import KeptAnswer
@@ -79,6 +80,7 @@ class ScriptedEngine:
         self.readiness = NothingToSee()
         self.peers = None
         self.exchanges = Exchanges()
+        self.plans = Plans()
         self.started_at = NOW - 60
         self.last_tick_at: float | None = None
         self.raises: dict[str, Exception] = {}

@@ -13,7 +13,6 @@ from fallbackd_client.interactive.words import sentence
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import BinaryIO
 
     from fallbackd_client.calls import Json
 
@@ -35,11 +34,11 @@ _REPORTED = frozenset(
 """The other words are about the prompt or the answer, not about the backend."""
 
 
-def read(source: BinaryIO) -> dict[str, Json]:
+def parsed(given: bytes) -> dict[str, Json]:
     """What Claude Code writes to a hook or a status line; empty where it is something else."""
     try:
-        found = json.loads(source.read(MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(given)
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

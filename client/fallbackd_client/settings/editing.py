@@ -93,7 +93,7 @@ def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
     for part in parts:
         # A link stays one: dotfiles are often kept elsewhere.
         path = os.path.realpath(part.path)
-        before = _read(path)
+        before = read(path)
         try:
             after = (part.take if undo else part.put)(before or "")
         except Unreadable as error:
@@ -111,7 +111,7 @@ def write(edit: Edit) -> None:
         Unreadable: The file was changed meanwhile.
         OSError: It cannot be written.
     """
-    if _read(edit.path) != edit.before:
+    if read(edit.path) != edit.before:
         raise Unreadable(f"{edit.path} was changed meanwhile; try again")
     directory = os.path.dirname(edit.path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -130,7 +130,13 @@ def write(edit: Edit) -> None:
         raise
 
 
-def _read(path: str) -> str | None:
+def read(path: str) -> str | None:
+    """
+    None where there is no such file.
+
+    Raises:
+        Unreadable: It is no text, too large, or not permitted.
+    """
     try:
         with open(path, encoding="utf-8", newline="") as file:
             text = file.read(MAX_BYTES + 1)

@@ -40,6 +40,7 @@ from fallbackd_client.wire.methods.daemon import (
     StatusResult,
     Trouble,
 )
+from fallbackd_client.wire.methods.interactive import PlanUse
 from fallbackd_client.wire.shapes import DelegationLine
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
         programs=msgspec.convert(known_programs(), tuple[Program, ...])
         if params.programs
         else None,
+        plans=msgspec.convert(
+            engine.plans.shown(now=engine.clock.now()), dict[str, PlanUse], from_attributes=True
+        ),
         share=sharing(engine),
     )
 

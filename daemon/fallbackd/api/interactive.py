@@ -8,6 +8,8 @@ from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.health_view import health_entries, health_entry
 from fallbackd.api.host import Caller
+from fallbackd.backends.sessions import PlanWindow
+from fallbackd.core.protocol import Evidence
 from fallbackd.core.routing.candidates import candidates_for
 from fallbackd.engine import interactive
 from fallbackd_client.wire.health_shapes import HealthEntry
@@ -31,15 +33,14 @@ async def interactive_failed(
     backend = interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
     if backend is None:
         return InteractiveFailedResult()
-    answer = await interactive.failed(
-        engine, backend, text=params.text, error=params.error, turn=params.turn
-    )
+    evidence = Evidence(text=params.text, stream="jsonl", code=params.error)
+    answer = await interactive.failed(engine, backend, evidence, turn=params.turn)
     snapshot, policy = engine.snapshot(), engine.settings.policy
     return InteractiveFailedResult(
         backend=backend,
-        failure=shapes.failure(answer.failure),
+        failure=None if answer is None else shapes.failure(answer.failure),
         health=health_entry(snapshot, policy, backend, now=engine.clock.now()),
-        next=None if answer.next is None else answer.next.backend,
+        next=None if answer is None or answer.next is None else answer.next.backend,
     )
 
 
@@ -49,7 +50,7 @@ def interactive_plan(
     backend = interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
     if backend is None:
         return InteractivePlanResult()
-    windows = convert(params.windows, tuple[interactive.PlanWindow, ...], from_attributes=True)
+    windows = convert(params.windows, tuple[PlanWindow, ...], from_attributes=True)
     now = engine.clock.now()
     engine.plans.note(backend, windows, at=now)
     entries = health_entries(engine.snapshot(), engine.settings.policy, now=now)

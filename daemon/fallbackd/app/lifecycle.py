@@ -238,7 +238,7 @@ class Daemon:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)
                 await imports.configure(configuration.loaded)
-                await built.projects.configure(configuration.loaded)
+                await built.configure(configuration.loaded)
                 notify = self._notify = NotifyFront(
                     engine, Path(self._places.state_dir, "notify"), self._find_client
                 )
@@ -252,8 +252,8 @@ class Daemon:
                 tasks.start_soon(built.projects.run)
                 servers = watched_servers(configuration.loaded, self._environ)
                 tasks.start_soon(built.opencode.run, servers)
-                built.gateway.configure(configuration.loaded.gateway)
                 tasks.start_soon(built.gateway.run)
+                tasks.start_soon(built.interactive.run)
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
                 tasks.start_soon(self._tick, engine, watchdog)
@@ -320,12 +320,11 @@ class Daemon:
         export.path = configuration.loaded.export_voice
         await self._imports.configure(configuration.loaded)
         export.soon()
-        await self._built.projects.configure(configuration.loaded)
+        await self._built.configure(configuration.loaded)
         servers = watched_servers(configuration.loaded, self._environ)
         self._built.opencode.configure(servers)
         if self._notify is not None:
             self._notify.configure(configuration.loaded.notify)
-        self._built.gateway.configure(configuration.loaded.gateway)
 
     async def _tell(self, is_good: bool, fields: dict[str, object]) -> None:
         assert self._engine is not None

@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from fallbackd.app.gateway import GatewayService
+from fallbackd.app.interactive import InteractiveService
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.private import ENV_FILE
@@ -19,6 +20,7 @@ from fallbackd.app.projects import Projects
 from fallbackd.app.state import digest_key
 from fallbackd.app.tmux import Windows
 from fallbackd.backends import ENDPOINTS, KINDS, SIGNATURES
+from fallbackd.config.load import Loaded
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import credential_variables
@@ -64,6 +66,7 @@ class Built(Struct):
     """In the order in which they are to be closed."""
     opencode: OpencodeFront
     gateway: GatewayService
+    interactive: InteractiveService
     projects: Projects
     home: str
     attempt_of: Callable[[int], str | None]
@@ -74,6 +77,12 @@ class Built(Struct):
     """Keep the credentials of these settings out of it."""
     take_up_servers: Callable[[], Awaitable[None]]
     """Find the helper servers that a daemon before this one has left."""
+
+    async def configure(self, loaded: Loaded) -> None:
+        """After the engine has its settings."""
+        await self.projects.configure(loaded)
+        self.gateway.configure(loaded.gateway)
+        self.interactive.configure(loaded.interactive)
 
 
 async def open_records(
@@ -226,6 +235,7 @@ def build(
         engine=engine,
         opencode=OpencodeFront(engine, OpencodeLink, projects),
         gateway=GatewayService(engine, http.pass_on, places),
+        interactive=InteractiveService(engine),
         projects=projects,
         transports=(served, http, processes),
         home=machine.home,

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct, field
 
+from fallbackd.backends.sessions import SessionFiles
 from fallbackd.classify.rules import Rule
 from fallbackd.core.protocol import (
     Call,
@@ -199,3 +200,5 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""
     footprint: Callable[[Options], Footprint] = lambda _: Footprint()
     """Of a program."""
+    sessions: SessionFiles | None = None
+    """Where it writes what happens in sessions of a person; None: that cannot be followed."""

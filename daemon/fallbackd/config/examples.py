@@ -155,4 +155,7 @@ hold_s = 30
 allow_metered = true
 max_body_mb = 64
 """,
+    "InteractiveTable": """
+watch = ["codex"]
+""",
 }

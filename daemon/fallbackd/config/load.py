@@ -37,6 +37,7 @@ from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import KnownNames, read_chains, read_roles
 from fallbackd.config.read_gateway import Gateway, read_gateway
+from fallbackd.config.read_interactive import Interactive, read_interactive
 from fallbackd.config.read_notify import Notify, read_notify
 from fallbackd.config.read_opencode import Opencode, read_opencode
 from fallbackd.config.read_share import ShareConfig, read_share
@@ -67,6 +68,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """None: health is not shared."""
     notify: Notify = Notify()
     gateway: Gateway = Gateway()
+    interactive: Interactive = Interactive()
     raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
     """The file as it is written. May hold what must not be shown."""
     digest: str = ""
@@ -158,6 +160,9 @@ def interpret(
         quotas=opencode.quotas,
     )
     gateway = read_gateway(raw["gateway"], say) if "gateway" in raw else Gateway()
+    interactive = (
+        read_interactive(raw["interactive"], say) if "interactive" in raw else Interactive()
+    )
     share = read_share(raw["share"], environ, say) if "share" in raw else None
     notify = read_notify(raw["notify"], say) if "notify" in raw else Notify()
     imports = _imports(raw["import"], path, say) if "import" in raw else ()
@@ -175,6 +180,7 @@ def interpret(
         share=share,
         notify=notify,
         gateway=gateway,
+        interactive=interactive,
         raw=raw,
     )
 

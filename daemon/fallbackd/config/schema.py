@@ -317,6 +317,14 @@ class GatewayTable(Struct, frozen=True, kw_only=True):
     """Longest request, in MiB; default: 32."""
 
 
+class InteractiveTable(Struct, frozen=True, kw_only=True):
+    """`[interactive]`: agents that a person has open on this machine."""
+
+    watch: tuple[Literal["codex"], ...] | None = None
+    """Follow the files of their sessions, so that a limit that is met there is known; default:
+    none. `fallbackd-client hooks install codex` sets it."""
+
+
 class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """The whole file."""
 
@@ -346,6 +354,8 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """How the conversation of a session is continued."""
     gateway: GatewayTable | None = None
     """A local HTTP endpoint for programs that speak a provider's API."""
+    interactive: InteractiveTable | None = None
+    """Agents that a person has open."""
 
 
 def json_schema() -> dict[str, Any]:  # a JSON document

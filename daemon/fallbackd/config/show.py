@@ -10,6 +10,7 @@ from fallbackd.classify.redact import redact_command
 from fallbackd.config import profiles
 from fallbackd.config.load import Loaded
 from fallbackd.config.read_gateway import Gateway
+from fallbackd.config.read_interactive import Interactive
 from fallbackd.config.read_notify import Notify
 from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
@@ -49,6 +50,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         "share": {} if loaded.share is None else _fields(loaded.share),
         "notify": _notify(loaded.notify),
         "handoff": {} if policy.handoff == Handoff() else _fields(policy.handoff),
+        "interactive": {} if loaded.interactive == Interactive() else _fields(loaded.interactive),
         "gateway": {} if loaded.gateway == Gateway() else _fields(loaded.gateway),
         "signatures": [
             {

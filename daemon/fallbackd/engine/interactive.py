@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from fallbackd.backends.sessions import PlanWindow, SessionSeen
 from fallbackd.core.callers.lease import ReportAnswer
+from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import Evidence
 from fallbackd.engine.environment import Settings, World
+from fallbackd.lib.homes import expand
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
 
 FRESH_S = 900.0
 """Older figures are not shown: the plan is used elsewhere too."""
-
-
-class PlanWindow(Struct, frozen=True, kw_only=True):
-    window_s: float
-    used_percent: float
-    resets_at: float | None = None
 
 
 class PlanSeen(Struct, frozen=True, kw_only=True):
@@ -87,15 +84,35 @@ def _home_of(
 
 
 async def failed(
-    engine: "Engine",
-    backend: BackendId,
-    *,
-    text: str,
-    error: str | None,
-    turn: str | None,
-) -> ReportAnswer:
-    """Judge the words that the agent itself shows, and mark as a caller's report does."""
-    evidence = Evidence(text=text, stream="jsonl", code=error)
+    engine: "Engine", backend: BackendId, evidence: Evidence, *, turn: str | None
+) -> ReportAnswer | None:
+    """Judge what the agent itself shows, and mark as a report does. None: it says nothing."""
+    found = engine.classify(evidence, backend=backend)
+    if found is None or found.reason is Reason.UNKNOWN:
+        return None
     return await engine.report(
         outcome="failure", backend=backend, evidence=evidence, attempt=turn, owner="interactive"
     )
+
+
+async def heard(engine: "Engine", backend: BackendId, seen: SessionSeen) -> None:
+    """What an agent has written into the file of a session."""
+    engine.plans.note(backend, seen.windows, at=engine.clock.now())
+    if seen.failure is not None:
+        await failed(engine, backend, seen.failure, turn=seen.turn)
+
+
+def followed(settings: Settings, world: World, agents: Sequence[str]) -> dict[str, BackendId]:
+    """Directories in which agents keep their sessions, each with the backend of its login."""
+    found: dict[str, BackendId] = {}
+    for agent in agents:
+        kind = world.kinds.get(agent)
+        if kind is None or kind.sessions is None:
+            continue
+        for name, one in settings.policy.backends.items():
+            if one.kind == agent and one.enabled and not one.implicit:
+                environ = {**world.environ, **settings.options_of(name).env}
+                place = expand(kind.sessions.place, environ, home=world.home)
+                if place is not None and (place not in found or name == agent):
+                    found[place] = name
+    return found

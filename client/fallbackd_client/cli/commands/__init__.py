@@ -76,6 +76,11 @@ COMMANDS: tuple[Command, ...] = (
         "health mark codex --ttl 1h",
     ),
     Command(
+        "hooks",
+        "have agents that you have open report their limits",
+        "hooks install claude",
+    ),
+    Command(
         "list",
         "list delegations: running ones, then the last ended",
         "list --since 2h",
@@ -122,6 +127,11 @@ COMMANDS: tuple[Command, ...] = (
     Command("show", "show a delegation and its answer", "show ID"),
     Command("shutdown", "drain, then stop the daemon", "shutdown"),
     Command("status", "show the daemon, its backends and its work", "status --watch"),
+    Command(
+        "statusline",
+        "print a line for Claude Code's status line, and report its plan",
+        "statusline --then 'starship prompt'",
+    ),
     Command(
         "suggest", "suggest a backend for a task", 'suggest --complexity high "port it to Rust"'
     ),

@@ -65,9 +65,9 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def _claude_hook(args: argparse.Namespace) -> int:
     """Never fails: Claude Code would show that as a problem of its own."""
-    from fallbackd_client.interactive.hook import read, report
+    from fallbackd_client.interactive.hook import MAX_BYTES, parsed, report
 
-    words = report(read(sys.stdin.buffer), args.socket)
+    words = report(parsed(sys.stdin.buffer.read(MAX_BYTES)), args.socket)
     if words is not None:
         emit_json({"systemMessage": words})
     return exits.OK

@@ -1,0 +1,118 @@
+"""`hooks`: let the agents that a person has open report their limits to the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.output import show
+from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.settings import add_change_arguments, change
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
+    from fallbackd_client.settings.editing import Part
+
+AGENTS = ("claude", "codex")
+_ACTIONS = {
+    "install": "add what reports limits of open sessions; shows the change first",
+    "uninstall": "remove it again; shows the change first",
+    "status": "show where it is installed",
+}
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    for name, help_line in _ACTIONS.items():
+        action = actions.add_parser(
+            name,
+            help=help_line,
+            description=help_line[0].upper() + help_line[1:] + ".",
+            allow_abbrev=False,
+            formatter_class=parser.formatter_class,  # its own would load `shutil`
+        )
+        if name == "status":
+            action.add_argument("agent", nargs="?", choices=AGENTS, help="the agent (default: all)")
+            for flag, kind in (("--socket", "store"), ("--json", "store_true")):
+                action.add_argument(
+                    flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+                )
+            continue
+        action.add_argument("agent", choices=AGENTS, help="the agent")
+        add_change_arguments(action)
+        if name == "install":
+            action.add_argument(
+                "--no-statusline",
+                action="store_true",
+                help="claude: leave its status line as it is",
+            )
+
+
+def run(args: argparse.Namespace, client: Client) -> int:
+    if args.action == "status":
+        names = AGENTS if args.agent is None else (args.agent,)
+        show(args, {name: _state(name, args, client) for name in names}, status_view)
+        return exits.OK
+    undo = args.action == "uninstall"
+    part = _part(args, client, with_line=not undo and not args.no_statusline)
+    shown = f"fallbackd-client hooks install {args.agent} --print"
+    return change(args, args.agent, [part], undo=undo, shown_by=shown)
+
+
+def _part(args: argparse.Namespace, client: Client, *, with_line: bool) -> Part:
+    from fallbackd_client.interactive import hooks
+    from fallbackd_client.settings.editing import own_command
+
+    if args.agent == "codex":
+        return hooks.codex_part(_config(args, client))
+    return hooks.claude_part(
+        hooks.claude_settings(os.environ),
+        own_command(args.socket, "report", "--claude-hook"),
+        own_command(args.socket, "statusline") if with_line else None,
+    )
+
+
+def _config(args: argparse.Namespace, client: Client) -> str:
+    from fallbackd_client.cli.commands.config import machine_of
+
+    return machine_of(args, client).config
+
+
+def _state(agent: str, args: argparse.Namespace, client: Client) -> dict[str, Json]:
+    from fallbackd_client.interactive import hooks
+    from fallbackd_client.settings import jsonc
+    from fallbackd_client.settings.editing import read
+
+    path = _config(args, client) if agent == "codex" else hooks.claude_settings(os.environ)
+    try:
+        text = read(path) or ""
+        if agent == "codex":
+            return {"path": path, "installed": hooks.watches_codex(text)}
+        found = jsonc.load(text)
+    except jsonc.Unreadable as error:
+        return {"path": path, "installed": None, "problem": str(error)}
+    return {
+        "path": path,
+        "installed": hooks.has_hook(found),
+        "statusline": hooks.has_line(found),
+    }
+
+
+_WORDS = {True: "installed", False: "not installed", None: "cannot be read"}
+
+
+def status_view(found: dict[str, Json], style: Style) -> str:
+    lines = []
+    for agent, one in found.items():
+        words = _WORDS[one["installed"]]
+        if one["installed"] and "statusline" in one:
+            words += " with status line" if one["statusline"] else " without status line"
+        lines.append(f"{agent}: {words} ({one_line(one['path'])})")
+        if one.get("problem"):
+            lines.append(f"  {one_line(one['problem'])}")
+        elif not one["installed"]:
+            lines.append(style.paint(f"  $ fallbackd-client hooks install {agent}", "dim"))
+    return "\n".join(lines)

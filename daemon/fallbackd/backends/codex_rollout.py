@@ -1,0 +1,90 @@
+"""
+codex: `sessions/Y/M/D/rollout-…jsonl`, which it writes while a person works.
+
+| line | means |
+| --- | --- |
+| `session_meta`, the first | whose session it is: `"source":"exec"` is one of a program |
+| `event_msg` `token_count` | figures of the plan, in `rate_limits` |
+| `event_msg` `task_complete` | the end of a turn; with `error`, it failed |
+
+Source: files of codex 0.169.0.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fallbackd.backends.codex_signatures import evidence_of
+from fallbackd.backends.lines import fields, words
+from fallbackd.backends.sessions import PlanWindow, SessionSeen
+from fallbackd.core.protocol import Evidence
+
+_OF_A_PROGRAM = re.compile(rb'"source"\s*:\s*"exec"')
+_SPENT_PERCENT = 100.0
+
+
+def read(head: bytes, lines: Sequence[bytes]) -> SessionSeen:
+    """Nothing of a session that a program runs: whoever runs it judges it."""
+    if _OF_A_PROGRAM.search(head.partition(b"\n")[0]):
+        return SessionSeen()
+    windows: tuple[PlanWindow, ...] = ()
+    turn: str | None = None
+    failure: Evidence | None = None
+    for event in _events(lines):
+        match event.get("type"):
+            case "token_count":
+                # Of one model alone (`limit_id`), they say nothing of the plan.
+                limits = fields(event.get("rate_limits"))
+                if words(limits.get("limit_id")) in ("", "codex"):
+                    windows = _windows(limits) or windows
+            case "task_started":
+                turn, failure = None, None
+            case "task_complete":
+                error = fields(event.get("error"))
+                turn = words(event.get("turn_id")) or None
+                failure = _with_reset(evidence_of(error), windows) if error else None
+    return SessionSeen(turn=turn, failure=failure, windows=windows)
+
+
+def _events(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if b'"event_msg"' not in line:
+            continue
+        try:
+            found = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and found.get("type") == "event_msg":
+            yield fields(found.get("payload"))
+
+
+def _windows(limits: Mapping[str, Any]) -> tuple[PlanWindow, ...]:
+    found = []
+    for name in ("primary", "secondary"):
+        one = fields(limits.get(name))
+        used, minutes, at = (
+            _number(one.get(key)) for key in ("used_percent", "window_minutes", "resets_at")
+        )
+        if used is not None and minutes:
+            found.append(PlanWindow(window_s=minutes * 60, used_percent=used, resets_at=at or None))
+    return tuple(found)
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e12 else None
+
+
+def _with_reset(evidence: Evidence, windows: tuple[PlanWindow, ...]) -> Evidence:
+    """With the instant at which a spent window begins anew: the sentence has but the minute."""
+    ends = [
+        one.resets_at
+        for one in windows
+        if one.used_percent >= _SPENT_PERCENT and one.resets_at is not None
+    ]
+    if evidence.code != "usagelimitexceeded" or not ends:
+        return evidence
+    body = {"error": {"type": "usage_limit_reached", "resets_at": max(ends)}}
+    return msgspec.structs.replace(evidence, body=body)

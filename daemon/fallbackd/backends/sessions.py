@@ -1,0 +1,39 @@
+"""What an agent that a person has open writes into the files of its sessions, about its limits."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from fallbackd.core.protocol import Evidence
+
+
+class PlanWindow(Struct, frozen=True, kw_only=True):
+    """How much of a subscription is used within one of its windows, in percent."""
+
+    window_s: float
+    used_percent: float
+    resets_at: float | None = None
+
+
+class SessionSeen(Struct, frozen=True, kw_only=True):
+    """
+    Attributes:
+        turn: The agent's id of the turn that failed last.
+        failure: What it says of that failure; None: its last turn did not fail.
+        windows: The last figures of its plan; empty: none were given.
+    """
+
+    turn: str | None = None
+    failure: Evidence | None = None
+    windows: tuple[PlanWindow, ...] = ()
+
+
+class SessionFiles(Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        place: The directory below which they are, as `lib.homes` has it.
+        read: Of the first bytes of a file, and of the lines that are new at its end.
+    """
+
+    place: str
+    read: Callable[[bytes, Sequence[bytes]], SessionSeen]

@@ -1,0 +1,78 @@
+"""What codex writes of a person's session; the lines were recorded with codex 0.169.0."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fallbackd.backends.codex_rollout import read
+from fallbackd.backends.sessions import PlanWindow, SessionSeen
+
+PERSON = b'{"type":"session_meta","payload":{"originator":"codex-tui","source":"vscode"}}\n'
+PROGRAM = b'{"type":"session_meta","payload":{"originator":"codex_exec","source":"exec"}}\n'
+WORDS = "You\u2019ve hit your usage limit. Upgrade to Pro or try again at 7:16 PM."
+LIMITS = {
+    "limit_id": "codex",
+    "primary": {"used_percent": 100.0, "window_minutes": 300, "resets_at": 1795461379},
+    "secondary": {"used_percent": 80.0, "window_minutes": 10080, "resets_at": None},
+    "plan_type": None,
+}
+
+
+def line(type: str, **payload: Any) -> bytes:
+    return json.dumps({"type": "event_msg", "payload": {"type": type, **payload}}).encode()
+
+
+USED = line("token_count", info=None, rate_limits=LIMITS)
+FAILED = line(
+    "task_complete",
+    turn_id="t1",
+    error={"message": WORDS, "codex_error_info": "usage_limit_exceeded"},
+)
+
+
+def test_a_limit_is_heard_with_its_end(tmp_path: object) -> None:
+    seen = read(PERSON, [USED, FAILED])
+    assert seen.turn == "t1"
+    assert seen.failure is not None
+    assert (seen.failure.code, seen.failure.text) == ("usagelimitexceeded", WORDS)
+    assert seen.failure.body == {
+        "error": {"type": "usage_limit_reached", "resets_at": 1795461379.0}
+    }
+    assert seen.windows == (
+        PlanWindow(window_s=18_000, used_percent=100.0, resets_at=1795461379.0),
+        PlanWindow(window_s=604_800, used_percent=80.0),
+    )
+
+
+def test_a_session_of_a_program_says_nothing() -> None:
+    assert read(PROGRAM, [USED, FAILED]) == SessionSeen()
+
+
+def test_a_turn_that_was_begun_after_it_ends_a_failure() -> None:
+    assert read(PERSON, [FAILED, line("task_started", turn_id="t2")]).failure is None
+    whole = line("task_complete", turn_id="t2", last_agent_message="done")
+    assert read(PERSON, [FAILED, whole]).failure is None
+
+
+def test_limits_of_one_model_say_nothing_of_the_plan() -> None:
+    spark = line("token_count", rate_limits={**LIMITS, "limit_id": "codex_spark"})
+    assert read(PERSON, [spark]).windows == ()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"",
+        b"{",
+        b'{"type":"event_msg","payload":[]}',
+        b'{"type":"event_msg","payload":{"type":"token_count","rate_limits":{"primary":7}}}',
+        b'{"type":"event_msg","payload":{"type":"task_complete","error":"no"}}',
+        b'"event_msg"' + b"[" * 100_000,
+        line("token_count", rate_limits={"primary": {"used_percent": True, "window_minutes": "x"}}),
+        b'\xff"event_msg"\x00',
+    ],
+)
+def test_what_is_not_understood_says_nothing(odd: bytes) -> None:
+    seen = read(PERSON, [odd])
+    assert (seen.windows, seen.failure) == ((), None)

@@ -1,0 +1,162 @@
+"""`hooks`: what the settings of the agents hold after it, and after they are taken out."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.conftest import RunCli
+
+from fallbackd_client.cli.commands import hooks as command
+from fallbackd_client.interactive import hooks
+
+OWN: dict[str, Any] = {
+    "theme": "dark",
+    "hooks": {"StopFailure": [{"matcher": "*", "hooks": [{"type": "command", "command": "beep"}]}]},
+    "statusLine": {"type": "command", "command": "my-line 'a b'", "padding": 1},
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "home"
+    place.mkdir()
+    monkeypatch.setenv("HOME", str(place))
+    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.argv", ["/opt/bin/fallbackd-client"])
+    return place
+
+
+def ours(home: Path, *words: str) -> str:
+    """As the command is started here: with a socket of its own."""
+    return shlex.join(
+        ["/opt/bin/fallbackd-client", "--socket", f"{home.parent}/control.sock", *words]
+    )
+
+
+HOOK = ("report", "--claude-hook")
+
+
+def settings(home: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((home / ".claude" / "settings.json").read_text())
+    return found
+
+
+def given(home: Path, text: str) -> Path:
+    path = home / ".claude" / "settings.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_agents_of_the_command_are_those_that_are_known() -> None:
+    assert command.AGENTS == hooks.AGENTS
+
+
+def test_claude_reports_its_failures_and_shows_a_line(run_cli: RunCli, home: Path) -> None:
+    assert run_cli(["hooks", "install", "claude", "--yes"]).code == 0
+    found = settings(home)
+    assert found["hooks"] == {
+        "StopFailure": [
+            {"hooks": [{"type": "command", "command": ours(home, *HOOK), "timeout": 5}]}
+        ]
+    }
+    assert found["statusLine"] == {
+        "type": "command",
+        "command": ours(home, "statusline"),
+        "refreshInterval": 9,
+    }
+    again = run_cli(["hooks", "install", "claude", "--yes"])
+    assert "nothing to change" in again.err
+    assert run_cli(["hooks", "uninstall", "claude", "--yes"]).code == 0
+    assert settings(home) == {}
+
+
+@pytest.mark.parametrize("own", [{}, {"refreshInterval": 30}])
+def test_what_the_user_has_stays_and_comes_back(
+    run_cli: RunCli, home: Path, own: dict[str, Any]
+) -> None:
+    before = {**OWN, "statusLine": {**OWN["statusLine"], **own}}
+    path = given(home, json.dumps(before, indent=2) + "\n")
+    run_cli(["hooks", "install", "claude", "--yes"])
+    found = settings(home)
+    assert found["theme"] == "dark"
+    assert found["hooks"]["StopFailure"][0] == OWN["hooks"]["StopFailure"][0]
+    assert found["hooks"]["StopFailure"][1]["hooks"][0]["command"] == ours(home, *HOOK)
+    assert found["statusLine"] == {
+        "type": "command",
+        "command": ours(home, "statusline", "--then", "my-line 'a b'"),
+        "padding": 1,
+        "refreshInterval": own.get("refreshInterval", 9),
+    }
+    assert "nothing to change" in run_cli(["hooks", "install", "claude", "--yes"]).err
+    run_cli(["hooks", "uninstall", "claude", "--yes"])
+    assert path.read_text() == json.dumps(before, indent=2) + "\n"
+
+
+def test_a_program_that_has_moved_replaces_its_own_entries(
+    run_cli: RunCli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(home, json.dumps(OWN))
+    run_cli(["hooks", "install", "claude", "--yes"])
+    monkeypatch.setattr("sys.argv", ["/new place/fallbackd-client"])
+    run_cli(["hooks", "install", "claude", "--yes"])
+    found = settings(home)
+    assert len(found["hooks"]["StopFailure"]) == 2
+    assert found["hooks"]["StopFailure"][1]["hooks"][0]["command"].startswith("'/new place/")
+    run_cli(["hooks", "uninstall", "claude", "--yes"])
+    assert settings(home) == OWN
+
+
+def test_the_status_line_can_be_left_as_it_is(run_cli: RunCli, home: Path) -> None:
+    given(home, json.dumps(OWN))
+    run_cli(["hooks", "install", "claude", "--no-statusline", "--yes"])
+    assert settings(home)["statusLine"] == OWN["statusLine"]
+    assert "without status line" in run_cli(["hooks", "status", "claude"]).out
+
+
+def test_without_yes_nothing_is_written(run_cli: RunCli, home: Path) -> None:
+    ran = run_cli(["hooks", "install", "claude"])
+    assert ran.code == 1
+    assert ours(home, *HOOK) in ran.out
+    assert not (home / ".claude").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"hooks": []}', '{"hooks": {"StopFailure": {}}}', '{"statusLine": "x"}'],
+)
+def test_settings_that_are_not_understood_are_left_alone(
+    run_cli: RunCli, home: Path, text: str
+) -> None:
+    path = given(home, text)
+    ran = run_cli(["hooks", "install", "claude", "--yes"])
+    assert ran.code == 2
+    assert "hooks install claude --print" in ran.err
+    assert path.read_text() == text
+
+
+def test_sessions_of_codex_are_watched_by_the_daemon(run_cli: RunCli, home: Path) -> None:
+    config = home / ".config" / "fallbackd" / "config.toml"
+    config.parent.mkdir(parents=True)
+    before = '# mine\n[defaults]\nmode = "batch"\n'
+    config.write_text(before)
+    answers = {"status": {"daemon": {"config_path": str(config)}}}
+    assert run_cli(["hooks", "install", "codex", "--yes"], answers).code == 0
+    assert '[interactive]\nwatch = ["codex"]' in config.read_text()
+    assert "codex: installed" in run_cli(["hooks", "status"], answers).out
+    assert "nothing to change" in run_cli(["hooks", "install", "codex", "--yes"], answers).err
+    assert run_cli(["hooks", "uninstall", "codex", "--yes"], answers).code == 0
+    assert config.read_text() == before
+    assert "codex: not installed" in run_cli(["hooks", "status"], answers).out
+
+
+def test_a_table_of_the_user_is_not_written_twice(run_cli: RunCli, home: Path) -> None:
+    config = home / ".config" / "fallbackd" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[interactive]\nwatch = []\n")
+    ran = run_cli(["hooks", "install", "codex", "--yes"])
+    assert ran.code == 2
+    assert "[interactive] is there already" in ran.err
