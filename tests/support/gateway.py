@@ -153,11 +153,11 @@ async def gate(
                 await found.client.aclose()
 
 
-async def read_into(got: bytearray, gate: Gate) -> None:
+async def read_into(got: bytearray, gate: Gate, **headers: str) -> None:
     async with gate.client.stream(
-        "POST", gate.path(), json=gate.body(), headers={"x-api-key": gate.token}
+        "POST", gate.path(), json=gate.body(), headers={"x-api-key": gate.token, **headers}
     ) as answer:
-        assert answer.status_code == 200
+        assert answer.status_code == 200, (answer.status_code, await answer.aread())
         async for piece in answer.aiter_raw():
             got += piece
 

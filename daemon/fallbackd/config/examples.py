@@ -84,6 +84,7 @@ backend = "gemini"
 model = "gemini-3-pro"
 tier = "api"
 effort = "high"
+translate = true
 """,
     "ReturnTable": """
 policy = "successes"

@@ -168,6 +168,9 @@ class EntryTable(Struct, frozen=True, kw_only=True):
     """Rank of the entry, shown as `tier_served`."""
     effort: ShortText | None = None
     """Reasoning effort for the caller, with the backend `in-session`."""
+    translate: bool | None = None
+    """Translate calls of the gateway in chat completions for it where it speaks messages, and the
+    other way."""
 
 
 class ReturnTable(Struct, frozen=True, kw_only=True):

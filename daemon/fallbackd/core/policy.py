@@ -145,6 +145,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None
     tier: Literal["primary", "model", "api", "in_session"] | None = None
     effort: str | None = None
+    translate: bool = False
+    """A call of the gateway in another API than its own may be translated for it."""
 
 
 CredentialStrategy = Literal["fill_first", "round_robin", "least_used", "random"]

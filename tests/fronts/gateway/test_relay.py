@@ -22,6 +22,9 @@ from fallbackd.core.protocol import Evidence, HttpResponse
 from fallbackd.fronts.gateway import relay as relaying
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, NotAnswered
 from fallbackd.fronts.gateway.relay import Patience, Relay
+from fallbackd.fronts.gateway.translate.translation import Target, begin
+from fallbackd.fronts.gateway.translating import TranslatedAnswer
+from fallbackd.ports.passing import PassedOn
 
 STREAMS: dict[ApiMode, bytes] = {
     mode: "".join(text for _, text in frames(Answer(model="m"))).encode()
@@ -116,9 +119,20 @@ def _events(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 async def outcome(
-    mode: ApiMode, pieces: list[bytes], *, is_cut: bool, is_whole: bool, pause_s: float = 0
+    mode: ApiMode,
+    pieces: list[bytes],
+    *,
+    is_cut: bool,
+    is_whole: bool,
+    pause_s: float = 0,
+    spoken: ApiMode | None = None,
 ) -> str:
-    """`text` where the caller has an answer; `` where it has an error, or the next is asked."""
+    """
+    `text` where the caller has an answer; `` where it has an error, or the next is asked.
+
+    Args:
+        spoken: The API of the pieces, where they are translated.
+    """
     seen = Seen(data=bytearray())
     marks: list[Evidence] = []
 
@@ -135,7 +149,12 @@ async def outcome(
         broken=broken,
     )
     try:
-        done = await relay.run(Arriving(pieces, is_cut=is_cut, pause_s=pause_s))
+        arriving: PassedOn = Arriving(pieces, is_cut=is_cut, pause_s=pause_s)
+        if spoken is not None:
+            request = json.dumps({"messages": []}).encode()
+            translation = begin(mode, spoken, request, Target(model="m", host=""))
+            arriving = TranslatedAnswer(arriving, translation, at=0)
+        done = await relay.run(arriving)
     except Aborted:
         assert len(marks) == 1
         # Without the end of the chunks no library takes it for an answer; nor by its events.
@@ -182,6 +201,47 @@ async def test_an_answer_that_is_damaged_at_any_byte_is_whole_or_an_error(
         third = len(stream) // 3
         pieces = [spoiled[:third], spoiled[third : 2 * third], spoiled[2 * third :]]
         text = await outcome(mode, pieces, is_cut=False, is_whole=is_whole)
+        assert text in ("", TEXT), (at, stream[max(0, at - 20) : at + 20])
+        errors += text == ""
+    assert errors > len(stream) // 2
+
+
+PAIRS: tuple[tuple[ApiMode, ApiMode], ...] = (
+    ("messages", "chat_completions"),
+    ("chat_completions", "messages"),
+)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize(("mode", "spoken"), PAIRS)
+async def test_a_translated_answer_that_is_cut_at_any_byte_is_whole_or_an_error(
+    mode: ApiMode, spoken: ApiMode, *, is_whole: bool
+) -> None:
+    stream = STREAMS[spoken]
+    got = await outcome(mode, [stream], is_cut=False, is_whole=is_whole, spoken=spoken)
+    assert got == TEXT
+    errors = 0
+    for at in range(len(stream)):
+        for is_cut in (True, False):
+            pieces = [stream[: at // 2], stream[at // 2 : at]]
+            text = await outcome(mode, pieces, is_cut=is_cut, is_whole=is_whole, spoken=spoken)
+            assert text in ("", TEXT), at
+            errors += text == ""
+    assert errors > len(stream)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize(("mode", "spoken"), PAIRS)
+async def test_a_translated_answer_that_is_damaged_at_any_byte_is_whole_or_an_error(
+    mode: ApiMode, spoken: ApiMode, *, is_whole: bool
+) -> None:
+    stream = STREAMS[spoken]
+    errors = 0
+    for at in range(len(stream)):
+        spoiled = stream[:at] + b"\xff" + stream[at + 1 :]
+        third = len(stream) // 3
+        pieces = [spoiled[:third], spoiled[third : 2 * third], spoiled[2 * third :]]
+        text = await outcome(mode, pieces, is_cut=False, is_whole=is_whole, spoken=spoken)
         assert text in ("", TEXT), (at, stream[max(0, at - 20) : at + 20])
         errors += text == ""
     assert errors > len(stream) // 2

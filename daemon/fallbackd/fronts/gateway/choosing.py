@@ -11,6 +11,7 @@ from fallbackd.core.policy import Backend, Entry, Policy
 from fallbackd.core.records import Verdict, VerdictWord
 from fallbackd.core.routing.families import family_of, family_of_model
 from fallbackd.engine.environment import Settings
+from fallbackd.fronts.gateway.translate.translation import can_translate
 
 ALIAS = "claude-fallbackd-"
 """Before the name of a chain: Claude Code shows only models that begin with `claude`."""
@@ -55,9 +56,19 @@ class Fitting(Struct, frozen=True, kw_only=True):
 
 
 def fitting(
-    found: Wanted, settings: Settings, kinds: Mapping[str, BackendKind], mode: ApiMode
+    found: Wanted,
+    settings: Settings,
+    kinds: Mapping[str, BackendKind],
+    mode: ApiMode,
+    *,
+    is_side: bool = False,
 ) -> Fitting:
-    """Those of the entries that speak the API and know which model to ask for, each once."""
+    """
+    Those of the entries that can be asked and know which model to ask for, each once.
+
+    Args:
+        is_side: It asks for no text: nothing of another API means the same.
+    """
     policy = settings.policy
     kept: dict[tuple[str, str | None], Entry] = {}
     passed_over: dict[BackendId, Verdict] = {}
@@ -66,7 +77,8 @@ def fitting(
         if backend is None or not backend.enabled:
             continue
         word: VerdictWord = "protocol"
-        why = _other_protocol(api_of(backend, settings, kinds), mode)
+        may_translate = entry.translate and not is_side
+        why = _other_protocol(api_of(backend, settings, kinds), mode, may_translate=may_translate)
         if why is None and model_for(entry, backend, found.model) is None:
             word, why = "not_configured", "no model: set the backend's model"
         if why is None:
@@ -86,9 +98,9 @@ def fitting(
     )
 
 
-def _other_protocol(api: ApiMode | None, mode: ApiMode) -> str | None:
+def _other_protocol(api: ApiMode | None, mode: ApiMode, *, may_translate: bool) -> str | None:
     """Why a backend of this API cannot answer a request of that one; None: it can."""
-    if api == mode:
+    if api == mode or (may_translate and can_translate(mode, api)):
         return None
     if api is None:
         return "it has no HTTP API that a request could be passed on to"

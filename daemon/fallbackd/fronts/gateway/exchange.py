@@ -33,10 +33,15 @@ from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Patience, Relay
 from fallbackd.fronts.gateway.reporting import CallReport, give_back
 from fallbackd.fronts.gateway.settings import Rules
+from fallbackd.fronts.gateway.translating import (
+    HOP,
+    OutwardCall,
+    TranslatedAnswer,
+    in_callers_words,
+    translated,
+)
 from fallbackd.ports.passing import PassOn
 
-HOP = "x-fallbackd-hop"
-"""How often a request has passed a daemon like this one: one that comes back goes round."""
 FAILOVER = "x-fallbackd-failover"
 """`0`: the first backend's failure goes back."""
 _FINAL = frozenset({Reason.CONTENT_POLICY})
@@ -111,7 +116,13 @@ class Exchange:
         engine, policy = self._engine, self._engine.settings.policy
         name = self._named.get("x-fallbackd-chain") or self._asked.model
         found = choosing.wanted(name, policy)
-        fit = choosing.fitting(found, engine.settings, engine.world.kinds, self._asked.mode)
+        fit = choosing.fitting(
+            found,
+            engine.settings,
+            engine.world.kinds,
+            self._asked.mode,
+            is_side=bool(self._asked.side),
+        )
         entries = fit.entries
         if not entries:
             text = f"no backend that speaks this API ({self._asked.mode}) is configured for"
@@ -206,7 +217,8 @@ class Exchange:
         at = self._engine.clock.now()
         self._record.note("Asked", f"{chosen.backend} is asked", at=at)
         try:
-            request = self._request(chosen, entry, asked)
+            call = self._call(entry, asked)
+            request = self._request(chosen, entry, call)
         except NotConfigured as error:
             return NotAnswered(
                 evidence=Evidence(text=str(error), stream="exception", code="NotConfigured")
@@ -214,13 +226,15 @@ class Exchange:
         except Unreadable as error:
             raise Refusal(400, str(error), "invalid_body") from error
         passed = await self._pass_on(request)
+        if call.translation is not None:
+            passed = TranslatedAnswer(passed, call.translation, at=at)
         try:
             done = await self._relay(chosen, report).run(passed)
         finally:
             with anyio.CancelScope(shield=True):
                 await passed.aclose()
         if isinstance(done, NotAnswered):
-            return done
+            return done if call.translation is None else in_callers_words(done, call.translation)
         await report.succeeded(done)
         return None
 
@@ -251,7 +265,33 @@ class Exchange:
             broken=broken,
         )
 
-    def _request(self, chosen: Resolution, entry: Entry, asked: str | None) -> HttpRequest:
+    def _call(self, entry: Entry, asked: str | None) -> OutwardCall:
+        """
+        What the backend is sent, in its own API.
+
+        Raises:
+            Unreadable: It cannot be translated.
+        """
+        engine = self._engine
+        settings = engine.settings
+        backend = settings.policy.backends[entry.backend]
+        api = choosing.api_of(backend, settings, engine.world.kinds)
+        call = OutwardCall(
+            asked=self._asked,
+            model=choosing.model_for(entry, backend, asked),
+            headers=self._headers,
+            body=self._body,
+        )
+        if api is None or api == self._asked.mode:
+            return call
+        call = translated(call, api, settings.options_of(backend.id))
+        lost = "" if call.translation is None else ", ".join(call.translation.lost)
+        text = f"translated from {self._asked.mode} to {api} for {backend.id}"
+        text += f"; not carried over: {lost}" if lost else ""
+        self._record.note("Translated", text, at=engine.clock.now())
+        return call
+
+    def _request(self, chosen: Resolution, entry: Entry, call: OutwardCall) -> HttpRequest:
         engine = self._engine
         backend = engine.settings.policy.backends[entry.backend]
         kind = engine.world.kinds[backend.kind]
@@ -262,10 +302,10 @@ class Exchange:
         request = passage.call_of(
             kind.endpoint,
             options,
-            self._asked,
-            model=choosing.model_for(entry, backend, asked),
-            headers=self._headers,
-            body=self._body,
+            call.asked,
+            model=call.model,
+            headers=call.headers,
+            body=call.body,
             credential=credential,
             inherited={name: environ[name] for name in kind.reads_env if name in environ},
         )

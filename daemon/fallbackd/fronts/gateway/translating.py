@@ -1,0 +1,141 @@
+"""A call that goes to a backend of another API, and its answer on the way back."""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import anyio
+from msgspec import Struct, structs
+
+from fallbackd.backends.passage import MAX_WHOLE_BYTES, Passage
+from fallbackd.backends.spec import ApiMode, Options
+from fallbackd.core.protocol import Exit, HttpResponse
+from fallbackd.fronts.gateway.answers import NotAnswered
+from fallbackd.fronts.gateway.relay import AFTER_END_S, FAREWELL_S
+from fallbackd.fronts.gateway.translate import translation
+from fallbackd.fronts.gateway.translate.streams import StreamTranslator
+from fallbackd.fronts.gateway.translate.translation import Target, Translation
+from fallbackd.ports.passing import PassedOn
+
+HOP = "x-fallbackd-hop"
+"""How often a request has passed a daemon like this one: one that comes back goes round."""
+_KEPT = ("user-agent", HOP)
+"""Of the headers: the others belong to the API of the caller."""
+
+
+class OutwardCall(Struct, frozen=True, kw_only=True):
+    """What a backend is sent."""
+
+    asked: Passage
+    model: str | None
+    headers: Mapping[str, str]
+    body: bytes
+    translation: Translation | None = None
+
+
+def translated(call: OutwardCall, api: ApiMode, options: Options) -> OutwardCall:
+    """
+    The same for a backend of another API.
+
+    Raises:
+        fallbackd.backends.passage.Unreadable: The body is no request of the caller's API.
+    """
+    host = urlsplit(options.base_url or "").hostname or ""
+    target = Target(model=call.model, host=host, most_tokens=options.max_output_tokens)
+    made = translation.begin(call.asked.mode, api, call.body, target)
+    headers = {name: call.headers[name] for name in _KEPT if name in call.headers}
+    return structs.replace(
+        call,
+        asked=structs.replace(call.asked, mode=api, model=call.model, query=""),
+        headers={**headers, "content-type": "application/json"},
+        body=made.body,
+        translation=made,
+    )
+
+
+class TranslatedAnswer:
+    """
+    The answer of such a backend in the words of the caller's API. See `ports.passing.PassedOn`.
+
+    An error stays as it came: it is evidence about the backend, see `in_callers_words`.
+    """
+
+    def __init__(self, passed: PassedOn, translation: Translation, *, at: float) -> None:
+        self._passed = passed
+        self._translation = translation
+        self._at = at
+        self._head: HttpResponse | None = None
+        self._exit: HttpResponse | None = None
+        self._stream: StreamTranslator | None = None
+        self._whole: bytearray | None = None
+        """An answer in one piece, as far as it has come."""
+        self._is_done = False
+
+    async def head(self) -> HttpResponse | None:
+        self._head = await self._passed.head()
+        return self._head
+
+    async def read(self) -> bytes | None:
+        if self._head is not None and self._head.status >= 300:
+            return await self._passed.read()
+        while not self._is_done:
+            data, is_late = await self._next()
+            if data is None:
+                self._is_done = True
+                self._exit = self._head if is_late else None
+                made = self._rest()
+            else:
+                made = self._translated(data)
+            if made:
+                return made
+        return None
+
+    async def _next(self) -> tuple[bytes | None, bool]:
+        """The next piece; what has said its end need not close its connection too."""
+        stream = self._stream
+        if stream is None or not stream.has_ended:
+            return await self._passed.read(), False
+        with anyio.move_on_after(FAREWELL_S if stream.is_over else AFTER_END_S):
+            return await self._passed.read(), False
+        return None, True
+
+    def _translated(self, data: bytes) -> bytes:
+        if self._stream is None and self._whole is None:
+            begin = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+            if not begin:
+                return b""  # some gateways send blanks until they know more
+            if begin in (b"{", b"[", b"<", b'"'):
+                self._whole = bytearray()
+            else:
+                self._stream = self._translation.stream(at=self._at)
+        if self._stream is not None:
+            return self._stream.feed(data)
+        assert self._whole is not None
+        self._whole += data[: max(0, MAX_WHOLE_BYTES - len(self._whole))]
+        return b""
+
+    def _rest(self) -> bytes:
+        if self._whole is not None:
+            return self._translation.whole(bytes(self._whole), at=self._at)
+        is_said = isinstance(self.exit, HttpResponse)  # else the connection failed
+        return self._stream.end() if self._stream is not None and is_said else b""
+
+    @property
+    def exit(self) -> Exit:
+        return self._passed.exit if self._exit is None else self._exit
+
+    async def aclose(self) -> None:
+        await self._passed.aclose()
+
+
+def in_callers_words(failed: NotAnswered, translation: Translation) -> NotAnswered:
+    """An error that may go back to the caller as it was given."""
+    reply = failed.reply
+    if reply is None or reply.status < 300:
+        return failed
+    headers = [(name, value) for name, value in reply.headers if name != "content-type"]
+    headers.append(("content-type", "application/json"))
+    return structs.replace(
+        failed,
+        reply=structs.replace(reply, headers=headers),
+        body=translation.error(failed.body, status=reply.status),
+    )
