@@ -38,7 +38,7 @@ e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the real agent CLIs, shells a
 
 # Two halves that share nothing, since both wait more than they work.
 AGENTS := clis_alone confinement failover mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
-NEWEST := clis_alone failover gateway_clients mcp mcp_agents real_clis
+NEWEST := clis_alone failover gateway_clients mcp mcp_agents real_clis takeover
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
 
 e2e-newest: export FALLBACKD_E2E = newest

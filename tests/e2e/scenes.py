@@ -43,7 +43,9 @@ def config(backends: Mapping[str, Sequence[str]], **knobs: object) -> str:
         backends: Further lines of their tables.
         knobs: Of `[defaults]`.
     """
-    lines = ["[defaults]", *(f"{key} = {json.dumps(value)}" for key, value in knobs.items())]
+    # A program that takes a conversation in may take as long as the machine is slow.
+    lines = ["[handoff]", f"start_s = {HANG_S}"]
+    lines += ["[defaults]", *(f"{key} = {json.dumps(value)}" for key, value in knobs.items())]
     for name in BACKENDS:
         lines += [f"[backends.{name}]", *_OWN_LINES.get(name, ()), *backends.get(name, ())]
     return "\n".join(lines) + "\n"

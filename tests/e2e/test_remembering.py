@@ -25,16 +25,3 @@ async def test_the_same_agent_remembers(tmp_path: Path, agent: str) -> None:
         assert done["attempts"][0]["carried"] == "resumed"
         last = said(s.provider.calls(ROUTES[agent], kind="main")[-1])
         assert last.index(FIRST) < last.index(TEXT) < last.index(SECOND)
-
-
-@pytest.mark.parametrize("agent", ["codex", "claude"])
-async def test_the_next_agent_is_given_what_was_said(tmp_path: Path, agent: str) -> None:
-    async with scene(tmp_path) as s:
-        s.provider.behave(ROUTES[agent], "ok")
-        await s.delegate(agent, then=NEXT[agent], prompt=FIRST, session="talk")
-        s.provider.behave(ROUTES[agent], "usage_limit")
-        done = await s.delegate(agent, then=NEXT[agent], prompt=SECOND, session="talk")
-        assert (done["state"], done["served_by"]) == ("succeeded", NEXT[agent]), s.daemon.log()
-        assert [one["carried"] for one in done["attempts"]] == ["resumed", "brief"]
-        last = said(s.provider.calls(ROUTES[NEXT[agent]], kind="main")[-1])
-        assert last.index(FIRST) < last.index(TEXT) < last.index(SECOND)

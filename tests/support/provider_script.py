@@ -36,6 +36,8 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = 5
     reset_in_s: float = 13872
     command: str = "true"
+    each_turn: bool = False
+    """`command` is run although the request holds results of others."""
     call: str = ""
     """A tool of an MCP server that `tool` calls in place of the shell; with `arguments`."""
     arguments: dict[str, Any] = {}
@@ -133,7 +135,8 @@ _RESULT = re.compile(r'delegation[\\\\": ]+(d[0-9a-f]+)[\\\\", ]+state[\\\\": ]+
 def _tool_of(
     behaviour: Behaviour, dialect: Dialect, body: dict[str, Any]
 ) -> provider_frames.ToolCall | None:
-    if not provider_answers.has_tool_result(body):
+    is_new = behaviour.each_turn and behaviour.command not in json.dumps(body)
+    if is_new or not provider_answers.has_tool_result(body):
         if behaviour.call:
             return provider_answers.offered_call(body, behaviour.call, behaviour.arguments)
         return provider_answers.shell_call(dialect, body, behaviour.command)

@@ -55,7 +55,9 @@ def start(work: Work, options: Options) -> Call:
     model = model_of(work, options)
     if model:
         argv += ["-m", model]
-    if work.resume is not None:
+    if work.history is not None:
+        argv += ["--session-file", work.history]
+    elif work.resume is not None:
         argv += ["--resume", work.resume]  # a whole id: a number would be the place in a list
     env = {
         # Without it a relauncher ignores signals, and start-up takes half as long again.

@@ -55,6 +55,17 @@ TITLE = "fallbackd"
 _INLINE_CONFIG = "OPENCODE_CONFIG_CONTENT"
 _QUIET = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
 
+
+def _importing(path: str, cwd: str, options: Options) -> CommandLine:
+    """Into the database that the server of the same environment uses too."""
+    return CommandLine(
+        argv=("opencode", "import", path),
+        cwd=cwd,
+        env={**_QUIET, **options.env},
+        own_tmp=True,
+    )
+
+
 _PERMISSION: dict[str, dict[str, str] | None] = {
     "read": {"edit": "deny", "bash": "deny", "external_directory": "deny"},
     # What the user's configuration says: tools run, and what it would ask for is refused.
@@ -300,6 +311,7 @@ KIND = BackendKind(
     keeps_to_reading=True,
     reads_env=(_INLINE_CONFIG,),
     resumes=resumes,
+    imports=_importing,
     structured=True,
     footprint=lambda _: footprint("opencode"),
 )

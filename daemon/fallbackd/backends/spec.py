@@ -14,6 +14,7 @@ from fallbackd.classify.rules import Rule
 from fallbackd.core.protocol import (
     Call,
     Chunk,
+    CommandLine,
     CredentialRef,
     Exit,
     HttpRequest,
@@ -194,6 +195,8 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """The usage that it reports is that of the whole conversation."""
     takes_messages: Callable[[Options], bool] = lambda _: False
     """Whether `start` sends `Work.earlier` in front of the prompt."""
+    imports: Callable[[str, str, Options], CommandLine] | None = None
+    """Takes a file with a conversation in, for a directory. None: it is a file there already."""
     login: Login | None = None
     """None: nobody can tell from outside whether it is logged in."""
     structured: bool = False

@@ -53,6 +53,8 @@ class Work(Struct, frozen=True, kw_only=True):
     session: str = ""
     resume: str | None = None
     """The agent's own conversation that the prompt continues; None: it begins a new one."""
+    history: str | None = None
+    """A private file with a conversation in the agent's own format, which the prompt continues."""
     earlier: tuple[Utterance, ...] = ()
     """What was said before, for kinds that take it as messages."""
     permissions: Permissions = "workspace"

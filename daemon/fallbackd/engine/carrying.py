@@ -2,7 +2,8 @@
 How an attempt is given the past of its session.
 
 The best way that its agent can take comes first: its own conversation, messages of the request, a
-brief. A conversation that its agent refuses is not tried again: the attempt after it gets a brief.
+conversation that is written in its format, a brief. A conversation that its agent refuses is not
+tried again: the attempt after it gets a brief.
 """
 
 import anyio.to_thread
@@ -12,11 +13,12 @@ from msgspec import Struct
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import DelegationId
-from fallbackd.core.past import AgentConversation, CarriedWord
+from fallbackd.core.past import AgentConversation, CarriedWord, Past
 from fallbackd.core.records import Delegation
 from fallbackd.engine.confinement import footprint_of
 from fallbackd.engine.live import LiveHost, Prepared
 from fallbackd.engine.runs import Runs
+from fallbackd.engine.takeover import NotTaken, TakenOver, may_take, stored_conversation, take_over
 from fallbackd_conversations import words
 from fallbackd_conversations.turns import Utterance
 
@@ -32,6 +34,8 @@ class GivenPast(Struct, frozen=True, kw_only=True):
     """Why it is not given more, for people."""
     prompt: str
     resume: str | None = None
+    history: str | None = None
+    """A file with all of it in the format of its agent, which its program is given."""
     said: tuple[Utterance, ...] = ()
     text: str = ""
     """All of it, for a file to which `prompt` refers; empty: it does not."""
@@ -63,14 +67,17 @@ async def carried(
     if own is not None and not running.by_brief:
         why = _why_not_resumed(host, delegation, kind, options, own)
         if not why:
+            last = past.turns[-1]
+            await anyio.to_thread.run_sync(
+                lambda: host.runs.pass_on_made(last, delegation.delegation, id=own.id)
+            )
             return GivenPast(how="resumed", prompt=prompt, resume=own.id)
     elif running.by_brief:
         why = f"{running.backend} did not take the conversation"
     else:
         why = ""
     backend = find_backend(policy, running.backend)
-    turns = past.turns[-policy.handoff.max_turns :]
-    said = await anyio.to_thread.run_sync(_said, host.runs, turns)
+    said = await _said(host, past, max_turns=policy.handoff.max_turns)
     said = words.bounded(
         words.cleaned(said, redact=host.world.redact),
         max_turns=policy.handoff.max_turns,
@@ -80,6 +87,15 @@ async def carried(
         return GivenPast(prompt=prompt, why="the earlier turns are not on record any more")
     if kind.takes_messages(options) and policy.handoff.mode == "native":
         return GivenPast(how="messages", why=why, prompt=prompt, said=said)
+    if policy.handoff.mode == "native" and not running.by_brief:
+        try:
+            taken = await _taken(host, prepared, kind, options, said)
+        except NotTaken as reason:
+            why = f"{why}; {reason}" if why else str(reason)
+        else:
+            return GivenPast(
+                how="native", why=why, prompt=prompt, resume=taken.resume, history=taken.history
+            )
     is_confined = (
         footprint_of(host.settings, host.world, running.backend, delegation.permissions) is not None
     )
@@ -116,7 +132,36 @@ def _why_not_resumed(
     return "" if is_same else "the conversation was held in another directory"
 
 
-def _said(runs: Runs, turns: tuple[DelegationId, ...]) -> tuple[Utterance, ...]:
+async def _taken(
+    host: LiveHost,
+    prepared: Prepared,
+    kind: BackendKind,
+    options: Options,
+    said: tuple[Utterance, ...],
+) -> TakenOver:
+    """
+    Raises:
+        NotTaken: It is given in another way.
+    """
+    if not may_take(kind, options):
+        raise NotTaken(f"no conversation can be written for a {kind.name} backend")
+    cwd = place_of(host.runs, prepared.delegation)
+    return await take_over(host, prepared, kind, options, said, cwd=cwd)
+
+
+async def _said(host: LiveHost, past: Past, *, max_turns: int) -> tuple[Utterance, ...]:
+    """As the agent has stored it, with its tools; else the prompts and answers on record."""
+    turns = past.turns[-max_turns:]
+    ours = await anyio.to_thread.run_sync(_on_record, host.runs, turns)
+    if past.conversation is not None:
+        answers = [one.text for one in ours if one.role == "assistant"]
+        stored = await stored_conversation(host, past.conversation, answers)
+        if stored:
+            return stored
+    return ours
+
+
+def _on_record(runs: Runs, turns: tuple[DelegationId, ...]) -> tuple[Utterance, ...]:
     """The prompts and answers that can still be read."""
     found: list[Utterance] = []
     for one in turns:

@@ -56,11 +56,14 @@ def confinement_of(
         return None
     options = settings.options_of(id)
     is_ours = work.cwd.startswith(f"{world.runs_root}/")
+    given = [work.cwd] if is_ours else []
+    if work.history is not None:
+        given.append(work.history)
     return Confinement(
         cwd=work.cwd if work.permissions == "workspace" else "",
         writable=(*footprint.writes, *options.writable, *_CACHES),
         # The prompt first: a server is not given it as a file.
-        readable=(work.prompt_path, work.cwd) if is_ours else (work.prompt_path,),
+        readable=(work.prompt_path, *given),
         hidden=(*world.private, *dict.fromkeys(_keys_of_others(settings, world, id))),
     )
 

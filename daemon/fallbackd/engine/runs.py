@@ -4,6 +4,8 @@ Private files of delegations: the prompt, the answer, one directory for each att
     <root>/<delegation>/prompt      what was asked            0600
     <root>/<delegation>/request     the other parameters      0600
     <root>/<delegation>/answer      what came back, at the end 0600
+    <root>/<delegation>/made        files that were made for it in the folders of agents
+    <root>/<delegation>/history-*   conversations that programs were given
     <root>/<delegation>/work/       the working directory of a session whose callers name none
     <root>/<delegation>/<n>/        log and exit record of attempt n
 
@@ -12,11 +14,13 @@ Names are minted by the daemon; nothing that a caller says becomes part of a pat
 
 import os
 import shutil
+import stat
 from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
 import anyio
+import msgspec
 from msgspec import Struct
 
 from fallbackd.core.ids import AttemptId, DelegationId, attempt_number, delegation_of
@@ -43,6 +47,14 @@ class Kept(NamedTuple):
     """On the disk, which takes whole blocks."""
     changed_at: float
     """Of the file that was changed last."""
+
+
+class MadeFile(Struct, frozen=True, kw_only=True):
+    """A conversation that was written into the folder of an agent."""
+
+    agent: str
+    id: str
+    path: str
 
 
 class KeptAnswer(Struct, frozen=True, kw_only=True):
@@ -137,6 +149,36 @@ class Runs:
         """What was said before, where the prompt refers to it."""
         _write_new(self.earlier_path(attempt), text.encode("utf-8", "replace"))
 
+    def note_made(self, delegation: DelegationId, made: MadeFile) -> None:
+        """Before the file is made: what is not on record is never removed. Raises `OSError`."""
+        handle = privatefile.open_to_append(
+            "made", directory=(folder := privatefile.open_directory(self.path(delegation), names=1))
+        )
+        os.close(folder)
+        with os.fdopen(handle, "ab") as file:
+            file.write(msgspec.json.encode(made) + b"\n")
+
+    def made(self, delegation: DelegationId) -> list[MadeFile]:
+        """What is on record as made for a delegation."""
+        try:
+            path = self.path(delegation) / "made"
+            data = privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES, names=1)
+            return [msgspec.json.decode(line, type=MadeFile) for line in data.splitlines()]
+        except (OSError, msgspec.MsgspecError):
+            return []
+
+    def pass_on_made(self, before: DelegationId, delegation: DelegationId, *, id: str) -> None:
+        """A conversation that is continued is kept as long as the last delegation that did."""
+        found = [one for one in self.made(before) if one.id == id]
+        if found and all(one.id != id for one in self.made(delegation)):
+            for one in found:
+                self.note_made(delegation, one)
+            rest = [one for one in self.made(before) if one.id != id]
+            path = self.path(before) / "made"
+            path.unlink()
+            for one in rest:
+                self.note_made(before, one)
+
     def keep_answer(self, delegation: DelegationId, text: str) -> bool:
         """
         Durable before anybody hears of the success. False: the disk does not take it now, so it
@@ -207,10 +249,22 @@ class Runs:
         self._held.pop(delegation, None)
         self._recent.pop(delegation, None)
         path = self.path(delegation)
+        for made in self.made(delegation):
+            _remove_made(made)
         if path.is_symlink():
             path.unlink(missing_ok=True)
         else:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_made(made: MadeFile) -> None:
+    """It bears an id that we have made up, so no other program has made it."""
+    path = Path(made.path)
+    try:
+        if made.id in path.name and stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
+    except (OSError, ValueError):
+        return  # somebody has tidied up
 
 
 def _measured(directory: Path) -> Kept:

@@ -151,6 +151,7 @@ def _call(
         credential=credential,
         session=delegation.session,
         resume=given.resume,
+        history=given.history,
         earlier=given.said,
         permissions=delegation.permissions,
         mode=delegation.mode,

@@ -39,7 +39,7 @@ def may_try_brief(attempt: Attempt, failure: Failure) -> bool:
     """Whether the same candidate is tried once more, with the past as text."""
     if failure.reason is not Reason.SESSION or attempt.effects != "none":
         return False
-    return attempt.resumes is None and attempt.carried in ("resumed", "native")
+    return attempt.resumes is None and continues(attempt)
 
 
 def note_carried(case: Case, event: AttemptStarted) -> None:
@@ -62,9 +62,14 @@ def note_carried(case: Case, event: AttemptStarted) -> None:
     )
 
 
+def continues(attempt: Attempt) -> bool:
+    """Whether its agent was started with a conversation that it may not be able to read."""
+    return attempt.carried in ("resumed", "native")
+
+
 def own_conversation(attempt: Attempt) -> str | None:
     """The one that an attempt was told to continue; None: it begins one."""
-    return attempt.conversation if attempt.carried in ("resumed", "native") else None
+    return attempt.conversation if continues(attempt) else None
 
 
 def remember(case: Case, attempt: Attempt, usage: Usage) -> None:

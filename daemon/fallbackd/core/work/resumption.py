@@ -65,14 +65,21 @@ def not_resumed(why: str, *, now: float) -> Failure:
     )
 
 
+_OF_WHAT_WAS_SENT = (Reason.FORMAT_ERROR, Reason.CONTEXT_OVERFLOW)
+
+
 def own_failure(case: Case, attempt: Attempt, failure: Failure) -> Failure:
     """
     What an attempt tells of its backend.
 
-    Where a conversation could not be resumed, the backend is left for the failure that had
+    A request with a conversation that we have written is refused for what we have written. Where a
+    conversation could not be resumed, the backend is left for the failure that had
     interrupted it.
     """
     delegation = case.delegation
+    is_begun = attempt.answered_at is not None or attempt.effects != "none"
+    if attempt.carried == "native" and not is_begun and failure.reason in _OF_WHAT_WAS_SENT:
+        return not_resumed(failure.evidence, now=case.now)
     resumed = delegation.attempt(attempt.resumes) if attempt.resumes else None
     if failure.detail != NO_CONVERSATION or resumed is None or resumed.failure is None:
         return failure

@@ -17,7 +17,7 @@ from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.watch import Passed, Watch, WatchLimits, expiry
 from fallbackd.core.work.apply import advance
-from fallbackd.core.work.remembering import note_carried, own_conversation
+from fallbackd.core.work.remembering import continues, note_carried, own_conversation
 from fallbackd.core.work.resumption import not_resumed, resumed_conversation
 from fallbackd.core.work.stopping import stop_running
 from fallbackd.core.work.waits import has_waited, stated_until, with_waited
@@ -43,7 +43,7 @@ def limits_of(case: Case, delegation: Delegation, backend: Backend) -> WatchLimi
             stall_s = LOOPBACK_STALL_S if backend.loopback else HTTP_STALL_S
     first_output_s = defaults.first_output_s or first_answer_s
     running = delegation.running
-    if running is not None and own_conversation(running) is not None:
+    if running is not None and continues(running):
         first_output_s = min(first_output_s, case.policy.handoff.start_s)
     total_s = backend.timeout_s
     if total_s is None and backend.is_http and not backend.loopback:
@@ -269,7 +269,7 @@ def _look(case: Case, attempt: Attempt, watch: Watch) -> None:
 
 
 def _limit_failure(case: Case, attempt: Attempt, passed: Passed) -> Failure:
-    if passed.detail == "first_output" and own_conversation(attempt) is not None:
+    if passed.detail == "first_output" and continues(attempt):
         return not_resumed(passed.evidence, now=case.now)  # some hang on what they cannot read
     return make_failure(
         passed.reason,

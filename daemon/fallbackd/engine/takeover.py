@@ -1,0 +1,213 @@
+"""
+A conversation is taken over by another agent as its own.
+
+It is read from where the agent that held it has stored it, and written in the format of the next
+one. Every file that is made for that is on record first, in the directory of its delegation, and
+goes with it. Whatever cannot be done is said (`NotTaken`), and the past is given in another way.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+from msgspec import Struct
+
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import BackendId, attempt_number
+from fallbackd.core.past import AgentConversation
+from fallbackd.core.protocol import CommandLine, ProcessExit
+from fallbackd.engine.live import LiveHost, Prepared
+from fallbackd.engine.runs import MadeFile, Runs
+from fallbackd_conversations import files
+from fallbackd_conversations.agents import AGENTS, Rendered, StoredBy, find, is_same
+from fallbackd_conversations.turns import Stored, Utterance
+
+log = structlog.get_logger("attempts")
+
+
+class TakenOver(Struct, frozen=True, kw_only=True):
+    """A conversation that the agent of an attempt can continue."""
+
+    resume: str | None = None
+    """Its id."""
+    history: str | None = None
+    """A file that the program is given; then the program names the conversation."""
+
+
+class NotTaken(Exception):
+    """Why it cannot be given to the agent as its own, for people."""
+
+
+async def stored_conversation(
+    host: LiveHost, own: AgentConversation, answers: Sequence[str]
+) -> tuple[Utterance, ...] | None:
+    """
+    What the agent that held it has stored, up to the last of these answers.
+
+    None: it cannot be read, or one of the answers is not there: somebody else has changed it.
+    """
+    backend = find_backend(host.settings.policy, own.backend)
+    if backend is None or backend.kind not in AGENTS:
+        return None
+    environ = _environ(host, own.backend, {})
+
+    def read() -> tuple[Utterance, ...] | None:
+        stored = find(backend.kind, own.id, environ, home=host.world.home)
+        return None if stored is None else up_to(stored.said, answers)
+
+    return await anyio.to_thread.run_sync(read)
+
+
+def up_to(said: Sequence[Utterance], answers: Sequence[str]) -> tuple[Utterance, ...] | None:
+    """The messages up to the last of these answers. None: they are not there in this order."""
+    wanted = [" ".join(one.split()) for one in answers]
+    turn, end = "", 0
+    for number, one in enumerate(said, start=1):
+        if one.role == "user":
+            turn = ""
+            continue
+        turn = f"{turn} {' '.join(one.text.split())}"
+        if wanted and wanted[0] in turn:
+            turn, end = "", number
+            wanted.pop(0)
+    return None if wanted else tuple(said[:end])
+
+
+def may_take(kind: BackendKind, options: Options) -> bool:
+    """Whether a conversation can be written for this kind of agent."""
+    return kind.name in AGENTS and kind.resumes(options)
+
+
+async def take_over(
+    host: LiveHost,
+    prepared: Prepared,
+    kind: BackendKind,
+    options: Options,
+    said: Sequence[Utterance],
+    *,
+    cwd: str,
+) -> TakenOver:
+    """
+    Write what was said as a conversation of the agent that the running attempt is of.
+
+    Raises:
+        NotTaken: It cannot be done, or does not read back as it was written.
+    """
+    running = prepared.delegation.running
+    assert running is not None
+    agent = AGENTS[kind.name]
+    environ = _environ(host, running.backend, prepared.env)
+    place = agent.place(environ, host.world.home)
+    written = await anyio.to_thread.run_sync(
+        lambda: agent.render(
+            said,
+            place=place,
+            cwd=cwd,
+            now=host.clock.now(),
+            seed=str(uuid.uuid4()),
+            model=running.model or options.model or "",
+        )
+    )
+    if written is None:
+        raise NotTaken(f"{running.backend} cannot be given a conversation in {cwd}")
+    own = host.runs.path(prepared.delegation.delegation)
+    own = own / f"history-{attempt_number(running.attempt)}"
+    try:
+        path = await anyio.to_thread.run_sync(
+            _made, host.runs, prepared, agent, written, place, said, own
+        )
+    except OSError as error:
+        raise NotTaken(f"no file can be made: {error.strerror}") from error
+    if written.path is not None:
+        return TakenOver(resume=written.id)
+    if kind.imports is None:
+        return TakenOver(history=str(path))
+    await _import(host, prepared, kind.imports(str(path), cwd, options), directory=own)
+    stored = await anyio.to_thread.run_sync(agent.read, place, written.id)
+    if not is_same(said, stored):
+        raise NotTaken(f"{running.backend} did not store it as it was written")
+    return TakenOver(resume=written.id)
+
+
+def _made(
+    runs: Runs,
+    prepared: Prepared,
+    agent: StoredBy,
+    written: Rendered,
+    place: Path,
+    said: Sequence[Utterance],
+    own: Path,
+) -> Path:
+    """
+    Make its file, read it back, and take it away again where it says something else.
+
+    Args:
+        own: A name of this attempt in the directory of its delegation.
+    """
+    path = written.path
+    stored: Stored | None
+    if path is None:
+        path = own.with_suffix(".json")
+        path.unlink(missing_ok=True)  # of a daemon that ended before the attempt began
+        files.make(path, written.data)
+        stored = agent.parse(files.read_ends(path))
+    else:
+        made = MadeFile(agent=agent.name, id=written.id, path=str(path))
+        runs.note_made(prepared.delegation.delegation, made)
+        files.make(path, written.data)
+        stored = agent.read(place, written.id)
+    if not is_same(said, stored):
+        path.unlink(missing_ok=True)
+        raise NotTaken("what was written does not read back the same")
+    return path
+
+
+async def _import(
+    host: LiveHost, prepared: Prepared, call: CommandLine, *, directory: Path
+) -> None:
+    """
+    Have the program take the file in.
+
+    Raises:
+        NotTaken: It did not, or not in time.
+    """
+    delegation = prepared.delegation
+    assert delegation.running is not None
+    start_s = host.settings.policy.handoff.start_s
+    try:
+        await anyio.Path(directory).mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise NotTaken(f"no directory can be made: {error.strerror}") from error
+    with anyio.CancelScope(shield=True):
+        running = await host.world.transports.command.open(
+            call,
+            attempt=delegation.running.attempt,
+            directory=str(directory),
+            env={"FALLBACKD_DELEGATION": delegation.delegation},
+        )
+
+    async def drain() -> None:
+        async for _ in running.chunks():
+            pass
+
+    with anyio.move_on_after(start_s) as limit:
+        await drain()
+    if limit.cancelled_caught:
+        running.stop(grace_s=1)
+        with anyio.CancelScope(shield=True):
+            await drain()
+        raise NotTaken(f"it was not taken in within {start_s:g} s")
+    match running.exit:
+        case ProcessExit(code=0):
+            return
+        case ended:
+            log.info("history.not_imported", exit=type(ended).__name__)
+            raise NotTaken("the program did not take it in")
+
+
+def _environ(host: LiveHost, backend: BackendId, added: Mapping[str, str]) -> dict[str, str]:
+    return {**host.world.environ, **host.settings.options_of(backend).env, **added}

@@ -1,0 +1,192 @@
+"""The next agent takes the conversation of a session over as its own."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from tests.support.running_engine import agent, engine_in, settings, tried, work
+from tests.support.scripts import says, script
+
+from fallbackd.core.ids import DelegationId
+from fallbackd.core.policy import Handoff
+from fallbackd.engine.environment import Settings
+from fallbackd.engine.runs import MadeFile, Runs
+from fallbackd.engine.takeover import up_to
+from fallbackd_conversations import agents, codex
+from fallbackd_conversations.turns import ToolUse, Utterance
+
+CODEX_ID = "01a208f3-f8fe-70f2-9e22-4d04acf14463"
+TALK = (
+    Utterance(role="user", text="one"),
+    Utterance(
+        role="assistant",
+        text="yes",
+        tools=(ToolUse(name="shell", command="echo marzipan", result="marzipan"),),
+    ),
+)
+HANGS = "exec sleep 600"
+REFUSES = 'echo "No conversation found with session ID: x" >&2; exit 1'
+TOO_STRANGE = says(
+    {
+        "type": "result",
+        "subtype": "success",
+        "is_error": True,
+        "api_error_status": 400,
+        "result": 'API Error: 400 {"type":"error","error":{"type":"invalid_request_error",'
+        '"message":"messages.1: unexpected field"}}',
+    },
+)
+
+
+def programs(place: Path, *, resumed: str = "") -> Mapping[str, str]:
+    """`codex`, which stores what it was asked, and `claude`; both answer."""
+    folder = place / "programs"
+    folder.mkdir()
+    stored = codex.render(TALK, id=CODEX_ID, cwd="/w", now=0.0, provider="openai")
+    (place / "stored").write_bytes(stored)
+    answer = says(
+        {"type": "item.completed", "item": {"id": "i", "type": "agent_message", "text": "yes"}},
+        {"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 1}},
+    )
+    script(
+        place / "programs",
+        "codex",
+        f"""
+cat > /dev/null
+mkdir -p "$HOME/.codex/sessions/2026/11/23"
+cp "$PLACE/../stored" "$HOME/.codex/sessions/2026/11/23/rollout-x-{CODEX_ID}.jsonl"
+echo '{{"type":"thread.started","thread_id":"{CODEX_ID}"}}'
+{answer}
+""",
+    )
+    done = {"type": "result", "subtype": "success", "is_error": False, "result": "and yes"}
+    script(
+        place / "programs",
+        "claude",
+        f"""
+echo "$@" >> "$PLACE/argv"; cat >> "$PLACE/asked"
+id=new
+while [ $# -gt 0 ]; do [ "$1" = --resume ] && id=$2; shift; done
+if [ "$id" != new ]; then
+{resumed or ":"}
+fi
+printf '{{"type":"system","subtype":"init","session_id":"%s"}}\\n' "$id"
+{says({"type": "assistant", "message": {"content": [{"type": "text", "text": "and yes"}]}}, done)}
+""",
+    )
+    return {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(place / "home")}
+
+
+def both(**handoff: object) -> Settings:
+    found = settings(agent("codex", kind="codex"), agent("claude", kind="claude"))
+    knobs = Handoff(**handoff)  # type: ignore[arg-type]
+    return structs.replace(found, policy=structs.replace(found.policy, handoff=knobs))
+
+
+def stored_by_claude(place: Path) -> list[Path]:
+    return sorted((place / "home").glob(".claude/projects/*/*.jsonl"))
+
+
+async def test_a_conversation_is_written_in_the_format_of_the_next_agent(tmp_path: Path) -> None:
+    async with engine_in(tmp_path, both(), environ=programs(tmp_path)) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        done = await work(engine, "two", backend="claude", session="s")
+        again = await work(engine, "three", backend="claude", session="s")
+    assert [one.carried for one in (*done.attempts, *again.attempts)] == ["native", "resumed"]
+    (path,) = stored_by_claude(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert f"--resume {path.stem}" in (tmp_path / "programs" / "argv").read_text()
+    found = agents.AGENTS["claude"].parse(path.read_bytes())
+    assert agents.is_same(TALK, found), "with the tool, which only the agent itself had stored"
+    assert "> User" not in (tmp_path / "programs" / "asked").read_text()
+
+
+async def test_where_the_agent_has_stored_something_else_the_records_of_the_daemon_are_taken(
+    tmp_path: Path,
+) -> None:
+    async with engine_in(tmp_path, both(), environ=programs(tmp_path)) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        [theirs] = (tmp_path / "home").glob(".codex/sessions/*/*/*/*.jsonl")
+        theirs.write_bytes(b"{}\n")
+        done = await work(engine, "two", backend="claude", session="s")
+    assert done.attempts[0].carried == "native"
+    (path,) = stored_by_claude(tmp_path)
+    said = agents.AGENTS["claude"].parse(path.read_bytes()).said
+    assert [one.text for one in said] == ["one", "yes"]
+
+
+@pytest.mark.parametrize("resumed", [HANGS, REFUSES, TOO_STRANGE])
+async def test_an_agent_that_does_not_take_it_is_given_a_brief(
+    tmp_path: Path, resumed: str
+) -> None:
+    environ = programs(tmp_path, resumed=f"{resumed}\nexit 1\n")
+    async with engine_in(tmp_path, both(start_s=1.0), environ=environ) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        done = await work(engine, "two", backend="claude", session="s")
+        health = engine.snapshot().health
+        steps = await engine.story(done.delegation)
+    assert tried(done) == [("claude", "session"), ("claude", None)]
+    assert [one.carried for one in done.attempts] == ["native", "brief"]
+    assert all(one.outage is None for one in health.values()), "nobody is marked"
+    assert "did not take the conversation" in str(steps)
+
+
+async def test_a_directory_whose_folder_is_not_known_means_a_brief(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120) / ("e" * 120)
+    deep.mkdir(parents=True)
+    async with engine_in(tmp_path, both(), environ=programs(tmp_path)) as engine:
+        await work(engine, "one", backend="codex", session="s", cwd=str(deep))
+        done = await work(engine, "two", backend="claude", session="s", cwd=str(deep))
+        steps = await engine.story(done.delegation)
+    assert done.attempts[0].carried == "brief"
+    assert "cannot be given a conversation in" in str(steps)
+    assert stored_by_claude(tmp_path) == []
+
+
+async def test_a_brief_is_given_where_that_is_configured(tmp_path: Path) -> None:
+    async with engine_in(tmp_path, both(mode="brief"), environ=programs(tmp_path)) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        done = await work(engine, "two", backend="claude", session="s")
+    assert done.attempts[0].carried == "brief"
+    assert stored_by_claude(tmp_path) == []
+
+
+async def test_what_was_made_goes_with_the_last_delegation_that_continued_it(
+    tmp_path: Path,
+) -> None:
+    async with engine_in(tmp_path, both(), environ=programs(tmp_path)) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        theirs = {path: path.read_bytes() for path in (tmp_path / "home").rglob("*.jsonl")}
+        second = await work(engine, "two", backend="claude", session="s")
+        third = await work(engine, "three", backend="claude", session="s")
+        (ours,) = stored_by_claude(tmp_path)
+        engine.runs.remove(second.delegation)
+        assert ours.exists(), "the third one has continued it"
+        engine.runs.remove(third.delegation)
+        assert not ours.exists()
+    assert {path: path.read_bytes() for path in (tmp_path / "home").rglob("*.jsonl")} == theirs
+
+
+def test_only_what_bears_the_id_that_we_gave_is_removed(tmp_path: Path) -> None:
+    runs = Runs(tmp_path / "runs")
+    name = DelegationId("d1")
+    runs.create(name, "prompt", b"{}")
+    other, link = tmp_path / "theirs.jsonl", tmp_path / "x-id.jsonl"
+    other.write_text("theirs")
+    os.symlink(other, link)
+    for path in (other, link, tmp_path / "gone-id.jsonl"):
+        runs.note_made(name, MadeFile(agent="codex", id="id", path=str(path)))
+    assert len(runs.made(name)) == 3
+    runs.remove(name)
+    assert other.read_text() == "theirs"
+    assert link.is_symlink()
+
+
+def test_a_conversation_ends_with_the_last_answer_that_is_known() -> None:
+    unanswered = Utterance(role="user", text="two")
+    partly = Utterance(role="assistant", text="I begin", tools=TALK[1].tools)
+    assert up_to((*TALK, unanswered, partly), ["yes"]) == TALK
+    assert up_to(TALK, ["yes", "no"]) is None
+    assert up_to((), ["yes"]) is None
