@@ -83,9 +83,6 @@ async def test_each_agent_takes_the_conversation_over_from_each_other(tmp_path: 
             how = [one["carried"] for one in done["attempts"]]
             told = await s.daemon.client.call("explain", {"delegation": done["delegation"]})
             assert how == ["resumed", "native"], told
-            print(
-                turn, agent, then, how, round(done["ended_at"] - done["created_at"], 1), flush=True
-            )
             first = s.provider.calls(ROUTES[then], kind="main")[0]
             check(first, turn)
             ended_at = done["attempts"][0]["ended_at"]
