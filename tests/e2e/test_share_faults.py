@@ -11,9 +11,11 @@ from tests.support.partition import partition
 from tests.support.redis_server import RedisServer, free_port, redis_server
 from tests.support.sharing_group import HANG_S, HOST, PLAN, Machine, Provider, group
 
-from fallbackd.core.ids import ScopeId
+from fallbackd.core.events import Reported
+from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.share.turns import TURN_S
+from fallbackd.engine import callers, marking
 
 SCOPE = ScopeId(f"provider:{HOST}")
 
@@ -292,7 +294,7 @@ async def test_a_user_with_the_least_rights_is_enough(tmp_path: Path, server: Re
         await one.report(await one.resolve(), provider)
         await other.until(lambda each: not each.view().unproven)
         await one.sharing.say("first", "pause")
-        await other.engine.resume("first")
+        await marking.resume(other.engine, "first")
         steps = await one.sharing.test()
         assert [each.ok for each in steps] == [True, True]
 
@@ -371,7 +373,8 @@ async def test_a_provider_that_two_machines_cannot_reach_is_advice_and_no_mark(
     unreachable = Evidence(text="connect ECONNREFUSED 203.0.113.1:443", exit_code=1)
 
     async def misses(one: Machine) -> None:
-        await one.engine.report(outcome="failure", backend="first", evidence=unreachable)
+        seen = Reported(outcome="failure", backend=BackendId("first"))
+        await callers.report(one.engine, seen, evidence=unreachable)
         assert one.view(SCOPE).state != "healthy"
         one.sharing.look_now()
 

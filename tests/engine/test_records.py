@@ -21,6 +21,7 @@ from tests.support.running_engine import (
 )
 from tests.support.scripts import runs_of, script
 
+from fallbackd.engine import marking
 from fallbackd.engine.requests import Draining, NewWork
 from fallbackd.engine.ticker import tick
 from fallbackd.stores import open_store
@@ -178,7 +179,7 @@ async def test_health_outlives_the_engine(tmp_path: Path) -> None:
     async with engine_in(tmp_path, settings(a, b), store="sqlite") as engine:
         await work(engine, backend="a")
         before = engine.snapshot().health["backend:a"].outage  # type: ignore[index]
-        await engine.pause("b", note="by hand")
+        await marking.pause(engine, "b", note="by hand")
     async with engine_in(tmp_path, settings(a, b), store="sqlite") as engine:
         assert state_of(engine, "a") == "rate_limited"
         assert engine.snapshot().health["backend:a"].outage == before  # type: ignore[index]

@@ -12,9 +12,11 @@ from tests.simulation.programs import Program
 from tests.simulation.script import STATES, Ask
 from tests.simulation.stage import Stage
 
-from fallbackd.core.ids import DelegationId
+from fallbackd.core.events import Reported, ResolveRequested
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.records import Delegation
+from fallbackd.engine import callers as asking
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import Draining, Invalid, NewWork, Refused, Unknown
 
@@ -154,7 +156,11 @@ class Callers:
     async def resolve(self, backend: str, reports_after_s: float | None) -> None:
         """Ask whom to use, use it, and say how that went; or never say it."""
         stage = self.stage
-        found = await self.tell(lambda engine: engine.resolve(backend=backend, lease=True))
+        found = await self.tell(
+            lambda engine: asking.resolve(
+                engine, ResolveRequested(backend=BackendId(backend)), lease=True
+            )
+        )
         if found is None or found.backend is None or reports_after_s is None:
             return
         began_at = stage.wall()
@@ -167,17 +173,21 @@ class Callers:
             evidence = Evidence(text=f"Error: {text}", stream="stderr", exit_code=1)
         elif condition != "healthy":
             await self.tell(
-                lambda engine: engine.report(
-                    outcome="released", backend=found.backend, lease=found.lease_id
+                lambda engine: asking.report(
+                    engine,
+                    Reported(outcome="released", backend=found.backend, lease=found.lease_id),
                 )
             )
             return
         answer = await self.tell(
-            lambda engine: engine.report(
-                outcome="success" if evidence is None else "failure",
-                backend=found.backend,
-                lease=found.lease_id,
-                started_at=began_at,
+            lambda engine: asking.report(
+                engine,
+                Reported(
+                    outcome="success" if evidence is None else "failure",
+                    backend=found.backend,
+                    lease=found.lease_id,
+                    started_at=began_at,
+                ),
                 evidence=evidence,
             )
         )

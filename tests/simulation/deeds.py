@@ -6,6 +6,7 @@ from tests.simulation.callers import Callers
 from tests.simulation.script import Deed
 from tests.simulation.stage import Stage
 
+from fallbackd.engine import marking
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import NewWork
 
@@ -47,12 +48,12 @@ async def do(stage: Stage, callers: Callers, deed: Deed) -> None:
             await callers.resolve(*value)
         case "mark":
             await callers.tell(
-                lambda engine: engine.mark(value, reason=None, ttl_s=None, note=None)
+                lambda engine: marking.mark(engine, value, reason=None, ttl_s=None, note=None)
             )
         case "clear":
-            await callers.tell(lambda engine: engine.clear(value))
+            await callers.tell(lambda engine: marking.clear(engine, value))
         case "pause":
-            await callers.tell(lambda engine: engine.pause(value, note=None))
+            await callers.tell(lambda engine: marking.pause(engine, value, note=None))
         case "session_end":
             await callers.tell(lambda engine: engine.end_session(value))
         case "session_compact":

@@ -8,20 +8,18 @@ import anyio
 import msgspec
 
 from fallbackd.api.host import Checked, ConfigState, Trouble
-from fallbackd.classify.explaining import Explanation, explain
 from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.changes import Decision, Journaled, Note, PutStory
-from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.events import Event, HealthCleared, Reported, ResolveRequested
+from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend, Policy
-from fallbackd.core.protocol import Evidence
 from fallbackd.core.questions import Question, options_with
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
-from fallbackd.engine.environment import Settings
+from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.exchanges import Exchanges
-from fallbackd.engine.feedback import KnownAttempt, Sample
 from fallbackd.engine.interactive import Plans
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
@@ -69,6 +67,34 @@ class NothingToSee:
     async def look(self, backends: object) -> None:
         pass
 
+    async def look_at_candidates(self, **asked: object) -> None:
+        pass
+
+
+NOBODY: Any = None
+"""Of a world in which nothing runs."""
+
+BARE_WORLD = World(
+    transports=Transports(command=NOBODY, http=NOBODY, served=NOBODY),
+    kinds={},
+    signatures={
+        "codex": (
+            Rule(id="acme-limit", reason=Reason.RATE_LIMIT, pattern="ACME", statuses=(429,)),
+        ),
+        "openai-http": (),
+    },
+    find_program=lambda _: None,
+    read_text=lambda _: None,
+    changed_at=lambda _: None,
+    environ={},
+    fingerprint=NOBODY,
+    read_log=NOBODY,
+    home="/nowhere",
+    runs_root=Path("/nowhere"),
+    luck=lambda: 0.5,
+    mint=lambda: "l1",
+)
+
 
 class ScriptedEngine:
     """`raises` makes a call fail; work ends when the test says so, or never."""
@@ -90,6 +116,8 @@ class ScriptedEngine:
         self.listeners: list[Callable[[Journaled | Progress], None]] = []
         self.resolution = Resolution(backend=None, retry_at=NOW + 300)
         self.calls: list[tuple[str, Any]] = []
+        self.events: list[Event] = []
+        self.world = BARE_WORLD
         self.ended = anyio.Event()
         self.asked = anyio.Event()
         """Set when somebody waits for work."""
@@ -177,56 +205,16 @@ class ScriptedEngine:
     async def story(self, delegation_id: str) -> Sequence[PutStory]:
         return [PutStory(delegation=DelegationId(delegation_id), at=NOW, event="Started")]
 
-    async def resolve(self, **asked: Any) -> Resolution:
-        self.calls.append(("resolve", asked))
-        self._raise("resolve")
-        return self.resolution
-
-    async def report(self, **told: Any) -> ReportAnswer:
-        self.calls.append(("report", told))
-        self._raise("report")
-        return ReportAnswer(failure=None, next=None)
-
-    def signatures(self, kind: str | None) -> tuple[KnownAttempt, ...]:
-        self.calls.append(("signatures", kind))
-        rule = Rule(id="acme-limit", reason=Reason.RATE_LIMIT, pattern="ACME", statuses=(429,))
-        return (KnownAttempt(kind=kind, source="yours", rule=rule),)
-
-    def signature_kinds(self) -> tuple[str, ...]:
-        return ("codex", "openai-http")
-
-    async def mark_wrong(
-        self, delegation: str, *, attempt: str | int | None, reason: str | None, note: str | None
-    ) -> tuple[str, Sample]:
-        self.calls.append(("mark_wrong", (delegation, attempt, reason, note)))
-        self._raise("mark_wrong")
-        return f"{delegation}.1", Sample(path=Path("/s/d1.1.json"), signature="[[signatures]]\n")
-
-    def classify(self, evidence: Evidence, **more: Any) -> Failure | None:
-        self.calls.append(("classify", evidence))
-        return make_failure(Reason.RATE_LIMIT, now=NOW, reset_s=20.0)
-
-    def explain_verdict(
-        self, evidence: Evidence, **more: Any
-    ) -> tuple[Failure | None, Explanation]:
-        failure = self.classify(evidence, **more)
-        return failure, explain(evidence, (), "generic", failure)
-
-    async def mark(
-        self, target: str, *, reason: str | None, ttl_s: float | None, note: str | None
-    ) -> None:
-        self.calls.append(("mark", (target, reason, ttl_s, note)))
-        self._raise("mark")
-
-    async def clear(self, target: str | None) -> list[str]:
-        self.calls.append(("clear", target))
-        return ["codex"] if target is None else [target]
-
-    async def pause(self, target: str, *, note: str | None) -> None:
-        self.calls.append(("pause", (target, note)))
-
-    async def resume(self, target: str) -> None:
-        self.calls.append(("resume", target))
+    async def handle(self, event: Event) -> Decision:
+        self.events.append(event)
+        match event:
+            case ResolveRequested():
+                return Decision(answer=self.resolution)
+            case Reported():
+                return Decision(answer=ReportAnswer(failure=None, next=None))
+            case HealthCleared():
+                return Decision(answer=["codex"] if event.target is None else [event.target])
+        return Decision()
 
     async def session(self, name: str) -> Session:
         if name != "s1":

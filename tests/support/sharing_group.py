@@ -10,11 +10,13 @@ from tests.support.clock import ManualClock
 from tests.support.running_engine import agent, engine_in, settings
 
 from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import View, view
-from fallbackd.core.ids import ScopeId
+from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import ReasonPolicy
 from fallbackd.core.protocol import Evidence
+from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import Grouping, Shared
 from fallbackd.engine.sharing import Sharing
@@ -50,17 +52,22 @@ class Machine:
                 await anyio.sleep(0.005)
 
     async def resolve(self) -> Resolution:
-        return await self.engine.resolve(backend="first", lease=True, owner="test")
+        return await callers.resolve(
+            self.engine, ResolveRequested(backend=BackendId("first"), owner="test"), lease=True
+        )
 
     async def report(self, found: Resolution, provider: "Provider") -> None:
         """Make the call that was resolved, and say how it ended."""
         assert found.backend is not None
         answers = await provider.call(self.name, found.backend)
-        await self.engine.report(
-            outcome="success" if answers else "failure",
-            backend=found.backend,
-            lease=found.lease_id,
-            started_at=self.clock.now() - 0.001,
+        await callers.report(
+            self.engine,
+            Reported(
+                outcome="success" if answers else "failure",
+                backend=found.backend,
+                lease=found.lease_id,
+                started_at=self.clock.now() - 0.001,
+            ),
             evidence=None if answers else WALL,
         )
 

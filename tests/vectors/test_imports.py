@@ -22,7 +22,9 @@ from fallbackd.api.host import ImportedText
 from fallbackd.app.importing import import_text
 from fallbackd.config.files import load_file
 from fallbackd.config.load import Loaded
+from fallbackd.core.events import ResolveRequested
 from fallbackd.core.ids import BackendId
+from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings, Transports
 from fallbackd.transports.http.transport import HttpTransport
@@ -154,7 +156,7 @@ async def check_use(given: Given, p: Provider) -> None:
 
 
 async def check_resolve(said: Json, engine: Engine) -> None:
-    found = await engine.resolve(**said["ask"])
+    found = await callers.resolve(engine, ResolveRequested(**said["ask"]))
     assert found.backend is not None
     name = BackendId(found.backend)
     seen = {

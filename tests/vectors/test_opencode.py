@@ -14,11 +14,13 @@ from tests.support.watching import Watching, watching
 from fallbackd.api.opencode import periods
 from fallbackd.api.opencode_words import status_words
 from fallbackd.api.shapes import session_usage
+from fallbackd.core.events import Reported
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Policy
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.views import health_entry
+from fallbackd.engine import callers, marking
 from fallbackd.fronts.opencode.telling import notice_of, show
 
 Json = dict[str, Any]
@@ -124,15 +126,17 @@ class Driver:
         """A client has run into a throttle there."""
         self.w.watched.know((model,))
         headers = {"retry-after": str(step["wait_s"])} if "wait_s" in step else {}
-        await self.w.engine.report(
-            outcome="failure",
-            backend=model,
+        await callers.report(
+            self.w.engine,
+            Reported(outcome="failure", backend=BackendId(model)),
             evidence=Evidence(stream="http", http_status=429, headers=headers),
         )
 
     async def marked(self, model: str, step: Json) -> None:
         self.w.watched.know((model,))
-        await self.w.engine.mark(model, reason=step["reason"], ttl_s=step["ttl_s"], note=None)
+        await marking.mark(
+            self.w.engine, model, reason=step["reason"], ttl_s=step["ttl_s"], note=None
+        )
 
     async def server_answers(self, answers: Mapping[str, int], step: Json) -> None:
         """To calls whose path ends so; to the others as it does."""

@@ -14,10 +14,12 @@ from fallbackd.api.handler import Handler
 from fallbackd.api.health_view import USABLE, health_entries, health_entry
 from fallbackd.api.host import Caller
 from fallbackd.core.callers.lease import Resolution
-from fallbackd.core.ids import BackendId
+from fallbackd.core.events import Reported, ResolveRequested
+from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import NOT_SET_UP
 from fallbackd.core.routing import suggest as rules
+from fallbackd.engine import callers
 from fallbackd.engine.requests import Invalid
 from fallbackd.transports.project_size import project_tokens
 from fallbackd_client.wire.methods.callers import (
@@ -32,25 +34,18 @@ from fallbackd_client.wire.methods.callers import (
     SuggestParams,
     SuggestResult,
 )
-from fallbackd_client.wire.shapes import CandidateVerdict
+from fallbackd_client.wire.shapes import CandidateVerdict, TokenUsage
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
 
 
 async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> ResolveResult:
-    found = await engine.resolve(
-        session=params.session,
-        role=params.role,
-        backend=params.backend,
-        chain=chains.entries(params.chain, engine.settings.policy),
-        model=params.model,
-        prompt_tokens=params.prompt_tokens,
-        allow_metered=params.allow_metered,
-        differs_from=params.differs_from,
-        lease=params.lease,
-        owner=shapes.owner(params.owner, caller.peer_pid),
+    asked = ResolveRequested(
+        backend=None if params.backend is None else BackendId(params.backend),
+        **_asked(engine, params, caller),
     )
+    found = await callers.resolve(engine, asked, lease=params.lease)
     candidates = tuple(shapes.verdict(one) for one in found.candidates)
     if found.backend is None:
         raise ApiError(
@@ -75,6 +70,22 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
     )
 
 
+def _asked(
+    engine: "Engine", params: ResolveParams | ReportParams, caller: Caller
+) -> dict[str, Any]:  # fields of either event
+    """What is asked of a chain: at first, and with each report, which may find the next one."""
+    return {
+        "session": params.session,
+        "role": params.role,
+        "chain": chains.entries(params.chain, engine.settings.policy),
+        "model": params.model,
+        "prompt_tokens": params.prompt_tokens,
+        "allow_metered": params.allow_metered,
+        "differs_from": params.differs_from,
+        "owner": shapes.owner(params.owner, caller.peer_pid),
+    }
+
+
 def _why(retry_at: float | None, *, is_empty: bool) -> str:
     if is_empty:
         return (
@@ -90,33 +101,28 @@ def _why(retry_at: float | None, *, is_empty: bool) -> str:
 
 
 async def report(engine: "Engine", params: ReportParams, caller: Caller) -> ReportResult:
-    backend = params.backend or ""  # `normalised` has seen that there is one
-    used = params.usage
-    answer = await engine.report(
-        session=params.session,
-        backend=backend,
-        model=params.model,
-        credential=params.credential,
-        attempt=params.attempt,
-        lease=params.lease,
+    backend = BackendId(params.backend or "")  # `normalised` has seen that there is one
+    used = params.usage or TokenUsage()
+    seen = Reported(
         outcome=params.outcome,
+        backend=backend,
+        credential=params.credential,
+        attempt=None if params.attempt is None else AttemptId(params.attempt),
+        lease=None if params.lease is None else AttemptId(params.lease),
         started_at=params.started_at,
-        evidence=None if params.evidence is None else shapes.evidence(params.evidence),
-        usage=None
-        if used is None
-        else Usage(
+        usage=Usage(
             input_tokens=used.input_tokens,
             output_tokens=used.output_tokens,
             cost_usd=used.cost_usd,
         ),
         turn=turns.turn_of(params.turn),
+        **_asked(engine, params, caller),
+    )
+    answer = await callers.report(
+        engine,
+        seen,
+        evidence=None if params.evidence is None else shapes.evidence(params.evidence),
         next_lease=params.next_lease,
-        owner=shapes.owner(params.owner, caller.peer_pid),
-        role=params.role,
-        chain=chains.entries(params.chain, engine.settings.policy),
-        prompt_tokens=params.prompt_tokens,
-        allow_metered=params.allow_metered,
-        differs_from=params.differs_from,
     )
     following = answer.next
     return ReportResult(

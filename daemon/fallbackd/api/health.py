@@ -8,6 +8,7 @@ from fallbackd.api.health_view import health_entries, health_entry, scope_entry
 from fallbackd.api.host import Caller
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
+from fallbackd.engine import marking
 from fallbackd.engine.requests import Draining, Unknown
 from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.health import HEALTH, HealthParams, HealthResult
@@ -29,16 +30,18 @@ async def health(engine: "Engine", params: HealthParams, caller: Caller) -> Heal
         case "get":
             return HealthResult(health=_one(engine, target))
         case "clear":
-            return HealthResult(cleared=tuple(await engine.clear(params.target)))
+            return HealthResult(cleared=tuple(await marking.clear(engine, params.target)))
         case "mark" if params.ttl_s == 0:
-            cleared = tuple(await engine.clear(target))
+            cleared = tuple(await marking.clear(engine, target))
             return HealthResult(cleared=cleared, health=_one(engine, target))
         case "mark":
-            await engine.mark(target, reason=params.reason, ttl_s=params.ttl_s, note=params.note)
+            await marking.mark(
+                engine, target, reason=params.reason, ttl_s=params.ttl_s, note=params.note
+            )
         case "pause":
-            await engine.pause(target, note=params.note or params.reason)
+            await marking.pause(engine, target, note=params.note or params.reason)
         case "resume":
-            await engine.resume(target)
+            await marking.resume(engine, target)
     return HealthResult(health=_one(engine, target))
 
 

@@ -9,6 +9,7 @@ from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core.failures import Reason
+from fallbackd.engine import feedback, lessons
 from fallbackd_client.wire.methods.signatures import (
     CLASSIFICATION_EXPLAIN,
     CLASSIFICATION_TRAIN,
@@ -41,7 +42,8 @@ LARGE_CHARS = 16_384
 async def classify(engine: "Engine", params: ClassifyParams, caller: Caller) -> ClassifyResult:
     evidence = shapes.evidence(params.evidence)
     judge = partial(
-        engine.classify,
+        feedback.judged,
+        engine,
         evidence,
         backend=params.backend,
         kind=params.kind,
@@ -58,7 +60,8 @@ async def classification_explain(
 ) -> ClassificationExplainResult:
     found, said = await anyio.to_thread.run_sync(
         partial(
-            engine.explain_verdict,
+            feedback.explained,
+            engine,
             shapes.evidence(params.evidence),
             backend=params.backend,
             kind=params.kind,
@@ -88,7 +91,7 @@ def _weighed(one: "Deciding") -> Weighed:
 async def classification_train(
     engine: "Engine", params: ClassificationTrainParams, caller: Caller
 ) -> ClassificationTrainResult:
-    made = await engine.train()
+    made = await lessons.train(engine)
 
     def word(reason: Reason | None) -> str | None:
         return None if reason is None else reason.value
@@ -113,8 +116,8 @@ async def classification_train(
 async def classification_wrong(
     engine: "Engine", params: ClassificationWrongParams, caller: Caller
 ) -> ClassificationWrongResult:
-    attempt, sample = await engine.mark_wrong(
-        params.delegation, attempt=params.attempt, reason=params.reason, note=params.note
+    attempt, sample = await feedback.note_wrong(
+        engine, params.delegation, attempt=params.attempt, reason=params.reason, note=params.note
     )
     return ClassificationWrongResult(
         delegation=params.delegation,
@@ -141,9 +144,9 @@ async def signatures_list(
                 statuses=one.rule.statuses,
                 exits=one.rule.exits,
             )
-            for one in engine.signatures(params.kind)
+            for one in feedback.known(engine.settings, engine.world.signatures, params.kind)
         ),
-        kinds=engine.signature_kinds(),
+        kinds=tuple(sorted(engine.world.signatures)),
     )
 
 

@@ -11,6 +11,7 @@ import structlog
 from fallbackd.config.load import VOICE_FILE, Loaded
 from fallbackd.config.voice import VoiceMark, read_voice, render_voice
 from fallbackd.core.views import health_entries
+from fallbackd.engine import marking
 from fallbackd.engine.api import Engine
 from fallbackd.lib import atomicfile
 from fallbackd.lib.failpoints import hit
@@ -86,13 +87,17 @@ class VoiceImport:
             news = [one for one in found.marks if one not in known and self._is_newer(one)]
             for mark in news:
                 ttl_s = FOR_EVER_S if mark.ttl_s is None else mark.ttl_s
-                await self._engine.import_mark(
-                    mark.backend, reason=mark.words, since_at=mark.since_at, ttl_s=ttl_s
+                await marking.import_mark(
+                    self._engine,
+                    mark.backend,
+                    reason=mark.words,
+                    since_at=mark.since_at,
+                    ttl_s=ttl_s,
                 )
             named = {one.backend for one in found.marks} | found.ours
             for mark in known:
                 if mark.backend not in named and self._is_on_record(mark):
-                    await self._engine.clear(mark.backend)
+                    await marking.clear(self._engine, mark.backend)
             hit("import.taken")
             await self._engine.store.set_meta(key, text)
             log.info("import.taken", path=path, marks=len(news))

@@ -7,32 +7,21 @@ import anyio
 import anyio.to_thread
 from msgspec import structs
 
-from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.changes import Decision, Note, PutDelegation, PutStory
 from fallbackd.core.events import (
     CancelRequested,
     ConfigReloaded,
     DelegateRequested,
-    HealthCleared,
-    HealthMarked,
-    HealthPaused,
-    HealthResumed,
-    Reported,
-    ResolveRequested,
     SessionCompacted,
     SessionEnded,
 )
-from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, DelegationId, SessionId
-from fallbackd.core.policy import Entry
-from fallbackd.core.protocol import Evidence, Usage
+from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.protocol import Usage
 from fallbackd.core.questions import Question
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
-from fallbackd.core.turn import Turn
 from fallbackd.core.watch import worse
-from fallbackd.engine import asked, authors, lessons, retrying, transcripts
-from fallbackd.engine import feedback as corrections
+from fallbackd.engine import asked, authors, retrying, transcripts
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.live import Held
@@ -49,10 +38,10 @@ from fallbackd.engine.requests import (
 )
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable
+from fallbackd.ports.store import ALL, Selection, StoreUnwritable
 
 if TYPE_CHECKING:
-    from fallbackd.classify.explaining import Explanation
+    pass
 
 WITH_DAEMON = "stopped with the daemon"
 
@@ -323,7 +312,7 @@ class Engine(Performer):
         self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
     ) -> Question:
         """See `asked.answer`."""
-        note = self._redacted(note)
+        note = None if note is None else self.world.redact(note)
         await self.follow_workspaces()
         return await asked.answer(self, question, choice=choice, note=note, uid=uid, pid=pid)
 
@@ -333,192 +322,10 @@ class Engine(Performer):
         """Newest first."""
         return await asked.questions(self.store, session=session, only_open=only_open, limit=limit)
 
-    # --- callers that talk to providers themselves -------------------------------------------
-
-    async def resolve(
-        self,
-        *,
-        session: str | None = None,
-        role: str | None = None,
-        backend: str | None = None,
-        chain: tuple[Entry, ...] | None = None,
-        model: str | None = None,
-        prompt_tokens: int | None = None,
-        allow_metered: bool = False,
-        differs_from: tuple[str, ...] = (),
-        lease: bool = False,
-        owner: str | None = None,
-        outlives: Outlives = "machine",
-    ) -> Resolution:
-        await self.readiness.look_at_candidates(backend=backend, role=role, chain=chain)
-        event = ResolveRequested(
-            session=None if session is None else SessionId(session),
-            role=role,
-            backend=None if backend is None else BackendId(backend),
-            chain=chain,
-            model=model,
-            prompt_tokens=prompt_tokens,
-            allow_metered=allow_metered,
-            differs_from=await authors.families(self.store, self.settings.policy, differs_from),
-            lease=self._minted_lease() if lease else None,
-            owner=owner,
-            luck=self.world.luck(),
-        )
-        decision = await self.handle(event, outlives=outlives)
-        if decision.rejection is not None:
-            raise Refused(decision.rejection)
-        assert isinstance(decision.answer, Resolution)
-        return decision.answer
-
-    def _minted_lease(self) -> AttemptId:
-        return AttemptId(f"{LEASE_PREFIX}{self.world.mint()}")
-
-    async def report(
-        self,
-        *,
-        outcome: Literal["success", "failure", "released"],
-        backend: str,
-        session: str | None = None,
-        model: str | None = None,
-        credential: str | None = None,
-        attempt: str | None = None,
-        lease: str | None = None,
-        started_at: float | None = None,
-        evidence: Evidence | None = None,
-        usage: Usage | None = None,
-        turn: Turn | None = None,
-        next_lease: bool = False,
-        owner: str | None = None,
-        role: str | None = None,
-        chain: tuple[Entry, ...] | None = None,
-        prompt_tokens: int | None = None,
-        allow_metered: bool = False,
-        differs_from: tuple[str, ...] = (),
-        outlives: Outlives = "machine",
-    ) -> ReportAnswer:
-        name = BackendId(backend)
-        failure = None
-        if outcome == "failure":
-            failure = self._reported_failure(evidence, name)
-        decision = await self.handle(
-            Reported(
-                outcome=outcome,
-                backend=name,
-                session=None if session is None else SessionId(session),
-                model=model,
-                credential=credential,
-                attempt=None if attempt is None else AttemptId(attempt),
-                lease=None if lease is None else AttemptId(lease),
-                started_at=started_at,
-                failure=failure,
-                has_route=failure is None
-                or failure.reason is not Reason.NETWORK
-                or self.world.has_route(),
-                usage=usage or Usage(),
-                turn=turn,
-                next_lease=self._minted_lease() if next_lease else None,
-                owner=owner,
-                role=role,
-                chain=chain,
-                prompt_tokens=prompt_tokens,
-                allow_metered=allow_metered,
-                differs_from=await authors.families(self.store, self.settings.policy, differs_from),
-                luck=self.world.luck(),
-            ),
-            outlives=outlives,
-        )
-        if decision.rejection is not None:
-            raise Refused(decision.rejection)
-        assert isinstance(decision.answer, ReportAnswer)
-        return decision.answer
-
-    def _reported_failure(self, evidence: Evidence | None, backend: BackendId) -> Failure | None:
-        if evidence is not None:
-            found = self.classify(evidence, backend=backend)
-            if found is not None:
-                return found
-        return make_failure(
-            Reason.UNKNOWN,
-            now=self.clock.now(),
-            confidence="text",
-            signature="fallbackd/reported",
-            evidence="reported by a caller without evidence that tells more",
-        )
-
-    def classify(self, evidence: Evidence, **given: Any) -> Failure | None:
-        """See `corrections.judged`."""
-        return corrections.judged(self, evidence, **given)
-
-    def explain_verdict(
-        self, evidence: Evidence, **given: Any
-    ) -> "tuple[Failure | None, Explanation]":
-        """See `corrections.explained`."""
-        return corrections.explained(self, evidence, **given)
-
-    def signatures(self, kind: str | None) -> tuple[corrections.KnownAttempt, ...]:
-        """In the order in which they are tried; None: of every kind."""
-        return corrections.known(self.settings, self.world.signatures, kind)
-
-    def signature_kinds(self) -> tuple[str, ...]:
-        return tuple(sorted(self.world.signatures))
-
-    async def train(self) -> lessons.Training:
-        """See `lessons.train`."""
-        return await lessons.train(self)
-
-    async def mark_wrong(
-        self, delegation: str, *, attempt: str | int | None, reason: str | None, note: str | None
-    ) -> tuple[str, corrections.Sample]:
-        """See `corrections.note_wrong`."""
-        return await corrections.note_wrong(
-            self, delegation, attempt=attempt, reason=reason, note=note
-        )
-
-    # --- health, sessions, configuration -----------------------------------------------------
+    # --- sessions, configuration ----------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         return self.store.peek()
-
-    async def mark(
-        self, target: str, *, reason: str | None, ttl_s: float | None, note: str | None
-    ) -> None:
-        event = HealthMarked(
-            target=target, reason=self._redacted(reason), ttl_s=ttl_s, note=self._redacted(note)
-        )
-        self._require_known(await self.handle(event), target)
-
-    async def import_mark(self, target: str, *, reason: str, since_at: float, ttl_s: float) -> None:
-        """A mark of another program's file, with its own age."""
-        await self.handle(
-            HealthMarked(
-                target=target,
-                reason=self._redacted(reason),
-                ttl_s=ttl_s,
-                since_at=since_at,
-                source="import",
-            )
-        )
-
-    async def clear(self, target: str | None) -> list[str]:
-        decision = await self.handle(HealthCleared(target=target))
-        if decision.answer is None:
-            raise Unknown(_no_target(target, self.settings))
-        await self.readiness.look(self.settings.policy.backends)  # what costs nothing to see
-        return list(decision.answer)
-
-    async def pause(self, target: str, *, note: str | None) -> None:
-        event = HealthPaused(target=target, note=self._redacted(note))
-        self._require_known(await self.handle(event), target)
-
-    async def resume(self, target: str) -> None:
-        self._require_known(await self.handle(HealthResumed(target=target)), target)
-
-    def _redacted(self, words: str | None) -> str | None:
-        return None if words is None else self.world.redact(words)
-
-    def _require_known(self, decision: Decision, target: str) -> None:
-        if decision.answer is False:
-            raise Unknown(_no_target(target, self.settings))
 
     async def session(self, session: str) -> Session:
         found = await self.store.session(SessionId(session))
@@ -573,11 +380,6 @@ class Engine(Performer):
             Keys(), lambda _: Decision(changes=(note,)), must_keep=False
         )
         self._audience.publish(notes)
-
-
-def _no_target(target: str | None, settings: Settings) -> str:
-    known = ", ".join(settings.policy.backends)
-    return f"no backend or scope {target!r}; known are {known}"
 
 
 def _accepted(decision: Decision, delegation: DelegationId) -> Delegation:

@@ -28,6 +28,7 @@ from fallbackd.engine.requests import Invalid, Unknown
 if TYPE_CHECKING:
     from fallbackd.classify.explaining import Explanation
     from fallbackd.engine.api import Engine
+    from fallbackd.engine.loop import Performer
 
 MAX_SAMPLE_BYTES = 16_384
 MAX_PATTERN_CHARS = 120
@@ -67,7 +68,7 @@ def known(
 
 
 def judged(
-    engine: "Engine",
+    engine: "Performer",
     evidence: Evidence,
     *,
     backend: str | None = None,
@@ -110,7 +111,7 @@ def explained(
     return failure, explain(shown, rules, name, failure, engine.world.taught.model())
 
 
-def _kind_of(engine: "Engine", backend: str | None) -> str | None:
+def _kind_of(engine: "Performer", backend: str | None) -> str | None:
     if backend is None:
         return None
     found = find_backend(engine.settings.policy, BackendId(backend))

@@ -13,10 +13,13 @@ from msgspec import Struct
 
 from fallbackd.backends.sessions import PlanWindow, SessionSeen
 from fallbackd.core.callers.lease import ReportAnswer
+from fallbackd.core.events import Reported
 from fallbackd.core.failures import Reason
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Evidence
+from fallbackd.engine import callers
 from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.feedback import judged
 from fallbackd.lib.homes import expand
 
 if TYPE_CHECKING:
@@ -87,12 +90,12 @@ async def failed(
     engine: "Engine", backend: BackendId, evidence: Evidence, *, turn: str | None
 ) -> ReportAnswer | None:
     """Judge what the agent itself shows, and mark as a report does. None: it says nothing."""
-    found = engine.classify(evidence, backend=backend)
+    found = judged(engine, evidence, backend=backend)
     if found is None or found.reason is Reason.UNKNOWN:
         return None
-    return await engine.report(
-        outcome="failure", backend=backend, evidence=evidence, attempt=turn, owner="interactive"
-    )
+    attempt = None if turn is None else AttemptId(turn)
+    seen = Reported(outcome="failure", backend=backend, attempt=attempt, owner="interactive")
+    return await callers.report(engine, seen, evidence=evidence)
 
 
 async def heard(engine: "Engine", backend: BackendId, seen: SessionSeen) -> None:

@@ -10,6 +10,7 @@ from tests.support.front import Front, front
 from fallbackd.config.fields import Problem
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.changes import Decision, PutHealth
+from fallbackd.core.events import HealthCleared, HealthMarked, HealthPaused, HealthResumed, Reported
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId
@@ -264,22 +265,22 @@ async def test_health_lists_every_backend_in_order_or_the_unhealthy_ones() -> No
 
 async def test_health_actions_reach_the_engine_under_old_and_new_names() -> None:
     async with front() as served:
-        calls = served.engine.calls
+        events = served.engine.events
         marked = await result(
             served, "health", action="mark", platform="codex", reason="r", ttl=5, note="n"
         )
         assert list(marked["health"]) == ["codex"]
-        assert calls.pop() == ("mark", ("codex", "r", 5, "n"))
+        assert events.pop() == HealthMarked(target="codex", reason="r", ttl_s=5, note="n")
         cleared = await result(served, "health", action="mark", target="codex", ttl_seconds=0)
         assert cleared["cleared"] == ["codex"]
         assert cleared["health"]["codex"]["state"] == "healthy"
-        assert calls.pop() == ("clear", "codex")
+        assert events.pop() == HealthCleared(target="codex")
         assert await result(served, "health", action="clear") == {"cleared": ["codex"]}
-        assert calls.pop() == ("clear", None)
+        assert events.pop() == HealthCleared(target=None)
         await result(served, "health", action="pause", target="codex", note="n")
-        assert calls.pop() == ("pause", ("codex", "n"))
+        assert events.pop() == HealthPaused(target="codex", note="n")
         await result(served, "health", action="resume", target="codex")
-        assert calls.pop() == ("resume", "codex")
+        assert events.pop() == HealthResumed(target="codex")
 
 
 async def test_health_of_what_nobody_knows_is_an_error() -> None:
@@ -336,19 +337,23 @@ async def test_a_report_is_handed_on_and_answered_with_health() -> None:
             evidence={"http_status": 429, "headers": {"Retry-After": "5"}},
             usage={"input_tokens": 3},
         )
-        (_, told) = served.engine.calls[0]
+        [told] = served.engine.events
     assert list(found["health"]) == ["codex"]
     assert found["failure"] is None
     assert found["next"] is None
-    assert (told["backend"], told["lease"]) == ("codex", "l1")
-    assert told["evidence"].headers == {"retry-after": "5"}
-    assert told["evidence"].stream == "http"
-    assert told["usage"] == Usage(input_tokens=3)
+    assert isinstance(told, Reported)
+    assert (told.backend, told.lease) == ("codex", "l1")
+    assert told.failure is not None
+    assert (told.failure.reason, told.failure.stated_reset_s) == (Reason.RATE_LIMIT, 5)
+    assert told.usage == Usage(input_tokens=3)
+
+
+THROTTLED = {"text": "Error: rate limit exceeded, retry after 20 seconds", "stream": "stderr"}
 
 
 async def test_classify_returns_a_failure() -> None:
     async with front() as served:
-        found = await result(served, "classify", evidence={"text": "slow down", "stream": "stderr"})
+        found = await result(served, "classify", evidence=THROTTLED)
     assert (found["reason"], found["stated_reset_s"]) == ("rate_limit", 20)
 
 

@@ -18,14 +18,17 @@ from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage, Unreadable
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.events import ResolveRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Evidence, HttpRequest
 from fallbackd.core.records import Verdict
+from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import carrying, credential_of
+from fallbackd.engine.feedback import judged
 from fallbackd.fronts.gateway import choosing, pauses
 from fallbackd.fronts.gateway.affinity import session_of
 from fallbackd.fronts.gateway.answers import AnswerHead, NotAnswered, Refusal, ToCaller
@@ -139,7 +142,9 @@ class Exchange:
             or self._named.get("x-fallbackd-allow-metered") == "1",
             "owner": self._owner,
         }
-        chosen = await engine.resolve(**asks, lease=True, outlives="nothing")
+        chosen = await callers.resolve(
+            engine, ResolveRequested(**asks), lease=True, outlives="nothing"
+        )
         turn = chosen.turn
         self._record.requested = entries[0].backend
         self._note(chosen, fit.passed_over)
@@ -196,7 +201,7 @@ class Exchange:
         failed = await self._try(chosen, entry, found.model, report)
         if failed is None or chosen.lease_id is not None:
             return failed
-        failure = self._engine.classify(failed.evidence, backend=chosen.backend)
+        failure = judged(self._engine, failed.evidence, backend=chosen.backend)
         wait_s = pauses.before_second(
             failure,
             status=failed.evidence.http_status,

@@ -5,8 +5,10 @@ from typing import Any
 
 from fallbackd.backends.passage import AnswerWatch
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
+from fallbackd.core.events import Reported
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.turn import Turn
+from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 
 
@@ -37,15 +39,13 @@ class CallReport:
 
     async def succeeded(self, watch: AnswerWatch) -> None:
         self._is_said = True
-        await self._engine.report(
-            **self._call, outcome="success", usage=watch.usage, outlives="nothing"
-        )
+        seen = Reported(**self._call, outcome="success", usage=watch.usage)
+        await callers.report(self._engine, seen, outlives="nothing")
 
     async def failed(self, evidence: Evidence) -> ReportAnswer:
         self._is_said = True
-        return await self._engine.report(
-            **self._call, outcome="failure", evidence=evidence, next_lease=True
-        )
+        seen = Reported(**self._call, outcome="failure")
+        return await callers.report(self._engine, seen, evidence=evidence, next_lease=True)
 
     async def broken(self, evidence: Evidence) -> ReportAnswer:
         """It failed in the middle of its answer: no other is asked."""
@@ -56,7 +56,9 @@ class CallReport:
     async def released(self) -> None:
         """The caller has gone: nobody is to blame."""
         if not self._is_said and self.chosen.lease_id is not None:
-            await self._engine.report(**self._call, outcome="released", outlives="nothing")
+            await callers.report(
+                self._engine, Reported(**self._call, outcome="released"), outlives="nothing"
+            )
 
 
 async def give_back(engine: Engine, asks: Mapping[str, Any], answer: ReportAnswer) -> None:

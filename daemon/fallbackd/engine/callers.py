@@ -1,0 +1,109 @@
+"""Callers that talk to a provider themselves: whom they may call, and what became of it."""
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
+from fallbackd.core.changes import Decision
+from fallbackd.core.events import Reported, ResolveRequested
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId
+from fallbackd.core.protocol import Evidence
+from fallbackd.engine import authors
+from fallbackd.engine.feedback import judged
+from fallbackd.engine.requests import Refused
+from fallbackd.ports.store import Outlives
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Performer
+
+
+async def resolve(
+    engine: "Performer",
+    asked: ResolveRequested,
+    *,
+    lease: bool = False,
+    outlives: Outlives = "machine",
+) -> Resolution:
+    """
+    Args:
+        asked: `differs_from` by any name; what is the daemon's to say is filled in.
+        lease: The caller makes the call itself.
+        outlives: What the lease has to outlive.
+
+    Raises:
+        Refused, Invalid: It cannot be asked like this.
+    """
+    await engine.readiness.look_at_candidates(
+        backend=asked.backend, role=asked.role, chain=asked.chain
+    )
+    event = structs.replace(
+        asked,
+        differs_from=await _families(engine, asked.differs_from),
+        lease=_minted_lease(engine) if lease else None,
+        luck=engine.world.luck(),
+    )
+    answer = _answered(await engine.handle(event, outlives=outlives))
+    assert isinstance(answer, Resolution)
+    return answer
+
+
+async def report(
+    engine: "Performer",
+    seen: Reported,
+    *,
+    evidence: Evidence | None = None,
+    next_lease: bool = False,
+    outlives: Outlives = "machine",
+) -> ReportAnswer:
+    """
+    Args:
+        seen: `differs_from` by any name; what is the daemon's to say is filled in.
+        evidence: Of a failure: it is judged here.
+        next_lease: The caller goes on by itself with the next candidate.
+        outlives: What the report has to outlive.
+
+    Raises:
+        Refused, Invalid: It cannot be reported like this.
+    """
+    failure = None
+    if seen.outcome == "failure":
+        failure = _failure(engine, evidence, seen.backend)
+    is_network = failure is not None and failure.reason is Reason.NETWORK
+    event = structs.replace(
+        seen,
+        failure=failure,
+        has_route=not is_network or engine.world.has_route(),
+        next_lease=_minted_lease(engine) if next_lease else None,
+        differs_from=await _families(engine, seen.differs_from),
+        luck=engine.world.luck(),
+    )
+    answer = _answered(await engine.handle(event, outlives=outlives))
+    assert isinstance(answer, ReportAnswer)
+    return answer
+
+
+def _answered(decision: Decision) -> object:
+    if decision.rejection is not None:
+        raise Refused(decision.rejection)
+    return decision.answer
+
+
+async def _families(engine: "Performer", names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return await authors.families(engine.store, engine.settings.policy, names or ())
+
+
+def _minted_lease(engine: "Performer") -> AttemptId:
+    return AttemptId(f"{LEASE_PREFIX}{engine.world.mint()}")
+
+
+def _failure(engine: "Performer", evidence: Evidence | None, backend: BackendId) -> Failure:
+    found = None if evidence is None else judged(engine, evidence, backend=backend)
+    return found or make_failure(
+        Reason.UNKNOWN,
+        now=engine.clock.now(),
+        confidence="text",
+        signature="fallbackd/reported",
+        evidence="reported by a caller without evidence that tells more",
+    )
