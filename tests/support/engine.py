@@ -205,7 +205,7 @@ class ScriptedEngine:
     async def story(self, delegation_id: str) -> Sequence[PutStory]:
         return [PutStory(delegation=DelegationId(delegation_id), at=NOW, event="Started")]
 
-    async def handle(self, event: Event) -> Decision:
+    async def handle(self, event: Event, *, outlives: str = "machine") -> Decision:
         self.events.append(event)
         match event:
             case ResolveRequested():
