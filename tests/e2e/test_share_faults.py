@@ -219,7 +219,7 @@ async def test_work_that_has_no_other_way_waits_for_no_turn(
             one.sharing.look_now()
             await one.until(is_lost)
             await one.until(is_unproven)
-            await one.engine.pause("second", note=None)
+            await marking.pause(one.engine, "second", note=None)
         told = [await one.resolve() for one in machines]
         assert [found.backend for found in told] == ["first", "first", "first"]
 
