@@ -83,7 +83,8 @@ def row_of(item: dict[str, Any]) -> Row:
         rule=None if hit is None else hit.rule.reason.value,
         trust=None if hit is None else hit.confidence,
     )
-    return Row(label, features_of(item["text"], status, kind))
+    features = features_of(item["text"], status, kind)
+    return Row(label, Features(*(tuple(sorted(getattr(features, part))) for part in PARTS)))
 
 
 def read_labelled(path: Path) -> Iterator[Row]:

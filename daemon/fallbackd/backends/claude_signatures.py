@@ -205,7 +205,7 @@ RULES = (
     Rule(
         id="claude-root",
         reason=Reason.NOT_CONFIGURED,
-        pattern=r".{0,80}cannot be used with root/sudo privileges",
+        pattern=r"(?:^.{0,80})?cannot be used with root/sudo privileges",
         streams=_PRINTS,
     ),
     Rule(

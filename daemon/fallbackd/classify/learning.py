@@ -6,7 +6,7 @@ margin (passive-aggressive steps, bounded). The shape of the lines is left alone
 about one machine's programs, and much about all others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import sqrt
 
 from msgspec import Struct
@@ -68,7 +68,7 @@ def _learn_one(model: Model, added: Additions, features: Features, right: Reason
 
 
 def _move(
-    tables: dict[str, dict[int, float]], name: str, buckets: tuple[int, ...], by: float
+    tables: dict[str, dict[int, float]], name: str, buckets: Collection[int], by: float
 ) -> None:
     table = tables.setdefault(name, {})
     each = by / sqrt(max(1, len(buckets)))

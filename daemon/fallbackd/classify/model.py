@@ -7,6 +7,7 @@ byte per weight; they are read when the first text needs them. No rule is known 
 
 import zlib
 from array import array
+from collections.abc import Collection
 from functools import lru_cache
 from math import exp, sqrt
 from pkgutil import get_data
@@ -72,25 +73,19 @@ class _Table:
         self.columns = [
             weights[at : at + head.buckets] for at in range(0, len(weights), head.buckets)
         ]
-        self._rows = _rows(self.columns) if len(self.columns) > 1 else []
+        self._rows = dict(zip(self.places, _rows(self.columns), strict=True))
 
-    def known(self, buckets: tuple[int, ...]) -> int:
-        return sum(1 for one in buckets if one in self.places)
-
-    def sums(self, buckets: tuple[int, ...]) -> list[float]:
-        """Of the weights of what is known among these, by column."""
-        places = self.places
-        known = [places[one] for one in buckets if one in places]
+    def sums(self, buckets: Collection[int]) -> tuple[list[float], int]:
+        """Of the weights of what is known among these, by column; how many are known."""
+        known = list(filter(None, map(self._rows.get, buckets)))
         factor = self.head.norm / sqrt(max(1, len(buckets))) if self.head.norm else 1.0
-        if self._rows:
-            whole = sum(map(self._rows.__getitem__, known))
-            sums = [
-                (whole >> at & _LANE_MASK) - 128 * len(known)
-                for at in range(0, _LANE_BITS * len(self.columns), _LANE_BITS)
-            ]
-        else:
-            sums = [sum(map(column.__getitem__, known)) for column in self.columns]
-        return [one * scale * factor for one, scale in zip(sums, self.head.scales, strict=True)]
+        whole = sum(known)
+        sums = [
+            (whole >> at & _LANE_MASK) - 128 * len(known)
+            for at in range(0, _LANE_BITS * len(self.columns), _LANE_BITS)
+        ]
+        scaled = [one * scale * factor for one, scale in zip(sums, self.head.scales, strict=True)]
+        return scaled, len(known)
 
 
 _LANE_BITS = 24
@@ -136,7 +131,7 @@ class Additions(Struct, kw_only=True):
         return cls(base=zlib.crc32(content))
 
 
-def _added(tables: dict[str, dict[int, float]], name: str, buckets: tuple[int, ...]) -> float:
+def _added(tables: dict[str, dict[int, float]], name: str, buckets: Collection[int]) -> float:
     table = tables.get(name)
     return 0.0 if table is None else sum(table.get(one, 0.0) for one in buckets)
 
@@ -170,13 +165,15 @@ class Model:
         margin = head.failure_bias
         for table in self._failure:
             buckets = getattr(features, table.head.part)
-            margin += table.sums(buckets)[0] + self._more(table, buckets)
+            (weight,), _ = table.sums(buckets)
+            margin += weight + self._more(table, buckets)
         margins = list(head.reason_biases)
         known = 0
         for table in self._reason:
             buckets = getattr(features, table.head.part)
-            known += table.known(buckets)
-            for at, one in enumerate(table.sums(buckets)):
+            sums, count = table.sums(buckets)
+            known += count
+            for at, one in enumerate(sums):
                 margins[at] += one + self._more(table, buckets, head.reasons[at])
         ranked = sorted(zip(head.reasons, margins, strict=True), key=lambda one: -one[1])
         return Guess(margin, self.failure_share(margin), tuple(ranked), known)
@@ -211,7 +208,7 @@ class Model:
     def _more(
         self,
         table: _Table,
-        buckets: tuple[int, ...],
+        buckets: Collection[int],
         reason: Reason | None = None,
         *,
         whole: int | None = None,
