@@ -87,6 +87,19 @@ async def test_with_whole_answers_a_failure_in_the_middle_is_answered_by_the_nex
         assert ENDS[mode] in answer.text
 
 
+async def test_a_chain_may_hold_its_answers_to_the_end_where_the_others_do_not(
+    tmp_path: Path,
+) -> None:
+    gateway = 'hold_whole = ["careful"]'
+    async with gate(tmp_path, gateway=gateway, chains='careful = ["one", "two"]') as g:
+        g.api.behave("one", "truncated")
+        answer = await g.ask(**{"x-fallbackd-chain": "careful"})
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        await g.daemon.client.call("health", {"action": "clear"})
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await g.ask()
+
+
 async def test_the_error_of_the_last_backend_goes_back_as_it_came(tmp_path: Path) -> None:
     async with gate(tmp_path) as g:
         g.api.behave("one", "429", retry_after_s=3600)

@@ -46,6 +46,16 @@ async def test_a_server_that_breaks_once_is_asked_again(tmp_path: Path) -> None:
         assert g.api.calls("two") == []
 
 
+async def test_it_is_not_where_the_host_has_spent_its_budget_for_further_calls(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, defaults="retry_share = 0\nretry_floor = 0") as g:
+        g.api.behave("one", "500", "ok")
+        answer = await g.ask()
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert len(g.api.calls("one")) == 1
+
+
 async def test_an_overloaded_server_is_left_at_once(tmp_path: Path) -> None:
     async with gate(tmp_path) as g:
         g.api.behave("one", "503")

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.support.playbook import (
+    T0,
     Playbook,
     answered,
     delegate,
@@ -12,8 +13,10 @@ from tests.support.playbook import (
     succeeded,
 )
 
+from fallbackd.core import meter
+from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Reason
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.policy import Backend, Policy
 
 CHAIN = policy_of("a", "b", "c", "d", chains={"a": ["b", "c", "d"]}, max_running=1000)
@@ -147,3 +150,23 @@ def test_the_story_shows_the_numbers() -> None:
             "window_s": 120,
         }
     ]
+
+
+def test_calls_that_callers_make_themselves_are_counted_like_those_of_delegations() -> None:
+    a = BackendId("a")
+    play = Playbook(CHAIN)
+    lease = ResolveRequested(backend=a, lease=AttemptId("lease-1"))
+    play.when(ResolveRequested(backend=a))  # a look
+    turn = play.when(lease).decision.answer.turn
+    assert meter.demand(play.peek().meters.values(), now=T0) == (1, 0)
+    failure = fail(Reason.SERVER_ERROR, at=play.now)
+    twice = Reported(
+        outcome="failure",
+        backend=a,
+        failure=failure,
+        turn=turn,
+        further=1,
+        next_lease=AttemptId("l"),
+    )
+    assert play.when(twice).decision.answer.next.backend == "b"
+    assert meter.demand(play.peek().meters.values(), now=T0) == (1, 2)

@@ -20,6 +20,7 @@ hold_s = {hold_s}
 
 [defaults]
 patience_s = {patience_s}
+{defaults}
 
 [backends.one]
 kind = "{kind}"
@@ -112,6 +113,7 @@ async def gate(
     more: str = "",
     second_cost: str = "local",
     patience_s: float = 1,
+    defaults: str = "",
 ) -> AsyncIterator[Gate]:
     """
     Two backends that speak one API, in a chain `team`, and the gateway before them.
@@ -119,6 +121,7 @@ async def gate(
     Args:
         first: Further lines of the first backend.
         gateway: Of `[gateway]`.
+        defaults: Of `[defaults]`.
         more: Tables of further backends; `{url}` is the provider's address for them.
     """
     port = free_port()
@@ -138,6 +141,7 @@ async def gate(
             more=more.replace("{url}", api.url("three")),
             second_cost=second_cost,
             patience_s=patience_s,
+            defaults=defaults,
             kind=kind,
             path=path,
             mode=mode,

@@ -61,7 +61,12 @@ class GatewayService:
             self._engine,
             self._pass_on,
             token=lambda: read_token(self._places.gateway_token),
-            rules=Rules(hold=wanted.hold, hold_s=wanted.hold_s, allow_metered=wanted.allow_metered),
+            rules=Rules(
+                hold=wanted.hold,
+                hold_whole=frozenset(wanted.hold_whole),
+                hold_s=wanted.hold_s,
+                allow_metered=wanted.allow_metered,
+            ),
             limits=Bounds(max_body_bytes=wanted.max_body_mb * 1024 * 1024),
             allowed_uids=frozenset({os.geteuid(), 0}),
         )

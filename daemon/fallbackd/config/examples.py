@@ -151,7 +151,8 @@ start_s = 60
     "GatewayTable": """
 enabled = true
 port = 41411
-hold = "whole"
+hold = "commit"
+hold_whole = ["nightly", "reviewer"]
 hold_s = 30
 allow_metered = true
 max_body_mb = 64

@@ -12,6 +12,7 @@ class Gateway(Struct, frozen=True, kw_only=True):
     enabled: bool = False
     port: int = 41411
     hold: Literal["commit", "whole"] = "commit"
+    hold_whole: tuple[str, ...] = ()
     hold_s: float = 45.0
     allow_metered: bool = False
     max_body_mb: int = 32

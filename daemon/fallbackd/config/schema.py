@@ -311,6 +311,8 @@ class GatewayTable(Struct, frozen=True, kw_only=True):
     hold: Literal["commit", "whole"] | None = None
     """How long an answer is held back so that a failure can be answered by the next backend:
     until the provider has begun to answer (`commit`), or until all of it is there (`whole`)."""
+    hold_whole: tuple[str, ...] | None = None
+    """Chains and roles whose answers are held until all is there, whatever `hold` says."""
     hold_s: Annotated[float, Meta(ge=1, le=600)] | None = None
     """Longest wait for the beginning of a streamed answer, before the next backend is asked;
     default: 45 s."""

@@ -203,6 +203,8 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     started_at: float | None = None
     failure: Failure | None = None
     has_route: bool = True
+    further: int = 0
+    """How often the same candidate was asked again within the call."""
     usage: Usage = Usage()
     luck: float = 0.5
 

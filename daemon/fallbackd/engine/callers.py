@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
+from fallbackd.core.case import Case
 from fallbackd.core.changes import Decision
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.work import retry_budget
 from fallbackd.engine import authors
 from fallbackd.engine.feedback import judged
 from fallbackd.engine.requests import Refused
@@ -82,6 +84,12 @@ async def report(
     answer = _answered(await engine.handle(event, outlives=outlives))
     assert isinstance(answer, ReportAnswer)
     return answer
+
+
+def may_retry(engine: "Performer") -> bool:
+    """Whether the host's budget has room for one more call of the same candidate."""
+    now = engine.clock.now()
+    return retry_budget.may_retry(Case(engine.store.peek(), engine.settings.policy, now=now))
 
 
 def _answered(decision: Decision) -> object:

@@ -69,6 +69,8 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
         found = leased(case, found, choice, event.lease, owner=event.owner)
         turn = named(case, turn, choice)
         found = structs.replace(found, turn=turn)
+        if is_taken:
+            case.meters.count_demand(choice.backend.id, is_first=True)
         case.meters.count_credential(choice.backend.id, counted_credential(choice))
     fits = any(one.verdict != "context" for one in resolved.verdicts)
     is_entered = is_taken or (choice is not None and _is_return(event, session, choice))
@@ -157,6 +159,8 @@ def reported(case: Case, event: Reported) -> Decision:
                 data={"backend": backend.id, "credential": event.credential},
             )
         )
+    for _ in range(event.further):
+        case.meters.count_demand(backend.id, is_first=False)
     session = case.snapshot.session
     is_stale = session is not None and _is_stale(case, event, session)
     turn = _turn_of(case, event, session)

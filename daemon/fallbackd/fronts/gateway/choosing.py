@@ -23,6 +23,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
     entries: tuple[Entry, ...]
     role: str | None = None
+    name: str | None = None
+    """Of the chain, the role or the backend."""
     model: str | None = None
     """The id of a real model; None: it was a name of ours."""
 
@@ -34,13 +36,13 @@ def wanted(model: str | None, policy: Policy) -> Wanted:
         name = rest
     if name in policy.roles and kind != "chain":
         role = policy.roles[name]
-        return Wanted(entries=role.chain, role=name)
+        return Wanted(entries=role.chain, role=name, name=name)
     if name in policy.backends:  # before chains: the chain of a backend is what follows it
         backend = BackendId(name)
         behind = policy.chains.get(name) or policy.chains.get(_ANY, ())
-        return Wanted(entries=(Entry(backend=backend), *behind))
+        return Wanted(entries=(Entry(backend=backend), *behind), name=name)
     if name in policy.chains and name != _ANY:
-        return Wanted(entries=policy.chains[name])
+        return Wanted(entries=policy.chains[name], name=name)
     serving = [
         Entry(backend=one.id) for one in policy.backends.values() if model and one.model == model
     ]

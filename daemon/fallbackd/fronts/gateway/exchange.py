@@ -87,6 +87,7 @@ class Exchange:
         self._owner = owner
         self._session = session_of(self._named, asked, body)
         self._attempts = 0
+        self._is_whole = False
         self._record = engine.exchanges.begin(
             engine.world.mint(), api=asked.mode, asked=asked.model, at=engine.clock.now()
         )
@@ -119,6 +120,7 @@ class Exchange:
         engine, policy = self._engine, self._engine.settings.policy
         name = self._named.get("x-fallbackd-chain") or self._asked.model
         found = choosing.wanted(name, policy)
+        self._is_whole = self._rules.hold == "whole" or found.name in self._rules.hold_whole
         fit = choosing.fitting(
             found,
             engine.settings,
@@ -208,8 +210,9 @@ class Exchange:
             patience_s=self._engine.settings.policy.patience_s("interactive"),
             luck=self._engine.world.luck(),
         )
-        if wait_s is None:
+        if wait_s is None or not callers.may_retry(self._engine):
             return failed
+        report.repeats()
         self._pauses.begin(candidate, wait_s)
         await self._pauses.over(candidate)
         return await self._try(chosen, entry, found.model, report)
@@ -265,7 +268,7 @@ class Exchange:
             self._caller,
             Patience(first_s=own_first_s or first_s, stall_s=own_stall_s or STALL_S),
             name=str(chosen.backend),
-            is_whole=self._rules.hold == "whole",
+            is_whole=self._is_whole,
             said=lambda: self._said(chosen.backend, chosen.model),
             broken=broken,
         )

@@ -91,20 +91,14 @@ class Relay:
     async def _body(
         self, passed: PassedOn, head: HttpResponse, give_up_at: float
     ) -> NotAnswered | AnswerWatch:
-        watch, is_good = self._watch, head.status < 300
-        if not is_good:
+        watch = self._watch
+        if head.status >= 300:
             self._sieve = None
-        is_held_to_end = self._is_whole or not is_good or not self._asked.is_streamed
         heard_at = anyio.current_time()
         while True:
-            deadline = give_up_at
-            if watch.has_ended:
-                deadline = heard_at + self._farewell_s()
-            elif watch.is_committed or (self._held and not self._asked.is_streamed):
-                deadline = heard_at + self._patience.stall_s
             data: bytes | None = None
             is_late = True
-            with anyio.move_on_at(deadline):
+            with anyio.move_on_at(self._wait_until(heard_at, give_up_at)):
                 data = await passed.read()
                 is_late = False
             if is_late and not watch.has_ended:
@@ -118,13 +112,31 @@ class Relay:
             if self._is_begun:
                 await self._go_on(data)
                 continue
-            self._held += data
-            if watch.has_failed and is_good:
-                evidence = watch.finish(head) or Evidence()
-                return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
-            most = passage.MAX_WHOLE_BYTES if is_held_to_end else passage.MAX_HELD_BYTES
-            if (watch.is_committed and not is_held_to_end) or len(self._held) > most:
-                await self._begin(head)
+            failed = await self._hold(data, head)
+            if failed is not None:
+                return failed
+
+    def _wait_until(self, heard_at: float, give_up_at: float) -> float:
+        """When silence is long enough."""
+        watch = self._watch
+        if watch.has_ended:
+            return heard_at + self._farewell_s()
+        if watch.is_committed or (self._held and not self._asked.is_streamed):
+            return heard_at + self._patience.stall_s
+        return give_up_at
+
+    async def _hold(self, data: bytes, head: HttpResponse) -> NotAnswered | None:
+        """Before the beginning: why the next backend is asked, if so; else it may begin now."""
+        watch, is_good = self._watch, head.status < 300
+        self._held += data
+        if watch.has_failed and is_good:
+            evidence = watch.finish(head) or Evidence()
+            return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
+        is_held_to_end = self._is_whole or not is_good or not self._asked.is_streamed
+        most = passage.MAX_WHOLE_BYTES if is_held_to_end else passage.MAX_HELD_BYTES
+        if (watch.is_committed and not is_held_to_end) or len(self._held) > most:
+            await self._begin(head)
+        return None
 
     def _farewell_s(self) -> float:
         """How long an answer that has said its end may stay open."""

@@ -37,6 +37,10 @@ class CallReport:
             "started_at": started_at,
         }
 
+    def repeats(self) -> None:
+        """The same candidate is asked once more."""
+        self._call["further"] = 1
+
     async def succeeded(self, watch: AnswerWatch) -> None:
         self._is_said = True
         seen = Reported(**self._call, outcome="success", usage=watch.usage)

@@ -7,6 +7,8 @@ from msgspec import Struct
 
 class Rules(Struct, frozen=True, kw_only=True):
     hold: Literal["commit", "whole"] = "commit"
+    hold_whole: frozenset[str] = frozenset()
+    """Chains and roles that hold their answers to the end, whatever `hold` says."""
     hold_s: float = 45.0
     allow_metered: bool = False
     """Whether a backend that bills each call may stand in for one that does not."""
