@@ -6,7 +6,6 @@ an effect starts comes back as one event.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import assert_never
 
 import anyio
@@ -17,7 +16,6 @@ from anyio.abc import TaskGroup
 from msgspec import structs
 
 from fallbackd.core.changes import Decision
-from fallbackd.core.decide import decide
 from fallbackd.core.effects import (
     Answer,
     AskPerson,
@@ -31,8 +29,6 @@ from fallbackd.core.effects import (
     WakeWaiting,
 )
 from fallbackd.core.events import (
-    AttemptAnswered,
-    AttemptStarted,
     CancelRequested,
     ClockStepped,
     Event,
@@ -42,19 +38,20 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
-from fallbackd.core.records import Delegation, Keys, Snapshot
+from fallbackd.core.records import Delegation, Keys
 from fallbackd.core.work.fairness import free_places, turns
 from fallbackd.engine import judging
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.attendance import Attendance
 from fallbackd.engine.audience import Audience, Listener
+from fallbackd.engine.committing import Committing
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.interactive import Plans
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
 from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress
-from fallbackd.engine.peers import HealthOf, SharingPeers, Unasked
+from fallbackd.engine.peers import SharingPeers
 from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.runs import Runs
@@ -66,14 +63,6 @@ from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Outlives, Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
-
-_OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
-"""What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
-
-WRITTEN_WITHIN_S = 1.0
-
-MAX_ASKS = 8
-"""Other trials that may come in the place of one that another machine makes."""
 
 
 def _hears(delegation: Delegation) -> bool:
@@ -109,15 +98,15 @@ class Performer:
         self._held: dict[DelegationId, Held] = {}
         self._live: dict[AttemptId, LiveAttempt] = {}
         self._audience = Audience()
+        self._committing = Committing(self, self._audience)
         self.exchanges = Exchanges()
         self.plans = Plans()
         self._draining = False
         self._obstacles: dict[str, str] = {}
         """Why no new work is taken now, by kind."""
         self._wakes = Wakes(clock, self._woken)
-        self._tasks: TaskGroup | None = None
+        self.tasks: TaskGroup | None = None
         self._freed = anyio.Event()
-        self._is_to_write = False
         self._strays_ended = anyio.Event()
         self.shifted_s = 0.0
         """By how much the clock was set since the start, in sum."""
@@ -129,7 +118,7 @@ class Performer:
         before = await anyio.to_thread.run_sync(list_directories, self.runs.root)
         try:
             async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
+                self.tasks = tasks
                 self.attendance.serve(tasks)
                 tasks.start_soon(self._end_strays, before, tuple(self.store.peek().active))
                 await self._resume()
@@ -199,83 +188,6 @@ class Performer:
 
     # --- the loop --------------------------------------------------------------------------
 
-    def _decide(self, seen: Snapshot, event: Event, *, now: float) -> Decision:
-        if self._draining:
-            seen = structs.replace(seen, draining=True)
-        return decide(seen, event, self.settings.policy, now=now)
-
-    async def _transact(
-        self,
-        keys: Keys,
-        event: Event,
-        *,
-        must_keep: bool = False,
-        outlives: Outlives = "machine",
-        is_asked: bool = False,
-    ) -> Decision:
-        # Fixed here: decisions are made in the order of their instants, also around a set clock.
-        now = self.clock.now()
-        peers = self.peers
-        before: HealthOf = {}
-
-        def run(seen: Snapshot) -> Decision:
-            nonlocal before
-            before = seen.health
-            decision = self._decide(seen, event, now=now)
-            if peers is None:
-                return decision
-            return peers.weighed(before, decision, is_asked=is_asked, again=again(seen))
-
-        def again(seen: Snapshot) -> Callable[[HealthOf], Decision]:
-            return lambda health: self._decide(structs.replace(seen, health=health), event, now=now)
-
-        decision, notes = await self.store.transact(
-            keys,
-            run,
-            must_keep=must_keep,
-            outlives="process" if isinstance(event, _OF_THIS_BOOT) else outlives,
-        )
-        hit("journal.kept")
-        if outlives == "nothing":
-            self._write_soon()
-        self._audience.publish(notes)
-        if peers is not None:
-            peers.learned(event, before, decision)
-        return decision
-
-    def _write_soon(self) -> None:
-        """What is in memory alone is on disk within a second, together."""
-
-        async def write() -> None:
-            await anyio.sleep(WRITTEN_WITHIN_S)
-            self._is_to_write = False
-            await self.store.flush()
-
-        if self._tasks is not None and not self._is_to_write:
-            self._is_to_write = True
-            self._tasks.start_soon(write)
-
-    async def _decided(
-        self, keys: Keys, event: Event, *, must_keep: bool, outlives: Outlives
-    ) -> Decision:
-        """The other machines are asked before a trial of what is common to all begins."""
-        transact = partial(self._transact, keys, event, must_keep=must_keep, outlives=outlives)
-        decision = await transact()
-        peers = self.peers
-        if peers is None:
-            return decision
-        deadline = anyio.current_time() + peers.limit_s
-        for _ in range(MAX_ASKS):
-            if not isinstance(decision.answer, Unasked):
-                return decision
-            if anyio.current_time() >= deadline:
-                break
-            await peers.ask(decision.answer.scopes, deadline=deadline)
-            decision = await transact()
-        if not isinstance(decision.answer, Unasked):
-            return decision
-        return await transact(is_asked=True)
-
     async def handle(
         self, event: Event, *, must_keep: bool = False, outlives: Outlives = "machine"
     ) -> Decision:
@@ -295,7 +207,9 @@ class Performer:
             shifted_s = self.shifted_s
             keys = keys_of(event, self.store.peek())
             try:
-                decision = await self._decided(keys, event, must_keep=must_keep, outlives=outlives)
+                decision = await self._committing.decided(
+                    keys, event, must_keep=must_keep, outlives=outlives
+                )
             except StoreUnwritable as error:
                 if must_keep:
                     raise
@@ -337,16 +251,16 @@ class Performer:
         self.started_at += by_s
         for live in self._live.values():
             live.shift(by_s)
-        await self._transact(Keys(), ClockStepped(by_s=by_s, facts=self.clock_facts()))
+        await self._committing.transact(Keys(), ClockStepped(by_s=by_s, facts=self.clock_facts()))
 
     def _perform(self, effect: Effect) -> None:
         match effect:
             case StartAttempt():
                 hit("effect.start_attempt")
-                assert self._tasks is not None
+                assert self.tasks is not None
                 live = LiveAttempt(effect, started_at=self._started_at(effect))
                 self._live[effect.attempt] = live
-                self._tasks.start_soon(self._attempt, live, name=effect.attempt)
+                self.tasks.start_soon(self._attempt, live, name=effect.attempt)
             case StopAttempt():
                 hit("effect.stop_attempt")
                 if (found := self._live.get(effect.attempt)) is not None:
@@ -365,8 +279,8 @@ class Performer:
                     self._wakes.set(effect)
             case WakeWaiting():
                 hit("effect.wake_waiting")
-                if self._tasks is not None:  # before the start nobody waits
-                    self._tasks.start_soon(self._wake_waiting)
+                if self.tasks is not None:  # before the start nobody waits
+                    self.tasks.start_soon(self._wake_waiting)
             case OpenWindow():
                 self.world.open_window(effect.delegation, effect.most)
             case Export():

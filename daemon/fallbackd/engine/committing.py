@@ -1,0 +1,116 @@
+"""
+One event is decided on and its changes are made durable; then its news are told.
+
+Where machines share health, a trial of what is common to all is decided with them.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from msgspec import structs
+
+from fallbackd.core.changes import Decision
+from fallbackd.core.decide import decide
+from fallbackd.core.events import AttemptAnswered, AttemptStarted, Event
+from fallbackd.core.records import Keys, Snapshot
+from fallbackd.engine.audience import Audience
+from fallbackd.engine.peers import HealthOf, Unasked
+from fallbackd.lib.failpoints import hit
+from fallbackd.ports.store import Outlives
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Performer
+
+_OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
+"""What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
+
+WRITTEN_WITHIN_S = 1.0
+
+MAX_ASKS = 8
+"""Other trials that may come in the place of one that another machine makes."""
+
+
+class Committing:
+    def __init__(self, host: "Performer", audience: Audience) -> None:
+        self._host = host
+        self._audience = audience
+        self._is_to_write = False
+
+    def _decide(self, seen: Snapshot, event: Event, *, now: float) -> Decision:
+        if self._host.is_draining:
+            seen = structs.replace(seen, draining=True)
+        return decide(seen, event, self._host.settings.policy, now=now)
+
+    async def transact(
+        self,
+        keys: Keys,
+        event: Event,
+        *,
+        must_keep: bool = False,
+        outlives: Outlives = "machine",
+        is_asked: bool = False,
+    ) -> Decision:
+        # Fixed here: decisions are made in the order of their instants, also around a set clock.
+        now = self._host.clock.now()
+        peers = self._host.peers
+        before: HealthOf = {}
+
+        def run(seen: Snapshot) -> Decision:
+            nonlocal before
+            before = seen.health
+            decision = self._decide(seen, event, now=now)
+            if peers is None:
+                return decision
+            return peers.weighed(before, decision, is_asked=is_asked, again=again(seen))
+
+        def again(seen: Snapshot) -> Callable[[HealthOf], Decision]:
+            return lambda health: self._decide(structs.replace(seen, health=health), event, now=now)
+
+        decision, notes = await self._host.store.transact(
+            keys,
+            run,
+            must_keep=must_keep,
+            outlives="process" if isinstance(event, _OF_THIS_BOOT) else outlives,
+        )
+        hit("journal.kept")
+        if outlives == "nothing":
+            self._write_soon()
+        self._audience.publish(notes)
+        if peers is not None:
+            peers.learned(event, before, decision)
+        return decision
+
+    def _write_soon(self) -> None:
+        """What is in memory alone is on disk within a second, together."""
+
+        async def write() -> None:
+            await anyio.sleep(WRITTEN_WITHIN_S)
+            self._is_to_write = False
+            await self._host.store.flush()
+
+        if self._host.tasks is not None and not self._is_to_write:
+            self._is_to_write = True
+            self._host.tasks.start_soon(write)
+
+    async def decided(
+        self, keys: Keys, event: Event, *, must_keep: bool, outlives: Outlives
+    ) -> Decision:
+        """The other machines are asked before a trial of what is common to all begins."""
+        transact = partial(self.transact, keys, event, must_keep=must_keep, outlives=outlives)
+        decision = await transact()
+        peers = self._host.peers
+        if peers is None:
+            return decision
+        deadline = anyio.current_time() + peers.limit_s
+        for _ in range(MAX_ASKS):
+            if not isinstance(decision.answer, Unasked):
+                return decision
+            if anyio.current_time() >= deadline:
+                break
+            await peers.ask(decision.answer.scopes, deadline=deadline)
+            decision = await transact()
+        if not isinstance(decision.answer, Unasked):
+            return decision
+        return await transact(is_asked=True)
