@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e e2e-newest e2e-agents e2e-daemon soak bench weights docs completions fmt lock clean
+.PHONY: help setup demo test check e2e e2e-newest soak bench weights docs completions fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -34,23 +34,16 @@ check: $(READY) ## lint, types, layers
 
 e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, root)
 	$(BIN)/python -m tests.e2e.install
-	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-agents e2e-daemon
+	$(E2E) tests/e2e
 
-# Two halves that share nothing, since both wait more than they work.
-AGENTS := clis_alone confinement failover mcp_sdk opencode_sessions opencode_subagents opencode_tui real_clis resumption stopping taken_up
 NEWEST := clis_alone failover gateway_clients mcp mcp_agents real_clis takeover
-E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' -s
+# They wait more than they work. No test of them is slow before half an hour.
+E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' --timeout=1800 -n 3 --dist loadfile --no-loadscope-reorder --durations=25
 
 e2e-newest: export FALLBACKD_E2E = newest
 e2e-newest: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the same agent CLIs in their newest versions, which the parsers may not know yet
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) $(NEWEST:%=tests/e2e/test_%.py)
-
-e2e-agents:
-	$(E2E) $(AGENTS:%=tests/e2e/test_%.py)
-
-e2e-daemon:
-	$(E2E) tests/e2e $(AGENTS:%=--ignore=tests/e2e/test_%.py)
 
 soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800)
 	$(BIN)/python -m tests.soak

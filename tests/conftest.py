@@ -9,8 +9,9 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.support.saying import SAID
 
-SAID = "said"
+OF_A_TEST = "said"
 """Name of the property of a test that holds what it says (`record_property`)."""
 NEED_ROOT = "need_root"
 _left_out = pytest.StashKey[set[str]]()
@@ -38,12 +39,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[NEED_ROOT] = sorted(session.config.stash[_left_out])
+        session.config.workeroutput[OF_A_TEST] = SAID
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object, error: object) -> None:
     """A worker of pytest-xdist has ended."""
-    left_out = getattr(node, "workeroutput", {}).get(NEED_ROOT, ())
+    output = getattr(node, "workeroutput", {})
+    SAID.extend(output.get(OF_A_TEST, ()))
+    left_out = output.get(NEED_ROOT, ())
     node.config.stash[_left_out].update(left_out)  # type: ignore[attr-defined]
 
 
@@ -55,9 +59,9 @@ def pytest_terminal_summary(
         for outcome in ("passed", "failed")
         for report in terminalreporter.stats.get(outcome, ())
         for name, value in report.user_properties
-        if name == SAID
+        if name == OF_A_TEST
     ]
-    section(terminalreporter, "said", said)
+    section(terminalreporter, "said", [*said, *SAID])
     section(terminalreporter, "not run: these need root", sorted(config.stash[_left_out]))
 
 

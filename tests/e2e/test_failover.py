@@ -13,6 +13,7 @@ import pytest
 from msgspec import Struct
 from tests.e2e.scenes import BACKENDS, NEXT, ROUTES, Scene, scene
 from tests.support.provider_frames import TEXT
+from tests.support.saying import say
 
 PATIENCE_S = 5.0
 """Of interactive work, by default."""
@@ -62,8 +63,8 @@ class Measured(Struct, frozen=True, kw_only=True):
 def table() -> Iterator[dict[tuple[str, str], Measured]]:
     found: dict[tuple[str, str], Measured] = {}
     yield found
-    print("\n\nfirst failing answer to start of the next backend, seconds (provider calls)")
-    print(f"{'':14}" + "".join(f"{case:>20}" for case in CASES))
+    say("\n\nfirst failing answer to start of the next backend, seconds (provider calls)")
+    say(f"{'':14}" + "".join(f"{case:>20}" for case in CASES))
     for name in BACKENDS:
         cells = ""
         for case, of in CASES.items():
@@ -73,9 +74,9 @@ def table() -> Iterator[dict[tuple[str, str], Measured]]:
                 verdict = "ok" if one.gap_s <= of.expected_s else "late"
                 word = f"{one.gap_s:.2f} ({one.calls}) {verdict}"
             cells += f"{word:>20}"
-        print(f"{name:14}{cells}")
+        say(f"{name:14}{cells}")
     bounds = ", ".join(f"{case}: {of.expected_s:g}" for case, of in CASES.items())
-    print(f"expected at most: {bounds}")
+    say(f"expected at most: {bounds}")
 
 
 @pytest.mark.parametrize("name", BACKENDS)

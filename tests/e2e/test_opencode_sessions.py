@@ -16,6 +16,7 @@ from tests.e2e.opencode_server import Server, opencode, said
 from tests.support.daemon import ROOT, Daemon, running
 from tests.support.provider import Provider, provider
 from tests.support.provider_frames import TEXT
+from tests.support.saying import say
 
 HANG_S = 150.0
 LOOK_S = 0.02
@@ -131,7 +132,7 @@ async def test_sessions_live_on_where_models_and_processes_fail(tmp_path: Path) 
         for part in PARTS:
             begun_s = time.monotonic()
             await part(s)
-            print(f"{time.monotonic() - begun_s:5.1f} s  {part.__name__}")
+            say(f"{time.monotonic() - begun_s:5.1f} s  {part.__name__}")
 
 
 async def a_throttled_model_is_left_before_its_third_request(s: Scene) -> None:
@@ -143,7 +144,7 @@ async def a_throttled_model_is_left_before_its_third_request(s: Scene) -> None:
     (b,) = s.provider.calls("b", kind="main")
     before = [one for one in s.provider.calls("a", kind="main") if one.at < b.at]
     assert 1 <= len(before) < 3
-    print(f"failing answer of A to request at B: {b.at - before[0].at:.2f} s")
+    say(f"failing answer of A to request at B: {b.at - before[0].at:.2f} s")
     entry = await s.health("a/m")
     assert (entry["state"], entry["reason"]) == ("rate_limited", "rate_limit")
     await s.until(lambda: s.toasts)

@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.scenes import HANG_S, NEXT, ROUTES, Scene, scene
 from tests.support.provider import Call
 from tests.support.provider_frames import TEXT
+from tests.support.saying import say
 
 from fallbackd.core.work.resumption import CONTINUE
 
@@ -31,9 +32,9 @@ Table = dict[tuple[str, str, str], str]
 def table() -> Iterator[Table]:
     found: Table = {}
     yield found
-    print("\n\nseconds from the first failure to the end (attempts, provider calls of the first)")
+    say("\n\nseconds from the first failure to the end (attempts, provider calls of the first)")
     for (agent, case, mode), cell in sorted(found.items()):
-        print(f"{agent:14}{case:24}{mode:14}{cell}")
+        say(f"{agent:14}{case:24}{mode:14}{cell}")
 
 
 async def worked(s: Scene, agent: str, *behaviours: str, mode: str, **knobs: Any) -> Any:

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from tests.support.partition import partition
 from tests.support.redis_server import RedisServer, free_port, redis_server
+from tests.support.saying import say
 from tests.support.sharing_group import HANG_S, HOST, PLAN, Machine, Provider, group
 
 from fallbackd.core.events import Reported
@@ -89,7 +90,7 @@ async def test_records_are_back_on_a_server_that_has_lost_its_data(
         took_s = time.monotonic() - began
         assert is_out(one)
         assert is_out(other)
-    print(f"\nrecords back after {took_s:.1f} s")
+    say(f"\nrecords back after {took_s:.1f} s")
     assert took_s < BACK_S
 
 
@@ -135,7 +136,7 @@ async def test_a_frozen_server_delays_a_trial_by_no_more_than_its_limit(
         finally:
             server.thaw()
         await one.until(is_connected)
-    print(f"\na trial beside a frozen server began after {took_s * 1000:.0f} ms")
+    say(f"\na trial beside a frozen server began after {took_s * 1000:.0f} ms")
     assert took_s < HANG_S
 
 

@@ -13,6 +13,7 @@ from tests.support.agents import THROTTLED, backend_script, chain, ok
 from tests.support.command import run_client
 from tests.support.daemon import HANG_S, Daemon, running
 from tests.support.redis_server import RedisServer, redis_server
+from tests.support.saying import say
 
 SHARE = '[share]\ngroup = "home"\nurl_env = "SHARE_URL"\nmachine = "{name}"\n'
 
@@ -114,7 +115,7 @@ async def test_the_trial_of_a_machine_that_is_killed_is_anothers_when_its_lease_
             with anyio.fail_after(LEASE_S + SLACK_S):
                 while (await desktop.client.call("delegate", WORK))["served_by"] != "first":
                     await anyio.sleep(0.5)
-            print(f"\nthe next trial began {time.monotonic() - began:.1f} s after the first")
+            say(f"\nthe next trial began {time.monotonic() - began:.1f} s after the first")
             await laptop.start()
             await laptop.client.call("delegation.cancel", {"delegation": held["delegation"]})
 
@@ -204,7 +205,7 @@ async def test_ten_machines_hit_one_wall_once_and_say_no_secret(tmp_path: Path) 
         began = time.monotonic()
         for one in machines:
             await until(one, lambda entry: entry["state"] == "rate_limited")
-        print(f"\nknown to ten machines, asked in turn, after {time.monotonic() - began:.2f} s")
+        say(f"\nknown to ten machines, asked in turn, after {time.monotonic() - began:.2f} s")
         served: list[str] = []
 
         async def delegate(one: Daemon) -> None:
@@ -222,7 +223,7 @@ async def test_ten_machines_hit_one_wall_once_and_say_no_secret(tmp_path: Path) 
             for one in machines:
                 tasks.start_soon(delegate, one)
         before_the_first_end = hits.read_text().splitlines()[1:].index("ends")
-        print(f"{before_the_first_end} trials of 10 callers on 10 machines")
+        say(f"{before_the_first_end} trials of 10 callers on 10 machines")
         assert 1 <= before_the_first_end <= 10  # one, where the arbiter answers within its limit
         seen = wire.read_bytes()
     assert b"evalsha" in seen.lower()

@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.processes import Process, appear, belongs_to, matching, runs
 from tests.e2e.scenes import BACKENDS, ROUTES, Scene, scene
 from tests.support.provider_frames import TEXT
+from tests.support.saying import say
 
 HANG_S = 60.0
 
@@ -55,7 +56,7 @@ async def test_streams_that_end_without_an_end_are_seen_as_a_loop(tmp_path: Path
         assert first["failure"]["detail"] == "loop"
         assert done["served_by"] == "codex", s.daemon.log()
         calls = len(s.provider.calls("opencode"))
-        print(f"\nopencode, streams without an end: {calls} calls until it was stopped")
+        say(f"\nopencode, streams without an end: {calls} calls until it was stopped")
         assert calls < 200
 
 

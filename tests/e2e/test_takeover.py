@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.e2e.scenes import ROUTES, Scene, scene
 from tests.support.provider import Call
+from tests.support.saying import say
 
 ROUND = (
     "codex claude codex gemini codex opencode claude gemini claude opencode gemini opencode codex"
@@ -88,6 +89,6 @@ async def test_each_agent_takes_the_conversation_over_from_each_other(tmp_path: 
             ended_at = done["attempts"][0]["ended_at"]
             [started_at] = [one["at"] for one in told["decisions"] if "as its own" in one["text"]]
             cells.append((agent, then, started_at - ended_at, first.at - ended_at))
-    print("\n\nseconds from the end of the failed attempt (to the start, to the first request)")
+    say("\n\nseconds from the end of the failed attempt (to the start, to the first request)")
     for agent, then, started_s, asked_s in cells:
-        print(f"{agent:9} {then:9} {started_s:6.2f} {asked_s:6.2f}")
+        say(f"{agent:9} {then:9} {started_s:6.2f} {asked_s:6.2f}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support import agents
+from tests.support.saying import say
 from tests.support.usermanager import HANG_S, CannotRun, UserManager, program, user_manager
 
 pytestmark = pytest.mark.root
@@ -121,7 +122,7 @@ def test_whatever_was_acknowledged_is_answered_though_it_is_killed_five_times() 
         assert len(accepted) == len(set(accepted)), "no request was taken twice"
         assert sorted(accepted) == sorted(one["delegation"] for one in ended)
         ends = Counter((one["state"], one["detail"]) for one in ended)
-        print(f"\nkilled {KILLS} times, {len(accepted)} acknowledged, ended: {dict(ends)}")
+        say(f"\nkilled {KILLS} times, {len(accepted)} acknowledged, ended: {dict(ends)}")
         assert set(ends) == {("succeeded", None)}, "the work outlives the daemon"
         kept = asked(manager, "delegation.list", limit=1000)["delegations"]
         assert {one["delegation"]: one["state"] for one in kept} == {

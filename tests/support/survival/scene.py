@@ -8,7 +8,7 @@ One daemon with its callers: `die_at` a failpoint or `die_after` a while, `rise`
 
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -29,6 +29,10 @@ REACHED_S = 300.0
 
 Chain = Sequence[tuple[str, int]]
 """Failpoints and their hits, one death after the other."""
+
+
+def _lasts(log: Path) -> bool:
+    return log.read_bytes() == b"begun\n" and not (log.parent / "exit.json").exists()
 
 
 class NotReached(AssertionError):
@@ -132,11 +136,11 @@ class Scene:
 
     def _begun(self) -> set[Path]:
         """Attempts that last until they are stopped, and are not."""
-        return {
-            log.parent
-            for log in (self.daemon.state_dir / "runs").glob("*/*/output.log")
-            if log.read_bytes() == b"begun\n" and not (log.parent / "exit.json").exists()
-        }
+        found: set[Path] = set()
+        for place in (self.daemon.state_dir / "runs").glob("*"):
+            with suppress(FileNotFoundError):  # what has ended is removed meanwhile
+                found |= {log.parent for log in place.glob("*/output.log") if _lasts(log)}
+        return found
 
     def _said_of(self, point: str) -> int:
         return self.daemon.log().count(f"failpoint {point}\n")

@@ -34,7 +34,7 @@ from fallbackd.ports.opencode import Called
 
 log = structlog.get_logger("opencode")
 
-BUSY_LIMIT_S = 10.0
+BUSY_LIMIT_S = 30.0
 """How long a stopped turn may take to let go of its session."""
 BUSY_LOOK_S = 0.05
 IDLES_OF_ABORT = 1

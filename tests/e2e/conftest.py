@@ -1,0 +1,28 @@
+"""Worker processes take whole files: the longest shall not be the last that is taken."""
+
+import pytest
+
+LONGEST = (
+    "test_gateway_clients",
+    "test_fuzz",
+    "test_failover",
+    "test_mcp",
+    "test_unposted",
+    "test_waits",
+    "test_sharing",
+    "test_failpoints",
+    "test_takeover",
+    "test_opencode_sessions",
+    "test_resumption",
+    "test_taken_up",
+    "test_stopping",
+    "test_real_clis",
+    "test_remembering",
+    "test_opencode_tui",
+    "test_opencode_subagents",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(LONGEST)))
