@@ -11,7 +11,7 @@ import msgspec
 
 HEAD_BYTES = 256 * 1024
 """The first line of a file of codex alone has twenty kilobytes."""
-TAIL_BYTES = 16 * 1024 * 1024
+TAIL_BYTES = 8 * 1024 * 1024
 """What is said further back does not fit any context."""
 MAX_LINE_BYTES = 4 * 1024 * 1024
 """Pictures, mostly."""

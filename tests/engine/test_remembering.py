@@ -111,8 +111,8 @@ async def test_an_agent_that_cannot_continue_is_started_once_more_with_a_brief(
         await work(engine, "one", backend="codex", session="s")
         done = await work(engine, "two", backend="codex", session="s")
         health = engine.snapshot().health
-    assert tried(done) == [("codex", "session"), ("codex", None)]
-    assert [one.carried for one in done.attempts] == ["resumed", "brief"]
+    assert tried(done) == [("codex", "session"), ("codex", "session"), ("codex", None)]
+    assert [one.carried for one in done.attempts] == ["resumed", "native", "brief"]
     assert done.hops == ()
     assert all(one.outage is None for one in health.values())
     assert "> User: one" in asked(tmp_path)

@@ -3,15 +3,19 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
-from tests.support.running_engine import agent, engine_in, settings, tried, work
+from tests.support.running_engine import agent, ended, engine_in, settings, tried, until, work
 from tests.support.scripts import says, script
 
+from fallbackd.core.events import AttemptStarted, Event
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.policy import Handoff
 from fallbackd.engine.environment import Settings
+from fallbackd.engine.loop import Performer
+from fallbackd.engine.requests import NewWork
 from fallbackd.engine.runs import MadeFile, Runs
 from fallbackd.engine.takeover import up_to
 from fallbackd_conversations import agents, codex
@@ -26,6 +30,12 @@ TALK = (
         tools=(ToolUse(name="shell", command="echo marzipan", result="marzipan"),),
     ),
 )
+LINE = (
+    '{"uuid":"u%s","parentUuid":"%s","sessionId":"%s","type":"assistant",'
+    '"message":{"role":"assistant","content":"and yes"}}'
+)
+AGAIN = Utterance(role="assistant", text="and yes and yes")
+"""Answers to two prompts, which the script does not store."""
 HANGS = "exec sleep 600"
 REFUSES = 'echo "No conversation found with session ID: x" >&2; exit 1'
 TOO_STRANGE = says(
@@ -71,6 +81,9 @@ id=new
 while [ $# -gt 0 ]; do [ "$1" = --resume ] && id=$2; shift; done
 if [ "$id" != new ]; then
 {resumed or ":"}
+stored=$(ls "$HOME"/.claude/projects/*/"$id.jsonl")
+last=$(sed -n 's/.*"uuid":"\\([^"]*\\)".*/\\1/p' "$stored" | tail -n 1)
+[ -e "$PLACE/forgets" ] || printf '{LINE}\n' "$$" "$last" "$id" >> "$stored"
 fi
 printf '{{"type":"system","subtype":"init","session_id":"%s"}}\\n' "$id"
 {says({"type": "assistant", "message": {"content": [{"type": "text", "text": "and yes"}]}}, done)}
@@ -99,7 +112,9 @@ async def test_a_conversation_is_written_in_the_format_of_the_next_agent(tmp_pat
     assert path.stat().st_mode & 0o777 == 0o600
     assert f"--resume {path.stem}" in (tmp_path / "programs" / "argv").read_text()
     found = agents.AGENTS["claude"].parse(path.read_bytes())
-    assert agents.is_same(TALK, found), "with the tool, which only the agent itself had stored"
+    assert agents.is_same((*TALK, AGAIN), found), (
+        "with the tool, which only the agent itself had stored"
+    )
     assert "> User" not in (tmp_path / "programs" / "asked").read_text()
 
 
@@ -114,7 +129,52 @@ async def test_where_the_agent_has_stored_something_else_the_records_of_the_daem
     assert done.attempts[0].carried == "native"
     (path,) = stored_by_claude(tmp_path)
     said = agents.AGENTS["claude"].parse(path.read_bytes()).said
-    assert [one.text for one in said] == ["one", "yes"]
+    assert [one.text for one in said] == ["one", "yes\n\nand yes"], "no tool; then its own answer"
+
+
+async def test_a_conversation_that_another_program_has_forked_is_written_anew(
+    tmp_path: Path,
+) -> None:
+    environ = programs(tmp_path)
+    (tmp_path / "programs" / "forgets").touch()
+    async with engine_in(tmp_path, both(), environ=environ) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        await work(engine, "two", backend="claude", session="s")
+        (path,) = stored_by_claude(tmp_path)  # what it has answered is not in there
+        done = await work(engine, "three", backend="claude", session="s")
+        steps = await engine.story(done.delegation)
+    assert done.attempts[0].carried == "native"
+    assert "another program has written to the conversation" in str(steps)
+    (anew,) = set(stored_by_claude(tmp_path)) - {path}
+    said = agents.AGENTS["claude"].parse(anew.read_bytes()).said
+    assert [one.text for one in said] == ["one", "yes", "two", "and yes"]
+
+
+async def test_a_daemon_that_takes_an_attempt_up_knows_how_it_was_given_the_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started by a daemon that ended before it could record that."""
+    wait = 'while [ ! -e "$PLACE/go" ]; do sleep 0.02; done'
+    environ = programs(tmp_path, resumed=wait)
+    config = both()
+    engine_handle = Performer.handle
+
+    async def handle(self: Performer, event: Event, **more: Any) -> object:
+        is_start = isinstance(event, AttemptStarted) and event.carried is not None
+        return None if is_start else await engine_handle(self, event, **more)
+
+    async with engine_in(tmp_path, config, environ=environ, store="sqlite", leaves=True) as first:
+        await work(first, "one", backend="codex", session="s")
+        monkeypatch.setattr(Performer, "handle", handle)
+        begun = await first.delegate(NewWork(prompt="two", backend="claude", session="s"))
+        argv = tmp_path / "programs" / "argv"
+        await until(argv.exists)
+    monkeypatch.undo()
+    async with engine_in(tmp_path, config, environ=environ, store="sqlite") as second:
+        (tmp_path / "programs" / "go").touch()
+        done = await ended(second, begun.delegation)
+    assert [(one.carried, one.backend) for one in done.attempts] == [("native", "claude")]
+    assert done.attempts[0].conversation in argv.read_text()
 
 
 @pytest.mark.parametrize("resumed", [HANGS, REFUSES, TOO_STRANGE])

@@ -320,6 +320,7 @@ KIND = BackendKind(
     ),
     keeps_to_reading=True,
     resumes=resumes,
+    forks=True,
     login=Login(
         package="@anthropic-ai/claude-code",
         files=("${CLAUDE_CONFIG_DIR:-~/.claude}/.credentials.json",),

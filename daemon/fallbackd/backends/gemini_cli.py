@@ -396,6 +396,7 @@ KIND = BackendKind(
     ),
     keeps_to_reading=True,
     resumes=resumes,
+    forks=True,
     structured=True,
     footprint=lambda _: _FOOTPRINT,
 )

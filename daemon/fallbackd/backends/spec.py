@@ -191,6 +191,8 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """Whether `start` can continue the conversation that `Work.resume` names."""
     resumes_anywhere: bool = False
     """Also from another working directory than the one in which it was held."""
+    forks: bool = False
+    """Two of its programs that continue one conversation lose each other's turns without a word."""
     counts_conversation: bool = False
     """The usage that it reports is that of the whole conversation."""
     takes_messages: Callable[[Options], bool] = lambda _: False

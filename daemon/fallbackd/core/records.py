@@ -97,8 +97,6 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The attempt whose conversation this one continues."""
     carried: CarriedWord | None = None
     """How it was given the past of its session; None: there is none, or it has not started."""
-    by_brief: bool = False
-    """It is given the past as a brief: its agent refused the conversation."""
     patience_until_at: float | None = None
     """The end of patience with failures: no further one is borne from then on."""
     tries_at: float | None = None

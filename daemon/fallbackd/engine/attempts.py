@@ -17,7 +17,7 @@ from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.watch import Watch
-from fallbackd.engine.carrying import GivenPast, place_of
+from fallbackd.engine.carrying import from_record, place_of
 from fallbackd.engine.confinement import explained, footprint_of
 from fallbackd.engine.judging import rebooted, unexplained
 from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared
@@ -182,7 +182,8 @@ async def _begun(
     """
     if running is not None:
         host.recall(prepared.delegation.delegation, running.pid)
-        return Underway(running=running, given=GivenPast(prompt=""))
+        given = from_record(host.runs.given(live.order.attempt))
+        return Underway(running=running, given=given)
     if live.order.taken_up:
         live.watch = Watch(started_at=host.clock.now())
     return await begin(host, live, prepared, kind, options)

@@ -2,11 +2,12 @@
 How an attempt is given the past of its session.
 
 The best way that its agent can take comes first: its own conversation, messages of the request, a
-conversation that is written in its format, a brief. A conversation that its agent refuses is not
-tried again: the attempt after it gets a brief.
+conversation that is written in its format, a brief. A way that its agent refuses is not tried
+again: the attempt after it gets the next one.
 """
 
 import anyio.to_thread
+import msgspec
 import structlog
 from msgspec import Struct
 
@@ -15,10 +16,11 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.past import AgentConversation, CarriedWord, Past
 from fallbackd.core.records import Delegation
+from fallbackd.core.work.remembering import refused
 from fallbackd.engine.confinement import footprint_of
 from fallbackd.engine.live import LiveHost, Prepared
 from fallbackd.engine.runs import Runs
-from fallbackd.engine.takeover import NotTaken, TakenOver, may_take, stored_conversation, take_over
+from fallbackd.engine.takeover import NotTaken, TakenOver, may_take, read_stored, take_over, up_to
 from fallbackd_conversations import words
 from fallbackd_conversations.turns import Utterance
 
@@ -39,6 +41,26 @@ class GivenPast(Struct, frozen=True, kw_only=True):
     said: tuple[Utterance, ...] = ()
     text: str = ""
     """All of it, for a file to which `prompt` refers; empty: it does not."""
+
+
+def on_record(given: GivenPast) -> bytes:
+    """Without what was said, which is in files of its own."""
+    return msgspec.json.encode({"how": given.how, "why": given.why, "resume": given.resume})
+
+
+def from_record(data: bytes | None) -> GivenPast:
+    """What an attempt was given that an earlier daemon has started; of what was said, nothing."""
+    try:
+        found = msgspec.json.decode(data or b"{}", type=_Record)
+    except msgspec.MsgspecError:
+        found = _Record()
+    return GivenPast(how=found.how, why=found.why, resume=found.resume, prompt="")
+
+
+class _Record(Struct, frozen=True, kw_only=True):
+    how: CarriedWord | None = None
+    why: str = ""
+    resume: str | None = None
 
 
 def place_of(runs: Runs, delegation: Delegation) -> str:
@@ -64,15 +86,18 @@ async def carried(
     if running is None or not past.turns or policy.handoff.mode == "none":
         return GivenPast(prompt=prompt)
     own = past.conversation
-    if own is not None and not running.by_brief:
+    not_taken = refused(delegation, running)
+    if own is not None and not_taken is None:
         why = _why_not_resumed(host, delegation, kind, options, own)
+        if not why and kind.forks and await _is_forked(host, own, past.turns[-1]):
+            why = f"another program has written to the conversation of {own.backend}"
         if not why:
             last = past.turns[-1]
             await anyio.to_thread.run_sync(
                 lambda: host.runs.pass_on_made(last, delegation.delegation, id=own.id)
             )
             return GivenPast(how="resumed", prompt=prompt, resume=own.id)
-    elif running.by_brief:
+    elif not_taken is not None:
         why = f"{running.backend} did not take the conversation"
     else:
         why = ""
@@ -87,7 +112,7 @@ async def carried(
         return GivenPast(prompt=prompt, why="the earlier turns are not on record any more")
     if kind.takes_messages(options) and policy.handoff.mode == "native":
         return GivenPast(how="messages", why=why, prompt=prompt, said=said)
-    if policy.handoff.mode == "native" and not running.by_brief:
+    if policy.handoff.mode == "native" and not_taken != "native":
         try:
             taken = await _taken(host, prepared, kind, options, said)
         except NotTaken as reason:
@@ -132,6 +157,15 @@ def _why_not_resumed(
     return "" if is_same else "the conversation was held in another directory"
 
 
+async def _is_forked(host: LiveHost, own: AgentConversation, last: DelegationId) -> bool:
+    """The last answer is not in what would be continued."""
+    answer = await anyio.to_thread.run_sync(host.runs.read_answer, last)
+    if answer is None or not answer.is_whole:
+        return False
+    stored = await read_stored(host, own)
+    return stored is not None and up_to(stored, [answer.text]) is None
+
+
 async def _taken(
     host: LiveHost,
     prepared: Prepared,
@@ -155,9 +189,10 @@ async def _said(host: LiveHost, past: Past, *, max_turns: int) -> tuple[Utteranc
     ours = await anyio.to_thread.run_sync(_on_record, host.runs, turns)
     if past.conversation is not None:
         answers = [one.text for one in ours if one.role == "assistant"]
-        stored = await stored_conversation(host, past.conversation, answers)
-        if stored:
-            return stored
+        stored = await read_stored(host, past.conversation)
+        known = None if stored is None else up_to(stored, answers)
+        if known:
+            return known  # and nothing is missing: nobody else has changed it
     return ours
 
 

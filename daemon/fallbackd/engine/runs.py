@@ -179,6 +179,17 @@ class Runs:
             for one in rest:
                 self.note_made(before, one)
 
+    def keep_given(self, attempt: AttemptId, data: bytes) -> None:
+        """How an attempt is given the past of its session, for a daemon that takes it up."""
+        _write_new(self.attempt_path(attempt) / "given", data)
+
+    def given(self, attempt: AttemptId) -> bytes | None:
+        try:
+            path = self.attempt_path(attempt) / "given"
+            return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES)
+        except OSError:
+            return None
+
     def keep_answer(self, delegation: DelegationId, text: str) -> bool:
         """
         Durable before anybody hears of the success. False: the disk does not take it now, so it

@@ -13,7 +13,7 @@ from fallbackd.core.effects import StartAttempt
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
-from fallbackd.engine.carrying import GivenPast, carried, place_of
+from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
 from fallbackd.engine.confinement import confined, confinement_of
 from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.environment import Transports, World
@@ -115,6 +115,8 @@ def _laid_out(host: LiveHost, order: StartAttempt, prepared: Prepared, given: Gi
         cwd = place_of(runs, delegation)
         if not delegation.cwd:
             runs.make_work(delegation.delegation)
+        if given.how is not None:
+            runs.keep_given(order.attempt, on_record(given))
         if given.text:
             runs.write_earlier(order.attempt, given.text)
         if prompt != prepared.prompt:

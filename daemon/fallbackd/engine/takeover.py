@@ -42,24 +42,16 @@ class NotTaken(Exception):
     """Why it cannot be given to the agent as its own, for people."""
 
 
-async def stored_conversation(
-    host: LiveHost, own: AgentConversation, answers: Sequence[str]
-) -> tuple[Utterance, ...] | None:
-    """
-    What the agent that held it has stored, up to the last of these answers.
-
-    None: it cannot be read, or one of the answers is not there: somebody else has changed it.
-    """
+async def read_stored(host: LiveHost, own: AgentConversation) -> tuple[Utterance, ...] | None:
+    """What the agent that held it has stored. None: it cannot be read."""
     backend = find_backend(host.settings.policy, own.backend)
     if backend is None or backend.kind not in AGENTS:
         return None
     environ = _environ(host, own.backend, {})
-
-    def read() -> tuple[Utterance, ...] | None:
-        stored = find(backend.kind, own.id, environ, home=host.world.home)
-        return None if stored is None else up_to(stored.said, answers)
-
-    return await anyio.to_thread.run_sync(read)
+    stored = await anyio.to_thread.run_sync(
+        lambda: find(backend.kind, own.id, environ, home=host.world.home)
+    )
+    return None if stored is None else stored.said
 
 
 def up_to(said: Sequence[Utterance], answers: Sequence[str]) -> tuple[Utterance, ...] | None:

@@ -13,7 +13,7 @@ from fallbackd.core.work.giving_up import give_up, withdraw_marks
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed
 from fallbackd.core.work.recovery import counted, tell_return
-from fallbackd.core.work.remembering import may_try_brief, remember
+from fallbackd.core.work.remembering import may_try_otherwise, remember
 from fallbackd.core.work.resolution import (
     entry_of,
     futile,
@@ -253,7 +253,7 @@ def _retry_at(
     stated_at = stated_until(failure, now=case.now)
     if stated_at is not None and not is_worth_waiting(case, until_at=stated_at):
         return None
-    if may_try_brief(attempt, failure):
+    if may_try_otherwise(attempt, failure):
         return case.now
     if failure.reason is Reason.RATE_LIMIT:
         is_first = first_throttle(

@@ -10,10 +10,9 @@ from msgspec import structs
 from fallbackd.core.case import Case
 from fallbackd.core.events import AttemptStarted
 from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.past import MAX_TURNS, AgentConversation, Past
+from fallbackd.core.past import MAX_TURNS, AgentConversation, CarriedWord, Past
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Attempt, Delegation
-from fallbackd.core.work.steps import Start
 
 
 def recall(case: Case) -> None:
@@ -28,15 +27,16 @@ def recall(case: Case) -> None:
         case.update(past=case.session.past)
 
 
-def is_refused(delegation: Delegation, step: Start) -> bool:
-    """Whether a step repeats an attempt whose agent did not take the conversation."""
-    before = None if step.retry_of is None else delegation.attempt(step.retry_of)
-    failure = None if before is None else before.failure
-    return failure is not None and failure.reason is Reason.SESSION
+def refused(delegation: Delegation, attempt: Attempt) -> CarriedWord | None:
+    """In what way the agent of an attempt was given the past before, and did not take it."""
+    before = None if attempt.retry_of is None else delegation.attempt(attempt.retry_of)
+    if before is None or before.failure is None or before.failure.reason is not Reason.SESSION:
+        return None
+    return before.carried
 
 
-def may_try_brief(attempt: Attempt, failure: Failure) -> bool:
-    """Whether the same candidate is tried once more, with the past as text."""
+def may_try_otherwise(attempt: Attempt, failure: Failure) -> bool:
+    """Whether the same candidate is tried once more, with the past given in another way."""
     if failure.reason is not Reason.SESSION or attempt.effects != "none":
         return False
     return attempt.resumes is None and continues(attempt)

@@ -14,7 +14,6 @@ from fallbackd.core.policy import Entry
 from fallbackd.core.records import Attempt, Delegation, Hop, Verdict
 from fallbackd.core.routing.looking import Choice
 from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
-from fallbackd.core.work.remembering import is_refused
 from fallbackd.core.work.sessions import MAX_HOPS, moved
 from fallbackd.core.work.steps import Start
 
@@ -38,7 +37,6 @@ def new_attempt(case: Case, step: Start) -> Attempt:
         log_path=_log_path(one, number),
         retry_of=step.retry_of,
         resumes=step.resumes,
-        by_brief=is_refused(one, step),
         patience_until_at=_patience(case) if step.retry_of is not None else None,
     )
     case.take_lease(choice, attempt.attempt)
