@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fallbackd_client.cli import exits
 from fallbackd_client.cli.hops import hop_sentence
+from fallbackd_client.cli.refusals import exit_code
 from fallbackd_client.cli.render import clock, duration, one_line
 from fallbackd_client.cli.tables import shorten
 
@@ -40,6 +42,8 @@ def _outcome(found: dict[str, Json], now: float, hops: int) -> str:
             return f"The work failed on {backend}{after} ({took}){_why(found)}."
         case "refused":
             at = found.get("retry_at")
+            if exit_code(found) != exits.TRY_LATER:
+                at = None  # waiting does not help
             when = "" if at is None else f"; available again at {clock(at, now)}"
             return f"No backend in the chain was available{_why(found)}{when}."
         case "cancelled":

@@ -177,7 +177,7 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
         )
     if not defaults.allow_broad_cwd and real in ("/", os.path.realpath(world.home)):
         raise NotPermitted(
-            f"cwd: {real} is too broad for an agent; name the directory of the work, "
+            f"refusing to run in {real}: choose a project directory with --cwd DIR (cwd), "
             "or set allow_broad_cwd = true in [defaults]"
         )
     return real

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.client.conftest import RunCli
 
+from fallbackd_client.cli.render import clock
 from fallbackd_client.cli.summary import summary
 
 AT = 1_700_049_600.0
@@ -55,6 +56,22 @@ def test_however_much_happened_it_is_five_sentences() -> None:
         (
             {"state": "refused", "message": "all are out"},
             "No backend in the chain was available: all are out.",
+        ),
+        (
+            {"state": "refused", "message": "all are out", "retry_at": AT + 60},
+            "No backend in the chain was available: all are out; available again at "
+            f"{clock(AT + 60, AT)}.",
+        ),
+        (
+            {
+                "state": "refused",
+                "message": "none is installed",
+                "retry_at": AT + 60,
+                "candidates": [
+                    {"backend": "codex", "verdict": "chosen", "fix": {"kind": "configuration"}}
+                ],
+            },
+            "No backend in the chain was available: none is installed.",
         ),
         ({"state": "cancelled", "active": "a"}, "The work was cancelled on a (5s)."),
         ({"state": "handed_back"}, "The work was handed back to the caller."),

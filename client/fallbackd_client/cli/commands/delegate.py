@@ -126,7 +126,7 @@ def _params(args: argparse.Namespace) -> dict[str, Json]:
 
 def prompt_of(argument: str) -> str:
     if argument != "-":
-        return argument
+        return _not_empty(argument)
     raw = sys.stdin.buffer.read(MAX_LINE_BYTES + 1)
     if len(raw) > MAX_LINE_BYTES:
         raise UsageError(
@@ -134,9 +134,15 @@ def prompt_of(argument: str) -> str:
             " input into a file in the working directory and name the file in the prompt"
         )
     try:
-        return raw.decode()
+        return _not_empty(raw.decode())
     except UnicodeDecodeError as error:
         raise UsageError(f"the prompt on standard input is not UTF-8: {error}") from error
+
+
+def _not_empty(prompt: str) -> str:
+    if not prompt.strip():
+        raise UsageError("the prompt is empty; say what is to be done, or `-` to read it")
+    return prompt
 
 
 def _chain(argument: str | None) -> Json:

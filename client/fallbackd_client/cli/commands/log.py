@@ -50,6 +50,8 @@ def run(args: argparse.Namespace, client: Client) -> int:
         if not args.follow:
             if not (args.raw or args.json or has_shown) and offset:
                 note(f"no text in the output; see all of it: {PROG} log --raw {args.delegation}")
+            elif attempt is None and not args.json:
+                note("there is no log: no attempt was made")
             return exits.OK
         if is_whole or attempt is None:
             delegation = client.call("delegation.get", {"delegation": args.delegation})

@@ -31,7 +31,10 @@ from fallbackd_client.cli.share import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fallbackd_client.calls import Json
+    from fallbackd_client.cli.doctor.programs import Program
     from fallbackd_client.cli.doctor.service import Service
     from fallbackd_client.cli.render import Style
     from fallbackd_client.cli.setup.changes import Change
@@ -87,7 +90,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
     is_service = bool(service.units) and not args.no_service
     if not is_service and not args.no_service:
         print(_why_no_service(machine), flush=True)
-    changes = _changes(machine, service, client, program, is_service=is_service)
+    changes = _changes(machine, service, client, program, programs, is_service=is_service)
     if not changes:
         print("Set up already; nothing to change.", flush=True)
     elif not make_changes(changes, asking, question="Make these changes?"):
@@ -123,13 +126,22 @@ def _why_no_service(machine: Machine) -> str:
 
 
 def _changes(
-    machine: Machine, service: Service, client: Client, program: str, *, is_service: bool
+    machine: Machine,
+    service: Service,
+    client: Client,
+    program: str,
+    programs: Sequence[Program],
+    *,
+    is_service: bool,
 ) -> list[Change]:
     changes = config_changes(machine, program) + completion_changes(machine)
     if is_service:
         return changes + install(machine, service, client)
     daemon = background.running_daemon(client)
-    if background.is_outdated(daemon, program):
+    lost = background.lost_to(machine, daemon, programs)
+    if lost:
+        print(f"The running fallbackd's PATH does not include {', '.join(lost)}.", flush=True)
+    if lost or background.is_outdated(daemon, program):
         changes.append(background.stop_change(machine, client, daemon["pid"]))
         daemon = {}
     if not daemon:

@@ -46,9 +46,11 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def suggest_view(found: dict[str, Json], style: Style) -> str:
     name = found.get("suggestion")
-    lines = [style.paint(one_line(name), "bold") if name else "no backend is available"]
-    if found.get("reason"):
-        lines[0] += f": {one_line(found['reason'])}"
+    reason = one_line(found.get("reason") or "")
+    if name:
+        lines = [style.paint(one_line(name), "bold") + (f": {reason}" if reason else "")]
+    else:
+        lines = [reason or "No backend is available."]
     if found.get("eta_s") is not None:
         lines.append(f"takes about {found.get('eta_display') or duration(found['eta_s'])}")
     caps = found.get("rate_limits") or {}

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 _LOOK_S = 60.0
 _BUILT_IN = "hermes-api"
-"""A profile that is built in need not be set up, nor have a server here."""
 
 
 def look_at_backends(client: Client) -> list[Finding]:
@@ -26,14 +25,16 @@ def look_at_backends(client: Client) -> list[Finding]:
     for name, one in readiness.items() if isinstance(readiness, dict) else ():
         for rung in one.get("rungs") or []:
             if rung.get("ok") is False and rung.get("name") in ("login", "models"):
+                if is_not_set_up(name, answer.get("health")):
+                    continue
                 what = f"{name}: {rung['name']}: {rung.get('detail', '')}"
                 is_silent = str(rung.get("detail", "")).startswith("no answer")
-                is_unused = is_silent or _is_not_set_up(name, answer.get("health"))
                 fix = f"fallbackd-client health get {command(name)}"
-                found.append(Finding("programs", NOTE if is_unused else WARNING, what, fix))
+                found.append(Finding("programs", NOTE if is_silent else WARNING, what, fix))
     return found
 
 
-def _is_not_set_up(name: str, health: Json) -> bool:
+def is_not_set_up(name: str, health: Json) -> bool:
+    """Whether it is a profile that is built in, for a server that this person does not have."""
     entry = health.get(name) if isinstance(health, dict) else None
     return name == _BUILT_IN and isinstance(entry, dict) and entry.get("reason") == "not_configured"

@@ -6,6 +6,7 @@ import os
 import stat
 
 from fallbackd_client import __version__
+from fallbackd_client.cli.doctor.backends import is_not_set_up
 from fallbackd_client.cli.doctor.findings import (
     ERROR,
     NOTE,
@@ -184,6 +185,8 @@ def _backends(health: dict[str, Json], known: dict[str, Program]) -> list[Findin
         state, reason = entry.get("state"), entry.get("reason")
         if state != "broken" or reason in (None, "not_installed"):
             continue  # a program that is missing is reported where programs are
+        if is_not_set_up(name, health):
+            continue
         detail = entry.get("detail")
         what = f"{name} is out of use: {reason}" + (f" ({detail})" if detail else "")
         if reason == "auth":

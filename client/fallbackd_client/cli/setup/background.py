@@ -14,8 +14,11 @@ from fallbackd_client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fallbackd_client.calls import Json
     from fallbackd_client.cli.doctor.findings import Machine
+    from fallbackd_client.cli.doctor.programs import Program
     from fallbackd_client.client import Client
 
 START_S = 60.0
@@ -53,6 +56,21 @@ def is_outdated(daemon: dict[str, Json], program: str) -> bool:
         return True
     started_at = daemon.get("started_at")
     return isinstance(started_at, int | float) and os.stat(program).st_mtime > started_at
+
+
+def lost_to(
+    machine: Machine, daemon: dict[str, Json], programs: Sequence[Program]
+) -> tuple[str, ...]:
+    """Agents that this shell finds and the daemon that runs does not, as far as can be seen."""
+    pid = daemon.get("pid")
+    path = machine.environ_of(pid).get("PATH") if isinstance(pid, int) else None
+    if path is None:
+        return ()
+    return tuple(
+        one.name
+        for one in programs
+        if machine.which(one.name) is not None and machine.which(one.name, path) is None
+    )
 
 
 def start_change(machine: Machine, client: Client, program: str) -> Change:

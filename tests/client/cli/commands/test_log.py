@@ -43,6 +43,13 @@ def test_output_without_any_text_is_said_to_be_there(run_cli: RunCli) -> None:
     assert ran.err == "no text in the output; see all of it: fallbackd-client log --raw d1\n"
 
 
+def test_work_that_made_no_attempt_says_so(run_cli: RunCli) -> None:
+    nothing = {"delegation": "d1", "text": "", "offset": 0, "next_offset": 0, "ended": True}
+    ran = run_cli(["log", "d1"], {"delegation.log": nothing})
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == "there is no log: no attempt was made\n"
+
+
 def test_one_attempt_can_be_named_and_is_cleaned(run_cli: RunCli) -> None:
     ran = run_cli(["log", "d1", "--attempt", "d1.1"], {"delegation.log": piece})
     assert ran.params("delegation.log")["attempt"] == "d1.1"

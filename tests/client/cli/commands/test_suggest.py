@@ -27,5 +27,5 @@ def test_the_suggestion_is_shown_with_scores_and_caps(run_cli: RunCli) -> None:
 
 
 def test_nobody_available_ends_in_75(run_cli: RunCli) -> None:
-    ran = run_cli(["suggest", "x"], {"suggest": {"suggestion": None, "reason": "all limited"}})
-    assert (ran.code, ran.out) == (75, "no backend is available: all limited\n")
+    ran = run_cli(["suggest", "x"], {"suggest": {"suggestion": None, "reason": "All are limited."}})
+    assert (ran.code, ran.out) == (75, "All are limited.\n")

@@ -114,6 +114,12 @@ def test_what_it_says_of_itself_becomes_a_finding(
     assert words in what
 
 
+def test_a_profile_that_is_built_in_and_not_set_up_is_no_finding(tmp_path: Path) -> None:
+    lacks = {"state": "broken", "reason": "not_configured", "detail": "no Hermes server is set up"}
+    answer = status({"a": {"state": "healthy"}, "hermes-api": lacks})
+    assert look_at_daemon(Home(tmp_path).machine(), Service(UNITS), answer) == []
+
+
 def test_what_troubles_the_daemon_is_told_with_its_own_command(tmp_path: Path) -> None:
     troubles = [
         {"kind": "exposed", "message": "seen by the doctor itself", "fix": "", "stops_work": True},

@@ -9,8 +9,9 @@ from tests.client.cli.doctor.scene import Home
 from tests.support.agents import program
 
 from fallbackd_client import __version__
+from fallbackd_client.cli.doctor.programs import programs_of
 from fallbackd_client.cli.doctor.service import Service, ask_manager
-from fallbackd_client.cli.setup.background import is_outdated
+from fallbackd_client.cli.setup.background import is_outdated, lost_to
 from fallbackd_client.cli.setup.changes import Change, NotMade, file_change, write
 from fallbackd_client.cli.setup.completions import completion_changes
 from fallbackd_client.cli.setup.starter import config_changes, starter_text
@@ -104,6 +105,21 @@ def test_a_daemon_is_outdated_by_another_version_or_a_later_installation(home: H
     assert not is_outdated({}, str(own)), "none runs"
     assert is_outdated({**current, "version": "0.0.1"}, str(own))
     assert is_outdated({**current, "started_at": 999.0}, str(own))
+
+
+def test_a_daemon_in_the_background_that_lacks_an_agent_of_the_shell_is_found(home: Home) -> None:
+    machine = home.machine()
+    program(home.bin, "codex", "exit 0")
+    programs = programs_of([{"name": "codex"}, {"name": "opencode"}])
+    here, away = {"pid": os.getpid()}, {"pid": 2**30}
+    proc = home.root / f"proc/{os.getpid()}"
+    proc.mkdir(parents=True)
+    (proc / "environ").write_bytes(b"PATH=/nowhere\0HOME=/x\0")
+    assert lost_to(machine, here, programs) == ("codex",)
+    (proc / "environ").write_bytes(b"PATH=" + str(home.bin).encode() + b"\0")
+    assert lost_to(machine, here, programs) == ()
+    assert lost_to(machine, away, programs) == (), "it cannot be seen"
+    assert lost_to(machine, {}, programs) == ()
 
 
 def test_the_path_of_the_service_loses_nothing_and_is_stable() -> None:
