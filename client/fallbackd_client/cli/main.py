@@ -7,6 +7,7 @@ Standard library only, and only the module of the chosen command: `status` has t
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 
@@ -29,8 +30,42 @@ _RECONNECT_LONG_S = 60.0
 """For what may last: the daemon is restarted under it, with all that it has to read again."""
 
 
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
+    _open_streams()
+    try:
+        code = _run(argv)
+        sys.stdout.flush()  # what fails here would be a traceback of the interpreter
+        return code
+    except BrokenPipeError:
+        _leave_stdout()  # the reader has gone
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        _leave_stdout()
+        note(f"{PROG}: cannot write the output: {error.strerror}")
+    return exits.FAILED
+
+
+def _open_streams() -> None:
+    """A stream that the caller has closed is one that nothing reads."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _leave_stdout() -> None:
+    """The interpreter must not fail again when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(argv: Sequence[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # not where a test or a caller has replaced it
             stream.reconfigure(errors="backslashreplace")
@@ -54,10 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         note("interrupted")
         return exits.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone; the interpreter must not fail again when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exits.FAILED
     except UsageError as error:
         note(f"{PROG}: {error}")
         return exits.USAGE

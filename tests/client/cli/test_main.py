@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.conftest import RunCli
@@ -184,6 +185,48 @@ def modules_of_a_bare_interpreter() -> set[str]:
 def test_help_loads_nothing_heavy_either() -> None:
     ran = child("/x", "--help", code="print(*sorted(sys.modules), sep='\\n', file=sys.stderr)")
     assert set(ran.stderr.split()).isdisjoint(HEAVY)
+
+
+def shell(path: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """`$C` stands for the client."""
+    root = str(Path(fallbackd_client.__file__).parents[1])
+    client = f"{sys.executable} -m fallbackd_client.cli.main --socket {path}"
+    environ = {"PYTHONPATH": root, "PATH": os.environ["PATH"], "C": client}
+    return subprocess.run(
+        line, shell=True, env=environ, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize("words", ["status", "status --json", "--help", "completions bash"])
+def test_a_full_disk_is_one_line(tmp_path: Path, words: str) -> None:
+    path = tmp_path / "control.sock"
+    with serving(path, answering({"status": {}, "delegation.list": {}})):
+        ran = shell(path, f"$C {words} > /dev/full")
+    assert ran.returncode == 1
+    said = "fallbackd-client: cannot write the output: No space left on device\n"
+    assert ran.stderr == said
+
+
+def test_closed_streams_are_no_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with serving(path, answering({"status": {}, "delegation.list": {}})):
+        ran = shell(path, "$C status >&- <&-")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        ran = shell(path, "$C status >/dev/null 2>&-")
+        assert ran.returncode == 0
+
+
+def test_a_prompt_beyond_ascii_survives_a_locale_without_it(tmp_path: Path) -> None:
+    path, asked = tmp_path / "control.sock", []
+
+    def delegate(params: dict[str, Any]) -> dict[str, Any]:
+        asked.append(params["prompt"])
+        return {"delegation": "d1", "state": "running"}
+
+    ascii_only = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"
+    with serving(path, answering({"delegate": delegate})):
+        ran = shell(path, f"{ascii_only} $C delegate --wait accepted 'grüß 世界'")
+    assert (ran.returncode, asked) == (0, ["grüß 世界"]), ran.stderr
 
 
 def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def _params(args: argparse.Namespace) -> dict[str, Json]:
 
 def prompt_of(argument: str) -> str:
     if argument != "-":
-        return _not_empty(argument)
+        return _not_empty(_in_utf8(argument))
     raw = sys.stdin.buffer.read(MAX_LINE_BYTES + 1)
     if len(raw) > MAX_LINE_BYTES:
         raise UsageError(
@@ -137,6 +137,16 @@ def prompt_of(argument: str) -> str:
         return _not_empty(raw.decode())
     except UnicodeDecodeError as error:
         raise UsageError(f"the prompt on standard input is not UTF-8: {error}") from error
+
+
+def _in_utf8(argument: str) -> str:
+    """Of a locale that has ASCII alone the interpreter makes surrogates of all other bytes."""
+    if argument.isprintable() or not any("\ud800" <= one <= "\udfff" for one in argument):
+        return argument
+    try:
+        return os.fsencode(argument).decode()
+    except UnicodeError as error:
+        raise UsageError(f"the prompt is not UTF-8: {error}") from error
 
 
 def _not_empty(prompt: str) -> str:
