@@ -1,12 +1,14 @@
-"""What the gateway adds to a call, and what many streams cost it."""
+"""What the gateway adds to a call, beside a bare pass-through; what many streams cost it."""
 
 import asyncio
 import http.client
 import json
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +28,7 @@ PINGS = 100
 P50_MS, P99_MS, PER_PIECE_MS = 1.0, 3.0, 0.1
 MEMORY_MIB, PING_MS = 20.0, 20.0
 PIECES = 300
+LINES, CALLS, ROUNDS = 32, 15, 5
 
 CONFIG = """\
 [gateway]
@@ -47,13 +50,16 @@ async def measure(place: Path) -> list[Row]:
     with provider() as port:
         async with running(place / "calls", CONFIG.format(port=port, at=at)) as daemon:
             await listening(at)
-            rows += await anyio.to_thread.run_sync(calls, daemon, port, at)
+            with bare(port) as (beside, pid):
+                rows += await anyio.to_thread.run_sync(calls, daemon, port, at, beside, pid)
+                rows += await many_calls(token_of(daemon), at, beside)
     async with (
         streaming() as port,
         running(place / "streams", CONFIG.format(port=port, at=at)) as daemon,
     ):
         await listening(at)
-        rows += await pieces(daemon, port, at)
+        with bare(port) as (beside, _):
+            rows += await pieces(daemon, port, at, beside)
         rows += await many(daemon, at)
     return rows
 
@@ -62,16 +68,28 @@ def token_of(daemon: Daemon) -> str:
     return (Path(daemon.state_dir) / "gateway.token").read_text().strip()
 
 
-def calls(daemon: Daemon, port: int, at: int) -> list[Row]:
+@contextmanager
+def bare(port: int) -> Iterator[tuple[int, int]]:
+    """Yields the port and the pid of a pass-through that does nothing else."""
+    command = [sys.executable, "-m", "tests.benchmarks.gateway_bare", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.terminate()
+
+
+def calls(daemon: Daemon, port: int, at: int, beside: int, pid: int) -> list[Row]:
     headers = {"content-type": "application/json", "authorization": f"Bearer {token_of(daemon)}"}
     said = "x" * 2000
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": said}]})
-    lines = [http.client.HTTPConnection("127.0.0.1", one) for one in (port, at)]
-    took: list[list[float]] = [[], []]
-    before = cpu_s(daemon.pid)
+    lines = [http.client.HTTPConnection("127.0.0.1", one) for one in (port, at, beside)]
+    took: list[list[float]] = [[], [], []]
+    before = bare_before = 0.0
     for number in range(WARM + PAIRS):
         if number == WARM:
-            before = cpu_s(daemon.pid)
+            before, bare_before = cpu_s(daemon.pid), cpu_s(pid)
         for line, into in zip(lines, took, strict=True):
             begun = time.perf_counter()
             line.request("POST", PATH, body, headers)
@@ -80,10 +98,12 @@ def calls(daemon: Daemon, port: int, at: int) -> list[Row]:
             if number >= WARM:
                 into.append(time.perf_counter() - begun)
     busy_ms = (cpu_s(daemon.pid) - before) / PAIRS * 1e3
+    bare_busy_ms = (cpu_s(pid) - bare_before) / PAIRS * 1e3
     for line in lines:
         line.close()
-    direct, through = (sorted(one) for one in took)
-    added = [(b - a) * 1e3 for a, b in zip(*took, strict=True)]
+    direct, through, least = (sorted(one) for one in took)
+    added = [(b - a) * 1e3 for a, b in zip(took[0], took[1], strict=True)]
+    bare_ms = statistics.median(b - a for a, b in zip(took[0], took[2], strict=True)) * 1e3
     tail = at_99(through) - at_99(direct)
     return [
         within("gateway: added to a call, p50, ms", statistics.median(added), P50_MS),
@@ -91,9 +111,15 @@ def calls(daemon: Daemon, port: int, at: int) -> list[Row]:
         Row(
             what="gateway: … the call itself, ms",
             measured=f"{statistics.median(through) * 1e3:.2f}",
-            beside=f"direct {statistics.median(direct) * 1e3:.2f}, least added {min(added):.2f}",
+            beside=f"direct {statistics.median(direct) * 1e3:.2f}, "
+            f"bare {statistics.median(least) * 1e3:.2f}, which adds {bare_ms:.2f}",
         ),
-        Row(what="gateway: … processor time of the daemon, ms", measured=f"{busy_ms:.2f}"),
+        Row(
+            what="gateway: … processor time, ms",
+            measured=f"{busy_ms:.2f}",
+            beside=f"bare pass-through {bare_busy_ms:.2f}",
+            ratio=busy_ms / bare_busy_ms,
+        ),
     ]
 
 
@@ -164,12 +190,62 @@ async def listen(port: int, token: str, *, count: int, every_s: float) -> list[f
     return took
 
 
-async def pieces(daemon: Daemon, port: int, at: int) -> list[Row]:
+async def many_calls(token: str, at: int, beside: int) -> list[Row]:
+    """Calls a second over many connections, in turns."""
+    rates: dict[int, list[float]] = {at: [], beside: []}
+    for number in range(ROUNDS + 1):
+        for port, found in rates.items():
+            begun = time.perf_counter()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(LINES):
+                    tasks.start_soon(calling, port, token)
+            if number:
+                found.append(LINES * CALLS / (time.perf_counter() - begun))
+    ours, theirs = (statistics.median(found) for found in rates.values())
+    ratio = statistics.median(b / a for a, b in zip(rates[at], rates[beside], strict=True))
+    return [
+        Row(
+            what=f"gateway: calls a second, {LINES} connections",
+            measured=f"{ours:.0f}",
+            beside=f"bare pass-through {theirs:.0f}",
+            ratio=ratio,
+            at_most=2.0,
+        )
+    ]
+
+
+async def calling(port: int, token: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 2000}]})
+    head = f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {token}\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    for _ in range(CALLS):
+        writer.write((head + body).encode())
+        answer = await reader.readuntil(b"\r\n\r\n")
+        named = [line.partition(b":") for line in answer.lower().splitlines()]
+        size = next(int(value) for name, _, value in named if name == b"content-length")
+        if not answer.startswith(b"HTTP/1.1 200 ") or b"done" not in await reader.readexactly(size):
+            raise RuntimeError("no answer")
+    writer.close()
+
+
+async def pieces(daemon: Daemon, port: int, at: int, beside: int) -> list[Row]:
     token = token_of(daemon)
     direct = await listen(port, token, count=PIECES, every_s=0.005)
     through = await listen(at, token, count=PIECES, every_s=0.005)
-    added = (statistics.median(through) - statistics.median(direct)) * 1e3
-    return [within("gateway: added to a piece of a stream, ms", added, PER_PIECE_MS)]
+    least = await listen(beside, token, count=PIECES, every_s=0.005)
+    added, bare_ms = (
+        (statistics.median(one) - statistics.median(direct)) * 1e3 for one in (through, least)
+    )
+    return [
+        within("gateway: added to a piece of a stream, ms", added, PER_PIECE_MS),
+        Row(
+            what="gateway: … beside a bare pass-through, ms",
+            measured=f"{added:.2f}",
+            beside=f"bare {bare_ms:.2f}",
+            ratio=added / bare_ms,
+        ),
+    ]
 
 
 async def many(daemon: Daemon, at: int) -> list[Row]:

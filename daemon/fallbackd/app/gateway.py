@@ -60,7 +60,7 @@ class GatewayService:
         front = GatewayFront(
             self._engine,
             self._pass_on,
-            token=lambda: read_token(self._places.gateway_token),
+            token=TokenFile(self._places.gateway_token).read,
             rules=Rules(
                 hold=wanted.hold,
                 hold_whole=frozenset(wanted.hold_whole),
@@ -141,8 +141,26 @@ def make_token(path: str) -> None:
         atomicfile.write(path, secrets.token_urlsafe(32).encode() + b"\n")
 
 
+class TokenFile:
+    """Looked at with each request: who replaces it is obeyed at once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] = ()
+        self._token: str | None = None
+
+    def read(self) -> str | None:
+        try:
+            now = os.lstat(self._path)
+        except OSError:
+            return None
+        seen = now.st_ino, now.st_mtime_ns, now.st_ctime_ns, now.st_size
+        if seen != self._seen:
+            self._seen, self._token = seen, read_token(self._path)
+        return self._token
+
+
 def read_token(path: str) -> str | None:
-    """Read with each request: who replaces it is obeyed at once."""
     try:
         text = privatefile.read_file(path, max_bytes=MAX_TOKEN_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError):

@@ -123,6 +123,8 @@ class _Line:
         self._whole = anyio.Event()
         """The request has been read: the end of the line is now the caller hanging up."""
         self._has_served = False
+        self._head = b""
+        """Of the answer, until its first piece leaves: one packet carries both."""
 
     async def serve(self, handle: AnswerWith) -> bool:
         """Answer the next request. False: the connection is over."""
@@ -132,7 +134,7 @@ class _Line:
                 return False
             await self._answer(request, handle)
             if self._http.our_state is h11.SEND_BODY:
-                await self._stream.send(self._http.send(h11.EndOfMessage()) or b"")
+                await self._send(self._http.send(h11.EndOfMessage()) or b"")
         except Aborted:
             await self._break_off()
             return False
@@ -235,7 +237,7 @@ class _Line:
         if self._http.their_state is not h11.DONE:
             headers.append(("connection", "close"))  # its body is not read
         head = h11.Response(status_code=reply.status, headers=headers)
-        await self._send(self._http.send(head) or b"")
+        self._head = self._http.send(head) or b""
 
     async def send(self, data: bytes) -> None:
         if data:
@@ -243,6 +245,10 @@ class _Line:
 
     async def _send(self, data: bytes) -> None:
         """A caller that stops reading is dropped."""
+        head, self._head = self._head, b""
+        data = head + data
+        if not data:
+            return
         with anyio.move_on_after(SLOW_READER_S):
             await self._stream.send(data)
             return
@@ -255,7 +261,10 @@ class _Line:
 
     async def _break_off(self) -> None:
         """Close behind what was sent: a reset would overtake it."""
+        head, self._head = self._head, b""
         with anyio.move_on_after(FAREWELL_S):
+            if head:
+                await self._stream.send(head)
             await self._stream.send_eof()
             while True:
                 await self._stream.receive(READ_BYTES)

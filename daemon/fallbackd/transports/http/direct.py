@@ -27,6 +27,10 @@ KEPT_S = 30.0
 """Servers close what is idle after a minute or more."""
 WRITE_LIMIT_S = 60.0
 READ_BYTES = 64 * 1024
+AT_ONCE_BYTES = 256 * 1024
+"""A long request is given so long for each part of it."""
+SMALL_BYTES = 16 * 1024
+"""The kernel takes it, whatever the server does."""
 AGENT = "fallbackd"
 
 _PLAIN = re.compile(r"https?://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:[/?][!-~]*)?", re.A)
@@ -52,17 +56,17 @@ class _Line:
     def __init__(self, stream: anyio.abc.ByteStream, place: _Place) -> None:
         self.stream = stream
         self.place = place
+        self._raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
         self.is_used = False
         self.idle_since = 0.0
 
     @property
     def is_over(self) -> bool:
         """Whether the server has closed it, or said something that nobody asked for."""
-        raw = self.stream.extra(anyio.abc.SocketAttribute.raw_socket)
-        if raw.fileno() < 0:
+        if self._raw.fileno() < 0:
             return True
         looking = select.poll()
-        looking.register(raw, select.POLLIN)
+        looking.register(self._raw, select.POLLIN)
         return bool(looking.poll(0))
 
 
@@ -193,30 +197,37 @@ class DirectAnswer:
         assert self._line is not None
         refused: Broken | None = None
         try:
-            with anyio.fail_after(WRITE_LIMIT_S):
-                await self._line.stream.send(data)
+            await self._write(data)
         except TimeoutError as error:
             raise Broken("WriteTimeout", "the server does not take the request") from error
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             # A server may refuse a long request before it has read it, and say why.
             refused = Broken("WriteError", str(error), is_unanswered=self._line.is_used)
         try:
-            while not self._reading.has_head:
-                await self._feed()
+            with anyio.fail_after(self._limit_s):
+                while not self._reading.has_head:
+                    await self._feed()
+        except TimeoutError as error:
+            raise Broken("ReadTimeout", f"silent for {self._limit_s:g} s") from error
         except Broken as error:
             if self._reading.is_touched:
                 raise
             if refused is not None:
                 raise refused from error
-            raise Broken(
-                error.name,
-                error.text,
-                is_unanswered=self._line.is_used and error.name != "ReadTimeout",
-            ) from error
+            raise Broken(error.name, error.text, is_unanswered=self._line.is_used) from error
+
+    async def _write(self, data: bytes) -> None:
+        assert self._line is not None
+        if len(data) <= SMALL_BYTES:
+            await self._line.stream.send(data)
+            return
+        for at in range(0, len(data), AT_ONCE_BYTES):
+            with anyio.fail_after(WRITE_LIMIT_S):
+                await self._line.stream.send(data[at : at + AT_ONCE_BYTES])
 
     async def read(self) -> bytes:
         """
-        The next piece of the body; empty: it is over.
+        The next piece of the body; empty: it is over. The caller bounds the silence.
 
         Raises:
             Broken: It cannot be finished.
@@ -233,10 +244,7 @@ class DirectAnswer:
     async def _feed(self) -> None:
         assert self._line is not None
         try:
-            with anyio.fail_after(self._limit_s):
-                data = await self._line.stream.receive(READ_BYTES)
-        except TimeoutError as error:
-            raise Broken("ReadTimeout", f"silent for {self._limit_s:g} s") from error
+            data = await self._line.stream.receive(READ_BYTES)
         except anyio.EndOfStream:
             self._reading.end()
             return

@@ -288,7 +288,8 @@ class HttpRunning:
 
     async def _next(self, body: AsyncIterator[bytes]) -> tuple[bytes | None, str]:
         """The next piece, or None at the end; and the name of what broke the body off, if so."""
-        with anyio.CancelScope(deadline=self._ends.deadline) as self._scope:
+        silent_at = anyio.current_time() + self._call.read_timeout_s
+        with anyio.CancelScope(deadline=min(self._ends.deadline, silent_at)) as self._scope:
             if self._stopped:
                 self._scope.cancel()
             try:
@@ -301,8 +302,10 @@ class HttpRunning:
                 if not _is_broken(error):
                     raise
                 return None, "" if self._ends.is_seen else type(error).__name__
-        # The answer is complete, and the server has held the line for long enough.
-        return None, "" if self._ends.is_seen and not self._stopped else "Cancelled"
+        if self._stopped:
+            return None, "Cancelled"
+        # Where the answer is complete, the server has held the line for long enough.
+        return None, "" if self._ends.is_seen else "ReadTimeout"
 
     def _told(self, error: Exception) -> str:
         """What the library says, without what must not be said."""
