@@ -247,14 +247,12 @@ class ClaudeParser(CliParser):
         )
 
     def reply(self, exit: ProcessExit) -> Reply | None:
-        if exit.code not in (0, None):
-            return None
         text = self._text
         if text is None and exit.code == 0 and not exit.stopped and self.error is None:
             text = self._last_said if _CUT_SUCCESS.match(self.cut) else None
         if text is None or not text.strip():
             return None
-        return Reply(text=text, usage=self.usage)
+        return self.whole(text, exit)
 
 
 _CUT_SUCCESS = re.compile(

@@ -178,9 +178,9 @@ class CodexParser(CliParser):
         return seen
 
     def reply(self, exit: ProcessExit) -> Reply | None:
-        if not self._is_complete or not self._text.strip() or exit.code not in (0, None):
+        if not self._is_complete or not self._text.strip():
             return None
-        return Reply(text=self._text, usage=self.usage)
+        return self.whole(self._text, exit)
 
 
 def _tool(kind: str, key: str, item: dict[str, Any]) -> ToolStarted:

@@ -183,8 +183,8 @@ class GeminiParser(CliParser):
     def reply(self, exit: ProcessExit) -> Reply | None:
         self._end_attempt()
         text = self._answer()
-        if self._status == "success" and exit.code in (0, None) and text.strip():
-            return Reply(text=text, usage=self.usage)
+        if self._status == "success" and text.strip() and (whole := self.whole(text, exit)):
+            return whole
         if self.error is not None:
             self.error = self._with_exit(self.error, exit)
         return None

@@ -170,6 +170,16 @@ class CliParser:
         self.answered, self.retrying = True, None
         return ProviderAnswered()
 
+    def whole(self, text: str, exit: ProcessExit) -> Reply | None:
+        """An answer that the vendor's own signs call complete: a crash behind it only warns."""
+        if exit.code not in (0, None) and self.error is not None:
+            return None
+        warnings: tuple[str, ...] = ()
+        if exit.code not in (0, None) or (exit.signal is not None and not exit.stopped):
+            ended = f"status {exit.code}" if exit.signal is None else f"signal {exit.signal}"
+            warnings = (f"the answer was complete when the program ended with {ended}",)
+        return Reply(text=text, usage=self.usage, warnings=warnings)
+
     def says(self, text: str) -> list[Observation]:
         """A whole message of the agent."""
         return [AgentText(f"{text.rstrip()}\n")] if text.strip() else []
