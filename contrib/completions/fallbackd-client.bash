@@ -58,7 +58,23 @@ _fallbackd_client_table() {
             valued="--socket --attempt --reason --note"
             children="" ;;
         "gateway")
-            flags="-h --help --socket --json --rotate"
+            flags="-h --help --socket --json"
+            valued="--socket"
+            children="env setup token list" ;;
+        "gateway env")
+            flags="-h --help"
+            valued="--socket"
+            children="" ;;
+        "gateway setup")
+            flags="-h --help --print --yes --undo"
+            valued="--socket"
+            children="" ;;
+        "gateway token")
+            flags="-h --help --rotate"
+            valued="--socket"
+            children="" ;;
+        "gateway list")
+            flags="-h --help"
             valued="--socket"
             children="" ;;
         "health")
@@ -251,7 +267,12 @@ _fallbackd_client_value() {
         "explain:--socket") _fallbackd_client_paths -f ;;
         "explain:1") _fallbackd_client_ask delegations ;;
         "gateway:--socket") _fallbackd_client_paths -f ;;
-        "gateway:1") _fallbackd_client_words "env list token" ;;
+        "gateway env:--socket") _fallbackd_client_paths -f ;;
+        "gateway env:1") _fallbackd_client_words "claude codex opencode gemini openai anthropic" ;;
+        "gateway setup:--socket") _fallbackd_client_paths -f ;;
+        "gateway setup:1") _fallbackd_client_words "claude codex opencode" ;;
+        "gateway token:--socket") _fallbackd_client_paths -f ;;
+        "gateway list:--socket") _fallbackd_client_paths -f ;;
         "health:--socket") _fallbackd_client_paths -f ;;
         "health list:--socket") _fallbackd_client_paths -f ;;
         "health list:--only") _fallbackd_client_words "unhealthy" ;;

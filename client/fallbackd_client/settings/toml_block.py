@@ -50,6 +50,29 @@ def block_part(path: str, block: str, *, table: tuple[str, ...], label: str = "f
     return Part(path, block, put=put, take=lambda text: without_block(text, label))
 
 
+def head_part(path: str, line: str, *, key: str, label: str) -> Part:
+    """
+    A line at the beginning of the file, where keys stand that belong to no table.
+
+    Args:
+        key: What must not be in the file beside the block.
+    """
+
+    def put(text: str) -> str:
+        left = take(text)
+        found = parse(left)
+        if isinstance(found, dict) and key in found:
+            raise Unreadable(f"{key} is there already; remove it, or edit it")
+        gap = "\n" if left else ""
+        return f"# {label}: begin\n{line}\n# {label}: end\n{gap}{left}"
+
+    def take(text: str) -> str:
+        left = without_block(text, label)
+        return left if left == text else left.removeprefix("\n")
+
+    return Part(path, line, put=put, take=take)
+
+
 def without_block(text: str, label: str = "fallbackd") -> str:
     before, begin, rest = text.partition(f"# {label}: begin\n")
     _, end, after = rest.partition(f"# {label}: end\n")

@@ -36,7 +36,7 @@ from fallbackd.config.import_jkz import ALL as JKZ
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import KnownNames, read_chains, read_roles
-from fallbackd.config.read_gateway import Gateway, read_gateway
+from fallbackd.config.read_gateway import Gateway, read_gateway, warn_of_circles
 from fallbackd.config.read_interactive import Interactive, read_interactive
 from fallbackd.config.read_notify import Notify, read_notify
 from fallbackd.config.read_opencode import Opencode, read_opencode
@@ -160,6 +160,7 @@ def interpret(
         quotas=opencode.quotas,
     )
     gateway = read_gateway(raw["gateway"], say) if "gateway" in raw else Gateway()
+    warn_of_circles(gateway, found.options, say)
     interactive = (
         read_interactive(raw["interactive"], say) if "interactive" in raw else Interactive()
     )

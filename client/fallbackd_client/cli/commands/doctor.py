@@ -13,6 +13,7 @@ from fallbackd_client.cli.doctor.daemon import (
     look_at_silence,
 )
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine
+from fallbackd_client.cli.doctor.gateway import look_at_gateway
 from fallbackd_client.cli.doctor.mcp import look_at_mcp
 from fallbackd_client.cli.doctor.opencode import look_at_opencode
 from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
-CHECKS = ("configuration", "state", "socket", "programs", "opencode", "mcp", "service", "daemon")
+CHECKS = (
+    *("configuration", "state", "socket", "programs", "opencode", "mcp", "gateway", "service"),
+    "daemon",
+)
 """Causes before what comes of them, so that the commands may be run in the order they come in."""
 _COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "dim"}
 _RANKS = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -76,7 +80,7 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
     found += look_at_socket(machine) + look_at_state(machine) + look_at_config(machine)
     if isinstance(answer, dict):
         found += look_at_daemon(machine, service, answer)
-        found += look_at_backends(client)
+        found += look_at_backends(client) + look_at_gateway(machine, client)
         programs = programs_of(answer.get("programs"))
         pid = (answer.get("daemon") or {}).get("pid")
         environ = machine.environ_of(pid) if isinstance(pid, int) else {}

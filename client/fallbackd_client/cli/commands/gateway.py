@@ -9,6 +9,7 @@ import secrets
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import UsageError, emit_json, show
 from fallbackd_client.cli.render import Style, clock, one_line
+from fallbackd_client.cli.settings import add_change_arguments, change
 from fallbackd_client.cli.views import now
 
 TYPE_CHECKING = False
@@ -48,43 +49,94 @@ _FILES = {
 """What stands in a file of the program, as comments."""
 
 
+SETUP = ("claude", "codex", "opencode")
+"""Programs that can get the token from a command or a file, so that none holds it."""
+_ACTIONS = {
+    "env": "print what to export in a shell before the program is started",
+    "setup": "write it into the settings of the program; shows the change first",
+    "token": "print the token that callers send",
+    "list": "show the last calls and the backend that answered each",
+}
+
+
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["env", "list", "token"])
-    parser.add_argument(
-        "tool", metavar="TOOL", nargs="?", help=f"env: one of {', '.join(_EXPORTS)}"
-    )
-    parser.add_argument(
-        "--rotate", action="store_true", help="token: make a new one; the old one ends at once"
-    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    for name, help_line in _ACTIONS.items():
+        action = actions.add_parser(
+            name,
+            help=help_line,
+            description=help_line[0].upper() + help_line[1:] + ".",
+            allow_abbrev=False,
+            formatter_class=parser.formatter_class,  # its own would load `shutil`
+        )
+        if name == "setup":
+            action.add_argument("tool", choices=SETUP, help="the program")
+            add_change_arguments(action)
+            action.add_argument("--undo", action="store_true", help="remove it again")
+            continue
+        for flag, kind in (("--socket", "store"), ("--json", "store_true")):
+            action.add_argument(
+                flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
+        if name == "env":
+            action.add_argument("tool", choices=tuple(_EXPORTS), help="the program")
+        if name == "token":
+            action.add_argument(
+                "--rotate", action="store_true", help="make a new one; the old one ends at once"
+            )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    if args.action == "token":
-        if args.tool is not None:
-            raise UsageError("gateway token takes no TOOL")
-        print(_token(client, rotate=args.rotate))
-        return exits.OK
-    if args.action == "list":
-        show(args, client.call("exchange.list", {}), list_view)
-        return exits.OK
-    if args.rotate:
-        raise UsageError("--rotate belongs to: gateway token")
-    if args.tool not in _EXPORTS:
-        raise UsageError(f"name a TOOL: gateway env {'|'.join(_EXPORTS)}")
-    configured = client.call("config.get", {})["config"].get("gateway", {})
-    if not configured.get("enabled"):
-        raise UsageError(
-            "the gateway is off: write [gateway] and enabled = true into the configuration"
-        )
-    url = f"http://127.0.0.1:{configured['port']}"
+    match args.action:
+        case "token":
+            print(_token(client, rotate=args.rotate))
+        case "list":
+            show(args, client.call("exchange.list", {}), list_view)
+        case "setup":
+            return _setup(args, client)
+        case _:
+            _env(args, client)
+    return exits.OK
+
+
+def _env(args: argparse.Namespace, client: Client) -> None:
+    url = f"http://127.0.0.1:{_configured(client)['port']}"
     exports = {name: text.format(url=url) for name, text in _EXPORTS[args.tool].items()}
     if args.json:
         emit_json({"url": url, "env": exports})
-        return exits.OK
+        return
     print(_FILES.get(args.tool, "").format(url=url), end="")
     for name, text in exports.items():
         print(f'export {name}="{text}"')
-    return exits.OK
+
+
+def _setup(args: argparse.Namespace, client: Client) -> int:
+    from fallbackd_client.gateway.tools import TOOLS, Gateway
+    from fallbackd_client.settings.editing import own_command
+
+    found = client.call("config.get", {})["config"]
+    # What was written before can be taken out whether the gateway is on or off.
+    configured = found.get("gateway", {}) if args.undo else _configured(client)
+    chains = [name for name in found.get("chains", {}) if name != "*"]
+    gateway = Gateway(
+        configured.get("port", 0),
+        token=own_command(args.socket, "gateway", "token"),
+        token_file=_token_file(client),
+        models=[*chains, *found.get("roles", {})],
+    )
+    tool = TOOLS[args.tool]
+    part = tool.part(tool.file(os.environ), gateway)
+    shown = f"fallbackd-client gateway setup {args.tool} --print"
+    return change(args, args.tool, [part], undo=args.undo, shown_by=shown)
+
+
+def _configured(client: Client) -> dict[str, Json]:
+    found: dict[str, Json] = client.call("config.get", {})["config"].get("gateway", {})
+    if not found.get("enabled"):
+        raise UsageError(
+            "the gateway is off: write [gateway] and enabled = true into the configuration"
+        )
+    return found
 
 
 def list_view(found: dict[str, Json], style: Style) -> str:
@@ -104,7 +156,7 @@ def list_view(found: dict[str, Json], style: Style) -> str:
 
 def _token(client: Client, *, rotate: bool) -> str:
     """Read from the state directory, which only its user can read: it passes no other process."""
-    path = os.path.join(client.call("status", {})["daemon"]["state_dir"], "gateway.token")
+    path = _token_file(client)
     if rotate:
         text = secrets.token_urlsafe(32)
         made = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -119,3 +171,7 @@ def _token(client: Client, *, rotate: bool) -> str:
         raise UsageError(
             f"there is no token ({error.strerror}): the gateway makes one when it is enabled first"
         ) from error
+
+
+def _token_file(client: Client) -> str:
+    return os.path.join(client.call("status", {})["daemon"]["state_dir"], "gateway.token")

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from tests.client.conftest import RunCli
 
+from fallbackd_client.cli.commands.gateway import SETUP
+from fallbackd_client.gateway.tools import TOOLS
+
 ON = {"config.get": {"config": {"gateway": {"enabled": True, "port": 41411}}}}
 NAMES = {
     "claude": "ANTHROPIC_BASE_URL",
@@ -78,3 +81,28 @@ def test_the_last_calls_say_who_answered(run_cli: RunCli) -> None:
 def test_no_call_is_said(run_cli: RunCli) -> None:
     ran = run_cli(["gateway", "list"], {"exchange.list": {"exchanges": []}})
     assert ran.out == "no calls through the gateway since the daemon started\n"
+
+
+@pytest.mark.parametrize("tool", SETUP)
+def test_a_program_is_set_up_and_the_change_is_shown_first(
+    run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "gateway.token").write_text("the-token\n")
+    answers = {**ON, "status": {"daemon": {"state_dir": str(tmp_path)}}}
+    path = Path(TOOLS[tool].file({"HOME": str(tmp_path)}))
+    shown = run_cli(["gateway", "setup", tool], answers)
+    assert "+" in shown.out
+    assert "41411" in shown.out
+    assert not path.exists()
+    assert run_cli(["gateway", "setup", tool, "--yes"], answers).code == 0
+    made = path.read_text()
+    assert TOOLS[tool].port(made) == 41411
+    assert "the-token" not in made
+    again = run_cli(["gateway", "setup", tool, "--yes"], answers)
+    assert "nothing to change" in again.err
+    off = {**answers, "config.get": {"config": {}}}
+    assert run_cli(["gateway", "setup", tool, "--undo", "--yes"], off).code == 0
+    assert TOOLS[tool].port(path.read_text()) is None

@@ -1,0 +1,1 @@
+"""Programs that ask the gateway: their settings, and whether their calls arrive."""

@@ -1,0 +1,225 @@
+"""What a program needs in its settings to ask the gateway; nothing that is there is replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+
+from fallbackd_client.settings import jsonc, toml_block
+from fallbackd_client.settings.editing import Command, Part
+from fallbackd_client.settings.jsonc import Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fallbackd_client.calls import Json
+
+_URL = re.compile(r"http://127\.0\.0\.1:(\d+)(?:/v1)?")
+_PROVIDER = "fallbackd"
+_HEAD, _TABLE = "fallbackd gateway", "fallbackd gateway table"
+"""Label the two blocks in the settings of codex."""
+
+
+class Gateway:
+    """
+    Args:
+        token: Command that prints the token.
+        token_file: Where it is kept.
+        models: Names that a program may ask for.
+    """
+
+    def __init__(
+        self, port: int, *, token: Command, token_file: str, models: Sequence[str] = ()
+    ) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.token = token
+        self.token_file = token_file
+        self.models = models
+
+
+class Tool:
+    """
+    Args:
+        part: The change of its settings.
+        port: Which port its settings name; None: they are not ours.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        file: Callable[[Mapping[str, str]], str],
+        part: Callable[[str, Gateway], Part],
+        port: Callable[[str], int | None],
+    ) -> None:
+        self.name = name
+        self.file = file
+        self.part = part
+        self.port = port
+
+
+def _port(value: object) -> int | None:
+    found = _URL.fullmatch(value) if isinstance(value, str) else None
+    return None if found is None else int(found[1])
+
+
+def _at(value: Json, *path: str) -> Json:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _words(token: Command) -> list[str]:
+    return [token.program, *token.arguments]
+
+
+# --- Claude Code: the token is asked for by a command, so that no file holds it ------------------
+
+_BASE = ("env", "ANTHROPIC_BASE_URL")
+_HELPER = ("apiKeyHelper",)
+_BEFORE = (("env", "ANTHROPIC_API_KEY"), ("env", "ANTHROPIC_AUTH_TOKEN"))
+"""Would be sent in place of what the command prints."""
+
+
+def _claude_file(environ: Mapping[str, str]) -> str:
+    own = environ.get("CLAUDE_CONFIG_DIR") or _home(environ, ".claude")
+    return os.path.join(own, "settings.json")
+
+
+def _claude(path: str, gateway: Gateway) -> Part:
+    helper = shlex.join(_words(gateway.token))
+    snippet = {"env": {_BASE[1]: gateway.url}, _HELPER[0]: helper}
+
+    def put(text: str) -> str:
+        found = jsonc.load(text)
+        if _at(found, *_BASE) is not None and _port(_at(found, *_BASE)) is None:
+            raise _taken(_BASE)
+        if _at(found, *_HELPER) is not None and not _is_our_helper(_at(found, *_HELPER)):
+            raise _taken(_HELPER)
+        for place in _BEFORE:
+            if _at(found, *place) is not None:
+                raise _taken(place)
+        if _at(found, *_BASE) != gateway.url:
+            text = jsonc.with_member(text, _BASE, gateway.url)
+        if _at(found, *_HELPER) != helper:
+            text = jsonc.with_member(text, _HELPER, helper)
+        return text
+
+    def take(text: str) -> str:
+        found = jsonc.load(text)
+        if _is_our_helper(_at(found, *_HELPER)):
+            text = jsonc.without_member(text, _HELPER)
+            if _port(_at(found, *_BASE)) is not None:
+                text = jsonc.without_member(text, _BASE)
+        return text
+
+    return Part(path, json.dumps(snippet, indent=2), put=put, take=take)
+
+
+def _claude_port(text: str) -> int | None:
+    found = jsonc.load(text)
+    return _port(_at(found, *_BASE)) if _is_our_helper(_at(found, *_HELPER)) else None
+
+
+def _is_our_helper(value: object) -> bool:
+    return isinstance(value, str) and value.endswith(" gateway token")
+
+
+def _taken(place: Sequence[str]) -> Unreadable:
+    return Unreadable(f"{'.'.join(place)} is there already; remove it, or edit it")
+
+
+# --- codex: a provider whose token is asked for by a command -------------------------------------
+
+
+def _codex_file(environ: Mapping[str, str]) -> str:
+    return os.path.join(environ.get("CODEX_HOME") or _home(environ, ".codex"), "config.toml")
+
+
+def _codex(path: str, gateway: Gateway) -> Part:
+    table = "\n".join(
+        [
+            f"[model_providers.{_PROVIDER}]",
+            f'name = "{_PROVIDER}"',
+            f'base_url = "{gateway.url}/v1"',
+            'wire_api = "responses"',
+            "",
+            f"[model_providers.{_PROVIDER}.auth]",
+            f"command = {json.dumps(gateway.token.program, ensure_ascii=False)}",
+            f"args = {json.dumps(gateway.token.arguments, ensure_ascii=False)}",
+        ]
+    )
+    head = f'model_provider = "{_PROVIDER}"'
+    place = ("model_providers", _PROVIDER)
+    first = toml_block.head_part(path, head, key="model_provider", label=_HEAD)
+    last = toml_block.block_part(path, table, table=place, label=_TABLE)
+    return Part(
+        path,
+        f"{head}\n\n{table}",
+        put=lambda text: last.put(first.put(text)),
+        take=lambda text: first.take(last.take(text)),
+    )
+
+
+def _codex_port(text: str) -> int | None:
+    found = toml_block.parse(text)
+    if _at(found, "model_provider") != _PROVIDER:
+        return None
+    return _port(_at(found, "model_providers", _PROVIDER, "base_url"))
+
+
+# --- opencode: a provider whose key is read from the file of the token ---------------------------
+
+
+def _opencode_file(environ: Mapping[str, str]) -> str:
+    base = environ.get("XDG_CONFIG_HOME", "")
+    base = base if os.path.isabs(base) else _home(environ, ".config")
+    paths = [os.path.join(base, "opencode", f"opencode.{ending}") for ending in ("json", "jsonc")]
+    return next((path for path in paths if os.path.exists(path)), paths[0])
+
+
+def _opencode(path: str, gateway: Gateway) -> Part:
+    place = ("provider", _PROVIDER)
+    options = {"baseURL": f"{gateway.url}/v1", "apiKey": f"{{file:{gateway.token_file}}}"}
+    entry: dict[str, Json] = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": _PROVIDER,
+        "options": options,
+        "models": {name: {} for name in gateway.models},
+    }
+
+    def put(text: str) -> str:
+        found = _at(jsonc.load(text), *place)
+        if found is not None and _port(_at(found, "options", "baseURL")) is None:
+            raise _taken(place)
+        return text if found == entry else jsonc.with_member(text, place, entry)
+
+    return Part(
+        path,
+        json.dumps({place[0]: {place[1]: entry}}, indent=2),
+        put=put,
+        take=lambda text: (
+            text if _opencode_port(text) is None else jsonc.without_member(text, place)
+        ),
+    )
+
+
+def _opencode_port(text: str) -> int | None:
+    return _port(_at(jsonc.load(text), "provider", _PROVIDER, "options", "baseURL"))
+
+
+def _home(environ: Mapping[str, str], *names: str) -> str:
+    return os.path.join(environ.get("HOME") or os.path.expanduser("~"), *names)
+
+
+TOOLS: Mapping[str, Tool] = {
+    one.name: one
+    for one in (
+        Tool("claude", file=_claude_file, part=_claude, port=_claude_port),
+        Tool("codex", file=_codex_file, part=_codex, port=_codex_port),
+        Tool("opencode", file=_opencode_file, part=_opencode, port=_opencode_port),
+    )
+}

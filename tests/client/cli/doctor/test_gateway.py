@@ -1,0 +1,139 @@
+"""The gateway as `doctor` sees it: whether it answers, and the programs pointed at it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.cli.doctor.scene import Home, told
+from tests.support.gateway import free_port
+
+from fallbackd_client.cli.doctor.gateway import look_at_gateway
+from fallbackd_client.client import Client
+from fallbackd_client.gateway.tools import TOOLS, Gateway
+from fallbackd_client.settings.editing import Command
+
+TOKEN = "the-token"
+
+
+class Answering:
+    """Stands for the daemon's control plane."""
+
+    def __init__(self, gateway: dict[str, Any]) -> None:
+        self._gateway = gateway
+
+    def call(self, method: str, params: dict[str, Any], **_: Any) -> dict[str, Any]:
+        assert method == "config.get"
+        return {"config": {"gateway": self._gateway}}
+
+
+def look(home: Home, gateway: dict[str, Any]) -> list[tuple[str, str, str]]:
+    client: Any = Answering(gateway)
+    assert isinstance(client, Answering)
+    found: Client = client
+    return told(look_at_gateway(home.machine(), found))
+
+
+@contextmanager
+def listening(*, models: list[str], refuses: str = "") -> Iterator[int]:
+    """What the gateway answers to such requests, in front of no backend."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+        def say(self, status: int, value: Any) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def is_known(self) -> bool:
+            return self.headers["authorization"] == f"Bearer {TOKEN}"
+
+        def do_GET(self) -> None:
+            if not self.is_known():
+                self.say(401, {"error": {}})
+                return
+            self.say(200, {"data": [{"id": one} for one in models]})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.say(404 if refuses and refuses in self.path else 400, {"error": {}})
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def with_token(tmp_path: Path, token: str = TOKEN) -> Home:
+    home = Home(tmp_path)
+    home.write(home.state / "gateway.token", token + "\n")
+    return home
+
+
+def set_up(home: Home, tool: str, port: int) -> None:
+    one = TOOLS[tool]
+    path = one.file(home.environ)
+    gateway = Gateway(port, token=Command("/x", ["gateway", "token"]), token_file="/t")
+    home.write(Path(path), one.part(path, gateway).put(""))
+
+
+def test_a_gateway_that_is_off_and_asked_by_no_program_is_well(tmp_path: Path) -> None:
+    assert look(Home(tmp_path), {}) == []
+
+
+def test_a_gateway_that_answers_in_each_protocol_is_well(tmp_path: Path) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, "claude", port)
+        assert look(home, {"enabled": True, "port": port}) == []
+
+
+def test_a_gateway_without_a_backend_is_a_warning(tmp_path: Path) -> None:
+    with listening(models=[]) as port:
+        ((level, what, _),) = look(with_token(tmp_path), {"enabled": True, "port": port})
+    assert level == "warning"
+    assert "no backend" in what
+
+
+def test_a_protocol_that_is_not_answered_is_named(tmp_path: Path) -> None:
+    with listening(models=["team"], refuses="/v1/responses") as port:
+        ((level, what, _),) = look(with_token(tmp_path), {"enabled": True, "port": port})
+    assert (level, what) == ("error", "the gateway does not answer calls in responses")
+
+
+def test_another_token_and_a_silent_port_are_errors(tmp_path: Path) -> None:
+    home = with_token(tmp_path, "another")
+    with listening(models=["team"]) as port:
+        ((level, what, _),) = look(home, {"enabled": True, "port": port})
+    assert level == "error"
+    assert "does not accept the token" in what
+    port = free_port()
+    ((level, what, _),) = look(home, {"enabled": True, "port": port})
+    assert level == "error"
+    assert f"port {port}: nothing answers there" in what
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_program_that_asks_another_port_is_named_with_its_fix(tmp_path: Path, tool: str) -> None:
+    home = with_token(tmp_path)
+    set_up(home, tool, 5000)
+    with listening(models=["team"]) as port:
+        ((level, what, fix),) = look(home, {"enabled": True, "port": port})
+    assert level == "error"
+    assert what == f"{tool} asks the gateway at port 5000, and it listens at {port}"
+    assert fix == f"fallbackd-client gateway setup {tool} --yes"
+    ((_, what, fix),) = look(home, {})
+    assert "which is off" in what
+    assert fix == f"fallbackd-client gateway setup {tool} --undo --yes"

@@ -1,0 +1,124 @@
+"""What is written into the settings of programs for the gateway, and taken out again."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fallbackd_client.gateway.tools import TOOLS, Gateway
+from fallbackd_client.settings.editing import Command, Part
+from fallbackd_client.settings.jsonc import Unreadable
+
+TOKEN = Command("/opt/fallbackd-client", ["gateway", "token"])
+URL = "http://127.0.0.1:41411"
+
+
+def gateway(port: int = 41411) -> Gateway:
+    return Gateway(port, token=TOKEN, token_file="/state/gateway.token", models=["team"])
+
+
+def part_of(tool: str, port: int = 41411) -> Part:
+    return TOOLS[tool].part("settings", gateway(port))
+
+
+def load(tool: str, text: str) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads(text) if tool == "codex" else json.loads(text)
+    return found
+
+
+PLACES = {
+    "claude": {
+        "env": {"ANTHROPIC_BASE_URL": URL},
+        "apiKeyHelper": "/opt/fallbackd-client gateway token",
+    },
+    "codex": {
+        "model_provider": "fallbackd",
+        "model_providers": {
+            "fallbackd": {
+                "name": "fallbackd",
+                "base_url": f"{URL}/v1",
+                "wire_api": "responses",
+                "auth": {"command": "/opt/fallbackd-client", "args": ["gateway", "token"]},
+            }
+        },
+    },
+    "opencode": {
+        "provider": {
+            "fallbackd": {
+                "npm": "@ai-sdk/openai-compatible",
+                "name": "fallbackd",
+                "options": {
+                    "baseURL": f"{URL}/v1",
+                    "apiKey": "{file:/state/gateway.token}",
+                },
+                "models": {"team": {}},
+            }
+        }
+    },
+}
+KEPT = {
+    "claude": '{\n  // mine\n  "model": "opus",\n  "env": {"A": "b"}\n}\n',
+    "codex": '# mine\nmodel = "gpt-5"\n\n[model_providers.other]\nname = "other"\n',
+    "opencode": '{\n  // mine\n  "provider": {"other": {}},\n  "model": "other/m"\n}\n',
+}
+TAKEN = {
+    "claude": [
+        '{"env": {"ANTHROPIC_BASE_URL": "https://corp.example"}}',
+        '{"apiKeyHelper": "vault read"}',
+        '{"env": {"ANTHROPIC_AUTH_TOKEN": "x"}}',
+    ],
+    "codex": [
+        'model_provider = "corp"\n',
+        '[model_providers.fallbackd]\nname = "mine"\n',
+        "model_providers = {}\n",
+    ],
+    "opencode": ['{"provider": {"fallbackd": {"options": {"baseURL": "https://corp.example"}}}}'],
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_an_empty_file_gets_what_the_program_needs(tool: str) -> None:
+    made = part_of(tool).put("")
+    assert load(tool, made) == PLACES[tool]
+    assert TOOLS[tool].port(made) == 41411
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_is_there_is_kept_and_comes_back_with_undo(tool: str) -> None:
+    part = part_of(tool)
+    made = part.put(KEPT[tool])
+    assert "mine" in made
+    assert part.put(made) == made
+    assert part.take(made) == KEPT[tool]
+    assert part.take(KEPT[tool]) == KEPT[tool]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_another_port_takes_the_place_of_the_first(tool: str) -> None:
+    made = part_of(tool, 5000).put(part_of(tool).put(KEPT[tool]))
+    assert TOOLS[tool].port(made) == 5000
+    assert part_of(tool).take(made) == KEPT[tool]
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"), [(tool, text) for tool, texts in TAKEN.items() for text in texts]
+)
+def test_what_a_person_has_written_there_is_not_replaced(tool: str, text: str) -> None:
+    with pytest.raises(Unreadable):
+        part_of(tool).put(text)
+    assert part_of(tool).take(text) == text
+    assert TOOLS[tool].port(text) is None
+
+
+def test_settings_stand_where_each_program_looks(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    found = {name: tool.file(home).removeprefix(f"{tmp_path}/") for name, tool in TOOLS.items()}
+    assert found == {
+        "claude": ".claude/settings.json",
+        "codex": ".codex/config.toml",
+        "opencode": ".config/opencode/opencode.json",
+    }
+    assert TOOLS["claude"].file({**home, "CLAUDE_CONFIG_DIR": "/c"}) == "/c/settings.json"
+    assert TOOLS["codex"].file({**home, "CODEX_HOME": "/c"}) == "/c/config.toml"
