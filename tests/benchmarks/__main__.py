@@ -29,6 +29,7 @@ NAMES = (
     "classify_figures",
     "gateway_faults",
     "gateway_speed",
+    "gateway_outage",
 )
 
 
