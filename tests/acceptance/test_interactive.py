@@ -1,5 +1,6 @@
 """What a person's own agent reports protects what is delegated on the same machine."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.backends.test_codex_rollout import FAILED, LIMITS, PERSON, line
+from tests.support.command import run_client
 from tests.support.daemon import HANG_S, ROOT, Daemon, running
 
 CONFIG = """
@@ -107,6 +109,22 @@ async def test_a_limit_in_a_session_of_codex_is_heard_of_once_it_is_watched(tmp_
         assert (await health(daemon, "codex"))["reason"] == "usage_limit"
         plans = (await daemon.client.call("status"))["plans"]
         assert [one["window_s"] for one in plans["codex"]["windows"]] == [18000, 604800]
+
+
+async def test_a_window_that_comes_near_its_end_is_one_event(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+
+        async def shown(used_percent: float) -> None:
+            windows = [{"window_s": 18000, "used_percent": used_percent}]
+            await daemon.client.call("interactive.plan", {"agent": "claude", "windows": windows})
+
+        for used_percent in (79.0, 81.0, 85.0, 99.0, 3.0, 80.0):
+            await shown(used_percent)
+        wanted = ("--since", "0", "--kinds", "plan.near", "--count", "2")
+        told = await run_client(daemon.socket, "--json", "events", *wanted)
+        found = [json.loads(line) for line in told.out.splitlines()]
+        assert [one["used_percent"] for one in found] == [81.0, 80.0]
+        assert {one["backend"] for one in found} == {"claude"}
 
 
 async def test_figures_of_a_plan_are_shown_and_decide_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ read what has changed.
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -200,10 +201,17 @@ def local_ten_o_clock() -> str:
     return f"HERE{offset if offset <= 12 else offset - 24}"
 
 
-def shown(tmux: Tmux, socket: str, width: int, *arguments: str) -> Callable[[], str]:
-    """Run a command in a window so wide. What it gives is what the window shows by then."""
+def shown(
+    tmux: Tmux, socket: str, width: int, *arguments: str, program: tuple[str, ...] | None = None
+) -> Callable[[], str]:
+    """
+    Run a command in a window so wide. What it gives is what the window shows by then.
+
+    Args:
+        program: Another one than the command line.
+    """
     env = client_environ(socket, {"TZ": local_ten_o_clock(), "NO_COLOR": "1", "HOME": "/home/me"})
-    argv = [*client_argv(*arguments)]
+    argv = [*(program or client_argv(*arguments))]
     words = " ".join(f"'{one}'" for one in argv)
     values = [flag for name, value in env.items() for flag in ("-e", f"{name}={value}")]
     tmux.run(
@@ -240,6 +248,16 @@ async def test_a_screen_is_the_one_that_was_read(
     with serving(tmp_path / "control.sock", Scripted()):
         shown(tmux, str(tmp_path / "control.sock"), width, *arguments)
         compared(name, width, await tmux.until("screen", DONE))
+
+
+@pytest.mark.parametrize("width", [80, 40])
+async def test_the_screen_of_the_doctor_is_the_one_that_was_read(
+    tmp_path: Path, tmux: Tmux, width: int
+) -> None:
+    """Its findings are given: what it would find here is about the machine of the test."""
+    program = (sys.executable, "-m", "tests.e2e.doctor_screen")
+    shown(tmux, str(tmp_path / "control.sock"), width, program=program)
+    compared("doctor", width, await tmux.until("screen", DONE))
 
 
 @pytest.mark.parametrize("width", [80, 40])

@@ -114,6 +114,11 @@ class Style:
         self.enabled = enabled
         self.width = width
 
+    def narrower(self, columns: int) -> Style:
+        """For what stands behind an indentation."""
+        width = None if self.width is None else max(20, self.width - columns)
+        return Style(enabled=self.enabled, width=width)
+
     def paint(self, text: str, colour: str | None) -> str:
         if not self.enabled or colour is None or not text:
             return text

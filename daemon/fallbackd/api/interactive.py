@@ -44,15 +44,15 @@ async def interactive_failed(
     )
 
 
-def interactive_plan(
+async def interactive_plan(
     engine: "Engine", params: InteractivePlanParams, caller: Caller
 ) -> InteractivePlanResult:
     backend = interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
     if backend is None:
         return InteractivePlanResult()
     windows = convert(params.windows, tuple[PlanWindow, ...], from_attributes=True)
+    await interactive.figures(engine, backend, windows)
     now = engine.clock.now()
-    engine.plans.note(backend, windows, at=now)
     entries = health_entries(engine.snapshot(), engine.settings.policy, now=now)
     return InteractivePlanResult(
         backend=backend, health=entries.get(backend), others=_others(engine, backend, entries)

@@ -29,6 +29,10 @@ FRESH_S = 900.0
 """Older figures are not shown: the plan is used elsewhere too."""
 
 
+NEAR_PERCENT = 80.0
+"""From here on a window of a plan is near its end, and that is an event."""
+
+
 class PlanSeen(Struct, frozen=True, kw_only=True):
     at: float
     windows: tuple[PlanWindow, ...]
@@ -39,10 +43,23 @@ class Plans:
 
     def __init__(self) -> None:
         self._seen: dict[BackendId, PlanSeen] = {}
+        self._near: set[tuple[BackendId, float]] = set()
 
-    def note(self, backend: BackendId, windows: Sequence[PlanWindow], *, at: float) -> None:
+    def note(
+        self, backend: BackendId, windows: Sequence[PlanWindow], *, at: float
+    ) -> tuple[PlanWindow, ...]:
+        """Returns the windows that are near their end now and were not before."""
         if windows:
             self._seen[backend] = PlanSeen(at=at, windows=tuple(windows))
+        news = []
+        for one in windows:
+            place = (backend, one.window_s)
+            if one.used_percent < NEAR_PERCENT:
+                self._near.discard(place)
+            elif one.used_percent < 100 and place not in self._near:
+                self._near.add(place)
+                news.append(one)
+        return tuple(news)
 
     def shown(self, *, now: float) -> Mapping[BackendId, PlanSeen]:
         """Without windows that have begun anew: what is used of the next one is not known."""
@@ -98,9 +115,23 @@ async def failed(
     return await callers.report(engine, seen, evidence=evidence)
 
 
+async def figures(engine: "Engine", backend: BackendId, windows: Sequence[PlanWindow]) -> None:
+    """Keep the figures of a plan, and journal that one of its windows is nearly used up."""
+    for one in engine.plans.note(backend, windows, at=engine.clock.now()):
+        await engine.note(
+            "plan.near",
+            {
+                "backend": str(backend),
+                "used_percent": one.used_percent,
+                "window_s": one.window_s,
+                "resets_at": one.resets_at,
+            },
+        )
+
+
 async def heard(engine: "Engine", backend: BackendId, seen: SessionSeen) -> None:
     """What an agent has written into the file of a session."""
-    engine.plans.note(backend, seen.windows, at=engine.clock.now())
+    await figures(engine, backend, seen.windows)
     if seen.failure is not None:
         await failed(engine, backend, seen.failure, turn=seen.turn)
 

@@ -20,7 +20,7 @@ from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, l
 from fallbackd_client.cli.doctor.programs import ask_program, look_at_programs, programs_of
 from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
 from fallbackd_client.cli.output import UsageError, show
-from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.render import Style, one_line, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ CHECKS = (
 """Causes before what comes of them, so that the commands may be run in the order they come in."""
 _COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "dim"}
 _RANKS = {ERROR: 0, WARNING: 1, NOTE: 2}
+_INDENT = 9
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -105,9 +106,11 @@ def view(document: dict[str, Json], style: Style) -> str:
     for one in findings:
         level = str(one["level"])
         word = style.paint(level.ljust(7), _COLOURS.get(level))
-        lines.append(f"{word}  {one['check']}: {one_line(one['what'])}")
+        what = wrapped(f"{one['check']}: {one_line(one['what'])}", style.narrower(_INDENT))
+        lines.append(f"{word}  {what[0]}")
+        lines += [" " * _INDENT + line for line in what[1:]]
         if one["fix"]:
-            lines.append(f"         {style.paint('$ ' + one_line(one['fix']), 'bold')}")
+            lines.append(" " * _INDENT + style.paint("$ " + one_line(one["fix"]), "bold"))
     counts = [
         f"{number} {level}{'' if number == 1 else 's'}"
         for level in (ERROR, WARNING, NOTE)
@@ -117,7 +120,8 @@ def view(document: dict[str, Json], style: Style) -> str:
     if lines:
         lines.append("")
     if well:
-        lines.append(style.paint(f"OK: {', '.join(well)}", "green"))
+        ok = wrapped(f"OK: {', '.join(well)}", style)
+        lines += [style.paint(line, "green") for line in ok]
     if counts:
         lines.append(", ".join(counts))
     return "\n".join(lines)

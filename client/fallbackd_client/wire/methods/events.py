@@ -18,6 +18,7 @@ EventKind = Literal[
     "delegation.hopped",
     "delegation.ended",
     "session.notice",
+    "plan.near",
     "question.opened",
     "question.answered",
     "config.reloaded",

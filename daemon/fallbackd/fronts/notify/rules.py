@@ -16,6 +16,7 @@ from fallbackd.core.records import Delegation
 
 NEAR = 0.8
 """This part of a cap is near."""
+DAY_S = 86_400.0
 _BACK = ("rate_limited", "broken", "cooldown")
 """States from which a backend recovers."""
 _ABSENT = (Reason.NOT_INSTALLED, Reason.NOT_CONFIGURED)
@@ -93,6 +94,12 @@ def notification_of(
                 f" ({name})"
             )
             return _made(entry, "question", "a question is open", text, name)
+        case "plan.near":
+            name, window_s = str(fields.get("backend")), float(fields.get("window_s") or 0.0)
+            window = _duration(window_s) if window_s < DAY_S else f"{window_s / DAY_S:.0f} days"
+            used = float(fields.get("used_percent") or 0.0)
+            text = f"{name} has used {used:.0f} % of its plan for {window}."
+            return _made(entry, "limit_near", "a limit is near", text, f"{name} {window_s:.0f}")
         case "attempt.ended" if near is not None:
             return _made(entry, "limit_near", "a limit is near", near, str(note.backend))
         case _:
