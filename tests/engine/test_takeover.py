@@ -1,26 +1,32 @@
 """The next agent takes the conversation of a session over as its own."""
 
 import os
+import sqlite3
+import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
+from tests.support.clock import ManualClock
 from tests.support.running_engine import agent, ended, engine_in, settings, tried, until, work
 from tests.support.scripts import says, script
 
 from fallbackd.core.events import AttemptStarted, Event
-from fallbackd.core.ids import DelegationId
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Handoff
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.requests import NewWork
 from fallbackd.engine.runs import MadeFile, Runs
 from fallbackd.engine.takeover import up_to
+from fallbackd.engine.ticker import tick
 from fallbackd_conversations import agents, codex
 from fallbackd_conversations.turns import ToolUse, Utterance
 
+DATA = Path(__file__).parents[1] / "conversations" / "data"
 CODEX_ID = "01a208f3-f8fe-70f2-9e22-4d04acf14463"
 TALK = (
     Utterance(role="user", text="one"),
@@ -229,6 +235,85 @@ async def test_what_was_made_goes_with_the_last_delegation_that_continued_it(
     assert {path: path.read_bytes() for path in (tmp_path / "home").rglob("*.jsonl")} == theirs
 
 
+OPENCODE = """
+import json, pathlib, sqlite3, sys
+place = pathlib.Path(sys.argv[1])
+with open(place / "opencode.argv", "a") as log:
+    log.write(" ".join(sys.argv[2:]) + "\\n")
+with sqlite3.connect(pathlib.Path.home() / ".local/share/opencode/opencode.db") as database:
+    match sys.argv[2:]:
+        case ["import", path]:
+            talk = json.loads(pathlib.Path(path).read_text())
+            id, cwd = talk["info"]["id"], talk["info"]["directory"]
+            database.execute(
+                "INSERT INTO session (id, project_id, slug, directory, title, version,"
+                " time_created, time_updated) VALUES (?, 'p', 's', ?, 't', '1', 1, 1)", (id, cwd))
+            for message in talk["messages"]:
+                name = message["info"]["id"]
+                database.execute("INSERT INTO message VALUES (?, ?, 1, 1, ?)",
+                                 (name, id, json.dumps(message["info"])))
+                for part in message["parts"]:
+                    database.execute("INSERT INTO part VALUES (?, ?, ?, 1, 1, ?)",
+                                     (part["id"], name, id, json.dumps(part)))
+        case ["session", "delete", id]:
+            for table, column in (
+                ("session", "id"), ("message", "session_id"), ("part", "session_id"),
+            ):
+                database.execute(f"DELETE FROM {table} WHERE {column} = ?", (id,))
+        case argv:
+            id = argv[argv.index("--session") + 1]
+            part = {"id": "p", "messageID": "m", "sessionID": id, "type": "text", "text": "and yes"}
+            end = {**part, "id": "q", "type": "step-finish", "reason": "stop"}
+            begin = {**part, "id": "o", "type": "step-start"}
+            print(json.dumps({"type": "step_start", "sessionID": id, "part": begin}))
+            print(json.dumps({"type": "text", "sessionID": id, "part": part}))
+            print(json.dumps({"type": "step_finish", "sessionID": id, "part": end}))
+"""
+
+
+def opencode(place: Path) -> Path:
+    """Beside the others: takes conversations in, and has one of its user's already."""
+    (place / "fake.py").write_text(OPENCODE)
+    command = f'exec {sys.executable} -S "$PLACE/../fake.py" "$PLACE" "$@"'
+    script(place / "programs", "opencode", command)
+    path = place / "home/.local/share/opencode/opencode.db"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript((DATA / "opencode.sql").read_text())
+    return path
+
+
+def sessions_in(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return {row[0] for row in database.execute("SELECT id FROM session")}
+
+
+async def test_what_a_program_has_taken_in_is_removed_by_it_again(tmp_path: Path) -> None:
+    environ = programs(tmp_path)
+    path = opencode(tmp_path)
+    theirs = sessions_in(path)
+    config = settings(
+        agent("codex", kind="codex"),
+        agent("opencode", kind="opencode", options={"serve": False}),
+        defaults={"delegation_ttl_s": 3600.0},
+    )
+    clock = ManualClock()
+    async with engine_in(tmp_path, config, environ=environ, clock=clock) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        done = await work(engine, "two", backend="opencode", session="s")
+        assert done.attempts[0].carried == "native", await engine.story(done.delegation)
+        assert tried(done) == [("opencode", None)]
+        (ours,) = sessions_in(path) - theirs
+        stored = agents.AGENTS["opencode"].read(path, ours)
+        assert agents.is_same(TALK, stored)
+        clock.advance(4000.0)
+        await tick(engine, prune=True)
+        assert not engine.runs.path(done.delegation).exists()
+    assert sessions_in(path) == theirs
+    argv = (tmp_path / "programs" / "opencode.argv").read_text().splitlines()
+    assert f"session delete {ours}" in argv
+
+
 def test_only_what_bears_the_id_that_we_gave_is_removed(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs")
     name = DelegationId("d1")
@@ -237,7 +322,7 @@ def test_only_what_bears_the_id_that_we_gave_is_removed(tmp_path: Path) -> None:
     other.write_text("theirs")
     os.symlink(other, link)
     for path in (other, link, tmp_path / "gone-id.jsonl"):
-        runs.note_made(name, MadeFile(agent="codex", id="id", path=str(path)))
+        runs.note_made(name, MadeFile(backend=BackendId("codex"), id="id", path=str(path)))
     assert len(runs.made(name)) == 3
     runs.remove(name)
     assert other.read_text() == "theirs"

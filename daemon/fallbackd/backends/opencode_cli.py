@@ -58,12 +58,16 @@ _QUIET = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
 
 def _importing(path: str, cwd: str, options: Options) -> CommandLine:
     """Into the database that the server of the same environment uses too."""
-    return CommandLine(
-        argv=("opencode", "import", path),
-        cwd=cwd,
-        env={**_QUIET, **options.env},
-        own_tmp=True,
-    )
+    return _managing(("import", path), cwd, options)
+
+
+def _dropping(session: str, options: Options) -> CommandLine:
+    return _managing(("session", "delete", session), "/", options)
+
+
+def _managing(words: tuple[str, ...], cwd: str, options: Options) -> CommandLine:
+    env = {**_QUIET, **options.env}
+    return CommandLine(argv=("opencode", *words), cwd=cwd, env=env, own_tmp=True)
 
 
 _PERMISSION: dict[str, dict[str, str] | None] = {
@@ -312,6 +316,7 @@ KIND = BackendKind(
     reads_env=(_INLINE_CONFIG,),
     resumes=resumes,
     imports=_importing,
+    drops=_dropping,
     structured=True,
     footprint=lambda _: footprint("opencode"),
 )

@@ -199,6 +199,8 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """Whether `start` sends `Work.earlier` in front of the prompt."""
     imports: Callable[[str, str, Options], CommandLine] | None = None
     """Takes a file with a conversation in, for a directory. None: it is a file there already."""
+    drops: Callable[[str, Options], CommandLine] | None = None
+    """Removes a conversation that was taken in, by its id."""
     login: Login | None = None
     """None: nobody can tell from outside whether it is logged in."""
     structured: bool = False

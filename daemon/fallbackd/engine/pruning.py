@@ -15,6 +15,7 @@ import structlog
 
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.engine.runs import Kept
+from fallbackd.engine.takeover import drop
 from fallbackd.lib.failpoints import hit
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ log = structlog.get_logger("pruning")
 
 ORPHAN_AGE_S = 3600.0
 """A directory is made before its record, and looked into by people after it."""
+MAX_DROPPED = 1
+"""Delegations for which a program is started at each look: it takes seconds."""
 ENOUGH = 0.9
 """Of the bound is what is left when it was passed: not each look removes one directory."""
 
@@ -41,8 +44,9 @@ async def prune(engine: "Performer") -> tuple[SessionId, ...]:
     )
     hit("tick.pruned")
     held = _held(engine)
+    removed = _Removal(engine)
     for delegation in (one for one in gone if one not in held):
-        await anyio.to_thread.run_sync(engine.runs.remove, delegation)
+        await removed.add(delegation)
     kept = await anyio.to_thread.run_sync(engine.runs.measure)
     orphans = await _orphans(engine, kept, now=now)
     orphans -= held
@@ -51,7 +55,7 @@ async def prune(engine: "Performer") -> tuple[SessionId, ...]:
         known, total_bytes=sum(one.size_bytes for one in kept), max_bytes=defaults.max_runs_bytes
     )
     for delegation in (*orphans, *surplus):
-        await anyio.to_thread.run_sync(engine.runs.remove, delegation)
+        await removed.add(delegation)
     if gone or idle or orphans or surplus:
         log.info(
             "store.pruned",
@@ -61,6 +65,27 @@ async def prune(engine: "Performer") -> tuple[SessionId, ...]:
             directories=len(surplus),
         )
     return tuple(idle)
+
+
+class _Removal:
+    """Of directories, and of what was made for them elsewhere."""
+
+    def __init__(self, engine: "Performer") -> None:
+        self._engine = engine
+        self._dropped = 0
+
+    async def add(self, delegation: DelegationId) -> None:
+        """One that is left here is found again at the next look, as one without a record."""
+        engine, runs = self._engine, self._engine.runs
+        made = await anyio.to_thread.run_sync(runs.made, delegation)
+        taken_in = [one for one in made if not one.path]
+        if taken_in and self._dropped >= MAX_DROPPED:
+            return
+        for number, one in enumerate(taken_in):
+            self._dropped += 1
+            directory = runs.path(delegation) / f"drop-{number}-{engine.world.mint()}"
+            await drop(engine.settings, engine.world, one, directory=directory)
+        await anyio.to_thread.run_sync(runs.remove, delegation)
 
 
 def _held(engine: "Performer") -> set[DelegationId]:

@@ -23,7 +23,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from fallbackd.core.ids import AttemptId, DelegationId, attempt_number, delegation_of
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, attempt_number, delegation_of
 from fallbackd.lib import privatefile
 from fallbackd.lib.failpoints import hit
 
@@ -50,11 +50,12 @@ class Kept(NamedTuple):
 
 
 class MadeFile(Struct, frozen=True, kw_only=True):
-    """A conversation that was written into the folder of an agent."""
+    """A conversation that was written into the folder of an agent, or into its database."""
 
-    agent: str
+    backend: BackendId
     id: str
-    path: str
+    path: str = ""
+    """Empty: it is in a database, and its program removes it."""
 
 
 class KeptAnswer(Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId, attempt_number
 from fallbackd.core.past import AgentConversation
 from fallbackd.core.protocol import CommandLine, ProcessExit
+from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import LiveHost, Prepared
 from fallbackd.engine.runs import MadeFile, Runs
 from fallbackd_conversations import files
@@ -107,10 +108,10 @@ async def take_over(
     if written is None:
         raise NotTaken(f"{running.backend} cannot be given a conversation in {cwd}")
     own = host.runs.path(prepared.delegation.delegation)
-    own = own / f"history-{attempt_number(running.attempt)}"
+    own = own / f"history-{attempt_number(running.attempt)}-{written.id[-8:]}"
     try:
         path = await anyio.to_thread.run_sync(
-            _made, host.runs, prepared, agent, written, place, said, own
+            _made, host.runs, prepared, agent, written, place, said, own, kind.imports is not None
         )
     except OSError as error:
         raise NotTaken(f"no file can be made: {error.strerror}") from error
@@ -133,6 +134,7 @@ def _made(
     place: Path,
     said: Sequence[Utterance],
     own: Path,
+    is_imported: bool,
 ) -> Path:
     """
     Make its file, read it back, and take it away again where it says something else.
@@ -140,16 +142,19 @@ def _made(
     Args:
         own: A name of this attempt in the directory of its delegation.
     """
-    path = written.path
+    delegation, path = prepared.delegation, written.path
+    assert delegation.running is not None
+    backend = delegation.running.backend
     stored: Stored | None
     if path is None:
         path = own.with_suffix(".json")
-        path.unlink(missing_ok=True)  # of a daemon that ended before the attempt began
+        if is_imported:
+            runs.note_made(delegation.delegation, MadeFile(backend=backend, id=written.id))
         files.make(path, written.data)
         stored = agent.parse(files.read_ends(path))
     else:
-        made = MadeFile(agent=agent.name, id=written.id, path=str(path))
-        runs.note_made(prepared.delegation.delegation, made)
+        made = MadeFile(backend=backend, id=written.id, path=str(path))
+        runs.note_made(delegation.delegation, made)
         files.make(path, written.data)
         stored = agent.read(place, written.id)
     if not is_same(said, stored):
@@ -169,36 +174,68 @@ async def _import(
     """
     delegation = prepared.delegation
     assert delegation.running is not None
-    start_s = host.settings.policy.handoff.start_s
+    limit_s = host.settings.policy.handoff.start_s
+    env = {"FALLBACKD_DELEGATION": str(delegation.delegation)}
     try:
-        await anyio.Path(directory).mkdir(mode=0o700, exist_ok=True)
+        is_done = await _ran(
+            host.world, call, delegation.running.attempt, directory, env=env, limit_s=limit_s
+        )
     except OSError as error:
         raise NotTaken(f"no directory can be made: {error.strerror}") from error
+    except TimeoutError as error:
+        raise NotTaken(f"the program did not take it in within {limit_s:g} s") from error
+    if not is_done:
+        raise NotTaken("the program did not take it in")
+
+
+async def drop(settings: Settings, world: World, made: MadeFile, *, directory: Path) -> None:
+    """Have the program remove what it has taken in, as far as it can."""
+    backend = find_backend(settings.policy, made.backend)
+    kind = None if backend is None else world.kinds.get(backend.kind)
+    if kind is None or kind.drops is None:
+        return
+    call = kind.drops(made.id, settings.options_of(made.backend))
+    try:
+        await _ran(
+            world, call, "tidying", directory, env={}, limit_s=settings.policy.handoff.start_s
+        )
+    except OSError:
+        log.info("history.not_dropped", backend=made.backend, conversation=made.id)
+
+
+async def _ran(
+    world: World,
+    call: CommandLine,
+    attempt: str,
+    directory: Path,
+    *,
+    env: dict[str, str],
+    limit_s: float,
+) -> bool:
+    """
+    Run a program beside the attempts, to its end. Whether it ended well.
+
+    Raises:
+        OSError: No directory can be made for it, or (`TimeoutError`) it was not done in time.
+    """
+    await anyio.Path(directory).mkdir(mode=0o700)
     with anyio.CancelScope(shield=True):
-        running = await host.world.transports.command.open(
-            call,
-            attempt=delegation.running.attempt,
-            directory=str(directory),
-            env={"FALLBACKD_DELEGATION": delegation.delegation},
+        running = await world.transports.command.open(
+            call, attempt=attempt, directory=str(directory), env=env
         )
 
     async def drain() -> None:
         async for _ in running.chunks():
             pass
 
-    with anyio.move_on_after(start_s) as limit:
+    with anyio.move_on_after(limit_s) as limit:
         await drain()
     if limit.cancelled_caught:
         running.stop(grace_s=1)
         with anyio.CancelScope(shield=True):
             await drain()
-        raise NotTaken(f"it was not taken in within {start_s:g} s")
-    match running.exit:
-        case ProcessExit(code=0):
-            return
-        case ended:
-            log.info("history.not_imported", exit=type(ended).__name__)
-            raise NotTaken("the program did not take it in")
+        raise TimeoutError
+    return isinstance(running.exit, ProcessExit) and running.exit.code == 0
 
 
 def _environ(host: LiveHost, backend: BackendId, added: Mapping[str, str]) -> dict[str, str]:
