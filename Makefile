@@ -52,7 +52,7 @@ bench: $(READY) ## speed, as ratios measured in one run; how well the classifier
 	$(BIN)/python -m tests.benchmarks
 
 weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" adds messages, TEXTS=FILE judges those of the rows
-	PYTHONPATH=daemon:. OMP_NUM_THREADS=1 .venv-weights/bin/python -m contrib.weights.train $(LABELLED) $(if $(TEXTS),--texts $(TEXTS))
+	PYTHONPATH=daemon:client:. OMP_NUM_THREADS=1 .venv-weights/bin/python -m contrib.weights.train $(LABELLED) $(if $(TEXTS),--texts $(TEXTS))
 
 .venv-weights/.ready: requirements/weights.txt
 	$(PYTHON) -m venv .venv-weights
