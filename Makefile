@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e e2e-newest soak bench weights docs completions fmt lock clean
+.PHONY: help setup demo test check e2e e2e-newest soak bench bench-gateway weights docs completions fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,16 @@ soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800)
 
 bench: $(READY) ## speed, as ratios measured in one run; how well the classifier does on what it has not seen
 	$(BIN)/python -m tests.benchmarks
+
+bench-gateway: $(READY) .venv-peers/.ready ## the gateway beside LiteLLM's proxy and Portkey's, where they install (800 MB, needs node and npm)
+	$(BIN)/python -m tests.benchmarks.gateway_peers
+
+# Not locked: their newest versions are what ours is compared with. One that does not install is left out.
+.venv-peers/.ready:
+	$(PYTHON) -m venv .venv-peers
+	-.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]'
+	-npm install --prefix .venv-peers --silent --no-audit --no-fund @portkey-ai/gateway
+	@touch $@
 
 weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" adds messages, TEXTS=FILE judges those of the rows
 	PYTHONPATH=daemon:client:. OMP_NUM_THREADS=1 .venv-weights/bin/python -m contrib.weights.train $(LABELLED) $(if $(TEXTS),--texts $(TEXTS))

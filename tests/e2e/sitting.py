@@ -3,8 +3,9 @@
 import json
 import shlex
 import subprocess
-from typing import Any
+from typing import Any, Protocol
 
+from tests.e2e.clis import Home
 from tests.e2e.mcp_clients import PROGRAM
 from tests.e2e.scenes import HANG_S, Scene
 from tests.e2e.tmux import Tmux
@@ -22,10 +23,15 @@ def client(s: Scene, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+class HasHome(Protocol):
+    @property
+    def home(self) -> Home: ...
+
+
 class Person:
     """Args: agent: claude or codex."""
 
-    def __init__(self, s: Scene, tmux: Tmux, agent: str) -> None:
+    def __init__(self, s: HasHome, tmux: Tmux, agent: str) -> None:
         self._s = s
         self._tmux = tmux
         self.agent = agent
@@ -39,7 +45,7 @@ class Person:
             env["CLAUDE_CODE_OAUTH_TOKEN"] = _TOKEN
         return env
 
-    async def start(self) -> None:
+    async def start(self, *options: str) -> None:
         """As after the questions that a new user is asked."""
         home, work = self._s.home, str(self._s.home.work)
         if self.agent == "claude":
@@ -53,7 +59,7 @@ class Person:
             config = home.path / ".codex" / "config.toml"
             trusted = f'\n[projects.{json.dumps(work)}]\ntrust_level = "trusted"\n'
             config.write_text(config.read_text() + trusted)
-        await self.run(home.argv(self.agent, "")[:1])
+        await self.run([*home.argv(self.agent, "")[:1], *options])
 
     async def run(self, argv: list[str]) -> None:
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.env.items())

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.e2e.gateway_scene import API_OF, APIS, CLIENTS, SDKS, gateway_scene
+from tests.e2e.gateway_scene import API_OF, APIS, CLIENTS, SDKS, GatewayScene, gateway_scene
+from tests.e2e.sitting import Person
+from tests.e2e.tmux import Tmux, tmux_server
 
 
 async def test_every_client_gets_the_answer_of_the_first_backend(tmp_path: Path) -> None:
@@ -35,3 +37,43 @@ async def test_a_first_backend_that_fails_is_met_once_by_all_clients(
             assert first <= 1, api
             assert second >= count
         assert any(s.tries(api)[0] for api in APIS)
+
+
+class Through(Person):
+    """Before claude, which is pointed at the gateway."""
+
+    def __init__(self, s: GatewayScene, tmux: Tmux) -> None:
+        super().__init__(s, tmux, "claude")
+        self._token = s.token
+
+    @property
+    def env(self) -> dict[str, str]:
+        env = {**super().env, "ANTHROPIC_AUTH_TOKEN": self._token}
+        del env["CLAUDE_CODE_OAUTH_TOKEN"]
+        return env
+
+
+async def test_a_person_in_claude_goes_on_while_the_first_backend_fails_between_two_tools(
+    tmp_path: Path,
+) -> None:
+    async with gateway_scene(tmp_path) as s:
+        with tmux_server() as tmux:
+            person = Through(s, tmux)
+            await person.start("--allowedTools", "Bash")
+            first = "echo first >> tools"
+            s.provider.behave("one-messages", "tool", command=first, until=first, then="503")
+            second = "echo second >> tools"
+            s.provider.behave("two-messages", "tool", command=second, each_turn=True)
+            await person.says("use your tools", then="PONG-OK")
+            assert (s.home.work / "tools").read_text().split() == ["first", "second"]
+            failed = s.provider.first_failure("one-messages")
+            assert failed is not None
+            tried = s.tries("messages")[0]
+            s.provider.behave("two-messages", "ok", text="THE-NEXT-TURN")
+            await person.says("and now", then="THE-NEXT-TURN")
+            s.provider.behave("two-messages", "ok", text="ONE-MORE-TURN")
+            await person.says("and then", then="ONE-MORE-TURN")
+            assert s.tries("messages")[0] == tried
+            shown = tmux.shown(person.window)
+            assert "API Error" not in shown
+            assert "overloaded" not in shown.lower()
