@@ -147,7 +147,7 @@ async def test_a_damaged_run_directory_keeps_no_daemon_from_starting(tmp_path: P
         lost = await ended(second, begun.delegation)
         assert lost.state == "failed"
         assert "look for its processes" in (lost.message or "")
-        await second.clear("a")
+        await marking.clear(second, "a")
         (tmp_path / "go").touch()
         assert (await work(second, backend="a")).state == "succeeded"
 
@@ -158,7 +158,7 @@ async def test_a_trial_of_a_dead_daemon_goes_on_and_blocks_nobody_behind_it(
     clock = ManualClock()
     config = settings(gated(tmp_path))
     async with engine_in(tmp_path, config, store="sqlite", clock=clock, leaves=True) as first:
-        await first.mark("a", reason="timeout", ttl_s=None, note=None)
+        await marking.mark(first, "a", reason="timeout", ttl_s=None, note=None)
         clock.advance(120)
         begun = await first.delegate(NewWork(prompt="x", backend="a"))
         assert begun.attempts[0].trial

@@ -290,7 +290,7 @@ async def test_what_was_being_stopped_is_stopped(tmp_path: Path) -> None:
         pid = await read_pid(tmp_path / "a.pid")
         for live in first._live.values():
             live.stop = lambda _: None  # type: ignore[method-assign]
-        first._tasks.start_soon(first.cancel, name)  # type: ignore[union-attr, arg-type]
+        first.tasks.start_soon(first.cancel, name)  # type: ignore[union-attr, arg-type]
         await until(lambda: first.snapshot().active[name].attempts[0].state == "stopping")  # type: ignore[index]
     async with engine_in(tmp_path, config, store="sqlite") as second:
         done = await ended(second, name)
