@@ -334,4 +334,6 @@ def test_a_conversation_ends_with_the_last_answer_that_is_known() -> None:
     partly = Utterance(role="assistant", text="I begin", tools=TALK[1].tools)
     assert up_to((*TALK, unanswered, partly), ["yes"]) == TALK
     assert up_to(TALK, ["yes", "no"]) is None
+    twice = (TALK[0], Utterance(role="assistant", text="yes, I look"), TALK[1])
+    assert up_to((*twice, unanswered), ["yes"]) == twice, "to the end of its turn"
     assert up_to((), ["yes"]) is None

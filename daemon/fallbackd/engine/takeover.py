@@ -60,12 +60,10 @@ def up_to(said: Sequence[Utterance], answers: Sequence[str]) -> tuple[Utterance,
     wanted = [" ".join(one.split()) for one in answers]
     turn, end = "", 0
     for number, one in enumerate(said, start=1):
-        if one.role == "user":
-            turn = ""
-            continue
-        turn = f"{turn} {' '.join(one.text.split())}"
-        if wanted and wanted[0] in turn:
-            turn, end = "", number
+        turn = "" if one.role == "user" else f"{turn} {' '.join(one.text.split())}"
+        is_over = number == len(said) or said[number].role == "user"
+        if is_over and wanted and wanted[0] in turn:  # a short one may stand in a turn twice
+            end = number
             wanted.pop(0)
     return None if wanted else tuple(said[:end])
 
