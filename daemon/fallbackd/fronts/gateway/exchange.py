@@ -32,6 +32,7 @@ from fallbackd.engine.feedback import judged
 from fallbackd.fronts.gateway import choosing, pauses
 from fallbackd.fronts.gateway.affinity import session_of
 from fallbackd.fronts.gateway.answers import AnswerHead, NotAnswered, Refusal, ToCaller
+from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Patience, Relay
 from fallbackd.fronts.gateway.reporting import CallReport, give_back
@@ -41,6 +42,7 @@ from fallbackd.fronts.gateway.translating import (
     OutwardCall,
     TranslatedAnswer,
     in_callers_words,
+    outward,
     translated,
 )
 from fallbackd.ports.passing import PassOn
@@ -70,7 +72,7 @@ class Exchange:
         asked: Passage,
         *,
         headers: list[tuple[str, str]],
-        body: bytes,
+        body: Body,
         caller: ToCaller,
         pauses: Pauses,
         owner: str | None = None,
@@ -85,7 +87,7 @@ class Exchange:
         self._caller = caller
         self._pauses = pauses
         self._owner = owner
-        self._session = session_of(self._named, asked, body)
+        self._session = session_of(self._named, asked, body.plain or b"")
         self._attempts = 0
         self._is_whole = False
         self._record = engine.exchanges.begin(
@@ -162,7 +164,7 @@ class Exchange:
                     await reported.released()
                 raise
             if failed is None:
-                self._record.served_by, self._record.model = chosen.backend, chosen.model
+                self._record.served_by = chosen.backend
                 return True
             last = failed
             answer = await reported.failed(failed.evidence)
@@ -237,16 +239,17 @@ class Exchange:
         if call.translation is not None:
             passed = TranslatedAnswer(passed, call.translation, at=at)
         try:
-            done = await self._relay(chosen, report).run(passed)
+            done = await self._relay(chosen, report, call.model).run(passed)
         finally:
             with anyio.CancelScope(shield=True):
                 await passed.aclose()
         if isinstance(done, NotAnswered):
             return done if call.translation is None else in_callers_words(done, call.translation)
+        self._record.model = call.model
         await report.succeeded(done)
         return None
 
-    def _relay(self, chosen: Resolution, report: CallReport) -> Relay:
+    def _relay(self, chosen: Resolution, report: CallReport, model: str | None) -> Relay:
         """The backend's own limits count, where it has some."""
 
         async def broken(evidence: Evidence) -> None:
@@ -269,7 +272,7 @@ class Exchange:
             Patience(first_s=own_first_s or first_s, stall_s=own_stall_s or STALL_S),
             name=str(chosen.backend),
             is_whole=self._is_whole,
-            said=lambda: self._said(chosen.backend, chosen.model),
+            said=lambda: self._said(chosen.backend, model),
             broken=broken,
         )
 
@@ -284,14 +287,14 @@ class Exchange:
         settings = engine.settings
         backend = settings.policy.backends[entry.backend]
         api = choosing.api_of(backend, settings, engine.world.kinds)
-        call = OutwardCall(
-            asked=self._asked,
-            model=choosing.model_for(entry, backend, asked),
-            headers=self._headers,
-            body=self._body,
-        )
+        model = choosing.model_for(entry, backend, asked)
         if api is None or api == self._asked.mode:
-            return call
+            return outward(self._asked, model, self._headers, self._body)
+        if self._body.plain is None:
+            raise Unreadable("a body in this content-encoding cannot be translated")
+        call = OutwardCall(
+            asked=self._asked, model=model, headers=self._headers, body=self._body.plain
+        )
         call = translated(call, api, settings.options_of(backend.id))
         lost = "" if call.translation is None else ", ".join(call.translation.lost)
         text = f"translated from {self._asked.mode} to {api} for {backend.id}"

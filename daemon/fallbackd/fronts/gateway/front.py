@@ -12,7 +12,7 @@ from fallbackd.backends.passage import Unreadable
 from fallbackd.backends.spec import ApiMode
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import Refused
-from fallbackd.fronts.gateway import choosing, guard, routes
+from fallbackd.fronts.gateway import choosing, encodings, guard, routes
 from fallbackd.fronts.gateway.answers import AnswerHead, Refusal, told
 from fallbackd.fronts.gateway.exchange import Exchange
 from fallbackd.fronts.gateway.pauses import Pauses
@@ -79,7 +79,8 @@ class GatewayFront:
         denied = guard.deny(
             request.method,
             request.headers,
-            request.query,
+            # Only Google's clients put a key into the address, and it goes to no provider there.
+            request.query if mode == "generate_content" else "",
             port=request.port,
             token=None if request.port is None else self._token(),
             is_open=is_open,
@@ -87,7 +88,8 @@ class GatewayFront:
         if denied is not None:
             raise Refusal(denied.status, denied.message, "denied")
         if is_open:
-            await _send(line, AnswerHead(status=200, headers=[("content-length", "0")]), b"")
+            is_well = request.path != routes.HEALTH or not self._engine.is_draining
+            await _send(line, AnswerHead(status=200 if is_well else 503, headers=[]), b"")
             return
         if is_get:
             await self._looked_up(request, line)
@@ -99,12 +101,12 @@ class GatewayFront:
             raise Refusal(404, f"nothing is at {request.path}", "not_found")
         if not guard.is_json(request.headers):
             raise Refusal(415, "the Content-Type must be application/json", "content_type")
-        body = await line.body(self._limits.max_body_bytes)
-        if body is None:
-            most = self._limits.max_body_bytes // (1024 * 1024)
-            raise Refusal(413, f"the body is longer than {most} MiB", "too_large")
+        body = await self._body(request, line)
+        if self._engine.is_draining:
+            text = "the daemon is draining and takes no new work; ask again when it is up"
+            raise Refusal(503, text, "draining")
         try:
-            asked = routes.asked(route, request.query, body)
+            asked = routes.asked(route, request, body.plain)
         except Unreadable as error:
             raise Refusal(400, str(error), "invalid_body") from error
         await Exchange(
@@ -117,6 +119,20 @@ class GatewayFront:
             caller=line,
             pauses=self._pauses,
         ).run()
+
+    async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:
+        most = self._limits.max_body_bytes
+        given = await line.body(most)
+        try:
+            if given is None:
+                raise encodings.TooLong
+            encoding = dict(request.headers).get("content-encoding", "")
+            return encodings.read(given, encoding, max_bytes=most)
+        except Unreadable as error:
+            raise Refusal(400, str(error), "invalid_body") from error
+        except encodings.TooLong as error:
+            text = f"the body is longer than {most // (1024 * 1024)} MiB"
+            raise Refusal(413, text, "too_large") from error
 
     async def _looked_up(self, request: HeadIn, line: RequestLine) -> None:
         if "upgrade" in dict(request.headers) and request.path == "/v1/responses":

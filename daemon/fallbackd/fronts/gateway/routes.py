@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from fallbackd.backends.passage import Passage, read_body
 from fallbackd.backends.spec import ApiMode
+from fallbackd.fronts.gateway.server import HeadIn
 
 
 class Destination(Struct, frozen=True, kw_only=True):
@@ -59,12 +60,19 @@ def mode_of(path: str) -> ApiMode:
     return "generate_content" if _GOOGLE.match(path) else "chat_completions"
 
 
-def asked(route: Destination, query: str, body: bytes) -> Passage:
+def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
     """
+    Args:
+        body: None: compressed in a way that cannot be looked into.
+
     Raises:
         fallbackd.backends.passage.Unreadable: The body is no request.
     """
-    model, is_streamed = read_body(body)
+    if body is None:
+        accepted = dict(request.headers).get("accept", "")
+        model, is_streamed = None, "text/event-stream" in accepted
+    else:
+        model, is_streamed = read_body(body)
     is_google = route.mode == "generate_content"
     # The key of a caller may stand in a query of Google's API, and nothing else does.
     return Passage(
@@ -72,5 +80,5 @@ def asked(route: Destination, query: str, body: bytes) -> Passage:
         model=route.model if is_google else model,
         is_streamed=route.is_streamed if is_google else is_streamed and not route.side,
         side=route.side,
-        query="" if is_google else query,
+        query="" if is_google else request.query,
     )

@@ -123,6 +123,7 @@ class _Line:
         self._whole = anyio.Event()
         """The request has been read: the end of the line is now the caller hanging up."""
         self._has_served = False
+        self._is_head_only = False
         self._head = b""
         """Of the answer, until its first piece leaves: one packet carries both."""
 
@@ -159,6 +160,7 @@ class _Line:
             named = {name for name, _ in event.headers}
             if not named & {b"content-length", b"transfer-encoding"}:
                 await self._event()  # the end of a request without a body
+            self._is_head_only = event.method == b"HEAD"
             path, _, query = event.target.decode("latin-1").partition("?")
             return HeadIn(
                 method=event.method.decode("ascii"),
@@ -240,7 +242,7 @@ class _Line:
         self._head = self._http.send(head) or b""
 
     async def send(self, data: bytes) -> None:
-        if data:
+        if data and not self._is_head_only:
             await self._send(self._http.send(h11.Data(data=data)) or b"")
 
     async def _send(self, data: bytes) -> None:

@@ -10,6 +10,7 @@ from fallbackd.backends.passage import MAX_WHOLE_BYTES, Passage
 from fallbackd.backends.spec import ApiMode, Options
 from fallbackd.core.protocol import Exit, HttpResponse
 from fallbackd.fronts.gateway.answers import NotAnswered
+from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.relay import AFTER_END_S, FAREWELL_S
 from fallbackd.fronts.gateway.translate import translation
 from fallbackd.fronts.gateway.translate.streams import StreamTranslator
@@ -30,6 +31,21 @@ class OutwardCall(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     body: bytes
     translation: Translation | None = None
+
+
+def outward(
+    asked: Passage, model: str | None, headers: Mapping[str, str], body: Body
+) -> OutwardCall:
+    """For a backend of the caller's own API. A body stays packed where its model stays as it is."""
+    if body.packed is None:
+        return OutwardCall(asked=asked, model=model, headers=headers, body=body.plain or b"")
+    is_in_body = asked.mode != "generate_content"
+    if body.plain is None and is_in_body:
+        model = None  # whatever it names
+    if body.plain is None or not is_in_body or model in (None, asked.model):
+        return OutwardCall(asked=asked, model=model, headers=headers, body=body.packed)
+    headers = {name: text for name, text in headers.items() if name != "content-encoding"}
+    return OutwardCall(asked=asked, model=model, headers=headers, body=body.plain)
 
 
 def translated(call: OutwardCall, api: ApiMode, options: Options) -> OutwardCall:

@@ -1,0 +1,121 @@
+"""What stands at each path, and requests that are not the plain ones."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.gateway import gate
+
+
+async def test_a_question_whether_anything_listens_needs_no_token_and_says_nothing(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path) as g:
+        for path in ("/", "/api/hello", "/healthz"):
+            for method in ("GET", "HEAD"):
+                answer = await g.client.request(method, path)
+                assert (answer.status_code, answer.content) == (200, b"")
+                assert not [name for name in answer.headers if "server" in name]
+
+
+async def test_the_head_of_a_refusal_is_a_refusal(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        key = {"x-api-key": g.token}
+        for path, headers, status in (
+            ("/v1/models", {}, 401),
+            ("/v1/models", key, 200),
+            ("/v1/nothing", key, 404),
+        ):
+            answer = await g.client.head(path, headers=headers)
+            assert (answer.status_code, answer.content) == (status, b"")
+
+
+async def test_codex_is_sent_to_plain_http_at_once(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        asks = {"x-api-key": g.token, "connection": "upgrade", "upgrade": "websocket"}
+        answer = await g.client.get("/v1/responses", headers=asks)
+        assert answer.status_code == 426
+        kept = await g.client.get("/v1/responses/resp_1", headers={"x-api-key": g.token})
+        assert kept.status_code == 404
+        assert kept.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+async def test_a_daemon_that_takes_no_work_says_so(tmp_path: Path, *, is_served: bool) -> None:
+    async with gate(tmp_path) as g:
+        if is_served:
+            assert (await g.ask()).status_code == 200
+        await g.daemon.client.call("daemon.drain", {})
+        answer = await g.ask()
+        assert answer.status_code == 503
+        assert "draining" in answer.json()["error"]["message"]
+        assert (await g.client.get("/healthz")).status_code == 503
+        assert len(g.api.calls("one")) == int(is_served)
+
+
+async def test_the_key_in_an_address_is_googles_way_and_no_others(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        answer = await g.client.post(f"{g.path()}?key={g.token}", json=g.body())
+        assert answer.status_code == 401
+        assert g.api.log == []
+    async with gate(tmp_path / "google", mode="generate_content") as g:
+        answer = await g.client.post(f"{g.path()}&key={g.token}", json=g.body())
+        assert answer.status_code == 200
+
+
+async def test_a_compressed_body_is_passed_on_as_it_is_or_with_its_model(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        for model in ("team", "model-of-one"):
+            body = gzip.compress(json.dumps({**g.body(), "model": model}).encode())
+            answer = await g.client.post(
+                g.path(),
+                content=body,
+                headers={
+                    "x-api-key": g.token,
+                    "content-type": "application/json",
+                    "content-encoding": "gzip",
+                    "x-fallbackd-chain": "team",
+                },
+            )
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-fallbackd-served-by"] == "one"
+        assert {call.model for call in g.api.calls("one")} == {"model-of-one"}
+
+
+async def test_a_compressed_body_that_is_damaged_or_without_end_is_refused(tmp_path: Path) -> None:
+    async with gate(tmp_path, gateway="max_body_mb = 1") as g:
+        bomb = gzip.compress(b" " * (8 * 1024 * 1024))
+        for body, status in ((b"no gzip", 400), (bomb[:100], 400), (bomb, 413)):
+            answer = await g.client.post(
+                g.path(),
+                content=body,
+                headers={
+                    "x-api-key": g.token,
+                    "content-type": "application/json",
+                    "content-encoding": "gzip",
+                },
+            )
+            assert answer.status_code == status, answer.text
+        assert g.api.log == []
+
+
+async def test_a_body_that_cannot_be_looked_into_goes_on_as_it_is(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        g.api.behave("one", "429", retry_after_s=3600)
+        answer = await g.client.post(
+            g.path(),
+            content=json.dumps({**g.body(), "model": "of-the-caller"}).encode(),
+            headers={
+                "x-api-key": g.token,
+                "content-type": "application/json",
+                "content-encoding": "zstd",  # by word: the provider here does not unpack it
+                "accept": "text/event-stream",
+                "x-fallbackd-chain": "team",
+            },
+        )
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert "x-fallbackd-model" not in answer.headers
+        (call,) = g.api.calls("two")
+        assert call.model == "of-the-caller"
