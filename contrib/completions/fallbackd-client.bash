@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="accounts answer call cancel classify completions config delegate doctor drain events explain gateway health hooks list log mcp notify ping questions reply report resolve retry service sessions setup share show shutdown status statusline suggest undrain usage wait" ;;
+            children="accounts answer call cancel classify completions config continue delegate doctor drain events explain gateway health hooks list log mcp notify ping questions reply report resolve retry service sessions setup share show shutdown status statusline suggest undrain usage wait" ;;
         "accounts")
             flags="-h --help --socket --json"
             valued="--socket"
@@ -36,6 +36,10 @@ _fallbackd_client_table() {
         "config")
             flags="-h --help --socket --json --dry-run"
             valued="--socket --dry-run"
+            children="" ;;
+        "continue")
+            flags="-h --help --socket --json --from --to --interactive"
+            valued="--socket --from --to"
             children="" ;;
         "delegate")
             flags="-h --help --socket --json --backend --role --chain --session --fresh --cwd --model --mode --wait --wait-for --settle --deadline --no-queue --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered"
@@ -250,6 +254,8 @@ _fallbackd_client_value() {
         "config:--dry-run") _fallbackd_client_paths -f ;;
         "config:1") _fallbackd_client_words "check edit import path reload set show" ;;
         "config:2") _fallbackd_client_paths -f ;;
+        "continue:--socket") _fallbackd_client_paths -f ;;
+        "continue:--to") _fallbackd_client_ask backends ;;
         "delegate:--socket") _fallbackd_client_paths -f ;;
         "delegate:--backend") _fallbackd_client_ask backends ;;
         "delegate:--chain") _fallbackd_client_ask backends ;;

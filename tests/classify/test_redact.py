@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd.classify.redact import _SECRETS, _TELLING, excerpt, redact
+from fallbackd_conversations.redact import _SECRETS, _TELLING, excerpt, redact
 
 PIECES = ["key", "token", "sk", "ya29", "eyj", "aiza", "bearer", "xoxb", "://", "@", ".", "/", "+"]
 PIECES += ["-", "_", "=", ":", "?", "&", " ", '"', "a", "9", "0123456789", "deadbeef", "E"]

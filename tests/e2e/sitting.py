@@ -46,7 +46,11 @@ class Person:
         return env
 
     async def start(self, *options: str) -> None:
-        """As after the questions that a new user is asked."""
+        self.answer_first_questions()
+        await self.run([*self._s.home.argv(self.agent, "")[:1], *options])
+
+    def answer_first_questions(self) -> None:
+        """What a new user is asked: theme, and whether the directory is trusted."""
         home, work = self._s.home, str(self._s.home.work)
         if self.agent == "claude":
             known = {
@@ -59,7 +63,6 @@ class Person:
             config = home.path / ".codex" / "config.toml"
             trusted = f'\n[projects.{json.dumps(work)}]\ntrust_level = "trusted"\n'
             config.write_text(config.read_text() + trusted)
-        await self.run([*home.argv(self.agent, "")[:1], *options])
 
     async def run(self, argv: list[str]) -> None:
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.env.items())

@@ -1,14 +1,19 @@
 """A person meets a limit in the real claude or codex: the whole host knows, and the person too."""
 
 import re
+import shlex
+import subprocess
 import time
 from pathlib import Path
 
 import anyio
 import pytest
+from tests.e2e.mcp_clients import PROGRAM
 from tests.e2e.scenes import NEXT, Scene, scene
 from tests.e2e.sitting import Person, client, health
+from tests.e2e.test_resumption import said
 from tests.e2e.tmux import tmux_server
+from tests.support.provider_frames import TEXT
 
 SHOWS = {"claude": "hit your limit", "codex": "hit your usage limit"}
 
@@ -75,3 +80,53 @@ async def test_a_limit_of_codex_is_shown_to_a_person_in_claude(tmp_path: Path) -
             s.provider.behave("codex", "usage_limit")
             await in_codex.says("good morning", then=SHOWS["codex"])
             await in_claude.sees(r"codex from \d\d:\d\d · opencode ok")
+
+
+@pytest.mark.parametrize(("agent", "other"), [("claude", "codex"), ("codex", "claude")])
+async def test_a_person_continues_with_the_other_agent(
+    tmp_path: Path, agent: str, other: str
+) -> None:
+    first, second = "remember the word marzipan", "and which word was it"
+    async with scene(tmp_path) as s:
+        client(s, "hooks", "install", agent, "--yes")
+        with tmux_server() as tmux:
+            person, after = Person(s, tmux, agent), Person(s, tmux, other)
+            await person.start()
+            await person.says(first, then="PONG-OK")
+            s.provider.behave(agent, "usage_limit")
+            await person.says(second, then=SHOWS[agent])
+            await limited(s, agent)
+            after.answer_first_questions()
+            words = ("continue", "--from", "@last-limited", "--to", other, "--interactive")
+            await after.run([PROGRAM, "--socket", s.daemon.socket, *words])
+            await s.provider.called(other, where=lambda call: second in said(call))
+            await after.sees("PONG-OK")
+        asked = said(next(one for one in s.provider.calls(other) if second in said(one)))
+        assert asked.index(first) < asked.index(TEXT) < asked.index(second)
+        assert asked.count(second) == 1
+
+
+async def test_without_a_daemon_sessions_are_listed_and_carried_over(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        with tmux_server() as tmux:
+            person = Person(s, tmux, "claude")
+            await person.start()
+            await person.says("remember the word marzipan", then="PONG-OK")
+        await s.daemon.stop()
+        listed = client(s, "continue").stdout
+        assert "claude" in listed
+        assert "remember the word marzipan" in listed
+        argv = shlex.split(client(s, "continue", "--from", "claude").stdout)
+        assert argv[:2] == ["codex", "resume"]
+        s.provider.behave("codex", "ok")
+        options = ["exec", "--json", "-s", "read-only", "resume", argv[2], "and which word was it"]
+        subprocess.run(
+            [s.home.argv("codex", "")[0], *options],
+            cwd=s.home.work,
+            env=dict(s.home.env),
+            stdin=subprocess.DEVNULL,
+            check=True,
+            capture_output=True,
+        )
+        asked = said(s.provider.calls("codex", kind="main")[-1])
+        assert asked.index("marzipan") < asked.index(TEXT) < asked.index("and which word")

@@ -12,7 +12,6 @@ from fallbackd.api.health_view import health_entries
 from fallbackd.api.host import Caller
 from fallbackd.api.share import sharing
 from fallbackd.api.usage import MAX_DELEGATIONS
-from fallbackd.classify.redact import redact
 from fallbackd.config.programs import known_programs
 from fallbackd.core.records import Delegation
 from fallbackd.engine.requests import Draining
@@ -42,6 +41,7 @@ from fallbackd_client.wire.methods.daemon import (
 )
 from fallbackd_client.wire.methods.interactive import PlanUse
 from fallbackd_client.wire.shapes import DelegationLine
+from fallbackd_conversations.redact import redact
 
 if TYPE_CHECKING:
     from fallbackd.core.policy import Policy

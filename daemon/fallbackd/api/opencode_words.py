@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from fallbackd.classify.redact import excerpt
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import NOT_SET_UP
@@ -11,6 +10,7 @@ from fallbackd.core.records import Session
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.views import health_entries, health_entry
 from fallbackd.engine.api import Engine
+from fallbackd_conversations.redact import excerpt
 
 MAX_HOPS = 20
 MAX_WARNINGS = 20

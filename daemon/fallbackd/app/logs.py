@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO, cast
 
 import structlog
 
-from fallbackd.classify.redact import redact, strip_escapes
+from fallbackd_conversations.redact import redact, strip_escapes
 
 MAX_VALUE_CHARS = 4000
 SENTENCE = "sentence"

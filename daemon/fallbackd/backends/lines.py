@@ -11,7 +11,6 @@ from typing import Any, assert_never
 
 import msgspec
 
-from fallbackd.classify.redact import strip_escapes
 from fallbackd.core.protocol import (
     AgentText,
     Chunk,
@@ -30,6 +29,7 @@ from fallbackd.core.protocol import (
     StreamName,
     Usage,
 )
+from fallbackd_conversations.redact import strip_escapes
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """Longer lines lose their end. One event with a tool's whole output may take megabytes."""

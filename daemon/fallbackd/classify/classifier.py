@@ -21,7 +21,6 @@ from fallbackd.classify.error_json import Said, is_json, read_body, read_lines
 from fallbackd.classify.lines import SIGNAL_EXITS, Hit, first_fit, text_hit
 from fallbackd.classify.model import Model
 from fallbackd.classify.other_programs import is_side_call
-from fallbackd.classify.redact import excerpt, strip_escapes
 from fallbackd.classify.reset_time import seconds_until_midnight, seconds_until_reset
 from fallbackd.classify.rules import Rule
 from fallbackd.classify.stack_frames import has_frames
@@ -30,6 +29,7 @@ from fallbackd.classify.version_trouble import version_trouble
 from fallbackd.classify.weighing import weighed
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.protocol import Evidence
+from fallbackd_conversations.redact import excerpt, strip_escapes
 
 __all__ = ["COMMON_RULES", "Rule", "classify"]
 

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from fallbackd.classify.redact import strip_escapes
+from fallbackd_conversations.redact import strip_escapes
 
 BUCKETS = 1 << 18
 """An n-gram is known by one of these; the weights of most are left out of the shipped file."""

@@ -29,11 +29,11 @@ from fallbackd.classify.line_shapes import (
     type_names,
 )
 from fallbackd.classify.other_programs import is_of_another
-from fallbackd.classify.redact import strip_escapes
 from fallbackd.classify.rules import Found, Rule, compiled
 from fallbackd.classify.stack_frames import without_frames
 from fallbackd.core.failures import Confidence, Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd_conversations.redact import strip_escapes
 
 
 class Hit(Struct, frozen=True, kw_only=True):

@@ -7,10 +7,10 @@ are not taken for it.
 
 import re
 
-from fallbackd.classify.redact import strip_escapes
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd_conversations.redact import strip_escapes
 
 RULE = Rule(id="version", reason=Reason.NOT_CONFIGURED, detail="version")
 

@@ -7,10 +7,10 @@ from msgspec import structs
 from fallbackd.classify.error_lines import without_marks
 from fallbackd.classify.lines import SIGNAL_EXITS, Hit, lines_of, text_hit
 from fallbackd.classify.model import Guess, Model, shipped
-from fallbackd.classify.redact import strip_escapes
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd_conversations.redact import strip_escapes
 
 RULE_ALARM = 0.2
 """What a rule that fits adds to the margin of a failure. Both found by cross-validation."""

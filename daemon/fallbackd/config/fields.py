@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fallbackd.classify.redact import excerpt
+from fallbackd_conversations.redact import excerpt
 
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _SECRET_KEYS = re.compile(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from fallbackd.classify.redact import excerpt
+from fallbackd_conversations.redact import excerpt
 
 ImportSource = Literal["hermes", "jkz", "opencode", "voice"]
 Tables = dict[str, Any]

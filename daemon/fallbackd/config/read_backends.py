@@ -14,7 +14,6 @@ from fallbackd.backends import ALIASES, ENDPOINTS, KIND_NAMES, KINDS
 from fallbackd.backends.http_calls import is_loopback
 from fallbackd.backends.signatures import LATER
 from fallbackd.backends.spec import Options
-from fallbackd.classify.redact import redact, redact_command
 from fallbackd.config import profiles
 from fallbackd.config.fields import BY_VALUE, Say, guess, join, read, show, table
 from fallbackd.config.read_credentials import read_credentials
@@ -30,6 +29,7 @@ from fallbackd.core.health.scopes import owner_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
 from fallbackd.core.protocol import CredentialRef
+from fallbackd_conversations.redact import redact, redact_command
 
 _ID = re.compile(r"[A-Za-z0-9][\w./@:+-]{0,127}", re.ASCII)
 _SECRET_HEADERS = frozenset(

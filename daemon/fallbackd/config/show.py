@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fallbackd.classify.redact import redact_command
 from fallbackd.config import profiles
 from fallbackd.config.load import Loaded
 from fallbackd.config.read_gateway import Gateway
@@ -16,6 +15,7 @@ from fallbackd.config.read_opencode import Opencode
 from fallbackd.config.schema import BackendTable, ReasonTable
 from fallbackd.core.policy import Backend, Entry, Handoff, Role
 from fallbackd.core.protocol import CredentialRef
+from fallbackd_conversations.redact import redact_command
 
 HIDDEN = "(set)"
 """Stands for values of variables and headers: they may be secrets."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from fallbackd.classify.redact import redact
 from fallbackd.config.fields import Problem, join, problem, show
+from fallbackd_conversations.redact import redact
 
 MAX_REASON_CHARS = 280
 DEFAULT_TTL_S = 600.0

@@ -7,7 +7,6 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.classify.redact import redact
 from fallbackd.classify.rules import Rule
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
@@ -17,6 +16,7 @@ from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Running, Transport, Unsent
+from fallbackd_conversations.redact import redact
 
 
 class Fingerprinter(Protocol):

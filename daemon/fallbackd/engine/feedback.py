@@ -15,7 +15,6 @@ import anyio.to_thread
 from msgspec import Struct
 
 from fallbackd.classify.common_rules import COMMON_RULES
-from fallbackd.classify.redact import redact, strip_escapes
 from fallbackd.classify.rules import Rule, linear
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
@@ -24,6 +23,7 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.judging import concealed, judge
 from fallbackd.engine.requests import Invalid, Unknown
+from fallbackd_conversations.redact import redact, strip_escapes
 
 if TYPE_CHECKING:
     from fallbackd.classify.explaining import Explanation

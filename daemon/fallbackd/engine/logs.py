@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from fallbackd.classify.redact import mask_keys
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.records import Attempt, Delegation
 from fallbackd.engine.environment import LogReader
 from fallbackd.engine.requests import LogPart, Unknown
 from fallbackd.lib.secretvalues import SecretValues
+from fallbackd_conversations.redact import mask_keys
 
 MAX_CHARACTER_BYTES = 4
 """In UTF-8."""

@@ -2,7 +2,6 @@
 
 from msgspec import structs
 
-from fallbackd.classify.redact import redact
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import Outage
 from fallbackd.core.health.scopes import find_backend, is_scope_of, touched
@@ -16,6 +15,7 @@ from fallbackd.engine.peers import Tested
 from fallbackd.engine.requests import Unknown
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.share import Failing, Share, ShareAway, ShareRefused
+from fallbackd_conversations.redact import redact
 
 TEST_S = 5.0
 """How long a step of a test may take."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 from msgspec import structs
 
-from fallbackd.classify.redact import strip_controls
 from fallbackd.core.protocol import AgentText, Observation
 from fallbackd.core.watch import Watch
 from fallbackd.engine.live import Progress
+from fallbackd_conversations.redact import strip_controls
 
 MAX_PIECE_CHARS = 16_384
 """A longer piece is told in several."""

@@ -6,7 +6,6 @@ there at the beginning knows what it is in the middle of.
 """
 
 from fallbackd.backends.spec import BackendKind, Options, Parser
-from fallbackd.classify.redact import mask_keys, strip_controls
 from fallbackd.core.protocol import (
     AgentText,
     Chunk,
@@ -19,6 +18,7 @@ from fallbackd.core.records import Attempt
 from fallbackd.engine.environment import World
 from fallbackd.engine.requests import LogPart, Unknown
 from fallbackd.lib.secretvalues import SecretValues
+from fallbackd_conversations.redact import mask_keys, strip_controls
 
 BEFORE_BYTES = 1024 * 1024
 MAX_ARGUMENT_CHARS = 200

@@ -21,7 +21,8 @@ def test_commands_are_sorted_and_each_has_a_module() -> None:
     names = [command.name for command in COMMANDS]
     assert names == sorted(set(names))
     folder = Path(fallbackd_client.__file__).parent / "cli/commands"
-    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(names)
+    modules = {path.stem.removesuffix("_") for path in folder.glob("*.py")}
+    assert modules - {"__init_"} == set(names)
     for name in names:
         assert callable(load(name).run)
 

@@ -60,6 +60,11 @@ COMMANDS: tuple[Command, ...] = (
     Command("completions", "print the completions for a shell", "completions bash"),
     Command("config", "show, check or change the configuration", "config set defaults.settle_s 3"),
     Command(
+        "continue",
+        "continue a conversation with another agent, as its own",
+        "continue --from claude --to codex",
+    ),
+    Command(
         "delegate",
         "run a prompt on the best available backend",
         'delegate --backend codex "Explain this repository"',
@@ -148,5 +153,6 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def load(name: str) -> CommandModule:
+    name = "continue_" if name == "continue" else name  # a keyword
     module: CommandModule = __import__(f"{__name__}.{name}", fromlist=["run"])
     return module

@@ -1,4 +1,4 @@
-"""What may be shown of a program's output: without secrets, control characters or bulk."""
+"""What may be shown of what a program wrote: without secrets, control characters or bulk."""
 
 import re
 from collections.abc import Sequence

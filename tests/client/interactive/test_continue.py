@@ -1,0 +1,217 @@
+"""`continue`: which sessions are found, and what a conversation becomes for the other agent."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.conftest import RunCli
+
+from fallbackd_client.cli.commands import continue_ as command
+from fallbackd_client.cli.main import main
+from fallbackd_client.interactive import carrying
+from fallbackd_conversations.agents import AGENTS
+from fallbackd_conversations.turns import Utterance
+
+SAID = (
+    Utterance(role="user", text="remember marzipan"),
+    Utterance(role="assistant", text="I will. The key is sk-ant-api03-abcdefghijklmnop."),
+)
+LIMIT = {
+    "type": "assistant",
+    "uuid": "l1",
+    "parentUuid": "u1",
+    "isApiErrorMessage": True,
+    "error": "rate_limit",
+    "message": {"role": "assistant", "model": "<synthetic>", "content": []},
+}
+ID = "b4aa40fd-00e7-44ab-ba2a-6581bba52b3c"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "home"
+    (place / "bin").mkdir(parents=True)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setenv("PATH", str(place / "bin"))
+    for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return place
+
+
+def installed(home: Path, *names: str) -> None:
+    for name in names:
+        (home / "bin" / name).write_text("#!/bin/sh\n")
+        (home / "bin" / name).chmod(0o755)
+
+
+def stored(agent: str, home: Path, *, id: str = ID, more: tuple[Any, ...] = ()) -> Path:
+    """A session in this directory, as the agent keeps it."""
+    one = AGENTS[agent]
+    written = one.render(SAID, place=one.place({}, str(home)), cwd=os.getcwd(), now=1e9, seed=id)
+    assert written is not None
+    assert written.path is not None
+    data = written.data
+    if agent == "codex":
+        data = data.replace(b'"source":"exec"', b'"source":"vscode"')
+    written.path.parent.mkdir(parents=True, exist_ok=True)
+    written.path.write_bytes(data + b"".join(json.dumps(line).encode() + b"\n" for line in more))
+    return written.path
+
+
+def asked(text: str) -> dict[str, Any]:
+    message = {"role": "user", "content": text}
+    return {"type": "user", "uuid": "u1", "parentUuid": "p", "message": message}
+
+
+def limited(home: Path) -> Path:
+    path = stored("claude", home)
+    last = json.loads(path.read_text().splitlines()[-1])["uuid"]
+    with path.open("a") as file:
+        for line in ({**asked("and which word"), "parentUuid": last}, LIMIT):
+            file.write(json.dumps({**line, "sessionId": ID, "cwd": os.getcwd()}) + "\n")
+    return path
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["--socket", "/nowhere", "--json", "continue", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_agents_of_the_command_are_those_that_can_be_read() -> None:
+    assert set(command.AGENTS) == set(AGENTS)
+
+
+def test_the_session_that_met_a_limit_goes_on_with_its_unanswered_prompt(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(home, "codex")
+    path = limited(home)
+    stored("codex", home)
+    before = path.read_bytes()
+    found = document(capsys, "--from", "@last-limited")
+    assert found["from"] == {"agent": "claude", "id": ID}
+    new = found["to"]["id"]
+    assert found["command"] == ["codex", "resume", new, "and which word"]
+    assert (found["turns"], found["prompt"], found["cwd"]) == (1, "and which word", os.getcwd())
+    carried = AGENTS["codex"].read(home / ".codex", new)
+    assert carried is not None
+    assert [one.role for one in carried.said] == ["user", "assistant"]
+    assert carried.said[0].text == "remember marzipan"
+    assert "abcdefghijklmnop" not in carried.said[1].text
+    assert path.read_bytes() == before
+
+
+def test_sessions_of_codex_go_on_with_claude(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(home, "claude", "opencode")
+    stored("codex", home)
+    found = document(capsys, "--from", "codex")
+    assert found["command"] == ["claude", "--resume", found["to"]["id"]]
+    assert AGENTS["claude"].read(home / ".claude", found["to"]["id"]) is not None
+
+
+def test_an_agent_that_cannot_be_given_it_is_passed_over(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(home, "opencode", "gemini")  # opencode has no model yet
+    limited(home)
+    assert document(capsys, "--from", "claude")["to"]["backend"] == "gemini"
+    assert main(["--socket", "/nowhere", "continue", "--from", "claude", "--to", "opencode"]) == 2
+    assert "not been used with any model" in capsys.readouterr().err
+
+
+def test_gemini_is_given_a_private_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    installed(home, "gemini")
+    limited(home)
+    words = document(capsys, "--from", f"claude:{ID}", "--to", "gemini")["command"]
+    assert (words[:2], words[3:]) == (["gemini", "--session-file"], ["-i", "and which word"])
+    assert Path(words[2]).stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_choice_the_sessions_are_listed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limited(home)
+    assert main(["--socket", "/nowhere", "continue"]) == 0
+    said = capsys.readouterr()
+    assert "claude" in said.out
+    assert "remember marzipan" in said.out
+    assert f"continue --from claude:{ID}" in said.err
+    found = document(capsys)
+    assert [one["id"] for one in found["sessions"]] == [ID]
+    assert found["default"]["agent"] == "claude"
+
+
+def test_sessions_of_programs_are_not_listed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stored("codex", home)
+    path.write_bytes(path.read_bytes().replace(b'"vscode"', b'"exec"'))
+    assert main(["--socket", "/nowhere", "continue"]) == 2
+    assert "no sessions" in capsys.readouterr().err
+
+
+def test_the_daemon_says_which_agent_is_next(home: Path, run_cli: RunCli) -> None:
+    installed(home, "codex", "gemini", "claude")
+    limited(home)
+    answers = {
+        "config.get": {
+            "config": {
+                "backends": {
+                    "claude": {"kind": "claude"},
+                    "codex": {"kind": "codex"},
+                    "second": {"kind": "codex", "env": {"CODEX_HOME": str(home / "second")}},
+                }
+            }
+        },
+        "resolve": {
+            "candidates": [
+                {"backend": "claude", "verdict": "rate_limited"},
+                {"backend": "codex", "verdict": "rate_limited"},
+                {"backend": "acme", "verdict": "healthy"},
+                {"backend": "second", "verdict": "chosen"},
+            ]
+        },
+    }
+    ran = run_cli(["continue", "--from", "claude"], answers)
+    assert ran.code == 0
+    assert ran.params("resolve") == {"backend": "claude"}
+    assert ran.out.startswith(f"CODEX_HOME={home}/second codex resume ")
+    assert len(list((home / "second" / "sessions").rglob("*.jsonl"))) == 1
+    assert not (home / ".codex").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--from", "cursor"], "--from takes"),
+        (["--from", "claude:../../x"], "has no session"),
+        (["--from", f"codex:{ID}"], "has no session"),
+        (["--from", "claude", "--to", "nobody"], "--to nobody"),
+        (["--from", "claude", "--to", "codex"], "none of codex is installed"),
+        (["--from", "gemini"], "no sessions of gemini"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    limited(home)
+    assert main(["--socket", "/nowhere", "continue", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_prompt_is_never_an_option() -> None:
+    assert carrying.command("claude", ID, "", "--help")[-1] == " --help"
+
+
+def test_a_prompt_that_is_too_long_for_a_command_line_stays_in_the_history() -> None:
+    long = Utterance(role="user", text="x" * 40_000)
+    assert carrying.unanswered((*SAID, long)) == ((*SAID, long), "")
+    assert carrying.unanswered((SAID[0],)) == ((), "remember marzipan")
