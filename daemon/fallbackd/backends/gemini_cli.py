@@ -242,11 +242,8 @@ def _without_repeats(pieces: list[tuple[str, float]]) -> str:
         lost = k - begin
         again = [t for t, _ in pieces[k : k + lost]]
         broken = [t for t, _ in pieces[begin:k]]
-        if (
-            pieces[k][1] - pieces[k - 1][1] >= MIN_RETRY_GAP_S
-            and again == broken
-            and sum(map(len, broken)) >= MIN_REPEAT_CHARS
-        ):
+        is_long = sum(map(len, broken)) >= MIN_REPEAT_CHARS
+        if is_long and again == broken and pieces[k][1] - pieces[k - 1][1] >= MIN_RETRY_GAP_S:
             begin = k
     return "".join(t for t, _ in pieces[begin:])
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fallbackd.core.protocol import Evidence
+from fallbackd.lib import loose
 
 ErrorFields = Mapping[str, object]
 
@@ -41,24 +42,24 @@ def retry_evidence(status: ErrorFields, *, now: float) -> Evidence:
     headers = {}
     if wait_s is not None and wait_s > own_s + SLACK_S:
         headers["retry-after"] = str(round(wait_s))
-    text = _text(status.get("message"))
+    text = loose.text(status.get("message"))
     return Evidence(text=text, stream="jsonl", headers=headers, body=text_body(text))
 
 
 def error_evidence(error: ErrorFields) -> Evidence:
-    data = _fields(error.get("data"))
-    text = _text(data.get("message")) or _text(error.get("message"))
+    data = loose.fields(error.get("data"))
+    text = loose.text(data.get("message")) or loose.text(error.get("message"))
     status = data.get("statusCode")
-    headers = _fields(data.get("responseHeaders"))
-    raw = _text(data.get("responseBody"))
+    headers = loose.fields(data.get("responseHeaders"))
+    raw = loose.text(data.get("responseBody"))
     body = _json(raw) if raw else text_body(text)
     return Evidence(
         text=text,
         stream="jsonl",
         http_status=status if isinstance(status, int) else None,
-        headers={name.lower(): _text(value) for name, value in headers.items()},
+        headers={name.lower(): loose.text(value) for name, value in headers.items()},
         body=body,
-        code=_text(error.get("name")) or None,
+        code=loose.text(error.get("name")) or None,
     )
 
 
@@ -73,11 +74,3 @@ def _json(text: str) -> object:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return text
-
-
-def _fields(value: object) -> ErrorFields:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

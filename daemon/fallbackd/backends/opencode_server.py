@@ -49,6 +49,7 @@ from fallbackd.core.protocol import (
     ToolStarted,
     Usage,
 )
+from fallbackd.lib import loose
 
 Effects = Literal["none", "possible"]
 MessageFields = Mapping[str, object]
@@ -129,8 +130,8 @@ class OpencodeEventReader:
         """
         payload = obj.get("payload")
         event = payload if isinstance(payload, dict) else obj
-        properties = _fields(event.get("properties"))
-        session = _text(properties.get("sessionID"))
+        properties = loose.fields(event.get("properties"))
+        session = loose.text(properties.get("sessionID"))
         if not self._session and session:
             self._session = session
             return [Conversation(id=session), *self.feed_event(obj, at)]
@@ -139,14 +140,14 @@ class OpencodeEventReader:
             case "fallbackd.session":
                 return []
             case "fallbackd.final":
-                return self._read_final(_fields(properties.get("message")))
+                return self._read_final(loose.fields(properties.get("message")))
             case "fallbackd.permission":
-                self._rejected.append(_text(properties.get("permission")))
+                self._rejected.append(loose.text(properties.get("permission")))
                 return [Output()]
             case "session.status":
-                return self._read_status(_fields(properties.get("status")), at)
+                return self._read_status(loose.fields(properties.get("status")), at)
             case "session.error":
-                return self._read_error(_fields(properties.get("error")), is_main=is_main)
+                return self._read_error(loose.fields(properties.get("error")), is_main=is_main)
             case "session.compacted":
                 if is_main:
                     self._error = self._held = None
@@ -155,12 +156,12 @@ class OpencodeEventReader:
                 self._error, self._held = self._held, None
                 return [GivenUp(evidence=self._error)]
             case "message.updated":
-                return self._read_message(_fields(properties.get("info")), session)
+                return self._read_message(loose.fields(properties.get("info")), session)
             case "message.removed":
-                self._messages.pop(_text(properties.get("messageID")), None)
+                self._messages.pop(loose.text(properties.get("messageID")), None)
                 return [Output()]
             case "message.part.updated":
-                return self._read_part(_fields(properties.get("part")))
+                return self._read_part(loose.fields(properties.get("part")))
             case "message.part.delta":
                 return self._read_delta(properties)
             case _:
@@ -192,7 +193,7 @@ class OpencodeEventReader:
         return [Retrying(evidence=evidence, wait_s=wait_of(status, now=at))]
 
     def _read_error(self, error: MessageFields, *, is_main: bool) -> list[Observation]:
-        name = _text(error.get("name"))
+        name = loose.text(error.get("name"))
         if not is_main or name == "MessageAbortedError":
             # A subagent's failure goes back to its parent; an abort is what we asked for.
             return [Output()]
@@ -245,8 +246,8 @@ class OpencodeEventReader:
     # --- messages and their parts ---------------------------------------------------------------
 
     def _read_message(self, info: MessageFields, session: str) -> list[Observation]:
-        key = _text(info.get("id"))
-        owner = _text(info.get("sessionID")) or session or self._session
+        key = loose.text(info.get("id"))
+        owner = loose.text(info.get("sessionID")) or session or self._session
         message = self._messages.get(key) or _Message()
         if owner == self._session:
             self._messages[key] = message
@@ -279,25 +280,25 @@ class OpencodeEventReader:
 
     def _read_final(self, message: MessageFields) -> list[Observation]:
         final = _Message()
-        _take_info(final, _fields(message.get("info")))
+        _take_info(final, loose.fields(message.get("info")))
         parts = message.get("parts")
         for number, part in enumerate(parts if isinstance(parts, list) else []):
-            _take_part(final, _fields(part), key=str(number))
+            _take_part(final, loose.fields(part), key=str(number))
         self._final = final
-        info = _fields(message.get("info"))
+        info = loose.fields(message.get("info"))
         usage = message_usage(info)
         if usage != Usage():
-            self._usages(_text(info.get("id")), usage)
-        error = _fields(info.get("error"))
+            self._usages(loose.text(info.get("id")), usage)
+        error = loose.fields(info.get("error"))
         if error and self._error is None and error.get("name") != "MessageAbortedError":
             self._error = self._held or self._seal(error_evidence(error))
         return [Output()]
 
     def _read_part(self, part: MessageFields) -> list[Observation]:
-        message = self._messages.get(_text(part.get("messageID")))
+        message = self._messages.get(loose.text(part.get("messageID")))
         said: list[Observation] = []
         if message is not None:
-            key = _text(part.get("id"))
+            key = loose.text(part.get("id"))
             before = message.parts.get(key)
             _take_part(message, part, key=key)
             if message.role == "user":
@@ -306,7 +307,7 @@ class OpencodeEventReader:
         match part.get("type"):
             case "tool":
                 return self._read_tool(part)
-            case "text" | "reasoning" if message is not None and _text(part.get("text")):
+            case "text" | "reasoning" if message is not None and loose.text(part.get("text")):
                 self._answered = True
                 return [ProviderAnswered(), *said]
             case "step-start":
@@ -324,11 +325,11 @@ class OpencodeEventReader:
         return [AgentText(f"\n\n{new}" if is_next_passage else new)]
 
     def _read_delta(self, properties: MessageFields) -> list[Observation]:
-        delta = _text(properties.get("delta"))
-        message = self._messages.get(_text(properties.get("messageID")))
+        delta = loose.text(properties.get("delta"))
+        message = self._messages.get(loose.text(properties.get("messageID")))
         said: list[Observation] = []
         if message is not None and properties.get("field") == "text":
-            part = message.parts.get(_text(properties.get("partID")))
+            part = message.parts.get(loose.text(properties.get("partID")))
             if part is not None:
                 before = part.text
                 part.text += delta
@@ -340,11 +341,11 @@ class OpencodeEventReader:
 
     def _read_tool(self, part: MessageFields) -> list[Observation]:
         self._answered = True
-        call = _text(part.get("callID")) or _text(part.get("id"))
-        name = _text(part.get("tool"))
-        state = _fields(part.get("state"))
+        call = loose.text(part.get("callID")) or loose.text(part.get("id"))
+        name = loose.text(part.get("tool"))
+        state = loose.fields(part.get("state"))
         # Two messages may use the same call id: the part is what is unique.
-        unique = _text(part.get("id")) or call
+        unique = loose.text(part.get("id")) or call
         seen: list[Observation] = [ProviderAnswered()]
         status = state.get("status")
         if status in ("running", "completed", "error") and unique not in self._tools:
@@ -366,41 +367,29 @@ def tool_effects(tool: str) -> Effects:
 
 
 def _take_info(message: _Message, info: MessageFields) -> None:
-    message.role = _text(info.get("role")) or message.role
+    message.role = loose.text(info.get("role")) or message.role
     # A user message carries an object here: what it changed.
     message.summary = info.get("summary") is True or info.get("mode") == "compaction"
-    message.finish = _text(info.get("finish")) or message.finish
-    message.completed = message.completed or "completed" in _fields(info.get("time"))
+    message.finish = loose.text(info.get("finish")) or message.finish
+    message.completed = message.completed or "completed" in loose.fields(info.get("time"))
 
 
 def _take_part(message: _Message, part: MessageFields, *, key: str) -> None:
-    kind = _text(part.get("type"))
+    kind = loose.text(part.get("type"))
     if kind == "step-finish" and message.finish is None:
-        message.finish = _text(part.get("reason")) or None
+        message.finish = loose.text(part.get("reason")) or None
     synthetic = part.get("synthetic") is True or part.get("ignored") is True
-    message.parts[key] = _Part(kind=kind, text=_text(part.get("text")), synthetic=synthetic)
+    message.parts[key] = _Part(kind=kind, text=loose.text(part.get("text")), synthetic=synthetic)
 
 
 def message_usage(info: MessageFields) -> Usage:
-    tokens = _fields(info.get("tokens"))
-    cache = _fields(tokens.get("cache"))
+    tokens = loose.fields(info.get("tokens"))
+    cache = loose.fields(tokens.get("cache"))
     cost = info.get("cost")
     return Usage(
-        input_tokens=_count(tokens.get("input"))
-        + _count(cache.get("read"))
-        + _count(cache.get("write")),
-        output_tokens=_count(tokens.get("output")) + _count(tokens.get("reasoning")),
+        input_tokens=loose.count(tokens.get("input"))
+        + loose.count(cache.get("read"))
+        + loose.count(cache.get("write")),
+        output_tokens=loose.count(tokens.get("output")) + loose.count(tokens.get("reasoning")),
         cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
     )
-
-
-def _fields(value: object) -> MessageFields:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: object) -> int:
-    return int(value) if isinstance(value, int | float) and value > 0 else 0

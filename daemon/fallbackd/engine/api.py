@@ -367,7 +367,7 @@ class Engine(Performer):
         await self.handle(ConfigReloaded(changed=changed))
         hit("config.taken")
         await self.readiness.look(settings.policy.backends)
-        await self._wake_waiting()
+        await self.waking.wake_waiting()
 
     async def note_config(self, *, accepted: bool, fields: dict[str, Any]) -> None:
         """Journal that a configuration was taken over, or why it was not."""

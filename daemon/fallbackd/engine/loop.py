@@ -34,12 +34,10 @@ from fallbackd.core.events import (
     Event,
     KeepRequested,
     Resumed,
-    Woke,
 )
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation, Keys
-from fallbackd.core.work.fairness import free_places, turns
 from fallbackd.engine import judging
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.attendance import Attendance
@@ -56,6 +54,7 @@ from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.timers import Wakes
+from fallbackd.engine.waking import Waking
 from fallbackd.engine.workspaces import Workspaces, why_not_there
 from fallbackd.lib.directories import identities
 from fallbackd.lib.failpoints import hit
@@ -63,17 +62,6 @@ from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Outlives, Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
-
-
-def _hears(delegation: Delegation) -> bool:
-    """
-    Whether a change elsewhere may put it further: of the questions only one about an outage can be
-    closed by a change, and work that waits for a place is woken when there is one.
-    """
-    is_blocked = delegation.blocked_by is not None
-    question = delegation.question
-    asks = question is not None and question.kind == "outage"
-    return delegation.state == "waiting" or is_blocked or delegation.cancelling or asks
 
 
 class Performer:
@@ -104,7 +92,8 @@ class Performer:
         self._draining = False
         self._obstacles: dict[str, str] = {}
         """Why no new work is taken now, by kind."""
-        self._wakes = Wakes(clock, self._woken)
+        self.waking = Waking(self)
+        self._wakes = Wakes(clock, self.waking.wake)
         self.tasks: TaskGroup | None = None
         self._freed = anyio.Event()
         self._strays_ended = anyio.Event()
@@ -163,7 +152,7 @@ class Performer:
             if (found := self.store.peek().active.get(one.delegation)) is not None:
                 self.workspaces.hold(found)
                 self.attendance.watch(one.delegation)
-        await self.fill_places()
+        await self.waking.fill_places()
 
     def drain(self) -> None:
         """No new work from now on; what runs goes on."""
@@ -173,7 +162,7 @@ class Performer:
     async def undrain(self) -> None:
         """New work again, and what was queued meanwhile."""
         self._draining = False
-        await self._wake_waiting()
+        await self.waking.wake_waiting()
 
     def hold_work(self, kind: str, why: str | None) -> None:
         """Take no new work for this reason, until it is None; what runs goes on."""
@@ -203,7 +192,7 @@ class Performer:
         """
         # A caller that goes away must not part what is kept from what is done.
         with anyio.CancelScope(shield=True):
-            await self._follow_clock()
+            await self.follow_clock()
             shifted_s = self.shifted_s
             keys = keys_of(event, self.store.peek())
             try:
@@ -228,7 +217,7 @@ class Performer:
     async def look_at_clock(self) -> None:
         """After the machine was suspended, or the clock was set: do now what is due now."""
         with anyio.CancelScope(shield=True):
-            await self._follow_clock()
+            await self.follow_clock()
         self._wakes.look()
 
     def _follow_sleep(self) -> None:
@@ -239,7 +228,8 @@ class Performer:
             for live in self._live.values():
                 live.shift(by_s)
 
-    async def _follow_clock(self) -> None:
+    async def follow_clock(self) -> None:
+        """Let everything move with the clock, where it was set. Not to be cancelled."""
         self._follow_sleep()
         by_s = self.clock.step()
         if by_s == 0.0:
@@ -280,7 +270,7 @@ class Performer:
             case WakeWaiting():
                 hit("effect.wake_waiting")
                 if self.tasks is not None:  # before the start nobody waits
-                    self.tasks.start_soon(self._wake_waiting)
+                    self.tasks.start_soon(self.waking.wake_waiting)
             case OpenWindow():
                 self.world.open_window(effect.delegation, effect.most)
             case Export():
@@ -316,6 +306,13 @@ class Performer:
         finally:
             self._live.pop(live.order.attempt, None)
 
+    def is_held(self, delegation: DelegationId) -> bool:
+        """It is unfinished."""
+        return delegation in self._held
+
+    def live(self, attempt: AttemptId) -> LiveAttempt | None:
+        return self._live.get(attempt)
+
     def is_following(self) -> bool:
         return any(live.running is not None for live in self._live.values())
 
@@ -335,43 +332,6 @@ class Performer:
             return
         held.env.update(self.world.variables_of(pid, held.missing))
         held.missing = tuple(name for name in held.missing if name not in held.env)
-
-    async def _woken(self, wake: WakeAt) -> None:
-        # Before the watch is taken: what it shows and the time of the decision are of one clock.
-        with anyio.CancelScope(shield=True):
-            await self._follow_clock()
-        live = None if wake.attempt is None else self._live.get(wake.attempt)
-        watch = None if live is None else live.watch
-        if wake.delegation in self._held:
-            await self.handle(
-                Woke(
-                    delegation=wake.delegation,
-                    attempt=wake.attempt,
-                    watch=watch,
-                    luck=self.world.luck(),
-                )
-            )
-
-    async def _wake_waiting(self) -> None:
-        for name in list(self.store.peek().active):
-            delegation = self.store.peek().active.get(name)
-            is_idle = delegation is not None and delegation.running is None
-            if delegation is not None and is_idle and _hears(delegation):
-                await self.handle(Woke(delegation=name, luck=self.world.luck()))
-        await self.fill_places()
-
-    async def fill_places(self) -> None:
-        """Wake those that wait for a place, each in its turn, while there are free ones."""
-        woken: set[DelegationId] = set()
-        while True:
-            active = self.store.peek().active
-            free = free_places(active, self.settings.policy.defaults.max_running)
-            due = [one for one in turns(active) if one not in woken]
-            is_nested = bool(due) and active[due[0]].parent is not None
-            if not due or (free <= 0 and not is_nested):
-                return
-            woken.add(due[0])
-            await self.handle(Woke(delegation=due[0], luck=self.world.luck()))
 
     def _let_go(self, delegation: DelegationId) -> None:
         """Whoever waits for the end gets the question instead."""

@@ -49,6 +49,6 @@ async def tick(engine: Engine, *, prune: bool = False) -> None:
         and not session.recovered_announced
     )
     await engine.handle(Ticked(idle_sessions=idle, fallen_sessions=fallen))
-    await engine.fill_places()
+    await engine.waking.fill_places()
     engine.last_tick_at = engine.clock.now()
     hit("tick.done")

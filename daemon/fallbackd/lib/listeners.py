@@ -1,6 +1,7 @@
-"""Which process listens at a loopback port, by the tables of the kernel."""
+"""Ports of the loopback device: who listens there, by the tables of the kernel; a free one."""
 
 import os
+import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -52,3 +53,11 @@ def _open_sockets(pid: int) -> set[str]:
         except OSError:
             continue  # closed meanwhile
     return found
+
+
+def free_port() -> int:
+    """Free a moment ago. Who loses the race for it starts again with another."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -25,6 +25,8 @@ from msgspec import Struct
 from fallbackd.backends.opencode_errors import error_evidence, retry_evidence
 from fallbackd.backends.opencode_server import message_usage, tool_effects
 from fallbackd.core.protocol import Evidence, Usage
+from fallbackd.lib.loose import fields as _table
+from fallbackd.lib.loose import text as _text
 
 EventFields = Mapping[str, Any]  # any JSON
 
@@ -171,7 +173,11 @@ def split_model(model: str) -> dict[str, str]:
 
 
 def _message(info: EventFields, session: str) -> Sequence[Fact]:
-    reply, message, model = _text(info.get("id")), _text(info.get("parentID")), model_of(info)
+    reply, message, model = (
+        _text(info.get("id")),
+        _text(info.get("parentID")),
+        model_of(info),
+    )
     if info.get("role") != "assistant" or not (session and reply and message and model):
         return ()
     if info.get("summary") is True or info.get("mode") == "compaction":
@@ -208,7 +214,11 @@ def _part(part: EventFields, session: str) -> Sequence[Fact]:
     match part.get("type"):
         case "tool":
             effects = tool_effects(_text(part.get("tool")))
-            is_begun = _table(part.get("state")).get("status") in ("running", "completed", "error")
+            is_begun = _table(part.get("state")).get("status") in (
+                "running",
+                "completed",
+                "error",
+            )
             used = ToolUsed(session=session, reply=reply, may_write=is_begun and effects != "none")
             return (Answered(session=session, reply=reply), used)
         case "patch":
@@ -311,11 +321,3 @@ def may_have_written(messages: Sequence[EventFields], message: str) -> bool:
                 if isinstance(fact, ToolUsed) and fact.may_write:
                     return True
     return False
-
-
-def _table(value: object) -> EventFields:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -36,6 +36,7 @@ from fallbackd.fronts.opencode.convert import (
     is_task_of,
     may_have_written,
 )
+from fallbackd.fronts.opencode.looking import Look
 from fallbackd.fronts.opencode.replay import Replay
 from fallbackd.fronts.opencode.track import Track, understand, work_of
 from fallbackd.ports.opencode import Link, ProjectFiles
@@ -44,21 +45,8 @@ log = structlog.get_logger("opencode")
 
 MAX_TRACKED = 2000
 """Sessions that are held in memory; of the others the server is asked again."""
-END_LOOK_S = 0.05
-END_LOOKS = 20
-"""An error is said shortly before its session is idle (measured: up to 30 ms)."""
 
 StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
-
-
-class _Look:
-    """How a session is at its server, at the word that a turn of it has failed."""
-
-    def __init__(self) -> None:
-        self.messages: list[EventFields] | None = None
-        self.is_late = False
-        self.is_gone = False
-        self.is_lost = False
 
 
 def _looping(evidence: Evidence, *, now: float) -> Failure:
@@ -261,15 +249,15 @@ class Sessions:
 
     async def _looked(
         self, track: Track, at: At, evidence: Evidence, *, is_retry: bool, is_loop: bool
-    ) -> _Look:
-        look = _Look()
+    ) -> Look:
+        look = Look(at)
         async with anyio.create_task_group() as looking:  # all at once: a model waits
             looking.start_soon(self._know_parent, track, at, look)
             if is_retry:
-                looking.start_soon(self._look_at_status, look, at, evidence)
+                looking.start_soon(look.at_retry, evidence)
             elif not is_loop:
-                await self._look_for_end(look, at)
-            looking.start_soon(self._look_at_messages, look, at)
+                await look.for_end()
+            looking.start_soon(look.at_messages)
         return look
 
     async def _follow(self, at: At, track: Track, ruled: Ruled, *, since_idle: int | None) -> None:
@@ -315,39 +303,7 @@ class Sessions:
                 state = {**part["state"], "error": f"Subagent failed: {why}"}
                 await at.call("PATCH", path, body={**part, "state": state})
 
-    async def _look_at_messages(self, look: _Look, at: At) -> None:
-        try:
-            look.messages = await at.messages()
-        except SessionGone:
-            look.is_gone = True
-        except Lost:
-            look.is_lost = True
-        except Failed:
-            pass  # said by the rescue, if there is one
-
-    async def _look_at_status(self, look: _Look, at: At, evidence: Evidence) -> None:
-        called = await self._link.call("GET", "/session/status", directory=at.directory)
-        if not called.is_good or not isinstance(called.body, dict):
-            return  # a server that has no such call: the event is all there is
-        status = called.body.get(at.session)
-        is_retrying = isinstance(status, dict) and status.get("type") == "retry"
-        text = status.get("message") if isinstance(status, dict) else None
-        look.is_late = not (is_retrying and text in (None, evidence.text))
-
-    async def _look_for_end(self, look: _Look, at: At) -> None:
-        """An error behind which the session goes on was not that of its turn."""
-        for _ in range(END_LOOKS):
-            if not await self._is_busy(at):
-                return
-            await anyio.sleep(END_LOOK_S)
-        look.is_late = True
-
-    async def _is_busy(self, at: At) -> bool:
-        called = await self._link.call("GET", "/session/status", directory=at.directory)
-        states = called.body if called.is_good and isinstance(called.body, dict) else {}
-        return at.session in states
-
-    async def _know_parent(self, track: Track, at: At, look: _Look) -> None:
+    async def _know_parent(self, track: Track, at: At, look: Look) -> None:
         if track.parent is not None:
             return
         try:

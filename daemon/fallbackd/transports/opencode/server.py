@@ -17,7 +17,6 @@ is sent before its ready line or a look at its health with a short limit.
 import re
 import secrets
 import shutil
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -30,6 +29,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from fallbackd.core.protocol import CommandLine, Exit, NoAnswer, ProcessExit
+from fallbackd.lib.listeners import free_port
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.transports.opencode.found import FoundServer
 from fallbackd.transports.opencode.link import CALL_LIMIT_S, CallFailed, OpencodeLink
@@ -174,7 +174,7 @@ class OpencodeServer:
         for each in (self.directory, directory, scratch):
             each.mkdir(mode=0o700, exist_ok=True)
         write_server(self.directory, ServerRecord(key=self.key))
-        port = _free_port()
+        port = free_port()
         command = msgspec.structs.replace(
             command,
             argv=(*command.argv, "--hostname", "127.0.0.1", "--port", str(port)),
@@ -392,11 +392,3 @@ class OpencodeServer:
                     self.listeners.dispatch(dict(heard.event))
             await anyio.sleep(EVENT_AGAIN_S)
         self.stop("its event stream was lost")
-
-
-def _free_port() -> int:
-    """Free a moment ago. Who loses the race for it starts again with another."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
