@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 import httpx2
+from tests.benchmarks.gateway_wall import body_of, refuse
 from tests.benchmarks.table import Row
 from tests.support.daemon import running
 from tests.support.gateway import free_port, listening
@@ -60,10 +61,12 @@ class Flaky:
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower().splitlines()
-                sizes = (line.split(b":")[1] for line in head if line.startswith(b"content-length"))
-                asked = json.loads(await reader.readexactly(int(next(sizes))))
+            while (line := await reader.readline()).strip():
+                body = await body_of(reader)
+                if not line.startswith(b"POST") or not body:
+                    await refuse(writer, 404, "only chat is here", None)
+                    continue
+                asked = json.loads(body)
                 model = asked["model"]
                 self.tries[model] += 1
                 status, said = 200, answer(model)

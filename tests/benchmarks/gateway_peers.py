@@ -8,6 +8,7 @@ a cool-down as long as ours and one failure allowed; Portkey with the strategy `
 import asyncio
 import json
 import os
+import secrets
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,8 @@ LITELLM = PEERS / "bin" / "litellm"
 PORTKEY = PEERS / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
 PAIRS = 200
 START_S = 180.0
+LITELLM_KEY = f"sk-{secrets.token_hex(32)}"
+"""It does not start without one."""
 FLAPPING = "S15"
 """Takes a minute and a half for each; it is in `gateway_faults`."""
 
@@ -123,7 +126,7 @@ async def litellm(chains: dict[str, list[tuple[str, str]]], place: Path) -> Asyn
     path = place / "config.yaml"
     path.write_text(json.dumps(settings))  # which is YAML too
     command = [str(LITELLM), "--config", str(path), "--host", "127.0.0.1", "--port", str(port)]
-    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
+    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": LITELLM_KEY}
     async with started("LiteLLM", command, port, place, env) as product:
         yield product
 
@@ -152,10 +155,12 @@ def portkey_headers(models: list[tuple[str, str]]) -> dict[str, str]:
     return {"x-portkey-config": json.dumps(strategy), "authorization": "Bearer none"}
 
 
-async def added(product: Product, upstream: int, headers: Mapping[str, str]) -> list[Row]:
+async def added(
+    product: Product, upstream: int, headers: Mapping[str, str], *, model: str = "team"
+) -> list[Row]:
     """To a call that the second model answers directly, at one connection."""
     async with client_of(upstream, {}) as direct, client_of(product.port, headers) as through:
-        calls = asking(direct, "spare"), asking(through, "team")
+        calls = asking(direct, "spare"), asking(through, model)
         took: tuple[list[float], list[float]] = ([], [])
         for number in range(PAIRS + 20):
             for one, into in zip(calls, took, strict=True):
@@ -252,19 +257,16 @@ async def of_ours(place: Path) -> list[Row]:
 
 async def of_litellm(place: Path) -> list[Row]:
     rows: list[Row] = []
-    async with flaky() as one:
-        one.is_down = False
-        chain = {"team": [team(one.port)["team"][1]]}
-        async with litellm(chain, place / "calls") as product:
-            rows += await added(product, one.port, {})
+    headers = {"authorization": f"Bearer {LITELLM_KEY}"}
     async with (
         flaky() as one,
         litellm(team(one.port), place / "outage") as product,
-        client_of(product.port, {}) as client,
+        client_of(product.port, headers) as client,
     ):
+        rows += await added(product, one.port, headers, model="spare")
         rows += await outage("LiteLLM", one, asking(client, "team"))
     async with wall() as w, litellm(faults(w.port), place / "wall") as product:
-        rows += await on_the_wall(product, w.tries, {fault: {} for fault in (*FAULTS, "spare")})
+        rows += await on_the_wall(product, w.tries, dict.fromkeys((*FAULTS, "spare"), headers))
     return rows
 
 

@@ -39,11 +39,11 @@ class Wall:
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (line := await reader.readline()).strip():
-                size = 0
-                while (line := await reader.readline()).strip():
-                    name, _, value = line.decode("latin-1").partition(":")
-                    size = int(value) if name.strip().lower() == "content-length" else size
-                asked = json.loads(await reader.readexactly(size))
+                body = await body_of(reader)
+                if not line.startswith(b"POST") or not body:
+                    await refuse(writer, 404, "only chat is here", None)
+                    continue
+                asked = json.loads(body)
                 if not await self._answer(asked, reader, writer):
                     return
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -89,6 +89,23 @@ class Wall:
                 text = "rejected by our safety system"
                 return await refuse(writer, 400, text, "content_policy_violation")
         return await stream(model, reader, writer)
+
+
+async def body_of(reader: asyncio.StreamReader) -> bytes:
+    """Of a request whose first line is read: with its length or in chunks, as clients like."""
+    size = 0
+    is_chunked = False
+    while (line := await reader.readline()).strip():
+        name, _, value = line.decode("latin-1").lower().partition(":")
+        size = int(value) if name.strip() == "content-length" else size
+        is_chunked = is_chunked or (name.strip() == "transfer-encoding" and "chunked" in value)
+    if not is_chunked:
+        return await reader.readexactly(size)
+    found = b""
+    while size := int(await reader.readline(), 16):
+        found += (await reader.readexactly(size + 2))[:-2]
+    await reader.readline()
+    return found
 
 
 async def silent(reader: asyncio.StreamReader, seconds: float) -> None:

@@ -35,6 +35,8 @@ class SecretValues:
         }
         self._forms: tuple[str, ...] = ()
         self._forms_as_bytes: tuple[bytes, ...] = ()
+        self._bytes: frozenset[bytes] = frozenset()
+        """All that occur in a form."""
         self._rebuild()
 
     def __repr__(self) -> str:
@@ -69,6 +71,8 @@ class SecretValues:
 
     def begun_at_end(self, data: bytes) -> int:
         """How many bytes at the end of `data` may be the beginning of a value."""
+        if data[-1:] not in self._bytes:  # an event ends with a line, and no secret has one
+            return 0
         return max((_overlap(data, form) for form in self._forms_as_bytes), default=0)
 
     def _rebuild(self) -> None:
@@ -77,6 +81,7 @@ class SecretValues:
         # Longest first: one value may be a part of another.
         self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
         self._forms_as_bytes = tuple(form.encode("utf-8", "replace") for form in self._forms)
+        self._bytes = frozenset(bytes([one]) for one in set(b"".join(self._forms_as_bytes)))
 
 
 def _is_secret(value: str) -> bool:

@@ -22,6 +22,9 @@ from fallbackd.transports.http.running import FAREWELL_S, BodyLine, Carried, Htt
 from fallbackd.transports.secrets import SecretSources as RealSecrets
 from fallbackd.transports.secrets import no_secret
 
+KNOWN = 16
+"""Sets of secrets whose forms are kept."""
+
 _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -43,6 +46,8 @@ class HttpTransport:
     ) -> None:
         self._environ = environ
         self._secrets = RealSecrets(environ=environ, now=clock.now) if secrets is None else secrets
+        self._known: dict[tuple[str, ...], SecretValues] = {}
+        """The last ones used, the oldest first."""
         self._line = BodyLine(clients=Clients(), clock=clock, farewell_s=farewell_s)
 
     async def open(
@@ -128,10 +133,20 @@ class HttpTransport:
         body = call.body
         if fields:
             body = msgspec.json.encode({**msgspec.json.decode(body), **fields})
-        values = SecretValues()
-        for place, text in enumerate((secret or "", *headers.values(), *fields.values())):
-            values.learn(place, text)
+        values = self._hiding((secret or "", *headers.values(), *fields.values()))
         return Carried(headers=headers, body=body, values=values)
+
+    def _hiding(self, secrets: tuple[str, ...]) -> SecretValues:
+        """To write a secret in all its forms takes as long as the rest of a request."""
+        found = self._known.pop(secrets, None)
+        if found is None:
+            found = SecretValues()
+            for place, text in enumerate(secrets):
+                found.learn(place, text)
+        self._known[secrets] = found
+        while len(self._known) > KNOWN:
+            del self._known[next(iter(self._known))]
+        return found
 
 
 def resolve_secrets(templates: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
