@@ -106,12 +106,19 @@ async def test_a_person_continues_with_the_other_agent(
         assert asked.count(second) == 1
 
 
+def stored_by_claude(s: Scene) -> str:
+    paths = (s.home.path / ".claude" / "projects").glob("*/*.jsonl")
+    return "".join(path.read_text() for path in paths)
+
+
 async def test_without_a_daemon_sessions_are_listed_and_carried_over(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         with tmux_server() as tmux:
             person = Person(s, tmux, "claude")
             await person.start()
             await person.says("remember the word marzipan", then="PONG-OK")
+            while TEXT not in stored_by_claude(s):  # it shows an answer before it has stored it
+                await anyio.sleep(0.05)
         await s.daemon.stop()
         listed = client(s, "continue").stdout
         assert "claude" in listed
@@ -120,13 +127,11 @@ async def test_without_a_daemon_sessions_are_listed_and_carried_over(tmp_path: P
         assert argv[:2] == ["codex", "resume"]
         s.provider.behave("codex", "ok")
         options = ["exec", "--json", "-s", "read-only", "resume", argv[2], "and which word was it"]
-        subprocess.run(
+        await anyio.run_process(
             [s.home.argv("codex", "")[0], *options],
             cwd=s.home.work,
             env=dict(s.home.env),
             stdin=subprocess.DEVNULL,
-            check=True,
-            capture_output=True,
         )
         asked = said(s.provider.calls("codex", kind="main")[-1])
         assert asked.index("marzipan") < asked.index(TEXT) < asked.index("and which word")

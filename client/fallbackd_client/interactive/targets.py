@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 from fallbackd_client.errors import ClientError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 ORDER = ("claude", "codex", "opencode", "gemini")
 """Without a daemon, which knows chains and what is limited."""
 _ASK_S = 5.0
+_HOMES = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_DATA_HOME")
 _USABLE = ("chosen", "healthy", "unproven", "cooldown", "same_as_failed")
 
 
@@ -41,31 +43,35 @@ class NoTarget(Exception):
     """Why no agent can continue, and what to do."""
 
 
-def choose(client: Client, source: str, wanted: str | None, *, path: str | None) -> list[Target]:
+def choose(
+    client: Client, source: str, wanted: str | None, environ: Mapping[str, str], *, home: str
+) -> list[Target]:
     """
     Those that can continue, the best first.
 
     Args:
         source: The agent whose conversation it is.
         wanted: A backend or a chain; None: the chain of the source.
-        path: Where programs are looked for.
+        environ: Of the person.
 
     Raises:
         NoTarget: None is there.
     """
+    path = environ.get("PATH")
     try:
-        backends = client.call("config.get", {}, timeout_s=_ASK_S)["config"]["backends"]
+        found_config = client.call("config.get", {}, timeout_s=_ASK_S)
+        backends, file = found_config["config"]["backends"], found_config.get("path")
     except (ClientError, KeyError, TypeError):
         return _without_daemon(source, wanted, path)
     if wanted in backends or wanted in AGENTS:
         names = [str(wanted)]
     else:
         names = _candidates(client, source, wanted)
-    targets = [_target(name, backends) for name in names]
+    targets = [_target(name, backends, _homes(file)) for name in names]
     found = [
         one
         for one in targets
-        if one is not None and (one.agent != source or one.backend == wanted)
+        if one is not None and (one.backend == wanted or _is_another(one, source, environ, home))
         if shutil.which(one.agent, path=path)
     ]
     if found:
@@ -74,6 +80,12 @@ def choose(client: Client, source: str, wanted: str | None, *, path: str | None)
         f"none of {', '.join(names) or wanted or 'the chain'} can continue the conversation now;"
         f" name an agent that is installed with --to: {', '.join(AGENTS)}"
     )
+
+
+def _is_another(target: Target, source: str, environ: Mapping[str, str], home: str) -> bool:
+    """Another agent, or another account of the same one."""
+    place = AGENTS[target.agent].place({**environ, **target.environ}, home)
+    return place != AGENTS[source].place(environ, home)
 
 
 def _candidates(client: Client, source: str, chain: str | None) -> list[str]:
@@ -89,15 +101,35 @@ def _candidates(client: Client, source: str, chain: str | None) -> list[str]:
     return [one["backend"] for one in verdicts if one.get("verdict") in _USABLE]
 
 
-def _target(name: str, backends: Mapping[str, Json]) -> Target | None:
+def _homes(file: str | None) -> dict[str, dict[str, str]]:
+    """Where accounts have their directories: the daemon does not say what is in `env`."""
+    import tomllib
+
+    try:
+        with open(file or os.devnull, "rb") as source:
+            tables = tomllib.load(source).get("backends", {})
+    except (OSError, ValueError):
+        return {}
+    found = {}
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        env = table.get("env") if isinstance(table, dict) else None
+        if isinstance(env, dict):
+            found[name] = {
+                key: os.path.expanduser(value)
+                for key, value in env.items()
+                if key in _HOMES and isinstance(value, str)
+            }
+    return found
+
+
+def _target(
+    name: str, backends: Mapping[str, Json], homes: Mapping[str, dict[str, str]]
+) -> Target | None:
     known = backends.get(name) or {}
     agent = known.get("kind") or name
     if agent not in AGENTS:
         return None
-    environ = known.get("env")
-    return Target(
-        name, agent, environ if isinstance(environ, dict) else {}, str(known.get("model") or "")
-    )
+    return Target(name, agent, homes.get(name, {}), str(known.get("model") or ""))
 
 
 def _without_daemon(source: str, wanted: str | None, path: str | None) -> list[Target]:

@@ -49,6 +49,13 @@ def installed(home: Path, *names: str) -> None:
         (home / "bin" / name).chmod(0o755)
 
 
+def configured(home: Path, backend: str, variable: str) -> str:
+    """A second account, in a directory of its own."""
+    path = home / "config.toml"
+    path.write_text(f'[backends.{backend}]\nenv = {{ {variable} = "~/{backend}", KEY = "x" }}\n')
+    return str(path)
+
+
 def stored(agent: str, home: Path, *, id: str = ID, more: tuple[Any, ...] = ()) -> Path:
     """A session in this directory, as the agent keeps it."""
     one = AGENTS[agent]
@@ -117,6 +124,31 @@ def test_sessions_of_codex_go_on_with_claude(
     assert AGENTS["claude"].read(home / ".claude", found["to"]["id"]) is not None
 
 
+def test_another_account_of_the_same_agent_can_continue(home: Path, run_cli: RunCli) -> None:
+    installed(home, "claude")
+    limited(home)
+    answers = {
+        "config.get": {
+            "config": {
+                "backends": {
+                    "claude": {"kind": "claude"},
+                    "claude-work": {"kind": "claude"},
+                }
+            },
+            "path": configured(home, "claude-work", "CLAUDE_CONFIG_DIR"),
+        },
+        "resolve": {
+            "candidates": [
+                {"backend": "claude", "verdict": "cooldown"},
+                {"backend": "claude-work", "verdict": "chosen"},
+            ]
+        },
+    }
+    ran = run_cli(["continue", "--from", "@last-limited"], answers)
+    assert ran.out.startswith(f"CLAUDE_CONFIG_DIR={home}/claude-work claude --resume ")
+    assert len(list((home / "claude-work" / "projects").rglob("*.jsonl"))) == 1
+
+
 def test_an_agent_that_cannot_be_given_it_is_passed_over(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,9 +199,10 @@ def test_the_daemon_says_which_agent_is_next(home: Path, run_cli: RunCli) -> Non
                 "backends": {
                     "claude": {"kind": "claude"},
                     "codex": {"kind": "codex"},
-                    "second": {"kind": "codex", "env": {"CODEX_HOME": str(home / "second")}},
+                    "second": {"kind": "codex", "env": {"CODEX_HOME": "(hidden)"}},
                 }
-            }
+            },
+            "path": configured(home, "second", "CODEX_HOME"),
         },
         "resolve": {
             "candidates": [

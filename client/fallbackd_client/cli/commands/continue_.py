@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         return exits.OK
     environ, home = dict(os.environ), os.path.expanduser("~")
     try:
-        targets = choose(client, session.agent, args.to, path=environ.get("PATH"))
+        targets = choose(client, session.agent, args.to, environ, home=home)
         stored = read(session, environ, home=home)
     except (NoTarget, NotCarried) as error:
         raise UsageError(str(error)) from error
