@@ -230,6 +230,8 @@ def _method(method: dict[str, Any]) -> list[str]:
     else:
         parts.append("No parameters.\n")
     parts.append(f"Result: {type_of(method['result']['schema'])}.\n")
+    kinds = [f"`{error['$ref'].rpartition('/')[2]}`" for error in method["errors"]]
+    parts.append(f"Errors: {', '.join(kinds)}.\n")
     for one in method["examples"]:
         request = {
             "jsonrpc": "2.0",

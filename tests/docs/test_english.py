@@ -15,6 +15,17 @@ PRIVATE = (
     r"goes on|went to|have a prompt answered|is to be seen|no service of yours|"
     r"choices that only|a person's word"
 )
+SENTENCES = re.compile(
+    r"moves the work to the next|marks nobody|what is left to a person|choices? that only a person|"
+    r"keeps the last good one|no new work, let running|what became of a call|"
+    r"is too broad for an agent|"
+    r"the time that the caller gave|of a family that must not|who would judge his own|"
+    r"delegation its one answer, |what a resolution comes to|stopped and \*?proven\*? gone|"
+    r"how much patience is shown|well: configuration|no web server|a word about why|"
+    r"nobody to delegate to|the daemon's PATH is not yours|ends with the last login of",
+    re.I,
+)
+"""Sentences that have better ones, wherever they stand: also in docstrings and comments."""
 FORBIDDEN = re.compile(rf"\b({NOT_PERSONS}|{PRIVATE})\b", re.I)
 MARKDOWN = [
     ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
@@ -71,6 +82,16 @@ def test_the_pages_use_the_words_of_the_house() -> None:
         str(path.relative_to(ROOT)): hits
         for path in pages()
         if (hits := found_in(iter(enumerate(path.read_text().splitlines(), 1))))
+    }
+    assert not found
+
+
+def test_no_sentence_that_has_a_better_one_is_left_anywhere() -> None:
+    texts = {path: " ".join(path.read_text().split()) for path in (*pages(), *sources())}
+    found = {
+        str(path.relative_to(ROOT)): hit[0]
+        for path, text in texts.items()
+        if (hit := SENTENCES.search(text))
     }
     assert not found
 

@@ -29,6 +29,7 @@ from fallbackd_client.aio import AsyncClient
 
 HANG_S = 60.0
 """Only a hang takes this long."""
+UNDECLARED = "rpc.undeclared_error"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -187,6 +188,8 @@ async def running(
             yield daemon
         if daemon.process is not None:
             await daemon.stop()
+        undeclared = [line for line in daemon.log().splitlines() if UNDECLARED in line]
+        assert not undeclared, "a method answers with an error that `rpc.discover` does not name"
     finally:
         daemon.end()
 

@@ -1,4 +1,4 @@
-"""Questions that only a person may answer, shown by the client to its user."""
+"""Decisions that need a human, shown by the client to its user."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from fallbackd_client.wire.codes import INTERNAL_ERROR, INVALID_PARAMS, TOO_MANY
+
 Id = str | int | float | None
 """JSON-RPC leaves the choice to the caller; an answer carries it back unchanged."""
 
@@ -57,6 +59,10 @@ P = TypeVar("P", bound=Struct)
 R = TypeVar("R")
 
 
+COMMON = (INVALID_PARAMS, INTERNAL_ERROR, TOO_MANY)
+"""Codes that a call of any method may be answered with."""
+
+
 class Method(Generic[P, R]):
     """
     A method of the contract: its name and the types of both directions.
@@ -66,11 +72,12 @@ class Method(Generic[P, R]):
         params: A Struct; unknown fields of it are ignored, `unknown_fields` names them.
         result: Anything msgspec can describe.
         read_only: Changes nothing for any params: answered inline, repeated freely.
+        errors: Codes that only some methods answer with, besides those that every method may.
         summary: One line for `rpc.discover`.
         example: Params and a result for `rpc.discover`; fields left out have their defaults.
     """
 
-    __slots__ = ("example", "name", "params", "read_only", "result", "summary")
+    __slots__ = ("errors", "example", "name", "params", "read_only", "result", "summary")
 
     def __init__(
         self,
@@ -80,9 +87,11 @@ class Method(Generic[P, R]):
         result: Any,  # `type[R]` cannot be said of a union; `Method[P, R]` is annotated instead
         read_only: bool,
         summary: str,
+        errors: tuple[int, ...] = (),
         example: tuple[dict[str, Any], Any] | None = None,  # JSON
     ) -> None:
         self.name = name
+        self.errors = (*COMMON, *errors)
         self.example = example
         self.params = params
         self.result = result

@@ -185,7 +185,7 @@ class AnsweredBy(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A choice that only a person may make."""
+    """A decision that needs a human."""
 
     question: str
     """Id of the question."""

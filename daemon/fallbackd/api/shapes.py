@@ -74,7 +74,7 @@ def answered(
     one: state.Delegation, answer: KeptAnswer | None, *, path: str | None
 ) -> wire.Delegation:
     """
-    A delegation with its answer, or with a word about why there is none any more.
+    A delegation with its answer, or with the reason why there is none any more.
 
     Args:
         path: On which the daemon finds programs.

@@ -234,7 +234,7 @@ class Case:
         repeated: bool = False,
     ) -> MadeMark | None:
         """
-        Take the scope that a failure is about out of use. None: it marks nobody.
+        Take the scope that a failure is about out of use. None: it marks none.
 
         Args:
             repeated: The time that its provider stated was waited for already.

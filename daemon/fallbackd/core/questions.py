@@ -1,5 +1,5 @@
 """
-Choices that only a person may make: what they are, and how they are closed.
+Decisions that need a human: what they are, and how they are closed.
 
     opened ── answered (by whom, with what) ──▶ the work goes on, or ends as was chosen
        └───── closed without an answer ───────▶ the work ended otherwise: cancelled, out of time

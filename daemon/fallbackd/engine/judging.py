@@ -112,7 +112,7 @@ def unexplained(*, now: float) -> Failure:
 
 
 def no_ones_fault(detail: str, what: str, why: str | None, *, now: float) -> Failure:
-    """Trouble of this machine: it marks nobody, and no other backend would do better."""
+    """Trouble of this machine: it marks no backend, and no other backend would do better."""
     failure = make_failure(
         Reason.CRASH,
         now=now,

@@ -9,7 +9,7 @@ What can be known of a backend without spending anything, rung by rung.
               outage is a leased trial
 
 A rung that would cost something is not climbed. Where nothing can be known, `ok` is null. What is
-found is kept for 30 s and marks nobody by itself: the looks before each request do that.
+found is kept for 30 s and marks no backend by itself: the looks before each request do that.
 """
 
 from collections.abc import Mapping

@@ -70,6 +70,20 @@ def test_every_error_says_when_it_comes_and_what_its_data_holds() -> None:
         assert all(text.endswith(".") for text in one["x-data"].values())
 
 
+def test_each_method_names_the_errors_that_it_can_give_and_no_others() -> None:
+    """That it gives no others is watched beside every daemon of a test (`rpc.undeclared_error`)."""
+    named = {
+        one["name"]: {error["$ref"].rpartition("/")[2] for error in one["errors"]}
+        for one in DOCUMENT["methods"]
+    }
+    every = {"invalid_params", "internal", "too_many"}
+    assert all(every <= kinds <= set(codes.KINDS.values()) for kinds in named.values())
+    assert named["daemon.ping"] == every
+    assert named["delegation.get"] == {*every, "unknown"}
+    assert {"busy", "draining", "not_permitted", "wait_over"} <= named["delegate"]
+    assert "config_invalid" in named["config.reload"]
+
+
 def test_every_narrower_word_of_a_refusal_is_described_at_its_code() -> None:
     for kind, code in _CODES.items():
         assert kind in (codes.KINDS[code], *ABOUT[code].kinds), kind

@@ -1,4 +1,4 @@
-"""`drain`: take no new work, let running work end."""
+"""`drain`: stop accepting work and let running work finish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`report`: what became of a call that was made without the daemon."""
+"""`report`: the outcome of a call that was made without the daemon."""
 
 from __future__ import annotations
 

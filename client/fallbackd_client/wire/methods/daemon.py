@@ -2,6 +2,7 @@
 
 from msgspec import Struct, field
 
+from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.health_shapes import HealthEntry, UsageRow
@@ -56,7 +57,8 @@ DAEMON_DRAIN: Method[DaemonDrainParams, DaemonDrainResult] = Method(
     params=DaemonDrainParams,
     result=DaemonDrainResult,
     read_only=False,
-    summary="Take no new work, let running work end.",
+    errors=(codes.DRAINING,),
+    summary="Stop accepting work and let running work finish.",
     example=({}, {"state": "draining", "running": 2}),
 )
 
@@ -75,6 +77,7 @@ DAEMON_UNDRAIN: Method[DaemonUndrainParams, DaemonUndrainResult] = Method(
     params=DaemonUndrainParams,
     result=DaemonUndrainResult,
     read_only=False,
+    errors=(codes.DRAINING,),
     summary="Take new work again after a drain.",
     example=({}, {"state": "running"}),
 )
@@ -99,6 +102,7 @@ DAEMON_SHUTDOWN: Method[DaemonShutdownParams, DaemonShutdownResult] = Method(
     params=DaemonShutdownParams,
     result=DaemonShutdownResult,
     read_only=False,
+    errors=(codes.DRAINING,),
     summary="Drain, then exit.",
     example=({"stop_work": False}, {"state": "draining", "running": 0}),
 )
@@ -252,6 +256,7 @@ STATUS: Method[StatusParams, StatusResult] = Method(
     params=StatusParams,
     result=StatusResult,
     read_only=True,
+    errors=(codes.UNKNOWN_ID,),
     summary="The daemon, health, sessions and delegations at a glance.",
     example=(
         {},

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method
 
 
@@ -30,6 +31,7 @@ NOTIFY_TEST: Method[NotifyTestParams, NotifyTestResult] = Method(
     params=NotifyTestParams,
     result=NotifyTestResult,
     read_only=False,
+    errors=(codes.DRAINING,),
     summary="Send a notification now, by each way that is configured.",
     example=({}, {"deliveries": [{"way": "command", "ok": True, "detail": "delivered"}]}),
 )

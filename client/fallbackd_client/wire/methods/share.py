@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method
 
 
@@ -106,6 +107,7 @@ SHARE_TEST: Method[ShareTestParams, ShareTestResult] = Method(
     params=ShareTestParams,
     result=ShareTestResult,
     read_only=False,
+    errors=(codes.DRAINING,),
     summary="Try the connection to the server that shares health.",
     example=({}, {"steps": [{"step": "read", "ok": True, "took_s": 0.002}]}),
 )

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import Instant, Name, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.health_shapes import UsageRow
@@ -28,6 +29,7 @@ USAGE: Method[UsageParams, UsageResult] = Method(
     params=UsageParams,
     result=UsageResult,
     read_only=True,
+    errors=(codes.UNKNOWN_ID,),
     summary="What was used, by backend and period.",
     example=(
         {"backend": "codex"},

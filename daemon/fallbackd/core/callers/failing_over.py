@@ -28,8 +28,7 @@ RULES = frozenset({"on_outage", "must_differ", "consent"})
 """Bounds that a person could lift."""
 _WHY_NONE = {
     None: "no other candidate of the chain is available",
-    "must_differ": "every candidate that is available is of a family that must not serve it"
-    " (must_differ_from)",
+    "must_differ": "every available backend belongs to an excluded model family (must_differ_from)",
     "consent": "only candidates that bill by use are available (allow_metered)",
 }
 

@@ -1,5 +1,5 @@
 """
-Families of models: who would judge his own work.
+Model families, used to keep a model from reviewing its own work.
 
 A family is what the configuration says of a backend, else what the name of the model shows.
 """

@@ -49,7 +49,7 @@ def guard(
     resolved: Resolved,
 ) -> tuple[Resolved, Out | None]:
     """
-    What a resolution comes to under the rule of the role about outages.
+    Apply the role's `on_outage` rule to a resolution.
 
     Returns:
         The resolution, its choice perhaps the trial of a service that was out; and with a service

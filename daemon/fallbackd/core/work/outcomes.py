@@ -23,7 +23,7 @@ def deadline_passed(*, now: float) -> End:
         evidence="the caller's own deadline is over",
     )
     failure = structs.replace(failure, marks_health=False, retryable=False, hop=False)
-    message = "the time that the caller gave is over"
+    message = "deadline exceeded (timeout_s)"
     return End(outcome=Ending(state="failed", failure=failure, message=message))
 
 

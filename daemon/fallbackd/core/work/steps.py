@@ -80,7 +80,7 @@ class HandBack(Struct, frozen=True, kw_only=True):
 
 
 class End(Struct, frozen=True, kw_only=True):
-    """Give the delegation its one answer, as soon as nothing runs that it began."""
+    """End the delegation; the answer is deferred until its nested work has stopped."""
 
     outcome: Ending
     why: str = ""

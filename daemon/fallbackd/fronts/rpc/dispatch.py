@@ -117,7 +117,7 @@ class Dispatcher:
             result = handler.handle(self._engine, params, caller)
             return None if request_id is UNSET else _result(request_id, result, unknown)
         except Exception as error:
-            return _failed(request_id, error, request.method)
+            return _failed(request_id, error, request.method, handler)
 
     async def _finish(
         self,
@@ -131,7 +131,7 @@ class Dispatcher:
             result = await handler.handle(self._engine, params, caller)
             return None if request_id is UNSET else _result(request_id, result, unknown)
         except Exception as error:
-            return _failed(request_id, error, handler.method.name)
+            return _failed(request_id, error, handler.method.name, handler)
 
     def _batch(self, line: bytes, caller: Caller) -> AnswerLine:
         try:
@@ -203,7 +203,12 @@ def _result(request_id: Id | UnsetType, result: object, unknown: tuple[str, ...]
     return line
 
 
-def _failed(request_id: Id | UnsetType, error: Exception, method: str) -> bytes | None:
+def _failed(
+    request_id: Id | UnsetType,
+    error: Exception,
+    method: str,
+    handler: Handler[Any, Any] | None,
+) -> bytes | None:
     known = error_of(error)
     if known is None:
         bug_id = secrets.token_hex(4)
@@ -214,6 +219,8 @@ def _failed(request_id: Id | UnsetType, error: Exception, method: str) -> bytes 
             " please report it.",
             data={"bug": bug_id},
         )
+    if handler is not None and known.code not in (*handler.method.errors, codes.PARSE_ERROR):
+        _log.error("rpc.undeclared_error", method=method, code=known.code)
     if request_id is UNSET:
         return None
     assert not isinstance(request_id, UnsetType)
