@@ -13,7 +13,7 @@ belong to the output of an agent's tools are left out.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
@@ -120,15 +120,20 @@ def _as_one(evidence: Evidence, found: list[Said]) -> tuple[Said, ...]:
     is_plain = (not found and not is_json(text)) or text[:1] not in ("{", "[")
     if not (found or _is_error(evidence, is_plain=is_plain)):
         return ()
-    own = Said(text=text if is_plain else "", words=_own_words(evidence))
-    values = [one.value for one in found if one.value is not None]
-    whole = Said(
-        text="\n".join(dict.fromkeys(one.text for one in (own, *found) if one.text)),
-        words=tuple(dict.fromkeys(word for one in (own, *found) for word in one.words)),
-        status=evidence.http_status or next((s.status for s in found if s.status), None),
+    own = Said(
+        text=text if is_plain else "", words=_own_words(evidence), status=evidence.http_status
+    )
+    return (_merged((own, *found)),)
+
+
+def _merged(said: Sequence[Said]) -> Said:
+    values = [one.value for one in said if one.value is not None]
+    return Said(
+        text="\n".join(dict.fromkeys(one.text for one in said if one.text)),
+        words=tuple(dict.fromkeys(word for one in said for word in one.words)),
+        status=next((one.status for one in said if one.status), None),
         value=values or None,
     )
-    return (whole,)
 
 
 def _is_error(evidence: Evidence, *, is_plain: bool) -> bool:
