@@ -4,7 +4,8 @@ Which events of the journal people are told of, and in which words.
 Pure. Nothing of a prompt or an answer is in the words: what may be added to them is added later.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -40,6 +41,20 @@ class Notification(Struct, frozen=True, kw_only=True):
     answer: str | None = None
 
 
+class _About(Struct, frozen=True, kw_only=True):
+    """An event, and what its record of the journal does not say."""
+
+    entry: Journaled
+    delegation: Delegation | None
+    finished_after_s: float | None
+    near: str | None
+    was_absent: bool
+
+    @property
+    def fields(self) -> dict[str, Any]:  # event fields, any JSON
+        return self.entry.note.fields
+
+
 def notification_of(
     entry: Journaled,
     delegation: Delegation | None,
@@ -54,56 +69,102 @@ def notification_of(
         was_absent: The scope of the event was out since it was not installed or not set up.
         near: What is said of a cap that the event's backend has nearly reached.
     """
-    note = entry.note
-    fields = note.fields
-    match note.kind:
-        case "delegation.hopped" if fields.get("to"):
-            reason = str(fields.get("reason") or "unknown")
-            return _made(
-                entry,
-                "failed_over",
-                "failed over",
-                f"{fields.get('from')} is unavailable ({_words(reason)}); continuing with"
-                f" {fields['to']}.",
-                f"{fields.get('from')} {fields['to']} {reason}",
-            )
-        case "session.notice" if note.delegation is None and fields.get("notice") == "fallback":
-            text = f"{fields.get('from')} is unavailable; continuing with {fields.get('to')}."
-            key = f"{fields.get('from')} {fields.get('to')}"
-            return _made(entry, "failed_over", "failed over", text, key)
-        case "session.notice" if note.delegation is None and fields.get("notice") == "outage":
-            text = "No model is available for a session of opencode."
-            return _made(entry, "all_unavailable", "no model is available", text, "")
-        case "delegation.ended" if fields.get("state") == "refused":
-            if fields.get("detail") in ("outage_stop", "skipped"):
-                return None
-            text = "No backend in the chain is available for a delegation."
-            return _made(entry, "all_unavailable", "no backend is available", text, "")
-        case "delegation.ended" if delegation is not None and finished_after_s is not None:
-            return _finished(entry, delegation, finished_after_s)
-        case "health.moved" if fields.get("to") == "healthy" and fields.get("from") in _BACK:
-            scope = str(fields.get("scope") or "")
-            if was_absent or not scope.startswith("backend:"):
-                return None
-            name = scope.removeprefix("backend:")
-            return _made(entry, "recovered", "recovered", f"{name} is available again.", name)
-        case "question.opened":
-            name = str(fields.get("question"))
-            text = (
-                f"A delegation waits for a decision. See it with: fallbackd-client questions"
-                f" ({name})"
-            )
-            return _made(entry, "question", "a question is open", text, name)
-        case "plan.near":
-            name, window_s = str(fields.get("backend")), float(fields.get("window_s") or 0.0)
-            window = _duration(window_s) if window_s < DAY_S else f"{window_s / DAY_S:.0f} days"
-            used = float(fields.get("used_percent") or 0.0)
-            text = f"{name} has used {used:.0f} % of its plan for {window}."
-            return _made(entry, "limit_near", "a limit is near", text, f"{name} {window_s:.0f}")
-        case "attempt.ended" if near is not None:
-            return _made(entry, "limit_near", "a limit is near", near, str(note.backend))
-        case _:
+    say = _SAY.get(entry.note.kind)
+    if say is None:
+        return None
+    return say(
+        _About(
+            entry=entry,
+            delegation=delegation,
+            finished_after_s=finished_after_s,
+            near=near,
+            was_absent=was_absent,
+        )
+    )
+
+
+def _hopped(about: _About) -> Notification | None:
+    fields = about.fields
+    if not fields.get("to"):
+        return None
+    reason = str(fields.get("reason") or "unknown")
+    return _made(
+        about.entry,
+        "failed_over",
+        "failed over",
+        f"{fields.get('from')} is unavailable ({_words(reason)}); continuing with {fields['to']}.",
+        f"{fields.get('from')} {fields['to']} {reason}",
+    )
+
+
+def _noticed(about: _About) -> Notification | None:
+    """Of sessions of opencode; a delegation tells the same by events of its own."""
+    fields = about.fields
+    if about.entry.note.delegation is not None:
+        return None
+    if fields.get("notice") == "fallback":
+        text = f"{fields.get('from')} is unavailable; continuing with {fields.get('to')}."
+        key = f"{fields.get('from')} {fields.get('to')}"
+        return _made(about.entry, "failed_over", "failed over", text, key)
+    if fields.get("notice") == "outage":
+        text = "No model is available for a session of opencode."
+        return _made(about.entry, "all_unavailable", "no model is available", text, "")
+    return None
+
+
+def _ended(about: _About) -> Notification | None:
+    fields = about.fields
+    if fields.get("state") == "refused":
+        if fields.get("detail") in ("outage_stop", "skipped"):
             return None
+        text = "No backend in the chain is available for a delegation."
+        return _made(about.entry, "all_unavailable", "no backend is available", text, "")
+    if about.delegation is None or about.finished_after_s is None:
+        return None
+    return _finished(about.entry, about.delegation, about.finished_after_s)
+
+
+def _moved(about: _About) -> Notification | None:
+    fields = about.fields
+    scope = str(fields.get("scope") or "")
+    is_back = fields.get("to") == "healthy" and fields.get("from") in _BACK
+    if not is_back or about.was_absent or not scope.startswith("backend:"):
+        return None
+    name = scope.removeprefix("backend:")
+    return _made(about.entry, "recovered", "recovered", f"{name} is available again.", name)
+
+
+def _opened(about: _About) -> Notification | None:
+    name = str(about.fields.get("question"))
+    text = f"A delegation waits for a decision. See it with: fallbackd-client questions ({name})"
+    return _made(about.entry, "question", "a question is open", text, name)
+
+
+def _plan_near(about: _About) -> Notification | None:
+    fields = about.fields
+    name, window_s = str(fields.get("backend")), float(fields.get("window_s") or 0.0)
+    window = _duration(window_s) if window_s < DAY_S else f"{window_s / DAY_S:.0f} days"
+    used = float(fields.get("used_percent") or 0.0)
+    text = f"{name} has used {used:.0f} % of its plan for {window}."
+    return _made(about.entry, "limit_near", "a limit is near", text, f"{name} {window_s:.0f}")
+
+
+def _cap_near(about: _About) -> Notification | None:
+    if about.near is None:
+        return None
+    backend = str(about.entry.note.backend)
+    return _made(about.entry, "limit_near", "a limit is near", about.near, backend)
+
+
+_SAY: Mapping[str, Callable[[_About], Notification | None]] = {
+    "delegation.hopped": _hopped,
+    "session.notice": _noticed,
+    "delegation.ended": _ended,
+    "health.moved": _moved,
+    "question.opened": _opened,
+    "plan.near": _plan_near,
+    "attempt.ended": _cap_near,
+}
 
 
 class Absences:
