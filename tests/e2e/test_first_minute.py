@@ -95,6 +95,22 @@ def locked_versions() -> str:
     return "\n".join(pins) + "\n"
 
 
+def test_a_daemon_from_before_the_agents_were_on_the_path_is_started_again(
+    account: Account,
+) -> None:
+    agents_bin = str(account.bin)
+    without = account.environ["PATH"].removeprefix(f"{agents_bin}:")
+    client = str(account.home / "venv/bin/fallbackd-client")
+    begun = account.run(client, "service", "start", env={"PATH": without})
+    assert begun.returncode == 0, begun.stdout + begun.stderr
+    done = account.client("setup", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The running fallbackd's PATH does not include claude, codex." in done.stdout
+    assert "claude answered: fallbackd is ready." in done.stdout
+    again = account.client("setup", "--yes", "--no-delegate")
+    assert "Set up already; nothing to change." in again.stdout
+
+
 def test_a_fresh_account_without_a_user_manager_gets_an_answer(account: Account) -> None:
     shown = account.client("setup", "--dry-run")
     assert shown.returncode == 0, shown.stderr

@@ -62,9 +62,8 @@ def lost_to(
     machine: Machine, daemon: dict[str, Json], programs: Sequence[Program]
 ) -> tuple[str, ...]:
     """Agents that this shell finds and the daemon that runs does not, as far as can be seen."""
-    pid = daemon.get("pid")
-    path = machine.environ_of(pid).get("PATH") if isinstance(pid, int) else None
-    if path is None:
+    path = daemon.get("path")  # as it says itself: its memory is closed to other processes
+    if not isinstance(path, str):
         return ()
     return tuple(
         one.name
