@@ -77,7 +77,7 @@ async def test_the_hook_of_a_person_marks_for_the_whole_host(tmp_path: Path) -> 
             '{"hook_event_name":"StopFailure","error":"rate_limit","session_id":"s",'
             f'"prompt_id":"p","last_assistant_message":"{LIMIT}"}}'
         )
-        ran = subprocess.run(
+        subprocess.run(
             [sys.executable, "-m", "fallbackd_client.cli.main", "report", "--claude-hook"],
             input=event,
             env={**daemon.env, "PYTHONPATH": os.pathsep.join([str(ROOT / "client")])},
@@ -85,8 +85,10 @@ async def test_the_hook_of_a_person_marks_for_the_whole_host(tmp_path: Path) -> 
             text=True,
             check=True,
         )
-        assert "continue here with: fallbackd-client continue" in ran.stdout
-        assert (await health(daemon, "claude"))["state"] == "rate_limited"
+        # It may have left before the answer: on a busy machine it does not wait for that.
+        with anyio.fail_after(HANG_S):
+            while (await health(daemon, "claude"))["state"] != "rate_limited":
+                await anyio.sleep(0.05)
 
 
 async def test_a_limit_in_a_session_of_codex_is_heard_of_once_it_is_watched(tmp_path: Path) -> None:

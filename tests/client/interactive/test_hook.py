@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.client.conftest import RunCli
+from tests.client.scripted import LIMIT_S
 
 from fallbackd_client.cli.main import main
 from fallbackd_client.interactive import hook
@@ -25,6 +26,12 @@ EVENT = {
 HOOK = ["report", "--claude-hook"]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of an answer does not depend on how quick this machine is."""
+    monkeypatch.setattr(hook, "LIMIT_S", LIMIT_S)
+
+
 def limited(until_at: float) -> dict[str, Any]:
     health = {"state": "rate_limited", "reason": "usage_limit", "until_at": until_at}
     return {"interactive.failed": {"backend": "claude", "health": health, "next": "codex"}}
@@ -34,6 +41,7 @@ def words(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_limit_is_reported_and_the_person_is_told_how_to_continue(run_cli: RunCli) -> None:
     noon = time.mktime((*time.localtime()[:3], 12, 30, 0, 0, 0, -1))
     ran = run_cli(HOOK, limited(noon), stdin=words(EVENT))
@@ -48,6 +56,7 @@ def test_a_limit_is_reported_and_the_person_is_told_how_to_continue(run_cli: Run
     assert (ran.code, json.loads(ran.out), ran.err) == (0, {"systemMessage": said}, "")
 
 
+@pytest.mark.usefixtures("patient")
 def test_another_account_is_told_apart_by_its_directory(
     run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,13 +91,14 @@ def test_an_attempt_of_the_daemon_reports_nothing(
     assert (ran.code, ran.out, ran.server.requests) == (0, "", [])
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_backend_that_stays_available_needs_no_words(run_cli: RunCli) -> None:
     answer = {"interactive.failed": {"backend": "claude", "health": {"state": "healthy"}}}
     ran = run_cli(HOOK, answer, stdin=words(EVENT))
     assert (ran.code, ran.out) == (0, "")
 
 
-def test_a_daemon_that_hangs_is_waited_for_half_a_second(
+def test_a_daemon_that_hangs_is_waited_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("FALLBACKD_DELEGATION", raising=False)
