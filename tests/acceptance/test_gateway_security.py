@@ -1,5 +1,8 @@
 """Who may ask the gateway, and what nobody learns."""
 
+import errno
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +11,7 @@ import anyio
 import anyio.to_thread
 import httpx2
 import pytest
-from tests.support.daemon import HANG_S
+from tests.support.daemon import HANG_S, Daemon, running
 from tests.support.gateway import KINDS, Gate, gate
 
 BY_ANOTHER = """
@@ -207,3 +210,42 @@ async def test_a_backend_that_bills_each_call_answers_only_where_that_is_allowed
         assert g.api.calls("two") == []
         allowed = await g.ask(**{"x-fallbackd-allow-metered": "1"})
         assert allowed.headers["x-fallbackd-served-by"] == "two"
+
+
+async def test_no_word_of_a_caller_chooses_an_address(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        body = {**g.body(), "model": "http://evil.example/v1", "base_url": "http://evil.example"}
+        sent = {"x-api-key": g.token, "x-forwarded-host": "evil.example", "forwarded": "host=evil"}
+        answer = await g.client.post(g.path(), json=body, headers=sent)
+        assert answer.headers["x-fallbackd-served-by"] == "one"
+        absolute = f"POST http://evil.example{g.path()} HTTP/1.1\r\nHost: 127.0.0.1:{g.port}\r\n"
+        absolute += f"x-api-key: {g.token}\r\nContent-Length: 0\r\n\r\n"
+        async with await anyio.connect_tcp("127.0.0.1", g.port) as line:
+            await line.send(absolute.encode())
+            with anyio.fail_after(HANG_S):
+                assert (await line.receive()).startswith(b"HTTP/1.1 404")
+        assert len(g.api.log) == 1
+
+
+async def test_a_port_that_is_taken_is_said_and_the_daemon_works_without_it(
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        text = f"[gateway]\nenabled = true\nport = {port}\n"
+        async with running(tmp_path, config=text) as daemon:
+            with anyio.fail_after(HANG_S):
+                while not (said := await troubles(daemon)):
+                    await anyio.sleep(0.02)
+            assert said == [
+                f"the gateway cannot listen at port {port}: {os.strerror(errno.EADDRINUSE)}"
+            ]
+
+
+async def troubles(daemon: Daemon) -> list[str]:
+    found = await daemon.client.call("status", {})
+    return [
+        one["message"] for one in found["daemon"].get("troubles", []) if one["kind"] == "gateway"
+    ]

@@ -84,13 +84,13 @@ class GatewayScene:
         calls = self.provider.calls
         return len(calls(f"one-{api}")), len(calls(f"two-{api}"))
 
-    async def run(self, client: str, prompt: str = "say pong") -> Ran:
+    async def run(self, client: str, prompt: str = "say pong", *options: str) -> Ran:
         if client in SDKS:
             argv = [str(SDK_PYTHON), str(ROOT / "tests/e2e/sdk_client.py"), client]
             argv += [self.gate, "team"]
             env = {"API_KEY": self.token, "PATH": os.environ["PATH"]}
         else:
-            argv = self._argv(client, prompt)
+            argv = self._argv(client, prompt, options)
             env = {**self.home.env, "IS_SANDBOX": "1"}
 
         def wait() -> "subprocess.CompletedProcess[str]":
@@ -108,7 +108,7 @@ class GatewayScene:
         done = await anyio.to_thread.run_sync(wait)
         return Ran(status=done.returncode, out=done.stdout, err=done.stderr)
 
-    def _argv(self, client: str, prompt: str) -> list[str]:
+    def _argv(self, client: str, prompt: str, options: tuple[str, ...]) -> list[str]:
         """As a person calls them; the answer is on stdout."""
         name, _, api = client.partition("-")
         program = str(install.BIN / name)
@@ -120,7 +120,7 @@ class GatewayScene:
             case "gemini":
                 return [program, "--yolo", "-m", MODELS["gemini"], "-p", prompt]
             case _:
-                return [program, "--allowedTools", "Bash", "-p", prompt]
+                return [program, *options, "--allowedTools", "Bash", "-p", prompt]
 
 
 def _three_sdks(home: Home, gate: str, token: str) -> None:

@@ -1,0 +1,80 @@
+"""Programs that `gateway setup` has pointed at the gateway: they ask it, and their files say so."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+from tests.e2e import install
+from tests.e2e.gateway_scene import GatewayScene, gateway_scene
+from tests.e2e.scenes import HANG_S
+from tests.support.daemon import ROOT
+from tests.support.provider_frames import TEXT
+
+CLIENT = ROOT / ".venv" / "bin" / "fallbackd-client"
+APIS = {"claude": "messages", "codex": "responses", "opencode": "chat"}
+ARGV = {
+    "claude": ["-p", "say pong"],
+    "codex": ["exec", "say pong"],
+    "opencode": ["run", "--title", "t", "-m", "fallbackd/team", "say pong"],
+}
+
+
+def without_the_way(s: GatewayScene) -> dict[str, str]:
+    """The environment and the files of a user who has told no program where to ask."""
+    codex = s.home.path / ".codex" / "config.toml"
+    lines = codex.read_text().splitlines()
+    lines = lines[: lines.index("[model_providers.scripted]")]
+    codex.write_text("\n".join(one for one in lines if "model_provider" not in one) + "\n")
+    opencode = s.home.path / ".config" / "opencode" / "opencode.json"
+    found = json.loads(opencode.read_text())
+    for name in ("provider", "model"):
+        del found[name]
+    found["small_model"] = "fallbackd/team"
+    found["$schema"] = "https://opencode.ai/config.json"  # which it would add
+    opencode.write_text(json.dumps(found))
+    gone = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "SCRIPTED_API_KEY", "GEMINI_API_KEY")
+    return {name: text for name, text in s.home.env.items() if name not in gone}
+
+
+@pytest.mark.parametrize("tool", APIS)
+async def test_a_program_that_is_set_up_asks_the_gateway_and_no_file_has_the_token(
+    tmp_path: Path, tool: str
+) -> None:
+    async with gateway_scene(tmp_path) as s:
+        env = without_the_way(s)
+        before = {path: path.read_text() for path in files(s)}
+
+        async def run(*argv: str, **more: str) -> "subprocess.CompletedProcess[str]":
+            def wait() -> "subprocess.CompletedProcess[str]":
+                return subprocess.run(
+                    argv,
+                    env={**env, **more},
+                    cwd=s.home.work,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=HANG_S,
+                    check=False,
+                )
+
+            return await anyio.to_thread.run_sync(wait)
+
+        setup = [str(CLIENT), "--socket", str(s.daemon.socket), "gateway", "setup", tool, "--yes"]
+        written = await run(*setup)
+        assert written.returncode == 0, written.stderr
+        done = await run(str(install.BIN / tool), *ARGV[tool], IS_SANDBOX="1")
+        assert done.returncode == 0, (done, s.daemon.log()[-3000:])
+        assert TEXT in done.stdout
+        assert s.tries(APIS[tool])[0] >= 1
+        assert not [path for path in files(s) if s.token in path.read_text(errors="replace")]
+        undone = await run(*setup, "--undo")
+        assert undone.returncode == 0, undone.stderr
+        assert {path: path.read_text() for path in before} == before
+
+
+def files(s: GatewayScene) -> list[Path]:
+    """The settings of the programs."""
+    known = (".claude/settings.json", ".codex/config.toml", ".config/opencode/opencode.json")
+    return [path for name in known if (path := s.home.path / name).exists()]
