@@ -2,10 +2,11 @@
 
 import sys
 
-from fallbackd_client.cli.commands.doctor import CHECKS, view
+from fallbackd_client.cli.commands.doctor import view
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding
 from fallbackd_client.cli.output import style_of
 
+CHECKED = ("configuration", "state", "socket", "programs", "opencode", "mcp", "service", "daemon")
 FINDINGS = (
     Finding(
         "programs",
@@ -25,7 +26,7 @@ FINDINGS = (
 
 
 def main() -> None:
-    document = {"checked": list(CHECKS), "findings": [one.document() for one in FINDINGS]}
+    document = {"checked": list(CHECKED), "findings": [one.document() for one in FINDINGS]}
     print(view(document, style_of(sys.stdout)))
 
 
