@@ -25,6 +25,8 @@ from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.protocol import Call
 from fallbackd.core.records import Keys, Snapshot
 from fallbackd.engine.api import Engine
+from fallbackd.engine.audience import Audience
+from fallbackd.engine.committing import Committing
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.ticker import tick
@@ -204,11 +206,21 @@ class ObservedEngine(Engine):
         )
         self._daemon = daemon
         self.runs = Files(stage.place / "runs", daemon)
+        self._committing = Watched(self, self._audience, daemon)
+
+
+class Watched(Committing):
+    """What is decided is shown to the laws."""
+
+    def __init__(self, host: Engine, audience: Audience, daemon: Daemon) -> None:
+        super().__init__(host, audience)
+        self._daemon = daemon
 
     def _decide(self, seen: Snapshot, event: Event, *, now: float) -> Decision:
         self._daemon.require_alive()
         decision = super()._decide(seen, event, now=now)
-        self._daemon.stage.laws.decided(seen, event, decision, self.settings.policy, now=now)
+        policy = self._host.settings.policy
+        self._daemon.stage.laws.decided(seen, event, decision, policy, now=now)
         return decision
 
 
