@@ -224,8 +224,9 @@ async def calling(port: int, token: str) -> None:
         answer = await reader.readuntil(b"\r\n\r\n")
         named = [line.partition(b":") for line in answer.lower().splitlines()]
         size = next(int(value) for name, _, value in named if name == b"content-length")
-        if not answer.startswith(b"HTTP/1.1 200 ") or b"done" not in await reader.readexactly(size):
-            raise RuntimeError("no answer")
+        said = await reader.readexactly(size)
+        if not answer.startswith(b"HTTP/1.1 200 ") or b"done" not in said:
+            raise RuntimeError(f"no answer: {answer[:60]!r} {said[:200]!r}")
     writer.close()
 
 

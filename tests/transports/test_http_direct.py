@@ -139,6 +139,34 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_met() -> None:
         assert requests == 2
 
 
+async def test_many_at_once_that_find_closed_connections_are_all_answered() -> None:
+    closed = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal closed
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(OK)
+        await writer.drain()
+        writer.close()
+        closed += 1
+
+    async with way_to(serve) as way:
+        heads: list[HttpResponse | None] = []
+
+        async def ask() -> None:
+            heads.append((await way.answer())[0])
+
+        for turn in range(1, 4):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(30):
+                    tasks.start_soon(ask)
+            with anyio.fail_after(LIMIT_S):
+                while closed < 30 * turn:
+                    await anyio.lowlevel.checkpoint()
+        assert None not in heads
+        assert len(heads) == 90
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -32,6 +32,7 @@ AT_ONCE_BYTES = 256 * 1024
 SMALL_BYTES = 16 * 1024
 """The kernel takes it, whatever the server does."""
 AGENT = "fallbackd"
+UNWRITABLE = "the request could not be written: a header has characters that HTTP forbids"
 
 _PLAIN = re.compile(r"https?://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:[/?][!-~]*)?", re.A)
 """What needs no quoting, has no login in it, and whose host is no international name."""
@@ -99,10 +100,12 @@ class DirectPool:
         Raises:
             Broken: There is no answer.
             fallbackd.transports.http.tls.TlsFiles: A certificate or key that cannot be read.
-            ValueError: A header that HTTP cannot carry.
         """
-        target = _target_of(call.url)
-        data = _head_of(call.method, target, headers, body) + body
+        try:
+            target = _target_of(call.url)
+            data = _head_of(call.method, target, headers, body) + body
+        except ValueError as error:
+            raise Broken("LocalProtocolError", str(error)) from error
         place = (target.scheme, target.host, target.port, call.tls, *stamps(call.tls))
         context = None
         if target.scheme == "https" or call.tls is not None:
@@ -135,18 +138,19 @@ class DirectPool:
 
     async def _take(self, place: _Place) -> _Line | None:
         """A kept connection that is open still; the one used last."""
-        found = None
+        found: _Line | None = None
+        left: list[_Line] = []
         now = anyio.current_time()
         for line in reversed(tuple(self._kept)):
-            is_ours = found is None and line.place == place
             is_old = now - line.idle_since > KEPT_S
-            if not is_ours and not is_old:
-                continue
-            self._kept.remove(line)
-            if is_old or line.is_over:
-                await self.drop(line)
-            else:
-                found = line
+            if is_old or (found is None and line.place == place):
+                self._kept.remove(line)
+                if is_old or line.is_over:
+                    left.append(line)
+                else:
+                    found = line
+        for line in left:  # others take connections meanwhile
+            await self.drop(line)
         return found
 
     async def keep(self, line: _Line) -> None:
@@ -320,7 +324,7 @@ def _head_of(method: str, target: _Target, headers: Mapping[str, str], body: byt
         if name.lower() == "content-length":
             continue
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise ValueError("a header has characters that HTTP forbids")
+            raise ValueError(UNWRITABLE)
         own.pop(name.lower(), None)
         lines.append(f"{name}: {value.strip()}")
     lines[1:1] = [f"{name}: {value}" for name, value in own.items()]

@@ -233,9 +233,8 @@ class HttpRunning:
             if keeps_connections and is_early and error.is_unanswered:
                 return None
             name, text = error.name, self._carried.values.conceal(error.text)
-        except (ValueError, TlsFiles) as error:
-            name = "LocalProtocolError" if isinstance(error, ValueError) else type(error).__name__
-            text = self._told(error)
+        except TlsFiles as error:
+            name, text = type(error).__name__, self._told(error)
         return NoAnswer(exception=name, text=text, at=self._clock.now(), stopped=self._stopped)
 
     async def _send_over(self, *, keeps_connections: bool) -> ResponseRead | NoAnswer | None:
