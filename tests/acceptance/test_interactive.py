@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from tests.backends.test_codex_rollout import FAILED, LIMITS, PERSON, line
+from tests.backends.test_codex_rollout import LIMITS, PERSON, WORDS, line
 from tests.support.command import run_client
 from tests.support.daemon import HANG_S, ROOT, Daemon, running
 
@@ -20,14 +21,24 @@ kind = "claude"
 [backends.claude-work.env]
 CLAUDE_CONFIG_DIR = "~/.claude-work"
 """
-USED = line(
-    "token_count",
-    rate_limits={
+SPENT = {"message": WORDS, "codex_error_info": "usage_limit_exceeded"}
+LIMIT = "You've hit your session limit \u00b7 resets 6:58pm (UTC)"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def used() -> bytes:
+    limits = {
         name: {**one, "resets_at": time.time() + 3600} if isinstance(one, dict) else one
         for name, one in LIMITS.items()
-    },
-)
-LIMIT = "You've hit your session limit \u00b7 resets 6:58pm (UTC)"
+    }
+    return line("token_count", at=now(), rate_limits=limits) + b"\n"
+
+
+def spent(turn: str) -> bytes:
+    return line("task_complete", at=now(), turn_id=turn, error=SPENT) + b"\n"
 
 
 async def health(daemon: Daemon, backend: str) -> dict[str, Any]:
@@ -95,7 +106,7 @@ async def test_a_limit_in_a_session_of_codex_is_heard_of_once_it_is_watched(tmp_
     async with running(tmp_path) as daemon:
         rollout = daemon.home / ".codex" / "sessions" / "2026" / "11" / "23" / "rollout-a.jsonl"
         rollout.parent.mkdir(parents=True)
-        rollout.write_bytes(PERSON + FAILED + b"\n")
+        rollout.write_bytes(PERSON + spent("t0"))
         config = daemon.config_path
         config.write_text('[interactive]\nwatch = ["codex"]\n')
         await daemon.client.call("config.reload")
@@ -105,7 +116,7 @@ async def test_a_limit_in_a_session_of_codex_is_heard_of_once_it_is_watched(tmp_
             # What had been written before it was watched is not news.
             assert (await health(daemon, "codex"))["state"] != "rate_limited"
             with rollout.open("ab") as file:
-                file.write(USED + b"\n" + FAILED + b"\n")
+                file.write(used() + spent("t1"))
             while (await health(daemon, "codex"))["state"] != "rate_limited":
                 await anyio.sleep(0.05)
         assert (await health(daemon, "codex"))["reason"] == "usage_limit"

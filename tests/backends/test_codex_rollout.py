@@ -19,8 +19,13 @@ LIMITS = {
 }
 
 
-def line(type: str, **payload: Any) -> bytes:
-    return json.dumps({"type": "event_msg", "payload": {"type": type, **payload}}).encode()
+NOW = 1_795_447_507.0
+STAMP = "2026-11-23T15:25:07.162Z"
+
+
+def line(type: str, *, at: str = STAMP, **payload: Any) -> bytes:
+    event = {"timestamp": at, "type": "event_msg", "payload": {"type": type, **payload}}
+    return json.dumps(event).encode()
 
 
 USED = line("token_count", info=None, rate_limits=LIMITS)
@@ -32,7 +37,7 @@ FAILED = line(
 
 
 def test_a_limit_is_heard_with_its_end(tmp_path: object) -> None:
-    seen = read(PERSON, [USED, FAILED])
+    seen = read(PERSON, [USED, FAILED], NOW)
     assert seen.turn == "t1"
     assert seen.failure is not None
     assert (seen.failure.code, seen.failure.text) == ("usagelimitexceeded", WORDS)
@@ -46,18 +51,26 @@ def test_a_limit_is_heard_with_its_end(tmp_path: object) -> None:
 
 
 def test_a_session_of_a_program_says_nothing() -> None:
-    assert read(PROGRAM, [USED, FAILED]) == SessionSeen()
+    assert read(PROGRAM, [USED, FAILED], NOW) == SessionSeen()
 
 
 def test_a_turn_that_was_begun_after_it_ends_a_failure() -> None:
-    assert read(PERSON, [FAILED, line("task_started", turn_id="t2")]).failure is None
+    assert read(PERSON, [FAILED, line("task_started", turn_id="t2")], NOW).failure is None
     whole = line("task_complete", turn_id="t2", last_agent_message="done")
-    assert read(PERSON, [FAILED, whole]).failure is None
+    assert read(PERSON, [FAILED, whole], NOW).failure is None
+
+
+@pytest.mark.parametrize("at", ["2026-11-22T15:25:07.162Z", "2027-01-01T00:00:00Z", "", "soon"])
+def test_what_is_old_says_nothing(at: str) -> None:
+    failed = line("task_complete", at=at, turn_id="t1", error={"message": WORDS})
+    assert read(PERSON, [line("token_count", at=at, rate_limits=LIMITS), failed], NOW) == (
+        SessionSeen()
+    )
 
 
 def test_limits_of_one_model_say_nothing_of_the_plan() -> None:
     spark = line("token_count", rate_limits={**LIMITS, "limit_id": "codex_spark"})
-    assert read(PERSON, [spark]).windows == ()
+    assert read(PERSON, [spark], NOW).windows == ()
 
 
 @pytest.mark.parametrize(
@@ -74,5 +87,5 @@ def test_limits_of_one_model_say_nothing_of_the_plan() -> None:
     ],
 )
 def test_what_is_not_understood_says_nothing(odd: bytes) -> None:
-    seen = read(PERSON, [odd])
+    seen = read(PERSON, [odd], NOW)
     assert (seen.windows, seen.failure) == ((), None)

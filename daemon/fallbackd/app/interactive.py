@@ -48,7 +48,9 @@ class InteractiveService:
         if kind is None or kind.sessions is None:
             return
         try:
-            await interactive.heard(engine, backend, kind.sessions.read(news.head, news.lines))
+            await interactive.heard(
+                engine, backend, kind.sessions.read(news.head, news.lines, engine.clock.now())
+            )
         except Exception:
             # What another program writes must not end what hears of the next limit.
             log.exception("interactive.not_heard", path=news.path)

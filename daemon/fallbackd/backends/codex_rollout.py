@@ -12,6 +12,7 @@ Source: files of codex 0.169.0.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -23,16 +24,21 @@ from fallbackd.core.protocol import Evidence
 
 _OF_A_PROGRAM = re.compile(rb'"source"\s*:\s*"exec"')
 _SPENT_PERCENT = 100.0
+FRESH_S = 60.0
+"""It is heard of within seconds."""
 
 
-def read(head: bytes, lines: Sequence[bytes]) -> SessionSeen:
-    """Nothing of a session that a program runs: whoever runs it judges it."""
+def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
+    """
+    Nothing of a session that a program runs: whoever runs it judges it. Nothing of what is old
+    either: a session that is opened again brings its last failure along.
+    """
     if _OF_A_PROGRAM.search(head.partition(b"\n")[0]):
         return SessionSeen()
     windows: tuple[PlanWindow, ...] = ()
     turn: str | None = None
     failure: Evidence | None = None
-    for event in _events(lines):
+    for event in _events(lines, now):
         match event.get("type"):
             case "token_count":
                 # Of one model alone (`limit_id`), they say nothing of the plan.
@@ -48,7 +54,7 @@ def read(head: bytes, lines: Sequence[bytes]) -> SessionSeen:
     return SessionSeen(turn=turn, failure=failure, windows=windows)
 
 
-def _events(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+def _events(lines: Sequence[bytes], now: float) -> Iterator[dict[str, Any]]:
     for line in lines:
         if b'"event_msg"' not in line:
             continue
@@ -56,8 +62,18 @@ def _events(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
             found = msgspec.json.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
-        if isinstance(found, dict) and found.get("type") == "event_msg":
+        if not isinstance(found, dict) or found.get("type") != "event_msg":
+            continue
+        at = _instant(words(found.get("timestamp")))
+        if at is not None and abs(now - at) <= FRESH_S:
             yield fields(found.get("payload"))
+
+
+def _instant(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _windows(limits: Mapping[str, Any]) -> tuple[PlanWindow, ...]:

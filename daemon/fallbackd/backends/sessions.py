@@ -32,8 +32,8 @@ class SessionFiles(Struct, frozen=True, kw_only=True):
     """
     Args:
         place: The directory below which they are, as `lib.homes` has it.
-        read: Of the first bytes of a file, and of the lines that are new at its end.
+        read: Of the first bytes of a file, of lines at its end that may be new, and of the time.
     """
 
     place: str
-    read: Callable[[bytes, Sequence[bytes]], SessionSeen]
+    read: Callable[[bytes, Sequence[bytes], float], SessionSeen]
