@@ -10,8 +10,6 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from fallbackd_client.wire.codes import INTERNAL_ERROR, INVALID_PARAMS, TOO_MANY
-
 Id = str | int | float | None
 """JSON-RPC leaves the choice to the caller; an answer carries it back unchanged."""
 
@@ -59,8 +57,8 @@ P = TypeVar("P", bound=Struct)
 R = TypeVar("R")
 
 
-COMMON = (INVALID_PARAMS, INTERNAL_ERROR, TOO_MANY)
-"""Codes that a call of any method may be answered with."""
+COMMON = ("invalid_params", "internal", "too_many")
+"""Kinds of errors that a call of any method may be answered with."""
 
 
 class Method(Generic[P, R]):
@@ -72,7 +70,7 @@ class Method(Generic[P, R]):
         params: A Struct; unknown fields of it are ignored, `unknown_fields` names them.
         result: Anything msgspec can describe.
         read_only: Changes nothing for any params: answered inline, repeated freely.
-        errors: Codes that only some methods answer with, besides those that every method may.
+        errors: Kinds of errors besides those that every method may answer with.
         summary: One line for `rpc.discover`.
         example: Params and a result for `rpc.discover`; fields left out have their defaults.
     """
@@ -87,7 +85,7 @@ class Method(Generic[P, R]):
         result: Any,  # `type[R]` cannot be said of a union; `Method[P, R]` is annotated instead
         read_only: bool,
         summary: str,
-        errors: tuple[int, ...] = (),
+        errors: tuple[str, ...] = (),
         example: tuple[dict[str, Any], Any] | None = None,  # JSON
     ) -> None:
         self.name = name

@@ -5,7 +5,6 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.aliases import one_of
 from fallbackd_client.wire.bounds import (
     ChainName,
@@ -107,7 +106,7 @@ RESOLVE: Method[ResolveParams, ResolveResult] = Method(
     params=ResolveParams,
     result=ResolveResult,
     read_only=False,  # with `lease` it takes one
-    errors=(codes.UNKNOWN_ID, codes.REFUSED, codes.DRAINING),
+    errors=("unknown", "refused", "draining"),
     summary="Show which backend would be used now, with a verdict for every candidate.",
     example=(
         {"backend": "codex", "lease": True},
@@ -222,7 +221,7 @@ REPORT: Method[ReportParams, ReportResult] = Method(
     params=ReportParams,
     result=ReportResult,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.REFUSED, codes.DRAINING),
+    errors=("unknown", "refused", "draining"),
     summary="Report the outcome of a call that the caller made itself.",
     example=(
         {

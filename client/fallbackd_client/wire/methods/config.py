@@ -4,7 +4,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import DirectoryPath
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import ConfigProblem
@@ -126,7 +125,7 @@ CONFIG_IMPORT: Method[ConfigImportParams, ConfigImportResult] = Method(
     params=ConfigImportParams,
     result=ConfigImportResult,
     read_only=False,
-    errors=(codes.DRAINING, codes.CONFIG_INVALID),
+    errors=("draining", "config_invalid"),
     summary="Take over the configuration of another program.",
     example=({"env": {"JKZ_CODEX_MODEL": "gpt-5.3"}}, {"source": "JKZ_* variables", "toml": ""}),
 )
@@ -150,7 +149,7 @@ CONFIG_RELOAD: Method[ConfigReloadParams, ConfigReloadResult] = Method(
     params=ConfigReloadParams,
     result=ConfigReloadResult,
     read_only=False,
-    errors=(codes.DRAINING, codes.CONFIG_INVALID),
+    errors=("draining", "config_invalid"),
     summary="Read the configuration again; an invalid one leaves the last good one in force.",
     example=({}, {"changed": True, "path": "/home/me/.config/fallbackd/config.toml"}),
 )

@@ -2,7 +2,6 @@
 
 from msgspec import Struct, field
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.health_shapes import HealthEntry, UsageRow
@@ -57,7 +56,7 @@ DAEMON_DRAIN: Method[DaemonDrainParams, DaemonDrainResult] = Method(
     params=DaemonDrainParams,
     result=DaemonDrainResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="Stop accepting work and let running work finish.",
     example=({}, {"state": "draining", "running": 2}),
 )
@@ -77,7 +76,7 @@ DAEMON_UNDRAIN: Method[DaemonUndrainParams, DaemonUndrainResult] = Method(
     params=DaemonUndrainParams,
     result=DaemonUndrainResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="Take new work again after a drain.",
     example=({}, {"state": "running"}),
 )
@@ -102,7 +101,7 @@ DAEMON_SHUTDOWN: Method[DaemonShutdownParams, DaemonShutdownResult] = Method(
     params=DaemonShutdownParams,
     result=DaemonShutdownResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="Drain, then exit.",
     example=({"stop_work": False}, {"state": "draining", "running": 0}),
 )
@@ -256,7 +255,7 @@ STATUS: Method[StatusParams, StatusResult] = Method(
     params=StatusParams,
     result=StatusResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="The daemon, health, sessions and delegations at a glance.",
     example=(
         {},

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.aliases import one_of
 from fallbackd_client.wire.bounds import (
     ChainName,
@@ -124,7 +123,7 @@ DELEGATE: Method[DelegateParams, Delegation] = Method(
     params=DelegateParams,
     result=Delegation,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.BUSY, codes.DRAINING, codes.NOT_PERMITTED, codes.WAIT_OVER),
+    errors=("unknown", "busy", "draining", "not_permitted", "wait_over"),
     summary="Run a prompt on the best available backend.",
     example=(
         {
@@ -161,7 +160,7 @@ DELEGATION_GET: Method[DelegationGetParams, Delegation] = Method(
     params=DelegationGetParams,
     result=Delegation,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="One delegation as it is now.",
     example=(
         {"delegation": "d4f0c2a91b7e"},
@@ -221,7 +220,7 @@ DELEGATION_LIST: Method[DelegationListParams, DelegationListResult] = Method(
     params=DelegationListParams,
     result=DelegationListResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="Delegations, newest first.",
     example=(
         {"state": "succeeded", "limit": 1},
@@ -258,7 +257,7 @@ DELEGATION_RETRY: Method[DelegationRetryParams, Delegation] = Method(
     params=DelegationRetryParams,
     result=Delegation,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.BUSY, codes.DRAINING, codes.NOT_PERMITTED, codes.WAIT_OVER),
+    errors=("unknown", "busy", "draining", "not_permitted", "wait_over"),
     summary="Delegate the same prompt with the same parameters once more; returns at once.",
     example=(
         {"delegation": "d1a206ccaac0e0aebfd7"},
@@ -281,7 +280,7 @@ DELEGATION_REPLY: Method[DelegationReplyParams, Delegation] = Method(
     params=DelegationReplyParams,
     result=Delegation,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.BUSY, codes.DRAINING, codes.NOT_PERMITTED, codes.WAIT_OVER),
+    errors=("unknown", "busy", "draining", "not_permitted", "wait_over"),
     summary="Continue the conversation of a delegation with a further prompt; returns at once.",
     example=(
         {"delegation": "d1a206ccaac0e0aebfd7", "prompt": "Now add a test for it"},
@@ -304,7 +303,7 @@ DELEGATION_WAIT: Method[DelegationWaitParams, Delegation] = Method(
     params=DelegationWaitParams,
     result=Delegation,
     read_only=True,
-    errors=(codes.UNKNOWN_ID, codes.WAIT_OVER),
+    errors=("unknown", "wait_over"),
     summary="Wait for the end of a delegation, or until a question opens.",
     example=(
         {"delegation": "d4f0c2a91b7e", "timeout_s": 30},
@@ -331,7 +330,7 @@ DELEGATION_CANCEL: Method[DelegationCancelParams, Delegation] = Method(
     params=DelegationCancelParams,
     result=Delegation,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.DRAINING),
+    errors=("unknown", "draining"),
     summary="Stop a delegation; returns when it is proven stopped.",
     example=(
         {"delegation": "d4f0c2a91b7e"},
@@ -357,7 +356,7 @@ DELEGATION_KEEP: Method[DelegationKeepParams, Delegation] = Method(
     params=DelegationKeepParams,
     result=Delegation,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.DRAINING),
+    errors=("unknown", "draining"),
     summary="Let a delegation outlive its callers, whatever `orphan_s` it was given.",
     example=(
         {"delegation": "d4f0c2a91b7e"},

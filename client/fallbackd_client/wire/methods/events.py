@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import Name, QuestionKindWord, SessionName
 from fallbackd_client.wire.envelope import Method
 
@@ -131,7 +130,7 @@ EVENTS_SUBSCRIBE: Method[EventsSubscribeParams, EventsSubscribeResult] = Method(
     params=EventsSubscribeParams,
     result=EventsSubscribeResult,
     read_only=False,  # bound to its connection
-    errors=(codes.UNKNOWN_ID, codes.DRAINING),
+    errors=("unknown", "draining"),
     summary="Receive events as notifications on this connection. Without `kinds` every kind"
     " comes but `attempt.output`, `attempt.phase` and `attempt.text`: those have to be named.",
     example=({"kinds": ["health.moved", "delegation.hopped"]}, {"subscription": "e1", "seq": 1204}),
@@ -153,7 +152,7 @@ EVENTS_UNSUBSCRIBE: Method[EventsUnsubscribeParams, EventsUnsubscribeResult] = M
     params=EventsUnsubscribeParams,
     result=EventsUnsubscribeResult,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.DRAINING),
+    errors=("unknown", "draining"),
     summary="End a subscription of this connection.",
     example=({"subscription": "e1"}, {"ended": True}),
 )

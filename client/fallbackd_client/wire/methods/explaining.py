@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import (
     Name,
     Offset,
@@ -54,7 +53,7 @@ DELEGATION_LOG: Method[DelegationLogParams, DelegationLogResult] = Method(
     params=DelegationLogParams,
     result=DelegationLogResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="A piece of the recorded output of one attempt.",
     example=(
         {"delegation": "d4f0c2a91b7e", "offset": 0, "max_bytes": 4096},
@@ -121,7 +120,7 @@ EXPLAIN: Method[ExplainParams, ExplainResult] = Method(
     params=ExplainParams,
     result=ExplainResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="Every decision taken about one delegation, with candidates, policy and evidence.",
     example=(
         {"delegation": "d4f0c2a91b7e"},

@@ -5,7 +5,6 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.aliases import one_of
 from fallbackd_client.wire.bounds import DurationS, Name, Note
 from fallbackd_client.wire.envelope import Method
@@ -72,7 +71,7 @@ HEALTH: Method[HealthParams, HealthResult] = Method(
     params=HealthParams,
     result=HealthResult,
     read_only=False,  # list and get change nothing, the others do
-    errors=(codes.UNKNOWN_ID, codes.DRAINING),
+    errors=("unknown", "draining"),
     summary="Read and set the health of backends and scopes.",
     example=(
         {"action": "mark", "target": "codex", "ttl_s": 3600, "reason": "saving it for tonight"},

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import DirectoryPath, DurationS, Instant, Name, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.health_shapes import HealthEntry
@@ -64,7 +63,7 @@ INTERACTIVE_FAILED: Method[InteractiveFailedParams, InteractiveFailedResult] = M
     params=InteractiveFailedParams,
     result=InteractiveFailedResult,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.DRAINING),
+    errors=("unknown", "draining"),
     summary="Report that a turn failed in an agent that a person has open.",
     example=(
         {
@@ -111,7 +110,7 @@ INTERACTIVE_PLAN: Method[InteractivePlanParams, InteractivePlanResult] = Method(
     params=InteractivePlanParams,
     result=InteractivePlanResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="Report what an agent that a person has open shows of its plan.",
     example=(
         {

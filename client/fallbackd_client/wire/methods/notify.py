@@ -2,7 +2,6 @@
 
 from msgspec import Struct
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method
 
 
@@ -31,7 +30,7 @@ NOTIFY_TEST: Method[NotifyTestParams, NotifyTestResult] = Method(
     params=NotifyTestParams,
     result=NotifyTestResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="Send a notification now, by each way that is configured.",
     example=({}, {"deliveries": [{"way": "command", "ok": True, "detail": "delivered"}]}),
 )

@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import DirectoryPath, Name, RoleName, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import CandidateVerdict
@@ -45,7 +44,7 @@ OPENCODE_ANNOUNCE: Method[OpencodeAnnounceParams, OpencodeAnnounceResult] = Meth
     params=OpencodeAnnounceParams,
     result=OpencodeAnnounceResult,
     read_only=False,
-    errors=(codes.DRAINING, codes.NOT_PERMITTED),
+    errors=("draining", "not_permitted"),
     summary="A running opencode server says that it is there, to be watched.",
     example=(
         {"url": "http://127.0.0.1:4096", "directory": "/home/me/project"},
@@ -75,7 +74,7 @@ OPENCODE_ANSWER: Method[OpencodeAnswerParams, OpencodeAnswerResult] = Method(
     params=OpencodeAnswerParams,
     result=OpencodeAnswerResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="A plugin of opencode answers a call of the daemon, in one or more pieces.",
     example=({"call": 1, "status": 200, "text": "[]"}, {"heard": True}),
 )
@@ -98,7 +97,7 @@ OPENCODE_EVENT: Method[OpencodeEventParams, OpencodeEventResult] = Method(
     params=OpencodeEventParams,
     result=OpencodeEventResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="A plugin of opencode passes on an event of its sessions.",
     example=(
         {"event": {"id": "evt_1", "type": "session.idle", "properties": {"sessionID": "ses_1"}}},
@@ -138,7 +137,7 @@ OPENCODE_RESOLVE: Method[OpencodeResolveParams, OpencodeResolveResult] = Method(
     params=OpencodeResolveParams,
     result=OpencodeResolveResult,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.DRAINING),
+    errors=("unknown", "draining"),
     summary="To which model a message of an opencode session is to be sent.",
     example=(
         {"session": "ses_1", "model": "anthropic/claude-sonnet-4"},
@@ -222,7 +221,7 @@ OPENCODE_STATUS: Method[OpencodeStatusParams, OpencodeStatusResult] = Method(
     params=OpencodeStatusParams,
     result=OpencodeStatusResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="The opencode servers that are watched, and the state of one session in words.",
     example=(
         {"session": "ses_1"},

@@ -2,7 +2,6 @@
 
 from msgspec import Struct
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import CountLimit, Name, Note, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import Question
@@ -27,7 +26,7 @@ QUESTION_LIST: Method[QuestionListParams, QuestionListResult] = Method(
     params=QuestionListParams,
     result=QuestionListResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="Choices that wait for a person; with `closed` those too that wait no more.",
     example=(
         {},
@@ -66,7 +65,7 @@ QUESTION_ANSWER: Method[QuestionAnswerParams, Question] = Method(
     params=QuestionAnswerParams,
     result=Question,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.BUSY, codes.DRAINING),
+    errors=("unknown", "busy", "draining"),
     summary="Answer a question with one of its choices; the delegation acts on it.",
     example=(
         {"question": "d4f0c2a91b7e.q1", "choice": "use:claude"},

@@ -2,7 +2,6 @@
 
 from msgspec import Struct
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import CountLimit, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.remembered import SessionView
@@ -18,7 +17,7 @@ SESSION_GET: Method[SessionGetParams, SessionView] = Method(
     params=SessionGetParams,
     result=SessionView,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="One session.",
     example=(
         {"session": "s-review"},
@@ -83,7 +82,7 @@ SESSION_END: Method[SessionEndParams, SessionEndResult] = Method(
     params=SessionEndParams,
     result=SessionEndResult,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.BUSY, codes.DRAINING),
+    errors=("unknown", "busy", "draining"),
     summary="Forget a session.",
     example=({"session": "s-review"}, {"session": "s-review", "ended": True}),
 )
@@ -99,7 +98,7 @@ SESSION_COMPACTED: Method[SessionCompactedParams, SessionView] = Method(
     params=SessionCompactedParams,
     result=SessionView,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.BUSY, codes.DRAINING),
+    errors=("unknown", "busy", "draining"),
     summary="A conversation was compacted: models and depth stay, history and notices go.",
     example=(
         {"session": "s-review"},

@@ -2,7 +2,6 @@
 
 from msgspec import Struct
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method
 
 
@@ -107,7 +106,7 @@ SHARE_TEST: Method[ShareTestParams, ShareTestResult] = Method(
     params=ShareTestParams,
     result=ShareTestResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="Try the connection to the server that shares health.",
     example=({}, {"steps": [{"step": "read", "ok": True, "took_s": 0.002}]}),
 )

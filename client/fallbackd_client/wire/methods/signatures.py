@@ -4,7 +4,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import Instant, Name, Note, ReasonWord, SignatureSourceWord
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import Evidence, Failure
@@ -31,7 +30,7 @@ CLASSIFY: Method[ClassifyParams, Failure | None] = Method(
     params=ClassifyParams,
     result=ClassifyResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="What an output means, as a failure or null.",
     example=(
         {
@@ -104,7 +103,7 @@ CLASSIFICATION_EXPLAIN: Method[ClassifyParams, ClassificationExplainResult] = Me
     params=ClassifyParams,
     result=ClassificationExplainResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="What an output means, and what decided: statements, signature, features.",
     example=(
         {"evidence": {"text": "no more prompts today", "stream": "stderr", "exit_code": 1}},
@@ -150,7 +149,7 @@ CLASSIFICATION_WRONG: Method[ClassificationWrongParams, ClassificationWrongResul
     params=ClassificationWrongParams,
     result=ClassificationWrongResult,
     read_only=False,
-    errors=(codes.UNKNOWN_ID, codes.DRAINING),
+    errors=("unknown", "draining"),
     summary="Note that a failure was misunderstood: keeps a sample, offers a signature.",
     example=(
         {"delegation": "d4f0c2a91b7e", "reason": "usage_limit"},
@@ -197,7 +196,7 @@ CLASSIFICATION_TRAIN: Method[ClassificationTrainParams, ClassificationTrainResul
     params=ClassificationTrainParams,
     result=ClassificationTrainResult,
     read_only=False,
-    errors=(codes.DRAINING,),
+    errors=("draining",),
     summary="Learn from the samples of wrong verdicts: private weights on top of the shipped ones.",
     example=(
         {},

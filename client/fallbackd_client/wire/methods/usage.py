@@ -2,7 +2,6 @@
 
 from msgspec import Struct
 
-from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import Instant, Name, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.health_shapes import UsageRow
@@ -29,7 +28,7 @@ USAGE: Method[UsageParams, UsageResult] = Method(
     params=UsageParams,
     result=UsageResult,
     read_only=True,
-    errors=(codes.UNKNOWN_ID,),
+    errors=("unknown",),
     summary="What was used, by backend and period.",
     example=(
         {"backend": "codex"},

@@ -84,7 +84,7 @@ def _method(
             )
         ],
         "result": {"name": "result", "schema": result},
-        "errors": [{"$ref": f"#/components/errors/{_error_name(code)}"} for code in one.errors],
+        "errors": [{"$ref": f"#/components/errors/{kind}"} for kind in one.errors],
         "examples": _examples(one),
         "x-read-only": one.read_only,
     }

@@ -219,7 +219,8 @@ def _failed(
             " please report it.",
             data={"bug": bug_id},
         )
-    if handler is not None and known.code not in (*handler.method.errors, codes.PARSE_ERROR):
+    kind = codes.kind_of(known.code)
+    if handler is not None and kind not in (*handler.method.errors, "parse_error"):
         _log.error("rpc.undeclared_error", method=method, code=known.code)
     if request_id is UNSET:
         return None
