@@ -116,6 +116,11 @@ class Call:
             }
         )
 
+    def still(self) -> None:
+        """Nothing new has happened, which is to be said too."""
+        if self._said:
+            self.progress(self._said)
+
     def ask(self, method: str, params: dict[str, Json], limit_s: float) -> Json:
         """Ask the client; None where it does not answer in time or refuses."""
         return self._ask(self, method, params, limit_s)

@@ -41,8 +41,8 @@ def directory(call: Call) -> str:
     given = call.arguments.get("cwd")
     if not given:
         return base
-    if "\0" in given:
-        raise ToolFailed("`cwd` holds a NUL character")
+    if not _is_path(given):
+        raise ToolFailed("`cwd` is not a path: no file name holds such a character")
     path = os.path.normpath(os.path.join(base, os.path.expanduser(given)))
     allowed = [base]
     if _is_below(path, allowed):
@@ -63,7 +63,7 @@ def _project(call: Call) -> str:
     workspaces = _codex_turn(call).get("workspaces")
     if isinstance(workspaces, dict):
         for path in workspaces:
-            if os.path.isabs(path):
+            if os.path.isabs(path) and _is_path(path):
                 return str(path)
     try:
         return os.getcwd()
@@ -79,6 +79,13 @@ def _codex_turn(call: Call) -> dict[str, Json]:
         except (ValueError, RecursionError):
             return {}
     return found if isinstance(found, dict) else {}
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # half of a character
+        return False
 
 
 def _is_below(path: str, allowed: list[str]) -> bool:
@@ -102,4 +109,4 @@ def _roots(call: Call) -> list[str]:
             from urllib.parse import unquote
 
             paths.append(unquote(uri.removeprefix("file://")))
-    return paths
+    return [path for path in paths if _is_path(path)]

@@ -36,6 +36,7 @@ LAST_CANCELS_S = 10.0
 _POLL_S = 0.05
 _CONNECT_S = 0.3
 _RECONNECT_S = 60.0
+_LOOK_S = 1.0
 
 
 class Server:
@@ -116,7 +117,7 @@ class Server:
                 found = protocol.discovered()
                 peer = Peer(is_stateless=True)
             case "tools/list":
-                found = protocol.listed(self._offer.listed(self._connect), peer)
+                found = protocol.listed(self._offer.listed(self._look), peer)
             case "tools/call":
                 self._begin(request, peer)
                 return
@@ -179,6 +180,7 @@ class Server:
             while limit_s > 0 and not call.cancelled.is_set():
                 if asked.done.wait(_POLL_S):
                     return asked.result
+                call.still()
                 limit_s -= _POLL_S
             reason = {"requestId": asked_id, "reason": "no longer needed"}
             self._writer.send(protocol.notification("notifications/cancelled", reason))
@@ -186,6 +188,10 @@ class Server:
         finally:
             with self._lock:
                 del self._asked[_key(asked_id)]
+
+    def _look(self) -> Client:
+        """For a question of the reading thread, which must not wait for a daemon to come."""
+        return Client(self._path, timeout_s=_LOOK_S, connect_s=0, reconnect_s=0)
 
     def _connect(self, pause: Callable[[float], None] = time.sleep) -> Client:
         return Client(self._path, connect_s=_CONNECT_S, reconnect_s=_RECONNECT_S, sleep=pause)

@@ -23,7 +23,6 @@ _OBJECT: dict[str, Json] = {"type": "object"}
 DEFAULT_WAIT_S = 50.0
 MAX_NUMBER = 1e9
 """Of seconds: some thirty years."""
-_LOOK_S = 1.0
 
 
 def _text(description: str) -> dict[str, Json]:
@@ -229,18 +228,15 @@ class Offer:
         Their definitions. Work that was handed over is done, not handed on: inside of an attempt
         only `status` is offered, and the daemon bounds what is called all the same.
         """
-        return [
-            one.definition
-            for one in self._tools.values()
-            if one.name == "status" or not self.is_inside(connect)
-        ]
+        offered = ["status"] if self.is_inside(connect) else self.names
+        return [self._tools[name].definition for name in offered]
 
     def is_inside(self, connect: Callable[[], Client]) -> bool:
         """By the environment, else by the processes above this one, which the daemon looks at."""
         if self._is_inside is None:
             try:
                 with connect() as client:
-                    found = client.call("daemon.ping", timeout_s=_LOOK_S)
+                    found = client.call("daemon.ping")
             except ClientError:  # it is asked again next time
                 return False
             self._is_inside = bool(found.get("attempt"))

@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 
-from fallbackd_client.settings.jsonc import Unreadable
+from fallbackd_client.settings.jsonc import BYTE_ORDER_MARK, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,11 +94,13 @@ def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
         # A link stays one: dotfiles are often kept elsewhere.
         path = os.path.realpath(part.path)
         before = read(path)
+        text = before or ""
+        mark = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
         try:
-            after = (part.take if undo else part.put)(before or "")
+            after = mark + (part.take if undo else part.put)(text.removeprefix(mark))
         except Unreadable as error:
             raise Unreadable(f"{path}: {error}") from error
-        if after != (before or ""):
+        if after != text:
             found.append(Edit(path, before, after))
     return found
 

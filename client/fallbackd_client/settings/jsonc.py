@@ -19,6 +19,8 @@ _SPACE = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SCALAR = re.compile(r"[^\s,\]}/]+")
 _INDENT = "  "
+BYTE_ORDER_MARK = "\ufeff"
+"""Some editors begin a file with it."""
 
 
 class Unreadable(Exception):
@@ -44,7 +46,7 @@ def load(text: str) -> Json:
     """
     if not text.strip():
         return {}
-    plain = _without_comments(text)
+    plain = _without_comments(text.removeprefix(BYTE_ORDER_MARK))
     try:
         return json.loads(plain)
     except (ValueError, RecursionError) as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from fallbackd_client.settings.editing import Part
-from fallbackd_client.settings.jsonc import Unreadable
+from fallbackd_client.settings.jsonc import BYTE_ORDER_MARK, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ def parse(text: str) -> Json:
     import tomllib
 
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text.removeprefix(BYTE_ORDER_MARK))
     except tomllib.TOMLDecodeError as error:
         raise Unreadable(str(error)) from error
 
@@ -74,8 +76,10 @@ def head_part(path: str, line: str, *, key: str, label: str) -> Part:
 
 
 def without_block(text: str, label: str = "fallbackd") -> str:
-    before, begin, rest = text.partition(f"# {label}: begin\n")
-    _, end, after = rest.partition(f"# {label}: end\n")
-    if not begin or not end:
+    """Also where an editor has changed the ends of lines since."""
+    begin, end = (rf"^# {re.escape(label)}: {word}" for word in ("begin", "end"))
+    found = re.search(rf"{begin}\r?\n.*?{end}(?:\r?\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    if found is None:
         return text
-    return before.removesuffix("\n") + after if before.endswith("\n\n") else before + after
+    before = re.sub(r"\n\r?\n\Z", "\n", text[: found.start()])
+    return before + text[found.end() :]

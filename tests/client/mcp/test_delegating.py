@@ -1,13 +1,20 @@
 """`delegate`, `wait` and `cancel`: what the daemon is asked, and what the agent reads."""
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from tests.client.mcp.driver import LIMIT_S, STATELESS, session
+import pytest
+from tests.client.mcp.driver import LIMIT_S, STATELESS, Session, session
 from tests.client.scripted import Failing, Peer, answering, serving
+
+from fallbackd_client.mcp.pipe import LineReader, LineWriter
+from fallbackd_client.mcp.server import Server
+from fallbackd_client.mcp.tools import Offer
 
 Params = dict[str, Any]
 ACCEPTED = {"delegation": "d1", "state": "running", "active": "codex", "hops": []}
@@ -295,6 +302,39 @@ def test_a_question_is_shown_by_a_client_that_can(tmp_path: Path) -> None:
     assert found["structuredContent"]["text"] == "the answer"
     assert answered["question"] == "q1"
     assert answered["choice"] == "yes"
+
+
+def test_the_client_hears_of_the_call_for_as_long_as_its_user_thinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fallbackd_client.mcp.call.PROGRESS_EVERY_S", 0.0)
+    (reading, asking_it), (hearing, writing) = os.pipe(), os.pipe()
+    offer = Offer(may_change_health=False, inside=None)
+    lines = LineReader(reading), LineWriter(writing, reading)
+    server = Server(*lines, path=str(tmp_path / "s"), offer=offer)
+    thread = threading.Thread(target=server.serve)
+    answered: Params = {}
+    with (
+        serving(tmp_path / "s", asking(answered)),
+        open(asking_it, "wb") as stdin,
+        open(hearing, "rb") as stdout,
+    ):
+        thread.start()
+        process: Any = SimpleNamespace(stdin=stdin, stdout=stdout)
+        s = Session(process)
+        s.initialize(elicitation={})
+        number = s.begin("delegate", {"progressToken": 1}, prompt="x")
+        asked = s.until("elicitation/create")
+        for _ in range(3):
+            told = s.until("notifications/progress")["params"]["message"]
+            assert told.startswith("waiting for your answer")
+        s.say(id=asked["id"], result={"action": "accept", "content": {"choice": "yes"}})
+        assert s.answer_to(number)["result"]["structuredContent"]["text"] == "the answer"
+        stdin.close()
+        thread.join(LIMIT_S)
+    os.close(reading)
+    os.close(writing)
+    assert not thread.is_alive()
 
 
 def test_a_question_that_is_declined_stays_open(tmp_path: Path) -> None:

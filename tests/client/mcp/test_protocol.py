@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.benchmarks.procfs import memory_mib
 from tests.client.mcp.driver import LIMIT_S, META, STATELESS, Session, session
+from tests.client.scripted import Failing, answering, serving
 from tests.support.daemon import ROOT
 
 RESIDENT_MIB = 48.0
@@ -149,6 +150,17 @@ def test_without_a_daemon_tools_are_listed_and_a_call_says_how_to_start_it(tmp_p
             assert "fallbackd-client doctor" in found["content"][0]["text"]
 
 
+def test_a_daemon_that_does_not_say_where_this_runs_is_asked_once_for_each_list(
+    tmp_path: Path,
+) -> None:
+    failing = answering({"daemon.ping": Failing(-32603)})
+    with serving(tmp_path / "s", failing) as daemon, session(tmp_path / "s") as s:
+        s.initialize()
+        for asked in (1, 2):
+            assert len(s.request("tools/list")["result"]["tools"]) == len(TOOLS)
+            assert daemon.methods() == ["daemon.ping"] * asked
+
+
 @pytest.mark.parametrize(
     ("tool", "given", "words"),
     [
@@ -162,6 +174,8 @@ def test_without_a_daemon_tools_are_listed_and_a_call_says_how_to_start_it(tmp_p
         ("wait", {"delegation": ""}, "needs the argument `delegation`"),
         ("delegate", {"prompt": "x", "wait_s": 10**400}, "`wait_s` is too large"),
         ("delegate", {"prompt": "x", "timeout_s": -1e300}, "`timeout_s` is too large"),
+        ("delegate", {"prompt": "x", "cwd": "a\0b"}, "`cwd` is not a path"),
+        ("delegate", {"prompt": "x", "cwd": "\ud83d"}, "`cwd` is not a path"),
     ],
 )
 def test_a_wrong_argument_is_told_to_the_model(

@@ -44,14 +44,13 @@ def run(args: argparse.Namespace, client: Client) -> int:
     from fallbackd_client.mcp.server import Server
     from fallbackd_client.mcp.tools import Offer
 
-    if sys.stdin is not None and sys.stdin.isatty():
+    if os.devnull in (sys.stdin.name, sys.stdout.name):  # `main` has opened what was closed
+        raise UsageError("standard input and standard output have to be open")
+    if sys.stdin.isatty():
         note(
             "an MCP server, for agents to start; add it to one: fallbackd-client mcp install AGENT"
         )
-    try:
-        reading, writing = take_over()
-    except OSError as error:
-        raise UsageError("standard input and standard output have to be open") from error
+    reading, writing = take_over()
     offer = Offer(may_change_health=args.allow_health, inside=inside_of())
     Server(LineReader(reading), LineWriter(writing, reading), path=args.socket, offer=offer).serve()
     return exits.OK

@@ -46,6 +46,8 @@ def _entry(machine: Machine, agent: Client) -> list[str] | None:
 
 def _what_is_wrong(machine: Machine, words: list[str]) -> str:
     """Empty where it lists its tools."""
+    if not words:
+        return "its entry holds no command line"
     program = words[0]
     if os.path.isabs(program) and not os.access(program, os.X_OK):
         return f"{program} is not there"

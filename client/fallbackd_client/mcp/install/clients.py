@@ -85,10 +85,14 @@ class Client:
 
 
 def _words(entry: dict[str, Json]) -> list[str]:
-    """The command line of an entry."""
-    command = entry.get("command")
-    words = command if isinstance(command, list) else [command, *(entry.get("args") or [])]
-    return [str(word) for word in words]
+    """The command line of an entry; empty where it holds none."""
+    command, arguments = entry.get("command"), entry.get("args") or []
+    words: list[Json] = []
+    if isinstance(command, list):
+        words = command
+    elif isinstance(arguments, list):
+        words = [command, *arguments]
+    return words if all(isinstance(word, str) for word in words) else []
 
 
 def _home(environ: Mapping[str, str], *names: str) -> str:

@@ -64,3 +64,17 @@ def test_a_server_that_does_not_answer_is_an_error(tmp_path: Path, body: str) ->
     )
     ((_, what, _),) = told(look_at_mcp(home.machine()))
     assert "does not answer" in what
+
+
+@pytest.mark.parametrize(
+    "entry", [{"command": []}, {"command": 3}, {"command": "x", "args": 7}, {}]
+)
+def test_an_entry_without_a_command_line_is_an_error(tmp_path: Path, entry: object) -> None:
+    home = Home(tmp_path)
+    settings = {"mcpServers": {"fallbackd": entry}}
+    home.write(home.path / ".gemini" / "settings.json", json.dumps(settings))
+    ((level, what, mend),) = told(look_at_mcp(home.machine()))
+    assert level == "error"
+    assert "gemini cannot start the MCP server" in what
+    assert "holds no command line" in what
+    assert mend == "fallbackd-client mcp install gemini --yes"

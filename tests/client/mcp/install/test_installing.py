@@ -62,6 +62,34 @@ def test_the_entry_starts_the_server_by_an_absolute_path(
     assert "nothing to change" in again.err
 
 
+def test_it_can_be_undone_where_an_editor_has_changed_the_ends_of_lines(
+    run_cli: RunCli, home: Path
+) -> None:
+    path = home / FILES["codex"]
+    path.parent.mkdir()
+    path.write_bytes(b'model = "x"\r\n')
+    run_cli(["mcp", "install", "codex", "--yes"])
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"))
+    assert run_cli(["mcp", "install", "codex", "--yes"]).code == 0
+    assert path.read_text().count("[mcp_servers.fallbackd]") == 1
+    assert run_cli(["mcp", "install", "codex", "--undo", "--yes"]).code == 0
+    assert path.read_bytes() == b'model = "x"\r\n'
+
+
+@pytest.mark.parametrize("agent", ["claude", "codex"])
+def test_a_byte_order_mark_stays_where_it_is(run_cli: RunCli, home: Path, agent: str) -> None:
+    path = home / FILES[agent]
+    path.parent.mkdir(exist_ok=True)
+    before = "\ufeff" + ('model = "x"\n' if agent == "codex" else '{\n  "theme": "dark"\n}\n')
+    path.write_text(before)
+    assert run_cli(["mcp", "install", agent, "--yes"]).code == 0
+    text = path.read_text()
+    assert text.count("\ufeff") == 1
+    assert (CLIENTS[agent].installed(text) or [""])[0] == "/opt/bin/fallbackd-client"
+    assert run_cli(["mcp", "install", agent, "--undo", "--yes"]).code == 0
+    assert path.read_text() == before
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 def test_it_can_be_undone(run_cli: RunCli, home: Path, agent: str) -> None:
     path = home / FILES[agent]
