@@ -142,6 +142,7 @@ enabled = false
 
 [features]
 plugins = false
+daemon_auto_start = false
 
 [model_providers.scripted]
 name = "Scripted"
