@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import DelegationId
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.past import AgentConversation, CarriedWord, Past
 from fallbackd.core.records import Delegation
 from fallbackd.core.work.remembering import refused
@@ -81,38 +81,22 @@ async def carried(
         path: Where the file with all of it will be, if there is one.
     """
     delegation, prompt = prepared.delegation, prepared.prompt or ""
-    policy = host.settings.policy
+    handoff = host.settings.policy.handoff
     past, running = delegation.past, delegation.running
-    if running is None or not past.turns or policy.handoff.mode == "none":
+    if running is None or not past.turns or handoff.mode == "none":
         return GivenPast(prompt=prompt)
-    own = past.conversation
     not_taken = refused(delegation, running)
-    if own is not None and not_taken is None:
-        why = _why_not_resumed(host, delegation, kind, options, own)
-        if not why and kind.forks and await _is_forked(host, own, past.turns[-1]):
-            why = f"another program has written to the conversation of {own.backend}"
+    why = "" if not_taken is None else f"{running.backend} did not take the conversation"
+    if past.conversation is not None and not_taken is None:
+        why = await _why_not_resumed(host, delegation, kind, options, past.conversation)
         if not why:
-            last = past.turns[-1]
-            await anyio.to_thread.run_sync(
-                lambda: host.runs.pass_on_made(last, delegation.delegation, id=own.id)
-            )
-            return GivenPast(how="resumed", prompt=prompt, resume=own.id)
-    elif not_taken is not None:
-        why = f"{running.backend} did not take the conversation"
-    else:
-        why = ""
-    backend = find_backend(policy, running.backend)
-    said = await _said(host, past, max_turns=policy.handoff.max_turns)
-    said = words.bounded(
-        words.cleaned(said, redact=host.world.redact),
-        max_turns=policy.handoff.max_turns,
-        context_tokens=None if backend is None else backend.context_tokens,
-    )
+            return await _resumed(host, delegation, past.conversation, prompt)
+    said = await _bounded(host, past, running.backend)
     if not said:
         return GivenPast(prompt=prompt, why="the earlier turns are not on record any more")
-    if kind.takes_messages(options) and policy.handoff.mode == "native":
+    if handoff.mode == "native" and kind.takes_messages(options):
         return GivenPast(how="messages", why=why, prompt=prompt, said=said)
-    if policy.handoff.mode == "native" and not_taken != "native":
+    if handoff.mode == "native" and not_taken != "native":
         try:
             taken = await _taken(host, prepared, kind, options, said)
         except NotTaken as reason:
@@ -121,10 +105,8 @@ async def carried(
             return GivenPast(
                 how="native", why=why, prompt=prompt, resume=taken.resume, history=taken.history
             )
-    is_confined = (
-        footprint_of(host.settings, host.world, running.backend, delegation.permissions) is not None
-    )
-    has_file = not is_confined and kind.program(options) is not None
+    footprint = footprint_of(host.settings, host.world, running.backend, delegation.permissions)
+    has_file = footprint is None and kind.program(options) is not None
     return GivenPast(
         how="brief",
         why=why,
@@ -133,7 +115,17 @@ async def carried(
     )
 
 
-def _why_not_resumed(
+async def _resumed(
+    host: LiveHost, delegation: Delegation, own: AgentConversation, prompt: str
+) -> GivenPast:
+    last = delegation.past.turns[-1]
+    await anyio.to_thread.run_sync(
+        lambda: host.runs.pass_on_made(last, delegation.delegation, id=own.id)
+    )
+    return GivenPast(how="resumed", prompt=prompt, resume=own.id)
+
+
+async def _why_not_resumed(
     host: LiveHost,
     delegation: Delegation,
     kind: BackendKind,
@@ -146,15 +138,21 @@ def _why_not_resumed(
         return f"the conversation was held with {own.backend}"
     if not kind.resumes(options):
         return f"{running.backend!r} is now configured with a command of its own"
-    if kind.resumes_anywhere:
-        return ""
-    is_same = own.cwd == delegation.cwd
-    if is_same and not delegation.cwd:
-        work = delegation.past.work
-        is_same = work is not None and place_of(host.runs, delegation) == str(
-            host.runs.work_path(work)
-        )
-    return "" if is_same else "the conversation was held in another directory"
+    if not kind.resumes_anywhere and not _is_there(host.runs, delegation, own):
+        return "the conversation was held in another directory"
+    if kind.forks and await _is_forked(host, own, delegation.past.turns[-1]):
+        return f"another program has written to the conversation of {own.backend}"
+    return ""
+
+
+def _is_there(runs: Runs, delegation: Delegation, own: AgentConversation) -> bool:
+    """The delegation works where the conversation was held."""
+    if own.cwd != delegation.cwd:
+        return False
+    work = delegation.past.work
+    if delegation.cwd or work is None:
+        return bool(delegation.cwd)
+    return place_of(runs, delegation) == str(runs.work_path(work))
 
 
 async def _is_forked(host: LiveHost, own: AgentConversation, last: DelegationId) -> bool:
@@ -181,6 +179,17 @@ async def _taken(
         raise NotTaken(f"no conversation can be written for a {kind.name} backend")
     cwd = place_of(host.runs, prepared.delegation)
     return await take_over(host, prepared, kind, options, said, cwd=cwd)
+
+
+async def _bounded(host: LiveHost, past: Past, target: BackendId) -> tuple[Utterance, ...]:
+    """What was said, as much as the target can be told, without secrets."""
+    max_turns = host.settings.policy.handoff.max_turns
+    backend = find_backend(host.settings.policy, target)
+    return words.bounded(
+        words.cleaned(await _said(host, past, max_turns=max_turns), redact=host.world.redact),
+        max_turns=max_turns,
+        context_tokens=None if backend is None else backend.context_tokens,
+    )
 
 
 async def _said(host: LiveHost, past: Past, *, max_turns: int) -> tuple[Utterance, ...]:

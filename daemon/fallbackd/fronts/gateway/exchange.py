@@ -17,7 +17,7 @@ import anyio
 from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage, Unreadable
 from fallbackd.backends.spec import NotConfigured
-from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import ResolveRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
@@ -115,29 +115,13 @@ class Exchange:
 
     async def _run(self) -> bool:
         """Whether the caller has an answer."""
-        hops = self._named.get(HOP, "0")
-        if not hops.isdecimal() or int(hops) >= 2:
-            raise Refusal(508, "this request has come back to where it began", "loop")
-        self._headers[HOP] = str(int(hops) + 1)
-        engine, policy = self._engine, self._engine.settings.policy
+        self._count_hop()
+        engine = self._engine
         name = self._named.get("x-fallbackd-chain") or self._asked.model
-        found = choosing.wanted(name, policy)
+        found = choosing.wanted(name, engine.settings.policy)
         self._is_whole = self._rules.hold == "whole" or found.name in self._rules.hold_whole
-        fit = choosing.fitting(
-            found,
-            engine.settings,
-            engine.world.kinds,
-            self._asked.mode,
-            is_side=bool(self._asked.side),
-        )
+        fit = self._fitting(found, name)
         entries = fit.entries
-        if not entries:
-            text = f"no backend that speaks this API ({self._asked.mode}) is configured for"
-            text += f" {name or 'requests without a model'}"
-            at = engine.clock.now()
-            self._record.note("Resolved", text, at=at, candidates=fit.passed_over)
-            todo = "configure one of a kind that ends in -http, with its model"
-            raise Refusal(404, f"{text}: {todo}", "no_backend")
         asks: Mapping[str, Any] = {
             "session": self._session,
             "role": found.role,
@@ -168,16 +152,7 @@ class Exchange:
                 return True
             last = failed
             answer = await reported.failed(failed.evidence)
-            if answer.failure is not None and not self._reason:
-                self._reason = answer.failure.reason.value
-            reason = "unknown" if answer.failure is None else answer.failure.reason.value
-            self._record.note(
-                "Reported",
-                f"{chosen.backend} did not answer: {reason}",
-                at=engine.clock.now(),
-                candidates=answer.candidates,
-                failure=answer.failure,
-            )
+            self._note_failure(chosen, answer)
             is_refused = answer.failure is not None and answer.failure.reason in _FINAL
             if answer.next is None or is_refused or self._named.get(FAILOVER) == "0":
                 await give_back(engine, asks, answer)
@@ -190,6 +165,50 @@ class Exchange:
             raise Refusal(402, text, "consent")
         await self._give_up(last, retry_at)
         return False
+
+    def _count_hop(self) -> None:
+        """
+        Raises:
+            Refusal: It goes round in a circle.
+        """
+        hops = self._named.get(HOP, "0")
+        if not hops.isdecimal() or int(hops) >= 2:
+            raise Refusal(508, "this request has come back to where it began", "loop")
+        self._headers[HOP] = str(int(hops) + 1)
+
+    def _fitting(self, found: choosing.Wanted, name: str | None) -> choosing.Fitting:
+        """
+        Raises:
+            Refusal: Nobody that is configured speaks this API.
+        """
+        engine = self._engine
+        fit = choosing.fitting(
+            found,
+            engine.settings,
+            engine.world.kinds,
+            self._asked.mode,
+            is_side=bool(self._asked.side),
+        )
+        if fit.entries:
+            return fit
+        text = f"no backend that speaks this API ({self._asked.mode}) is configured for"
+        text += f" {name or 'requests without a model'}"
+        at = engine.clock.now()
+        self._record.note("Resolved", text, at=at, candidates=fit.passed_over)
+        todo = "configure one of a kind that ends in -http, with its model"
+        raise Refusal(404, f"{text}: {todo}", "no_backend")
+
+    def _note_failure(self, chosen: Resolution, answer: ReportAnswer) -> None:
+        reason = "unknown" if answer.failure is None else answer.failure.reason.value
+        if answer.failure is not None and not self._reason:
+            self._reason = reason
+        self._record.note(
+            "Reported",
+            f"{chosen.backend} did not answer: {reason}",
+            at=self._engine.clock.now(),
+            candidates=answer.candidates,
+            failure=answer.failure,
+        )
 
     async def _served(
         self, chosen: Resolution, entry: Entry, found: choosing.Wanted, report: CallReport
