@@ -70,6 +70,11 @@ class Grouping(Struct, frozen=True, kw_only=True):
     limit_s: float = 0.25
     warning: str | None = None
 
+    @property
+    def owner(self) -> str:
+        """Of the leases of this daemon."""
+        return f"{self.machine}/{self.instance}"
+
 
 class SharingPeers(Protocol):
     def weighed(

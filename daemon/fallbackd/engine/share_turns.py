@@ -1,6 +1,6 @@
-"""Trials of shared scopes while the arbiter is away: machines take turns."""
+"""Trials of shared scopes while the arbiter is away: machines take turns, by its clock."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from msgspec import structs
 
@@ -14,9 +14,12 @@ from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.share.folding import is_peer
 from fallbackd.core.share.records import LEASE_PREFIX
 from fallbackd.core.share.turns import turn_of
+from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import HealthOf
-from fallbackd.ports.share import Card
+from fallbackd.ports.share import Card, ShareReading
 
+SURE_S = 0.5
+"""Clocks that differ by more than what was believed were set."""
 PROBES_AT_ONCE = 8
 """Other candidates that may be on trial too, until one is found that needs none."""
 
@@ -83,6 +86,42 @@ class ProbeTurns:
             ),
         )
 
+    def weigh(
+        self,
+        decision: Decision,
+        before: HealthOf,
+        again: Callable[[HealthOf], Decision],
+        *,
+        is_ours: Callable[[ScopeId], bool],
+        name_of: Callable[[ScopeId], ScopeId],
+        now: float,
+        why: str,
+    ) -> tuple[Decision, tuple[ScopeId, ...]]:
+        """
+        What becomes of a decision that begins a trial which nobody has granted, and the scopes of
+        which it still begins one.
+
+        Args:
+            again: The decision with health that is a little different.
+            name_of: Under which all machines know a scope.
+            why: Nobody was asked, for `explain`.
+        """
+
+        def taken(seen: HealthOf, found: Decision) -> dict[ScopeId, Health | None]:
+            begun = unasked(seen, found, is_ours)
+            return {one.scope: self.others(one, name_of(one.scope), now=now) for one in begun}
+
+        found, others = by_turns(decision, again, taken, before)
+        alone = tuple(one.scope for one in unasked({**before, **others}, found, is_ours))
+        said = [
+            f"{scope} is left to {one.trial.owner}"
+            for scope, one in others.items()
+            if one.trial is not None
+        ]
+        if alone:
+            said.append(f"others may try {', '.join(alone)} at the same time")
+        return noted(found, f"{why}: {'; '.join(said)}"), alone
+
 
 def by_turns(
     decision: Decision,
@@ -143,3 +182,36 @@ def _is_new_trial(before: Health | None, after: Health) -> bool:
     if trial is None or is_peer(trial.attempt):
         return False
     return before is None or before.trial is None or before.trial.attempt != trial.attempt
+
+
+class ServerClock:
+    """
+    The server's clock beside this machine's.
+
+    Args:
+        on_set: One of the two was set.
+    """
+
+    def __init__(self, engine: Performer, on_set: Callable[[], None]) -> None:
+        self._engine = engine
+        self._on_set = on_set
+        self.ahead_s: float | None = None
+        """As if this machine's had never been set since the start. None: not compared yet."""
+
+    async def timed(self, asking: Awaitable[ShareReading]) -> ShareReading:
+        """An answer, by which the clocks are compared."""
+        clock = self._engine.clock
+        began_at = clock.now()
+        seen = await asking
+        now = clock.now()
+        if now < began_at:
+            return seen  # it was set meanwhile
+        took_s = now - began_at
+        sample_s = seen.at - (began_at + now) / 2 + self._engine.shifted_s
+        known_s = self.ahead_s
+        if known_s is None or abs(sample_s - known_s) > took_s / 2 + SURE_S:
+            self.ahead_s = sample_s
+            self._on_set()  # instants of before are others now
+        else:
+            self.ahead_s = known_s + (sample_s - known_s) * 0.2
+        return seen

@@ -12,22 +12,23 @@ from typing import Literal
 
 import anyio
 import structlog
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fallbackd.core.changes import Decision, PutHealth
 from fallbackd.core.events import ClockStepped, Event, SharedSeen
-from fallbackd.core.health.record import Health, is_leased
+from fallbackd.core.health.record import is_leased
 from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.share.folding import is_peer, news_in, untold
+from fallbackd.core.share.folding import untold
 from fallbackd.core.share.records import SharedRecord, moved
-from fallbackd.core.share.scopes import SharedNames, is_shared_fact
+from fallbackd.core.share.scopes import SharedNames
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining
 from fallbackd.engine.share_advice import advice, missed
-from fallbackd.engine.share_turns import ProbeTurns, by_turns, is_running, noted, unasked
-from fallbackd.engine.share_words import failing, scopes_meant, tested, word_of
+from fallbackd.engine.share_telling import COMMAND_S, Telling
+from fallbackd.engine.share_turns import ProbeTurns, ServerClock, is_running, unasked
+from fallbackd.engine.share_words import scopes_meant, tested, word_of
 from fallbackd.ports.share import (
     Card,
     Share,
@@ -39,7 +40,6 @@ from fallbackd.ports.share import (
 
 log = structlog.get_logger("share")
 
-COMMAND_S = 2.0
 WAIT_S = 5.0
 """One wait for changes."""
 LOOK_S = 30.0
@@ -49,19 +49,8 @@ REFUSED_S = 60.0
 SLOW_AFTER = 3
 """So many asks in a row without an answer, and none is made for a while."""
 SLOW_S = 10.0
-RENEW_S = 20.0
-UNUSED_S = 2.0
-"""A lease that no attempt of ours took within this time is given back."""
-SURE_S = 0.5
-"""Clocks that differ by more than what was believed were set."""
 
 Identities = Callable[[], Awaitable[Mapping[ScopeId, ScopeId]]]
-
-
-class _Held(Struct):
-    gen: int
-    since: float
-    is_used: bool = False
 
 
 class Sharing:
@@ -84,7 +73,6 @@ class Sharing:
         self._engine = engine
         self._share = share
         self._grouping = grouping
-        self._owner = f"{grouping.machine}/{grouping.instance}"
         self._identities = identities
         self._luck = luck
         self._state: ShareState = "off" if share is None else "connecting"
@@ -93,12 +81,14 @@ class Sharing:
         self._names = SharedNames()
         self._seen: dict[ScopeId, SharedRecord] = {}
         """As the server had them, by their shared names."""
-        self._offset_s: float | None = None
-        """Of the server's clock, as if this machine's had never been set since the start."""
-        self._dirty: dict[ScopeId, None] = {}
-        self._is_telling = False
-        self._withdrawn: dict[ScopeId, float] = {}
-        self._held: dict[ScopeId, _Held] = {}
+        self._clock = ServerClock(engine, self._seen.clear)
+        self._telling = Telling(
+            engine,
+            grouping,
+            names=lambda: self._names,
+            connected=lambda: self._is_connected,
+            suspect=self._suspect,
+        )
         self._machines: tuple[Card, ...] = ()
         self._ignored: tuple[str, ...] = ()
         self._alone: tuple[float, tuple[ScopeId, ...]] | None = None
@@ -109,7 +99,6 @@ class Sharing:
         self._failed_asks = 0
         self._muted_until = -math.inf
         self._retry = 0
-        self._is_due = anyio.Event()
         self._is_connected = anyio.Event()
         self._look_now = anyio.Event()
 
@@ -131,44 +120,32 @@ class Sharing:
         is_asked: bool,
         again: Callable[[HealthOf], Decision],
     ) -> Decision:
-        scopes = tuple(one.scope for one in self._unasked(before, decision))
+        scopes = tuple(one.scope for one in unasked(before, decision, self._is_ours))
         if not scopes:
             return decision
         if self._may_ask and not is_asked:
             return Decision(answer=Unasked(scopes=scopes))
-        found, others = by_turns(decision, again, self._taken_by_others, before)
-        alone = tuple(one.scope for one in self._unasked({**before, **others}, found))
-        said = [
-            f"{scope} is left to {one.trial.owner}"
-            for scope, one in others.items()
-            if one.trial is not None
-        ]
-        if alone:
-            self._alone = (self._engine.clock.now() - self._engine.shifted_s, alone)
-            said.append(f"others may try {', '.join(alone)} at the same time")
-        state = "no answer" if self._state == "connected" else self._state
-        return noted(found, f"arbiter away ({state}): {'; '.join(said)}")
-
-    def _unasked(self, before: HealthOf, decision: Decision) -> list[Health]:
-        return unasked(before, decision, self._is_ours)
-
-    def _is_ours(self, scope: ScopeId) -> bool:
-        return scope in self._held or self._names.mirrored(scope) is None
-
-    def _taken_by_others(
-        self, before: HealthOf, decision: Decision
-    ) -> dict[ScopeId, Health | None]:
-        """Scopes of which the decision begins a trial, as they are in another machine's turn."""
+        engine, state = self._engine, self._state
         turns = ProbeTurns(
             self._grouping.instance,
             self._machines,
-            ahead_s=(self._offset_s or 0.0) - self._engine.shifted_s,
+            ahead_s=(self._clock.ahead_s or 0.0) - engine.shifted_s,
         )
-        now = self._engine.clock.now()
-        return {
-            one.scope: turns.others(one, self._names.mirrored(one.scope) or one.scope, now=now)
-            for one in self._unasked(before, decision)
-        }
+        found, alone = turns.weigh(
+            decision,
+            before,
+            again,
+            is_ours=self._is_ours,
+            name_of=lambda scope: self._names.mirrored(scope) or scope,
+            now=engine.clock.now(),
+            why=f"arbiter away ({'no answer' if state == 'connected' else state})",
+        )
+        if alone:
+            self._alone = (engine.clock.now() - engine.shifted_s, alone)
+        return found
+
+    def _is_ours(self, scope: ScopeId) -> bool:
+        return self._telling.holds(scope) or self._names.mirrored(scope) is None
 
     async def ask(self, scopes: tuple[ScopeId, ...], *, deadline: float) -> None:
         with anyio.move_on_at(deadline):
@@ -182,13 +159,13 @@ class Sharing:
         name = self._names.mirrored(scope)
         health = self._engine.store.peek().health.get(scope)
         is_taken = is_leased(health, now=self._engine.clock.now())
-        if name is None or self._share is None or is_taken or scope in self._held:
+        if name is None or self._share is None or is_taken or self._telling.holds(scope):
             return True
         early = is_running(health, now=self._engine.clock.now())
         try:
             found = await self._share.lease(
                 name,
-                owner=self._owner,
+                owner=self._grouping.owner,
                 ttl_s=self._grouping.lease_s,
                 early=early,
                 limit_s=max(0.001, deadline - anyio.current_time()),
@@ -198,10 +175,10 @@ class Sharing:
             return False
         self._failed_asks = 0
         if found.granted:
-            self._held[scope] = _Held(gen=found.gen, since=anyio.current_time())
+            self._telling.hold(scope, gen=found.gen)
             return True
         if not found.seen.records:  # of a newer version: it is no arbiter for us
-            self._held[scope] = _Held(gen=-1, since=anyio.current_time())
+            self._telling.hold(scope, gen=-1)
             return True
         await self._take(found.seen, is_answer=True)
         return False
@@ -220,18 +197,7 @@ class Sharing:
             return
         for one in decision.changes:
             if isinstance(one, PutHealth) and self._names.mirrored(one.health.scope) is not None:
-                self._learn(before.get(one.health.scope), one.health)
-
-    def _learn(self, before: Health | None, after: Health) -> None:
-        scope = after.scope
-        if scope in self._held and after.trial is not None and not is_peer(after.trial.attempt):
-            self._held[scope].is_used = True
-        news = news_in(before, after)
-        if news.withdrawn_at is not None:
-            self._withdrawn[scope] = news.withdrawn_at
-        if news.is_any or scope in self._withdrawn:
-            self._dirty[scope] = None
-            self._is_due.set()
+                self._telling.learn(before.get(one.health.scope), one.health)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -244,8 +210,8 @@ class Sharing:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._keep, self._share)
                 tasks.start_soon(self._follow, self._share)
-                tasks.start_soon(self._tell, self._share)
-                tasks.start_soon(self._renew, self._share)
+                tasks.start_soon(self._telling.run, self._share)
+                tasks.start_soon(self._telling.renew, self._share)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._share.aclose()
@@ -288,7 +254,7 @@ class Sharing:
             for scope in self._names.known(self._engine.settings.policy, health)
             if (name := self._names.named(scope)) is not None
         ]
-        seen = await self._timed(share.read(scopes, limit_s=COMMAND_S))
+        seen = await self._clock.timed(share.read(scopes, limit_s=COMMAND_S))
         self._ignored = seen.ignored
         self._retry = 0
         if self._state != "connected":
@@ -297,7 +263,7 @@ class Sharing:
         await self._take(seen)
         self._find_untold(seen)
         self._is_connected.set()
-        self._is_due.set()
+        self._telling.look()
 
     def _missed(self) -> tuple[str, ...]:
         health, now = self._engine.store.peek().health, self._engine.clock.now()
@@ -312,24 +278,6 @@ class Sharing:
             identities=await self._identities(),
         )
 
-    async def _timed(self, asking: Awaitable[ShareReading]) -> ShareReading:
-        """An answer, by which the clocks are compared."""
-        clock = self._engine.clock
-        began_at = clock.now()
-        seen = await asking
-        now = clock.now()
-        if now < began_at:
-            return seen  # it was set meanwhile
-        took_s = now - began_at
-        sample_s = seen.at - (began_at + now) / 2 + self._engine.shifted_s
-        known_s = self._offset_s
-        if known_s is None or abs(sample_s - known_s) > took_s / 2 + SURE_S:
-            self._offset_s = sample_s
-            self._seen.clear()  # their instants are others now
-        else:
-            self._offset_s = known_s + (sample_s - known_s) * 0.2
-        return seen
-
     async def _follow(self, share: Share) -> None:
         after: str | None = None
         while True:
@@ -338,7 +286,7 @@ class Sharing:
                 after, names = await share.changes(after, wait_s=WAIT_S)
                 mine = [one for one in names if self._is_mine(one)]
                 if mine:
-                    await self._take(await self._timed(share.read(mine, limit_s=COMMAND_S)))
+                    await self._take(await self._clock.timed(share.read(mine, limit_s=COMMAND_S)))
                 self._deaf = None
             except (ShareAway, ShareRefused) as error:
                 self._deaf = str(error) if isinstance(error, ShareRefused) else None
@@ -388,9 +336,9 @@ class Sharing:
         Args:
             is_answer: It says why something was denied, which was perhaps heard before.
         """
-        if self._offset_s is None:
+        if self._clock.ahead_s is None:
             return
-        by_s = self._engine.shifted_s - self._offset_s
+        by_s = self._engine.shifted_s - self._clock.ahead_s
         news: list[SharedRecord] = []
         for record in seen.records:
             scope = self._names.local(record.scope)
@@ -398,7 +346,7 @@ class Sharing:
                 continue
             self._seen[record.scope] = record
             lease = record.lease
-            if lease is not None and lease.owner == self._owner:
+            if lease is not None and lease.owner == self._grouping.owner:
                 record = structs.replace(record, lease=None)
             found = moved(record, by_s, scope=scope)
             if found.lease is not None:
@@ -410,94 +358,14 @@ class Sharing:
 
     def _find_untold(self, seen: ShareReading) -> None:
         health, now = self._engine.store.peek().health, self._engine.clock.now()
-        by_s = self._engine.shifted_s - (self._offset_s or 0.0)
+        by_s = self._engine.shifted_s - (self._clock.ahead_s or 0.0)
         for record in seen.records:
             scope = self._names.local(record.scope)
             known = None if scope is None else health.get(scope)
             if scope is None or known is None or self._names.mirrored(scope) is None:
                 continue
             if untold(known, moved(record, by_s, scope=scope), now=now) is not None:
-                self._dirty[scope] = None
-
-    # --- telling -----------------------------------------------------------------------------
-
-    async def _tell(self, share: Share) -> None:
-        while True:
-            await self._is_due.wait()
-            await self._is_connected.wait()
-            self._is_due = anyio.Event()
-            for scope in list(self._dirty):
-                self._dirty.pop(scope, None)
-                self._is_telling = True
-                try:
-                    await self._tell_one(share, scope)
-                except (ShareAway, ShareRefused) as error:
-                    self._dirty[scope] = None
-                    self._suspect(error)
-                    break
-                finally:
-                    self._is_telling = False
-
-    async def _tell_one(self, share: Share, scope: ScopeId) -> None:
-        """The newest that is known of a scope, with its age; then its lease is over."""
-        name = self._names.mirrored(scope)
-        health = self._engine.store.peek().health.get(scope)
-        if name is None or health is None:
-            return
-        now, outage = self._engine.clock.now(), health.outage
-        withdrawn_at = self._withdrawn.get(scope)
-        if outage is not None and is_shared_fact(outage):
-            found = failing(outage, self._grouping.machine, now=now)
-            await share.report_failure(name, found, limit_s=COMMAND_S)
-        elif withdrawn_at is not None or health.proven_at is not None:
-            began_at = max(withdrawn_at or 0.0, health.proven_at or 0.0)
-            await share.report_success(
-                name,
-                began_ago_s=max(0.0, now - began_at),
-                source=self._grouping.machine,
-                limit_s=COMMAND_S,
-            )
-        self._withdrawn.pop(scope, None)
-        held = self._held.get(scope)
-        is_ours = is_leased(health, now=now) and not (
-            health.trial is not None and is_peer(health.trial.attempt)
-        )
-        if held is not None and held.is_used and not is_ours:
-            del self._held[scope]
-            await share.release(name, owner=self._owner, gen=held.gen, limit_s=COMMAND_S)
-
-    async def _renew(self, share: Share) -> None:
-        """A lease lasts as long as its attempt; without one it is given back."""
-        renewed = anyio.current_time()
-        while True:
-            await anyio.sleep(1.0)
-            is_due = anyio.current_time() - renewed >= RENEW_S
-            if is_due:
-                renewed = anyio.current_time()
-            for scope, held in list(self._held.items()):
-                try:
-                    await self._renew_one(share, scope, held, is_due=is_due)
-                except (ShareAway, ShareRefused) as error:
-                    self._suspect(error)
-
-    async def _renew_one(self, share: Share, scope: ScopeId, held: _Held, *, is_due: bool) -> None:
-        name = self._names.mirrored(scope)
-        health = self._engine.store.peek().health.get(scope)
-        trial = None if health is None else health.trial
-        if name is None or (trial is not None and is_peer(trial.attempt)):
-            self._held.pop(scope, None)
-        elif is_leased(health, now=self._engine.clock.now()):
-            if is_due and held.gen >= 0:
-                await share.renew(
-                    name,
-                    owner=self._owner,
-                    gen=held.gen,
-                    ttl_s=self._grouping.lease_s,
-                    limit_s=COMMAND_S,
-                )
-        elif held.is_used or anyio.current_time() - held.since > UNUSED_S:
-            self._held.pop(scope, None)
-            await share.release(name, owner=self._owner, gen=held.gen, limit_s=COMMAND_S)
+                self._telling.add(scope)
 
     # --- people ------------------------------------------------------------------------------
 
@@ -557,7 +425,7 @@ class Sharing:
     # --- looking -----------------------------------------------------------------------------
 
     def shown(self) -> Shared:
-        offset_s = self._offset_s
+        offset_s = self._clock.ahead_s
         twins = {one.instance for one in self._machines if one.name == self._grouping.machine}
         warning = self._grouping.warning
         if twins - {self._grouping.instance}:
@@ -572,7 +440,7 @@ class Sharing:
             since_at=self._since_at,
             machines=self._machines,
             offset_s=None if offset_s is None else offset_s - self._engine.shifted_s,
-            outbox=len(self._dirty) + self._is_telling,
+            outbox=self._telling.outbox,
             ignored=self._ignored,
             scopes=tuple(
                 one for one in self._known_scopes() if self._names.mirrored(one) is not None
@@ -587,4 +455,6 @@ class Sharing:
     async def test(self) -> tuple[Tested, ...]:
         if self._share is None:
             return (Tested(step="configuration", ok=False, detail=self._problem or ""),)
-        return await tested(self._share, self._owner, self._grouping.instance, self._engine.clock)
+        return await tested(
+            self._share, self._grouping.owner, self._grouping.instance, self._engine.clock
+        )
