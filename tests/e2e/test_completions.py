@@ -15,7 +15,7 @@ CONTRIB = ROOT / "contrib" / "completions"
 
 LINES = [
     ("del", ["delegate"]),
-    ("--json stat", ["--json", "status"]),
+    ("--json heal", ["--json", "health"]),
     ("delegate --ba", ["delegate", "--backend"]),
     ("delegate --backend al", ["delegate", "--backend", "alpha-one"]),
     ("delegate --backend=al", ["delegate", "--backend=alpha-one"]),
