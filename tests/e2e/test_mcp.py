@@ -1,8 +1,10 @@
 """The real agent CLIs call `delegate` of the MCP server and read another backend's answer."""
 
+import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -56,26 +58,42 @@ async def test_work_of_nearly_three_minutes_is_no_silence_to_any_client(tmp_path
             assert ANSWER in told_model(s, name), (name, outputs[name])
 
 
-async def test_a_client_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
+async def test_clients_that_are_interrupted_leave_nothing_running(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
-        s.provider.behave("codex", "hang")
-        delegating(s, "claude")
-        process = subprocess.Popen(
-            command_of("claude", s),
-            cwd=s.home.work,
-            env={**s.home.env, "IS_SANDBOX": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        endless = backend_script(
+            tmp_path / "bin",
+            "endless",
+            "cat >/dev/null; exec sleep 3600",
+            more="first_answer_s = 3600",
         )
-        await s.provider.called("codex")
-        process.send_signal(signal.SIGINT)
-        await anyio.to_thread.run_sync(process.wait)
-        with anyio.fail_after(HANG_S):
-            while True:
-                (one,) = (await s.daemon.client.call("delegation.list"))["delegations"]
-                if one["ended_at"] is not None:
-                    break
-                await anyio.sleep(0.2)
-        assert one["state"] == "cancelled"
-        assert one["attempts"][-1]["state"] == "cancelled"
+        await configure(s, endless)
+
+        async def work_of(name: str, *, is_over: bool) -> dict[str, Any]:
+            with anyio.fail_after(HANG_S):
+                while True:
+                    found = await s.daemon.client.call("delegation.list", {"session": name})
+                    for one in found["delegations"]:
+                        if (one["ended_at"] is not None) is is_over:
+                            return dict(one)
+                    await anyio.sleep(0.2)
+
+        async def interrupt(name: str) -> None:
+            delegating(s, name, backend="endless", permissions="read", session=name)
+            process = subprocess.Popen(
+                command_of(name, s),
+                cwd=s.home.work,
+                env={**s.home.env, "IS_SANDBOX": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            await work_of(name, is_over=False)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: some have processes below
+            await anyio.to_thread.run_sync(process.wait)
+            one = await work_of(name, is_over=True)
+            assert (one["state"], one["attempts"][-1]["state"]) == ("cancelled", "cancelled"), name
+
+        async with anyio.create_task_group() as tasks:
+            for name in CLIENTS:
+                tasks.start_soon(interrupt, name)
