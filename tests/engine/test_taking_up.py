@@ -130,6 +130,20 @@ async def test_one_that_ended_meanwhile_is_judged_by_its_record(
         assert done.attempts[0].exit_code == (0 if state == "succeeded" else 1)
 
 
+async def test_an_answer_that_was_being_written_is_gone_where_the_work_ends_without_one(
+    tmp_path: Path,
+) -> None:
+    config = settings(gated(tmp_path))
+    async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
+        name = await begun(first, tmp_path)
+    draft = tmp_path / "runs" / name / "answer.part"
+    draft.write_text("answer o")
+    async with engine_in(tmp_path, config, store="sqlite") as second:
+        go(tmp_path, "exit 1")
+        assert (await ended(second, name)).attempts[0].state == "failed"
+        assert not draft.exists()
+
+
 async def test_one_without_its_runner_is_ended_and_nothing_follows(tmp_path: Path) -> None:
     config = settings(gated(tmp_path), other(tmp_path))
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:

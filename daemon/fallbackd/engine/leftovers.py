@@ -12,12 +12,12 @@ import structlog
 
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.environment import EndLeftover
-from fallbackd.engine.runs import Runs
+from fallbackd.engine.runs import ANSWER_DRAFT, Runs
 from fallbackd.ports.store import Store
 
 log = structlog.get_logger("leftovers")
 
-DRAFTS = ("answer.part", "*/.*.new")
+DRAFTS = (ANSWER_DRAFT, "*/.*.new")
 """Below the directory of a delegation."""
 BARE = frozenset({"prompt", "request", "work"})
 """What the directory of a delegation holds before it is taken on."""

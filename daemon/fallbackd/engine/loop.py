@@ -135,7 +135,7 @@ class Performer:
         """Go on with what an earlier run has left unfinished."""
         left = list(self.store.peek().active.values())
         for one in left:
-            prompt = await anyio.to_thread.run_sync(self.runs.read_prompt, one.delegation)
+            prompt = await anyio.to_thread.run_sync(self.runs.take_up, one.delegation)
             self._held[one.delegation] = Held(prompt, {}, missing=one.env_names)
         for one in left:
             log.info("delegation.resumed", delegation=one.delegation, session=one.session)

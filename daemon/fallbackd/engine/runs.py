@@ -16,6 +16,7 @@ import os
 import shutil
 import stat
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ MAX_PROMPT_BYTES = 64 * 1024 * 1024
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_TEXT_BYTES = 8 * 1024 * 1024
 """So much of an answer is given out; JSON may spell each byte with six."""
+ANSWER_DRAFT = "answer.part"
 RECENT = 64
 RECENT_CHARS = 16_384
 """At most a few megabytes of all of them."""
@@ -106,6 +108,15 @@ class Runs:
             return data.decode("utf-8", "surrogatepass")
         except (OSError, UnicodeDecodeError):
             return None
+
+    def take_up(self, delegation: DelegationId) -> str | None:
+        """
+        Remove the answer that an earlier daemon was writing: the work may end without one now.
+        Returns the prompt, as `read_prompt` does.
+        """
+        with suppress(OSError):
+            (self.path(delegation) / ANSWER_DRAFT).unlink()
+        return self.read_prompt(delegation)
 
     def read_request(self, delegation: DelegationId) -> bytes | None:
         """What was asked beside the prompt; None: it is not on record any more."""
@@ -219,7 +230,7 @@ class Runs:
 
     def _write_answer(self, delegation: DelegationId, text: str) -> None:
         path = self.path(delegation) / "answer"
-        part = path.with_name("answer.part")
+        part = path.with_name(ANSWER_DRAFT)
         part.unlink(missing_ok=True)
         hit("answer.before")
         _write_new(part, text.encode("utf-8", "replace"), durable=True)
