@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 
 def add_change_arguments(parser: argparse.ArgumentParser) -> None:
-    """For an action of a command, behind which the flags of the program may stand too."""
-    for flag, kind in (("--socket", "store"), ("--json", "store_true")):
-        parser.add_argument(flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument(
         "--print", dest="only_print", action="store_true", help="print what to add, write nothing"
     )

@@ -7,6 +7,7 @@ import os
 import secrets
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.actions import add_actions
 from fallbackd_client.cli.output import UsageError, emit_json, show
 from fallbackd_client.cli.render import Style, clock, one_line
 from fallbackd_client.cli.settings import add_change_arguments, change
@@ -60,30 +61,15 @@ _ACTIONS = {
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
-    for name, help_line in _ACTIONS.items():
-        action = actions.add_parser(
-            name,
-            help=help_line,
-            description=help_line[0].upper() + help_line[1:] + ".",
-            allow_abbrev=False,
-            formatter_class=parser.formatter_class,  # its own would load `shutil`
-        )
-        if name == "setup":
-            action.add_argument("tool", choices=SETUP, help="the program")
-            add_change_arguments(action)
-            action.add_argument("--undo", action="store_true", help="remove it again")
-            continue
-        for flag, kind in (("--socket", "store"), ("--json", "store_true")):
-            action.add_argument(
-                flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS
-            )
-        if name == "env":
-            action.add_argument("tool", choices=tuple(_EXPORTS), help="the program")
-        if name == "token":
-            action.add_argument(
-                "--rotate", action="store_true", help="make a new one; the old one ends at once"
-            )
+    actions = add_actions(parser, _ACTIONS)
+    setup = actions["setup"]
+    setup.add_argument("tool", choices=SETUP, help="the program")
+    add_change_arguments(setup)
+    setup.add_argument("--undo", action="store_true", help="remove it again")
+    actions["env"].add_argument("tool", choices=tuple(_EXPORTS), help="the program")
+    actions["token"].add_argument(
+        "--rotate", action="store_true", help="make a new one; the old one ends at once"
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.actions import add_actions
 from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style
@@ -16,24 +17,28 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
 
 
+_ACTIONS = {
+    "list": "list all backends (the default)",
+    "get": "show one backend",
+    "mark": "take a backend out of use",
+    "clear": "forget what is held against a backend, or against all",
+    "pause": "keep a backend out of use until it is resumed",
+    "resume": "end a pause",
+}
+
+
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(action="list", only=None, target=None)
-    actions = parser.add_subparsers(metavar="ACTION", title="actions")
-
-    def action(name: str, help_line: str) -> argparse.ArgumentParser:
-        child = actions.add_parser(name, help=help_line, description=help_line)
-        child.set_defaults(action=name)
-        for flag in ("--socket", "--json"):
-            kind = "store_true" if flag == "--json" else "store"
-            child.add_argument(flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        return child
-
-    listing = action("list", "all backends (the default)")
-    listing.add_argument("--only", choices=["unhealthy"], help="leave the healthy ones out")
-    target_help = "a backend, or a scope such as quota:GROUP"
-    action("get", "one backend").add_argument("target", metavar="TARGET", help=target_help)
-    mark = action("mark", "take a backend out of use")
-    mark.add_argument("target", metavar="TARGET", help=target_help)
+    actions = add_actions(parser, _ACTIONS, default="list")
+    parser.set_defaults(only=None, target=None)
+    actions["list"].add_argument("--only", choices=["unhealthy"], help="leave the healthy ones out")
+    for name in ("get", "mark", "clear", "pause", "resume"):
+        actions[name].add_argument(
+            "target",
+            metavar="TARGET",
+            nargs="?" if name == "clear" else None,
+            help="a backend, or a scope such as quota:GROUP",
+        )
+    mark = actions["mark"]
     mark.add_argument("words", metavar="REASON", nargs="?", help="a reason, or any words")
     mark.add_argument("--reason", metavar="R", help="the same")
     mark.add_argument(
@@ -45,21 +50,11 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="how long; 0 clears",
     )
     mark.add_argument("--note", metavar="TEXT", help="kept with the mark")
-    clear = action("clear", "forget what is held against a backend, or against all")
-    clear.add_argument("target", metavar="TARGET", nargs="?", help=target_help)
-    pause = action("pause", "keep a backend out of use until it is resumed")
-    pause.add_argument("target", metavar="TARGET", help=target_help)
-    pause.add_argument("--note", metavar="TEXT", help="why")
-    resume = action("resume", "end a pause")
-    resume.add_argument("target", metavar="TARGET", help=target_help)
-    for child in (mark, clear, pause, resume):
-        _everywhere(child)
-
-
-def _everywhere(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--everywhere", action="store_true", help="on all machines that share health"
-    )
+    actions["pause"].add_argument("--note", metavar="TEXT", help="why")
+    for name in ("mark", "clear", "pause", "resume"):
+        actions[name].add_argument(
+            "--everywhere", action="store_true", help="on all machines that share health"
+        )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:

@@ -6,6 +6,7 @@ import argparse
 import os
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.actions import add_actions
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style, one_line
 from fallbackd_client.cli.settings import add_change_arguments, change
@@ -25,30 +26,15 @@ _ACTIONS = {
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
-    for name, help_line in _ACTIONS.items():
-        action = actions.add_parser(
-            name,
-            help=help_line,
-            description=help_line[0].upper() + help_line[1:] + ".",
-            allow_abbrev=False,
-            formatter_class=parser.formatter_class,  # its own would load `shutil`
-        )
-        if name == "status":
-            action.add_argument("agent", nargs="?", choices=AGENTS, help="the agent (default: all)")
-            for flag, kind in (("--socket", "store"), ("--json", "store_true")):
-                action.add_argument(
-                    flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS
-                )
-            continue
-        action.add_argument("agent", choices=AGENTS, help="the agent")
-        add_change_arguments(action)
-        if name == "install":
-            action.add_argument(
-                "--no-statusline",
-                action="store_true",
-                help="claude: leave its status line as it is",
-            )
+    actions = add_actions(parser, _ACTIONS)
+    status = actions["status"]
+    status.add_argument("agent", nargs="?", choices=AGENTS, help="the agent (default: all)")
+    for name in ("install", "uninstall"):
+        actions[name].add_argument("agent", choices=AGENTS, help="the agent")
+        add_change_arguments(actions[name])
+    actions["install"].add_argument(
+        "--no-statusline", action="store_true", help="claude: leave its status line as it is"
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:

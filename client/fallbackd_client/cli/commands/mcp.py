@@ -7,6 +7,7 @@ import os
 import sys
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.actions import add_actions
 from fallbackd_client.cli.output import UsageError, note
 from fallbackd_client.cli.settings import add_change_arguments
 
@@ -23,14 +24,8 @@ def register(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let the agent clear, pause and resume backends too",
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
-    install = actions.add_parser(
-        "install",
-        help="add the server to the settings of an agent",
-        description="Add the server to the settings of an agent; shows the change first.",
-        allow_abbrev=False,
-        formatter_class=parser.formatter_class,  # its own would load `shutil`
-    )
+    lines = {"install": "add the server to the settings of an agent; shows the change first"}
+    install = add_actions(parser, lines, required=False)["install"]
     install.add_argument("agent", choices=AGENTS, help="the agent")
     add_change_arguments(install)
     install.add_argument("--undo", action="store_true", help="remove it again")

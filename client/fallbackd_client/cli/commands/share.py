@@ -6,6 +6,7 @@ import argparse
 import time
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.actions import add_actions
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style, duration, one_line
 from fallbackd_client.cli.tables import table
@@ -24,19 +25,15 @@ each machine (pip install 'fallbackd[share]'), and write into its configuration:
   url_env = "FALLBACKD_SHARE_URL"   # rediss://user:password@host:6380/0"""
 
 
+_ACTIONS = {
+    "status": "show whether it is connected, and what is shared (the default)",
+    "machines": "list the machines of the group",
+    "test": "try the connection, step by step",
+}
+
+
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(action="status")
-    actions = parser.add_subparsers(metavar="ACTION", title="actions")
-    for name, help_line in (
-        ("status", "show whether it is connected, and what is shared (the default)"),
-        ("machines", "list the machines of the group"),
-        ("test", "try the connection, step by step"),
-    ):
-        child = actions.add_parser(name, help=help_line, description=help_line)
-        child.set_defaults(action=name)
-        for flag in ("--socket", "--json"):
-            kind = "store_true" if flag == "--json" else "store"
-            child.add_argument(flag, action=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add_actions(parser, _ACTIONS, default="status")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:

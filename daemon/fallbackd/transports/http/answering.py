@@ -3,8 +3,6 @@
 import zlib
 from collections.abc import Mapping
 
-import httptools
-
 MAX_HEAD_BYTES = 128 * 1024
 _CODINGS = {"gzip": 47, "x-gzip": 47, "deflate": 47}
 """Nothing is asked to compress; some do."""
@@ -35,6 +33,8 @@ class Reading:
         """A byte of it has come."""
         self.problem: Broken | None = None
         """What was wrong behind what could be read."""
+        import httptools  # here and below: the start needs none of it
+
         self._parser = httptools.HttpResponseParser(self)
         self._fields: list[tuple[bytes, bytes]] = []
         self._headers: Mapping[str, str] | None = None
@@ -66,6 +66,8 @@ class Reading:
         Raises:
             Broken: It is no HTTP.
         """
+        import httptools
+
         self.is_touched = True
         if not self.has_head:
             self._head_bytes += len(data)

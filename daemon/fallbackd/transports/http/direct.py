@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
-import anyio.streams.tls
 from msgspec import Struct
 
 from fallbackd.core.protocol import HttpRequest, Tls
@@ -282,7 +281,9 @@ async def _connected(
         with anyio.fail_after(limit_s):
             stream = await anyio.connect_tcp(target.host, target.port)
             if context is not None:
-                return await anyio.streams.tls.TLSStream.wrap(
+                from anyio.streams.tls import TLSStream  # the start needs none of it
+
+                return await TLSStream.wrap(
                     stream, hostname=target.host, ssl_context=context, standard_compatible=False
                 )
             return stream
