@@ -46,7 +46,7 @@ async def health(engine: "Engine", params: HealthParams, caller: Caller) -> Heal
 
 
 async def _everywhere(engine: "Engine", params: HealthParams) -> HealthResult:
-    """A person's word for every machine of the group, this one included."""
+    """Set a manual override on every machine of the group, this one included."""
     peers, action = engine.peers, params.action
     if peers is None:
         raise Draining(

@@ -1,4 +1,4 @@
-"""What a handler may ask of the process around the engine, and of whoever calls."""
+"""What a handler may ask of the process around the engine, and of the caller."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
@@ -128,7 +128,7 @@ class Host(Protocol):
         ...
 
     async def drain(self) -> None:
-        """Take no new work; what runs goes on."""
+        """Stop accepting work and let running work finish."""
         ...
 
     async def undrain(self) -> bool:

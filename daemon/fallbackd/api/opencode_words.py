@@ -75,7 +75,7 @@ def _health(engine: Engine, session: Session | None, *, now: float) -> list[str]
     found = []
     for name, entry in entries.items():
         if "/" not in name and entry["reason"] in NOT_SET_UP:
-            continue  # a program that nobody has asked for
+            continue  # a program that was never set up
         if entry["state"] == "healthy" and not entry["count"]:
             continue
         sign = _SIGNS.get(entry["state"], "✗")

@@ -39,7 +39,7 @@ async def question_answer(
         params.question,
         choice=params.choice,
         note=params.note,
-        uid=os.geteuid() if uid is None else uid,  # nobody else may connect, but root
+        uid=os.geteuid() if uid is None else uid,  # besides root, only this user may connect
         pid=caller.peer_pid,
     )
     return shapes.question(answered)

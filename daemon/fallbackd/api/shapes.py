@@ -234,7 +234,7 @@ def session_usage(one: state.Session, made: Iterable[state.Delegation]) -> tuple
 
 
 def lease(one: Resolution | None, *, asked: bool) -> Lease | UnsetType | None:
-    """Absent where nobody asked for it, null where none is needed."""
+    """Absent where the caller did not ask for it, null where none is needed."""
     if not asked:
         return UNSET
     if one is None or one.lease_id is None:

@@ -73,7 +73,7 @@ class Configuration:
 
         Args:
             take: Is given the settings of a good file.
-            tell: Is told whether it was good, and what to journal.
+            tell: Called with whether the file was good, and what to journal.
 
         Returns:
             Whether another configuration is in force now.

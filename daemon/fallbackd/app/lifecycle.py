@@ -331,7 +331,7 @@ class Daemon:
         await self._engine.note_config(accepted=is_good, fields=fields)
         self._notifier.status(self._status())
 
-    # --- what goes on beside -------------------------------------------------------------------
+    # --- background tasks ----------------------------------------------------------------------
 
     async def _watch_config(self, configuration: Configuration) -> None:
         async def changed() -> None:

@@ -61,8 +61,8 @@ def set_up(
 
 class _Stderr(io.TextIOBase):
     """
-    Without a buffer, and never an error: a log on a full disk, or one that nobody reads any
-    more, ends no work.
+    Without a buffer, and never an error: a log on a full disk, or in a pipe without a reader,
+    must not end any work.
     """
 
     _FD = 2

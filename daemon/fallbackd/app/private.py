@@ -50,7 +50,7 @@ def watched(places: Places, *, socket: str) -> WatchedPath:
 
 
 def look(what: WatchedPath, *, uid: int | None = None) -> tuple[Trouble, ...]:
-    """Close what is ours, and tell what cannot be trusted. Blocks, for a few microseconds each."""
+    """Make our own files private; return those that are not safe. Blocks for a few µs each."""
     me = os.geteuid() if uid is None else uid
     found: list[Trouble] = []
     for directory in what.private:
@@ -132,7 +132,7 @@ def _file(path: str, uid: int) -> Fault | None:
 
 
 def _socket(path: str, uid: int) -> Fault | None:
-    """One that others may connect to is closed: whoever does is turned away in any case."""
+    """Close a socket that others may connect to; they would be refused in any case."""
     seen = _stat(path, follow=False)
     if seen is None or not stat.S_ISSOCK(seen.st_mode):
         return None

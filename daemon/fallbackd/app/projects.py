@@ -121,7 +121,7 @@ class Projects:
         for one in found.warnings:
             log.warning("config.questioned", path=one.path, message=one.message)
         if not found.is_valid and before is not None and before.project is not None:
-            # What held before a slip of the pen goes on holding.
+            # The last good configuration stays in force after a mistake.
             log.error("config.kept", directory=directory, path=found.path)
             found = FoundFiles(
                 project=before.project,

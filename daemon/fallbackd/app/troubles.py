@@ -30,7 +30,7 @@ def troubles(guard: Guard, server: RpcServer | None, engine: Engine | None) -> t
 
 
 def _of_sharing(engine: Engine | None) -> list[Trouble]:
-    """Work goes on without the other machines; a person should know."""
+    """Work continues without the other machines, but the user should know."""
     if engine is None or engine.peers is None:
         return []
     shown = engine.peers.shown()

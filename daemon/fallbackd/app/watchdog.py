@@ -18,8 +18,8 @@ from fallbackd.ports.store import Store
 
 OVERDUE_TICKS = 2.5
 """One tick may be late, behind a slow disk or a machine under load; the second may not."""
-NOBODY = DelegationId("-")
-"""No delegation is called so: what is asked for is the way to the disk and back."""
+NO_DELEGATION = DelegationId("-")
+"""Matches no delegation: only the way to the disk and back is tested."""
 
 log = structlog.get_logger("watchdog")
 
@@ -27,7 +27,7 @@ log = structlog.get_logger("watchdog")
 class Watchdog:
     """
     Args:
-        every_s: Between two pings; None: nobody watches.
+        every_s: Between two pings; None: systemd does not watch this process.
         tick_s: How long a tick is expected to take to come again.
     """
 
@@ -46,7 +46,7 @@ class Watchdog:
         self._ticked_at = anyio.current_time()
 
     async def run(self, *, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
-        """Until cancelled; ends at once where nobody watches."""
+        """Ping until cancelled; return at once where systemd does not watch this process."""
         while self._every_s is not None:
             await self.look()
             await sleep(self._every_s)
@@ -59,7 +59,7 @@ class Watchdog:
         """
         try:
             # Through the lock and the thread that every commit goes through.
-            await self._store.story(NOBODY)
+            await self._store.story(NO_DELEGATION)
         except (OSError, sqlite3.Error):
             pass  # A disk that fails is reported by the store. The writer has answered.
         overdue_s = anyio.current_time() - self._ticked_at

@@ -53,7 +53,7 @@ from fallbackd.transports.secrets import KEY_BYTES, SecretSources
 log = structlog.get_logger("daemon")
 
 STRAY_BOUND_S = 10.0
-"""How long KILL may take at an attempt that nobody knows of."""
+"""How long KILL may take for an attempt without a record."""
 INSTANT_KEY = "instant"
 """Fact: the last moment of which it is known that a daemon ran."""
 DEFAULT_KEYS = frozenset(key for endpoint in ENDPOINTS.values() for key in endpoint.keys)
@@ -89,7 +89,7 @@ async def open_records(
     places: Places, clock: SystemClock | None = None
 ) -> tuple[Store, SystemClock]:
     """
-    Open the database, with a clock that goes on from the last run of the same boot.
+    Open the database, with a clock that continues from the last run of the same boot.
 
     Raises:
         fallbackd.stores.opening.StoreTooNew: It is of a newer version.

@@ -101,7 +101,7 @@ class ChatParser(HttpParser):
         self._used(value)
 
     def _tool(self, name: str, event: dict[str, Any]) -> list[Observation]:
-        """What its tools have done, nobody sees: effects are possible as soon as one runs."""
+        """The effects of its tools are not visible: assume effects as soon as one runs."""
         tool = words(event.get("tool")) or words(event.get("name")) or "tool"
         call = words(event.get("toolCallId")) or words(event.get("tool_call_id"))
         if words(event.get("status")) in _ENDED or name.endswith(("completed", "result")):

@@ -30,8 +30,8 @@ FRESH_S = 60.0
 
 def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
     """
-    Nothing of a session that a program runs: whoever runs it judges it. Nothing of what is old
-    either: a session that is opened again brings its last failure along.
+    Ignores sessions that a program runs, since that program judges them, and old failures, since
+    a session that is opened again repeats its last one.
     """
     if _OF_A_PROGRAM.search(head.partition(b"\n")[0]):
         return SessionSeen()

@@ -185,8 +185,8 @@ class HttpParser:
         """
         Note a piece of the answer: only the provider can have caused this event.
 
-        After the first one nothing else is a sign of life: comments, pings and empty pieces only
-        keep the connection open.
+        After the first one only such pieces count as progress: comments, pings and empty pieces
+        merely keep the connection open.
 
         Args:
             opens: It announces a piece, and says nothing of it yet.

@@ -61,7 +61,7 @@ KEYS = tuple(name for names in KEYS_BY_HOST.values() for name in names)
 CODEX_ORIGINATOR = "codex_cli_rs"
 
 READ_TIMEOUT_S = 3600.0
-"""Silence is judged by the limits of the attempt; this only ends what nobody watches."""
+"""Silence is judged by the limits of the attempt; this only ends a call without a watcher."""
 
 _ENDS_WITH: Mapping[ApiMode, tuple[bytes, ...]] = {
     "chat_completions": chat_completions.ENDS_WITH,

@@ -17,7 +17,7 @@ from fallbackd.core.protocol import HttpRequest, Work
 
 
 def http_kind(name: str, endpoint: Endpoint, *rules: Rule) -> BackendKind:
-    """A kind of its address and the failure signatures of whoever is there."""
+    """A kind made of its address and the failure signatures of the provider there."""
 
     def start(work: Work, options: Options) -> HttpRequest:
         return http_calls.ask(endpoint, work, options)

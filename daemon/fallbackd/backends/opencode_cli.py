@@ -140,7 +140,7 @@ def _inline_config(work: Work) -> dict[str, str]:
 _FAILED_TRY = re.compile(
     r'message="stream error".*? small=false .*?error\.error=(?P<why>"(?:[^"\\]|\\.)*"|\S+)'
 )
-"""A line of the log. `small` is whoever makes titles, whose failures are nobody's."""
+"""A line of the log. `small` is the model that writes titles; its failures do not count."""
 _ERROR_NAME = re.compile(r"(?:AI_)?[A-Za-z]*Error: ")
 
 

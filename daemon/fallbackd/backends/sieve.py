@@ -37,7 +37,7 @@ class Sieve:
         self.has_dropped = False
 
     def feed(self, data: bytes, *, may_drop: bool) -> bytes:
-        """What of it goes on now: events that are complete."""
+        """Return the events that are complete now."""
         data = self._tail + data
         end = data.rfind(b"\n\n") + 2
         if end < 2:

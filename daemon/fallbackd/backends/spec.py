@@ -77,7 +77,7 @@ class Options(Struct, frozen=True, kw_only=True):
     tls_client_key: str | None = None
     """None: it is in the file of the certificate."""
     tls_verify: bool | None = None
-    """False: whoever stands between may read along."""
+    """False: the connection can be intercepted."""
 
 
 class NotConfigured(ValueError):
@@ -145,7 +145,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     """Variables that hold a key for this kind on any host; sent if one is set."""
     vendors: tuple[str, ...] = ()
-    """Words for whoever is at `base_url`, in lower case, besides its host."""
+    """Names of the provider at `base_url`, in lower case, besides its host."""
     is_hermes: bool = False
     """A Hermes agent: it may speak `hermes_chat`, at a port that any user may have taken first."""
 
@@ -179,9 +179,9 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     endpoint: Endpoint | None = None
     """Of an API over HTTP; None: it is a program."""
     keeps_to_reading: bool = False
-    """Its program can be told to change nothing, and keeps to it."""
+    """Its program has a read-only mode that is enforced."""
     is_plain: Callable[[Options], bool] = lambda _: False
-    """Whether its output shows no sign of life before the end."""
+    """Whether it prints nothing before the end."""
     reads: tuple[str, ...] = ()
     """The user's own settings files (`~/…`) whose text `start` wants in `Work.files`."""
     logins: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     drops: Callable[[str, Options], CommandLine] | None = None
     """Removes a conversation that was taken in, by its id."""
     login: Login | None = None
-    """None: nobody can tell from outside whether it is logged in."""
+    """None: its login cannot be checked from outside."""
     structured: bool = False
     """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""
     footprint: Callable[[Options], Footprint] = lambda _: Footprint()

@@ -79,7 +79,7 @@ def buckets_of(part: str, names: Iterable[str]) -> set[int]:
 
 
 def _cut(text: str) -> str:
-    # Escapes are counted out first, of a text that is not longer than can be told apart.
+    # Escapes do not count: cut coarsely first, strip them, then cut to the exact length.
     if len(text) > 2 * (HEAD_CHARS + TAIL_CHARS):
         text = f"{text[: 2 * HEAD_CHARS]}\n{text[-2 * TAIL_CHARS :]}"
     text = strip_escapes(text).replace("\r\n", "\n").replace("\r", "\n")

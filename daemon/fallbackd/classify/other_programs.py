@@ -21,7 +21,7 @@ _OTHERS = re.compile(
     r"|pull rate limit|toomanyrequests: ",
     re.I,
 )
-# Calls that a program makes beside its turn, which goes on.
+# Calls that a program makes beside its turn, which continues when they fail.
 _SIDE_CALLS = re.compile(
     r"\b(?:telemetry|tracing|event logging|analytics|failed to export|opentelemetry|otlp|statsig)"
     r"|(?:session|chat|conversation|thread)[- ](?:title|description|name|summary)"

@@ -15,7 +15,7 @@ from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 
 IN_SESSION = BackendId("in-session")
 ANY = "*"
-"""The chain of whoever has no other."""
+"""The chain for callers without one of their own."""
 
 CODEX = BackendId("codex")
 OPENCODE = BackendId("opencode")

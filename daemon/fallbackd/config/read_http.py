@@ -65,8 +65,8 @@ def lack_of_address(
     """
     Why the address of the kind is not what the user meant, where no other can be used.
 
-    With the address go the keys. So it stands only for a table that writes none, not even one
-    that cannot be read, and that names nobody else as the provider.
+    The keys are sent to the address. So the default holds only for a table without an address,
+    not even an unreadable one, that names no other provider.
     """
     endpoint = ENDPOINTS.get(kind)
     if endpoint is None or "base_url" in given:
@@ -104,7 +104,7 @@ _ADDRESS_KEYS = ("baseurl", "url", "apibase", "apiurl", "endpoint", "apiendpoint
 
 
 def _is_address_key(key: object) -> bool:
-    """`base_url`, or what somebody writes who means it."""
+    """`base_url`, or a key that was probably meant as it."""
     if key == "base_url" or not isinstance(key, str) or key in _KNOWN_KEYS:
         return key == "base_url"
     import difflib  # most files have no such key

@@ -1,4 +1,4 @@
-"""`[notify]`: what people are told of outside of the terminal, and how."""
+"""`[notify]`: which events are announced outside of the terminal, and how."""
 
 import re
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ def read_notify(raw: object, say: Say) -> Notify:
     )
     url = given.get("url")
     if url is not None and (why := _why_not(url)) is not None:
-        # Never shown: it may hold the token of whoever may post there.
+        # Never shown: it may contain a token.
         say("notify.url", f"{why}; it is left out.")
         del given["url"]
     return Notify(**given)

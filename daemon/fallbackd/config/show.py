@@ -83,7 +83,7 @@ def _is_left_out(backend: Backend) -> bool:
 
 
 def _notify(notify: Notify) -> dict[str, Any]:
-    """An address may hold the token of whoever may post there."""
+    """The address may contain a token, so it is not shown."""
     if notify == Notify():
         return {}
     hidden = None if notify.url is None else HIDDEN

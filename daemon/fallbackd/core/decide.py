@@ -62,8 +62,8 @@ def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> D
     Decide what one event changes and orders.
 
     Args:
-        snapshot: Records of one instant. Which ones beside health, meters and unfinished work
-            is told by the event (`engine.keys`).
+        snapshot: Records of one instant. The event determines which ones it holds beside health,
+            meters and unfinished work (`engine.keys`).
         now: Unix seconds. The only time there is.
 
     Returns:

@@ -25,7 +25,7 @@ class StartAttempt(Struct, frozen=True, kw_only=True, tag="start_attempt"):
     """An earlier run of the daemon has ordered it: it may run, or have ended. What was never
     started is started now."""
     was_started: bool = False
-    """It is known to have been: where nothing is found of it, nobody knows what it came to."""
+    """It is known to have been started: if no trace of it is found, its outcome is unknown."""
     rebooted: bool = False
     """Under another boot of the machine: it runs no more, and is not started again."""
 
@@ -38,19 +38,19 @@ class StopAttempt(Struct, frozen=True, kw_only=True, tag="stop_attempt"):
 
 
 class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
-    """The delegation has its one answer: wake everybody who waits for it."""
+    """The delegation has its one answer: wake every caller that waits for it."""
 
     delegation: DelegationId
 
 
 class AskPerson(Struct, frozen=True, kw_only=True, tag="ask_person"):
-    """A question is open: those who wait for the end are told so. The answer comes later."""
+    """A question is open: callers that wait for the end receive the question first."""
 
     delegation: DelegationId
 
 
 class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
-    """The question is answered: whoever waits from now on waits for the end again."""
+    """The question is answered: from now on callers wait for the end again."""
 
     delegation: DelegationId
 
@@ -77,7 +77,7 @@ class OpenWindow(Struct, frozen=True, kw_only=True, tag="open_window"):
 
 
 class Export(Struct, frozen=True, kw_only=True, tag="export"):
-    """Health has changed: whoever keeps a copy of it outside may write it anew."""
+    """Health has changed: copies of it outside may be written anew."""
 
 
 Effect = (

@@ -56,7 +56,7 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
     allow_metered: bool = False
     differs_from: tuple[str, ...] | None = None
-    """Families of models, `?` for one that nobody knows; None: whom the role says."""
+    """Families of models, `?` for an unknown one; None: those of the role."""
     log_dir: str = ""
     """Where the logs of its attempts go; the log of attempt n is `<log_dir>/<n>/output.log`."""
     boot: str = ""
@@ -190,7 +190,7 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     lease: AttemptId | None = None
     """The lease of the `resolve` that this call was made with."""
     next_lease: AttemptId | None = None
-    """Minted by the engine where the caller goes on by itself with the next candidate."""
+    """Minted by the engine where the caller continues by itself with the next candidate."""
     turn: Turn | None = None
     """Of which the call was a part, as `resolve` or the report before gave it."""
     role: str | None = None

@@ -7,7 +7,7 @@ from msgspec import Struct
 from fallbackd.core.reasons import Reason as Reason
 
 Confidence = Literal["exit_code", "structured", "text"]
-"""In this order of trust. What is told apart by the status of the program alone is `exit_code`."""
+"""In this order of trust. `exit_code`: known from the exit status of the program alone."""
 
 DAEMON_LOST_DETAIL = "daemon_lost"
 """Of a `crash` that was the end of the daemon: what ran inside it is asked for again."""

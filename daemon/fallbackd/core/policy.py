@@ -182,7 +182,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     is_http: bool = False
     """Its calls start no process on this machine. Of its kind, as the next two are."""
     keeps_to_reading: bool = False
-    """Its program can be told to change nothing, and keeps to it."""
+    """Its program has a read-only mode that is enforced."""
     plain_output: bool = False
     """Its output does not show `provider_answered`: a trial passes after `trial_grace_s`."""
     scores: Mapping[str, int] = field(default_factory=dict)
@@ -202,7 +202,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     """What stands before commands of its program where it is not the usual account:
     `CODEX_HOME=/home/me/.codex-work`."""
     cost: Cost | None = None
-    """Who pays for a call: a plan that is paid already, each call by itself, or nobody."""
+    """How a call is paid for: by a plan, by itself, or not at all."""
     fallback_model: str | None = None
     """Used once in place of a model that is missing."""
     reasons: Mapping[Reason, ReasonPolicy] = field(default_factory=dict)
@@ -225,7 +225,7 @@ class Role(Struct, frozen=True, kw_only=True):
     idle_s: float | None = None
     return_policy: Literal["idle", "new_session", "successes"] = "idle"
     return_n: int = 5
-    """Of the policy `successes`: answers before somebody better is looked for."""
+    """Of the policy `successes`: answers before a better backend is looked for."""
     return_step: Literal["best", "one"] = "best"
     on_outage: OnOutage | None = None
     """Null: by the kind; a role without a kind falls back."""
@@ -277,12 +277,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     """In the order of declaration."""
     chains: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     any_is_built_in: bool = False
-    """The chain `*` is for work that names neither a backend nor a role: nobody has chosen it."""
+    """The chain `*` is the default for work without a backend or a role, not a user's choice."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     rescues: bool = True
     """Whether failed turns of opencode sessions are taken to another model."""
     quotas: Mapping[str, str] = field(default_factory=dict)
-    """Quota group by provider, for `provider/model` ids that nobody configured."""
+    """Quota group by provider, for `provider/model` ids without a configuration."""
     contexts: Mapping[str, int] = field(default_factory=dict)
     """Tokens that a model holds, by the `provider/model` ids of opencode servers, as they say."""
     served: frozenset[str] = frozenset()
@@ -335,7 +335,7 @@ def implicit_backend(
     id: str, *, like: Backend | None = None, quotas: Mapping[str, str] = {}
 ) -> Backend | None:
     """
-    A backend for a `provider/model` id that nobody configured; None for ids of another form.
+    A backend for a `provider/model` id without a configuration; None for ids of another form.
 
     Args:
         like: The opencode backend whose limits it shares.

@@ -185,7 +185,7 @@ class Chunk(Struct, frozen=True):
 
 class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
     """
-    `code` is null when the program was ended by `signal`; both are null when nobody knows.
+    `code` is null when the program was ended by `signal`; both are null when that is unknown.
 
     `gone` says that every process of the tree, re-sessioned grandchildren included, was seen to
     be gone. Nothing else may start in its place before.

@@ -1,7 +1,7 @@
 """
 Decisions that need a human: what they are, and how they are closed.
 
-    opened ── answered (by whom, with what) ──▶ the work goes on, or ends as was chosen
+    opened ── answered (by whom, with what) ──▶ the work continues, or ends as was chosen
        └───── closed without an answer ───────▶ the work ended otherwise: cancelled, out of time
 
 A question lives in the record of its delegation: both change in one decision, and outlive a
@@ -48,7 +48,7 @@ class Question(Struct, frozen=True, kw_only=True):
     options: tuple[Option, ...]
     opened_at: float
     deadline_at: float | None = None
-    """When the work ends where nobody has answered; null: it waits for ever."""
+    """When the work ends without an answer; null: it waits for ever."""
     answered_at: float | None = None
     answered_by: AnsweredBy | None = None
     choice: str | None = None

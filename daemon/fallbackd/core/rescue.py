@@ -57,7 +57,7 @@ class Rescue(Struct, frozen=True, kw_only=True):
     compacts: bool = False
     """A compaction failed: it is repeated, and no turn is touched."""
     continues: bool = False
-    """A compaction that the server began by itself: the model goes on working behind it."""
+    """A compaction that the server began by itself: the model continues its turn afterwards."""
     turn: Turn | None = None
     """With the move to `to`."""
 

@@ -1,8 +1,8 @@
 """
 What one attempt shows while it runs, and which of its limits is over.
 
-The engine folds every observation into a `Watch`; `expiry` says at which instant somebody has to
-look again, or which limit has been passed. Output that comes often costs nothing here.
+The engine folds every observation into a `Watch`; `expiry` says when it has to be looked at
+again, or which limit has been passed. Output that comes often costs nothing here.
 """
 
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What a caller that talks to a provider itself is told: candidate, credential, lease."""
+"""What a caller that talks to a provider itself receives: candidate, credential, lease."""
 
 from msgspec import Struct, structs
 

@@ -57,11 +57,11 @@ def from_disk(
     running: Collection[AttemptId] = (),
 ) -> Health:
     """
-    A record of an earlier run: a lease of nobody who runs still is void; one that lies in the
-    future starts anew.
+    Correct a record of an earlier run: a lease without a running attempt is void; one that lies
+    in the future starts anew.
 
     Args:
-        running: Attempts that are taken up: a trial among them is still the only one.
+        running: Re-attached attempts: a trial among them is still the only one.
         stopped_s: How long no daemon was there. After a long stop a window of our own policy is
             over: one trial tells more than a belief of long ago. What a provider or a person
             said stands.

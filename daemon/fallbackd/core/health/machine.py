@@ -58,7 +58,7 @@ def fail(
     Take a scope out of use after a failure.
 
     Args:
-        started_at: When the failing attempt began; None where nobody knows. A failure of an
+        started_at: When the failing attempt began; None where that is unknown. A failure of an
             attempt from before the running outage is no news: ten parallel failures are one.
         forever: No end but repair (a revoked credential).
         first_window_s: Replaces the policy's `window_s` (a model without a name).
@@ -276,7 +276,7 @@ def lease(
 
 
 def release(health: Health, attempt: AttemptId) -> Health:
-    """Give a lease back without a verdict. A lease of somebody else stays."""
+    """Give a lease back without a verdict. A lease of another attempt stays."""
     if health.trial is None or health.trial.attempt != attempt:
         return health
     return structs.replace(health, trial=None)
@@ -284,7 +284,7 @@ def release(health: Health, attempt: AttemptId) -> Health:
 
 def early_trial_at(health: Health, *, last_resort_s: float) -> float | None:
     """
-    When one trial is allowed before the end of a window, where nobody else is usable.
+    When one trial is allowed before the end of a window, where no other candidate is usable.
 
     A window of ours: `last_resort_s` after the last attempt there. A time that the provider
     stated: after an hour, then twice as late each time. Never for what needs a repair, what a

@@ -30,7 +30,7 @@ class Outage(Struct, frozen=True, kw_only=True):
     count: int = 1
     last_failure_at: float = 0.0
     began_at: float | None = None
-    """When the attempt began that failed; None: nobody knows."""
+    """When the attempt began that failed; None: unknown."""
     seen_by: str | None = None
     """MACHINE/BACKEND, where another machine has found it."""
 
@@ -69,8 +69,8 @@ class Health(Struct, frozen=True, kw_only=True):
     throttled_at: float | None = None
     """A first throttle that has marked nothing, where another credential could take over."""
     proven_at: float | None = None
-    """When the attempt began that ended the last outage. Marks from before are over, whoever
-    repeats them."""
+    """When the attempt began that ended the last outage. Earlier marks are void, even if they are
+    repeated."""
     cleared_at: float | None = None
     """The same for a person's `clear`, which holds on this machine alone."""
     word_id: str = ""
@@ -107,7 +107,7 @@ def view(health: Health | None, *, now: float) -> View:
 
 
 def is_leased(health: Health | None, *, now: float) -> bool:
-    """Whether somebody holds the one trial of a scope. The lease of a caller runs out."""
+    """Whether the one trial of a scope is taken. The lease of a caller expires."""
     if health is None or health.trial is None:
         return False
     expires_at = health.trial.expires_at

@@ -3,7 +3,7 @@ Failed turns of opencode sessions: whether, where to and how they go on.
 
     TurnFailed ──▶ abort ──▶ revert ──▶ prompt ──▶ done        `Session.rescue.step` is what is
                      │          │          │                   done next, or under way: a daemon
-                     └──────────┴──────────┴──▶ failed, gone    that comes back goes on from there
+                     └──────────┴──────────┴──▶ failed, gone    that comes back resumes there
 
 The rescue on record is the lock of the session. It ends with the acceptance of the message by
 the next model, not with its answer; a failure of that one is a failure of another turn. It also

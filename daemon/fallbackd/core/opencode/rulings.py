@@ -160,7 +160,7 @@ def _alone(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Sessio
 
 
 def _bounded(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
-    """The chain may not be followed further, and the user is told so."""
+    """Stop following the chain where a limit forbids it, and notify the user."""
     halt, event, reason = failed.halt, failed.event, failed.failure.reason.value
     if halt is None or halt.bound not in ("max_fallback_depth", "on_outage"):
         return None

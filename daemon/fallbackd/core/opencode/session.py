@@ -228,7 +228,7 @@ def _note(
 def told_outage(
     case: Case, session: Session, backend: BackendId, reason: str, retry_at: float | None
 ) -> Session:
-    """Nobody can take the message: said once for each message or redirect, with the time."""
+    """Announce once for each message or redirect that no backend can take it, with the time."""
     when = "no return time is known"
     if retry_at is not None:
         when = f"the earliest comes back in {duration(max(0.0, retry_at - case.now))}"

@@ -50,7 +50,7 @@ def pick(
 def _rank(
     backend: Backend, model: str | None, label: str, health: Mapping[ScopeId, Health], *, now: float
 ) -> tuple[int, bool, float]:
-    """0 first: free. Else how bad it is, whether somebody tries it, and when it comes back."""
+    """A sort key: 0 is free; then severity, whether a trial runs, and when it is available."""
     scopes = scopes_of(backend, model, label)
     found, _ = worst(health, scopes, now=now)
     in_trial = any(

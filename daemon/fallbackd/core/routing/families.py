@@ -9,10 +9,10 @@ import re
 from fallbackd.core.policy import Backend, Policy
 
 UNKNOWN = "?"
-"""Nobody knows it, so it differs from nothing, and nothing from it."""
+"""An unknown family differs from no other family."""
 
 AUTHOR = "author"
-"""In `must_differ_from`: the family of whoever wrote what is judged."""
+"""In `must_differ_from`: the family that wrote the work under review."""
 
 _WORDS: dict[str, str] = {
     "claude": "claude|opus|sonnet|haiku|fable",
@@ -54,7 +54,7 @@ def family_of_model(model: str) -> str | None:
 
 def family_of(backend: Backend, model: str | None) -> str | None:
     """
-    The family that answers for a candidate; None where nobody knows.
+    The family that answers for a candidate; None where it is unknown.
 
     What is configured holds for the backend's own model; another model that an entry or a caller
     names says more by its name.

@@ -56,7 +56,7 @@ class Request(Struct, frozen=True, kw_only=True):
     at_server: bool = False
     """Models of a running opencode server are asked for, which need no program of ours."""
     last_resort: bool = False
-    """A single early trial may be made where nobody is usable."""
+    """A single early trial may be made where no candidate is usable."""
     credential: str | None = None
     """Once more with this one, where it is configured."""
     without: frozenset[str] = frozenset()

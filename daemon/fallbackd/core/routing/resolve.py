@@ -29,15 +29,15 @@ class Resolved(Struct, frozen=True, kw_only=True):
     choice: Choice | None
     verdicts: tuple[Verdict, ...]
     retry_at: float | None = None
-    """The earliest return of anybody, where a time is known."""
+    """When the first candidate is available again, where a time is known."""
     stated_at: float | None = None
-    """The earliest return that a provider stated, of a candidate that was not tried."""
+    """The earliest time that a provider stated, of candidates that were not tried."""
     in_trial: bool = False
-    """Somebody untried is under trial: its verdict is worth waiting for."""
+    """An untried candidate is under trial: its verdict is worth waiting for."""
 
 
 def without_choice(resolved: Resolved, why: str) -> Resolved:
-    """The same with no choice: whoever was chosen is not used, and `why` says which bound it is."""
+    """Withdraw the choice; `why` names the limit that forbids the chosen candidate."""
     verdicts = tuple(
         structs.replace(
             one, verdict="healthy" if one.state == "healthy" else "cooldown", reason=why
@@ -129,7 +129,7 @@ def _outages(
 def _last_resort(
     seen: list[Candidate], policy: Policy, health: Mapping[ScopeId, Health], *, now: float
 ) -> int | None:
-    """The first candidate on which an early trial is due. Only where nobody is usable."""
+    """The first candidate on which an early trial is due. Only where no candidate is usable."""
     for index, one in enumerate(seen):
         if one.verdict.verdict != "rate_limited" or one.over_budget:
             continue

@@ -2,8 +2,8 @@
 Which backend suits a task, and how long it may take.
 
 A backend's points are data of its profile: `base`, and one number for each word that a task may
-be described with (`size:large`, `complexity:high`, `scope:code`). Whoever cannot be used now is
-left out before anything is added up.
+be described with (`size:large`, `complexity:high`, `scope:code`). Unavailable backends are left
+out before anything is added up.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -72,7 +72,7 @@ def suggest(
     Args:
         states: Health of every configured backend, as one word. Absent: healthy.
         used: What each backend has been used for.
-        missing: Those that are not installed or set up: nobody falls back from what is not there.
+        missing: Backends that are not installed or set up; there is no failover from these.
     """
     offered = [one for one in policy.backends.values() if one.suggestible and one.enabled]
     caps = {

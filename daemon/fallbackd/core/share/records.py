@@ -5,7 +5,7 @@ What machines tell each other of one scope, and how two such records become one.
 machine hears of something, or how often. Instants are Unix seconds of this machine's clock: the
 engine has converted them from those of the server.
 
-    a person's word    later words replace earlier ones, and stand before everything else
+    manual override    later ones replace earlier ones, and win over everything else
     proven_at          an attempt that began then succeeded: marks made until then are over
     marks              those of which none is superseded by another one
 

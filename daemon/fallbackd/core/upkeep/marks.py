@@ -37,7 +37,7 @@ MAX_MARKED_MODELS = 256
 
 
 def scopes_of_target(case: Case, target: str) -> tuple[ScopeId, ...] | None:
-    """The scopes of a backend, or a scope itself; None: nobody knows it."""
+    """The scopes of a backend, or a scope itself; None: unknown."""
     backend = find_backend(case.policy, BackendId(target))
     if backend is not None:
         return touched(backend, case.health)
@@ -70,7 +70,7 @@ def own_scope(case: Case, target: str) -> ScopeId:
 
 
 def health_marked(case: Case, event: HealthMarked) -> bool:
-    """False: nobody knows the target."""
+    """False: the target is unknown."""
     if scopes_of_target(case, event.target) is None:
         return False
     if event.ttl_s is not None and event.ttl_s <= 0:
@@ -104,7 +104,7 @@ def reason_of(words: str | None) -> tuple[Reason, str | None]:
 
 
 def health_cleared(case: Case, event: HealthCleared) -> list[str] | None:
-    """What had a mark; None: nobody knows the target."""
+    """What had a mark; None: the target is unknown."""
     if event.target is None:
         scopes = tuple(case.health)
     else:
@@ -278,7 +278,7 @@ def _recovered(case: Case, session: Session) -> bool:
     where that was told; never while a turn runs.
     """
     if not session.server and role_counting(case.policy, session.role) is not None:
-        return False  # what the clock says is no sign of life: the return itself is told
+        return False  # an expired window proves nothing: only the recovery itself is announced
     told = [pair.rpartition(">") for pair in session.notices_sent]
     original = next((left for left, _, to in reversed(told) if to == session.current), None)
     backend = None if original is None else find_backend(case.policy, BackendId(original))

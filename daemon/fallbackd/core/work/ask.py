@@ -105,7 +105,7 @@ def by_rules(
 ) -> Step | None:
     """
     Ask where a candidate is usable that only a rule of the role or of the request forbids. None:
-    there is none, and the delegation goes on as it would without such a rule.
+    there is none, and the delegation continues as it would without such a rule.
     """
     kind = forbidden_by(case, candidates, request)
     if kind is None:

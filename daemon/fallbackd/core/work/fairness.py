@@ -41,7 +41,7 @@ def has_place(active: Active, one: Delegation, max_running: int) -> bool:
         return False
     before = active.get(one.delegation)
     if before is not None and before.running is not None:
-        return True  # it has its place, and goes on with the next attempt
+        return True  # it keeps its place for the next attempt
     queued = [other for other in others.values() if _waits_for_place(other)]
     return not queued or one.delegation in _in_turn(others, [*queued, one])[:free]
 

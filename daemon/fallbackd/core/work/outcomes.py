@@ -28,7 +28,7 @@ def deadline_passed(*, now: float) -> End:
 
 
 def exhausted(case: CaseView, why: str) -> End:
-    """No candidate is left: `refused` with the earliest return, or `failed` by the task itself."""
+    """No candidate is left: `refused` with the time to retry, or `failed` by the task itself."""
     one = case.delegation
     failures = [each.failure for each in one.attempts if each.failure is not None]
     last = one.attempts[-1].failure if one.attempts else None

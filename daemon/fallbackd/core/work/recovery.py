@@ -128,7 +128,7 @@ def answered_by(
 ) -> Session:
     """
     Args:
-        missed: Somebody better was tried before, and did not answer.
+        missed: A better candidate was tried before, and did not answer.
     """
     policy = case.policy
     before = place_of(policy, candidates, session.answered_by, session.answered_model)

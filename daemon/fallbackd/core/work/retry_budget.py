@@ -6,8 +6,8 @@ together may make `retry_share` of the first attempts of the last minutes; a qui
 `retry_floor` to spend, which fades as its demand grows. Retries leave a part of that to hops.
 
 A hop is held back and not refused: one at a time scouts a backend of which nothing has been heard
-since the trouble began, and its first sign of life lets all the others through. So a part of the
-providers that is down costs seconds, and all of them down costs next to nothing.
+since the trouble began, and its first output lets all the others through. So an outage of some
+providers costs seconds, and an outage of all of them costs next to nothing.
 """
 
 from typing import Any
