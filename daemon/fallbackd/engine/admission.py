@@ -84,7 +84,7 @@ def admit(
 
 
 def digest(work: NewWork) -> str:
-    """A fingerprint of the parameters; how long somebody waits for the answer is none of them."""
+    """A fingerprint of the parameters, except how long the caller waits for the answer."""
     whole = msgspec.structs.asdict(work)
     for name in ("wait", "queue", "request_id", "parent", "client", "orphan_s"):
         del whole[name]
@@ -128,7 +128,7 @@ def _chain(work: NewWork, policy: Policy) -> tuple[tuple[Entry, ...] | None, str
 
 
 def _parent(work: NewWork, seen: Snapshot) -> DelegationId | None:
-    """From inside which delegation this comes; one that has ended is nobody's parent."""
+    """The delegation inside which this call was made, unless it has ended."""
     if work.parent is None:
         return None
     for name in (work.parent, work.parent.rpartition(".")[0]):

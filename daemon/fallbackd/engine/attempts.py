@@ -2,7 +2,7 @@
 One attempt: take it up or begin it, feed its parser, judge its end, post its events.
 
 Decides nothing. Whatever happens here ends in exactly one `AttemptEnded`. One that an earlier
-daemon has begun is taken up where it is found: it runs, it has ended, or it was never started.
+daemon has begun is resumed as it is found: running, ended, or never started.
 """
 
 import errno
@@ -209,10 +209,10 @@ async def _read(live: LiveAttempt, reader: Reader, running: Running) -> None:
 
 async def _attach(host: LiveHost, live: LiveAttempt, directory: str) -> Running | Unsent | None:
     """
-    One after another, as file descriptors allow: what runs goes on by itself until then.
+    Re-attach one after another, as file descriptors allow; running agents need no daemon meanwhile.
 
     Raises:
-        OSError: It cannot be told what was started there.
+        OSError: It cannot be determined what was started there.
     """
     attempt = live.order.attempt
     looks_after_stop = 0

@@ -24,7 +24,7 @@ class Audience:
         self._next = 0
 
     def add(self, listener: Listener) -> Callable[[], None]:
-        """Hear of what is told from now on, in order. Returns how to stop hearing."""
+        """Subscribe to what is published from now on, in order. Returns how to unsubscribe."""
         number = self._next
         self._next += 1
         self._listeners[number] = listener

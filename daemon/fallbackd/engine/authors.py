@@ -1,4 +1,4 @@
-"""Whose work it is that somebody else has to look at: names of a caller become families."""
+"""Model families of the work to be reviewed, from the names that a caller gives."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from fallbackd.ports.store import Store
 
 async def families(store: Store, policy: Policy, names: Sequence[str]) -> tuple[str, ...] | None:
     """
-    The families that a caller means; None where it names nobody.
+    The families that a caller means; None where it names none.
 
     Raises:
         Invalid: A name is neither a family nor a delegation.
@@ -37,7 +37,7 @@ async def families(store: Store, policy: Policy, names: Sequence[str]) -> tuple[
 
 
 def author_of(delegation: Delegation, policy: Policy) -> str:
-    """The family of whoever answered last there; `?` where nobody knows."""
+    """The family of the backend that answered last there; `?` where it is unknown."""
     hint = delegation.handed_back
     if hint is not None:
         return (hint.model and family_of_model(hint.model)) or UNKNOWN

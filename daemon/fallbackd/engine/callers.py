@@ -63,7 +63,7 @@ async def report(
     Args:
         seen: `differs_from` by any name; what is the daemon's to say is filled in.
         evidence: Of a failure: it is judged here.
-        next_lease: The caller goes on by itself with the next candidate.
+        next_lease: The caller continues by itself with the next candidate.
         outlives: What the report has to outlive.
 
     Raises:

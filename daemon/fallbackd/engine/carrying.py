@@ -182,7 +182,7 @@ async def _taken(
 
 
 async def _bounded(host: LiveHost, past: Past, target: BackendId) -> tuple[Utterance, ...]:
-    """What was said, as much as the target can be told, without secrets."""
+    """The past conversation, cut to what the target can take, without secrets."""
     max_turns = host.settings.policy.handoff.max_turns
     backend = find_backend(host.settings.policy, target)
     return words.bounded(
@@ -201,7 +201,7 @@ async def _said(host: LiveHost, past: Past, *, max_turns: int) -> tuple[Utteranc
         stored = await read_stored(host, past.conversation)
         known = None if stored is None else up_to(stored, answers)
         if known:
-            return known  # and nothing is missing: nobody else has changed it
+            return known  # complete: no other program has changed it
     return ours
 
 

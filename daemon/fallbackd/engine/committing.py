@@ -1,5 +1,5 @@
 """
-One event is decided on and its changes are made durable; then its news are told.
+One event is decided on and its changes are made durable; then its news are published.
 
 Where machines share health, a trial of what is common to all is decided with them.
 """

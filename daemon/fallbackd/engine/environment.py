@@ -45,7 +45,7 @@ def no_chunks(directory: str, *, offset: int) -> Iterator[tuple[Chunk, int]]:
 class Attach(Protocol):
     async def __call__(self, *, attempt: str, directory: str) -> Running | Unsent | None:
         """
-        Take up what an earlier daemon began in the directory of an attempt.
+        Re-attach to what an earlier daemon began in the directory of an attempt.
 
         None: nothing was started there, and nothing will be.
         """
@@ -54,7 +54,7 @@ class Attach(Protocol):
 
 class EndLeftover(Protocol):
     async def __call__(self, directory: str, *, attempt: str) -> bool:
-        """End what runs for an attempt that nobody knows. Whether it is proven gone."""
+        """End what runs for an attempt without a record. Returns whether it is proven gone."""
         ...
 
 
@@ -69,7 +69,7 @@ async def nothing_is_left(*, attempt: str, directory: str) -> Running | Unsent |
 
 
 class NoLook:
-    """Where nobody looks at credentials before they are used."""
+    """The default: credentials are not checked before use."""
 
     async def read(self, ref: CredentialRef) -> str:
         raise NotImplementedError("secrets are read by the transports")
@@ -82,7 +82,7 @@ class NoLook:
 
 
 class NoProbe:
-    """Where nobody may look at a backend without work for it."""
+    """The default: backends are not probed without work for them."""
 
     async def version(self, program: str) -> str | None:
         return None

@@ -44,7 +44,7 @@ async def _tidy(runs: Runs, store: Store, before: Names, active: Callable[[], Na
         if delegation in active():
             continue
         is_bare = await anyio.to_thread.run_sync(tidy_one, runs.path(delegation))
-        # Where records are missing by damage, nobody can tell what was taken on.
+        # Where records are missing by damage, it is unknown which work was accepted.
         if is_bare and not store.set_aside and await store.delegation(delegation) is None:
             await anyio.to_thread.run_sync(runs.remove, delegation)
             removed += 1

@@ -118,7 +118,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """None: it cannot be read back any more."""
     env: Mapping[str, str]
     missing: tuple[str, ...] = ()
-    """Variables of the caller that this backend takes and nobody has any more."""
+    """Variables of the caller that this backend takes and that were lost with a daemon."""
     looked: Looked
     delegation: Delegation
 

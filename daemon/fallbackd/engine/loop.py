@@ -155,7 +155,7 @@ class Performer:
         await self.waking.fill_places()
 
     def drain(self) -> None:
-        """No new work from now on; what runs goes on."""
+        """Stop accepting work and let running work finish."""
         self._draining = True
         self._tell_freed()
 
@@ -165,7 +165,7 @@ class Performer:
         await self.waking.wake_waiting()
 
     def hold_work(self, kind: str, why: str | None) -> None:
-        """Take no new work for this reason, until it is None; what runs goes on."""
+        """Accept no work for this reason, until it is None; running work continues."""
         if why is None:
             self._obstacles.pop(kind, None)
         else:
@@ -269,7 +269,7 @@ class Performer:
                     self._wakes.set(effect)
             case WakeWaiting():
                 hit("effect.wake_waiting")
-                if self.tasks is not None:  # before the start nobody waits
+                if self.tasks is not None:  # before the start no work waits
                     self.tasks.start_soon(self.waking.wake_waiting)
             case OpenWindow():
                 self.world.open_window(effect.delegation, effect.most)
@@ -326,7 +326,7 @@ class Performer:
         return why_not_there(delegation, self.store.peek(), self.settings.policy)
 
     def recall(self, delegation: DelegationId, pid: int | None) -> None:
-        """What the caller gave to an attempt that is taken up, the attempt still has."""
+        """Read the caller's variables back from the process of a re-attached attempt."""
         held = self._held.get(delegation)
         if held is None or pid is None or not held.missing:
             return
@@ -334,7 +334,7 @@ class Performer:
         held.missing = tuple(name for name in held.missing if name not in held.env)
 
     def _let_go(self, delegation: DelegationId) -> None:
-        """Whoever waits for the end gets the question instead."""
+        """Give the open question to every caller that waits for the end."""
         held = self._held.get(delegation)
         if held is not None:
             held.settled.set()
@@ -364,7 +364,7 @@ class Performer:
         await self.handle(CancelRequested(delegation=delegation, why=why))
 
     def _tell_freed(self) -> None:
-        """Whoever waits for a place, or for the end of all work, looks again."""
+        """Let everything that waits for a place, or for the end of all work, look again."""
         self._freed.set()
         self._freed = anyio.Event()
 

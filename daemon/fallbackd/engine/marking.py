@@ -1,4 +1,4 @@
-"""Health by a person's word: marked, cleared, paused, resumed."""
+"""Manual overrides of health: mark, clear, pause, resume."""
 
 from typing import TYPE_CHECKING
 

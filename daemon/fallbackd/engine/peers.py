@@ -1,4 +1,4 @@
-"""What the loop asks of those who share health with other machines. Nobody does by default."""
+"""What the loop asks of the sharing of health with other machines. Off by default."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
@@ -42,9 +42,9 @@ class Shared(Struct, frozen=True, kw_only=True):
     advice: tuple[str, ...] = ()
     """What several machines have found that none of them can know alone."""
     is_arbiter_away: bool = False
-    """Nobody grants trials now."""
+    """No machine or server grants trials now."""
     alone_at: float | None = None
-    """When a trial last began that nobody had granted."""
+    """When a trial last began without a grant."""
     alone_scopes: tuple[str, ...] = ()
     """Of that trial."""
 
@@ -121,7 +121,7 @@ class SharingPeers(Protocol):
         ttl_s: float | None = None,
         note: str | None = None,
     ) -> tuple[ScopeId, ...]:
-        """A person's word for all machines. Returns the scopes that it is about."""
+        """Set a manual override on all machines. Returns the scopes that it is about."""
         ...
 
     def shown(self) -> Shared: ...

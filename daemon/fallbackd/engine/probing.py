@@ -45,7 +45,7 @@ class Rung(Struct, frozen=True, kw_only=True):
     name: str
     """program, login, models, quota, request."""
     ok: bool | None = None
-    """Null: nobody can tell without spending."""
+    """Null: only a request that costs something would show it."""
     detail: str = ""
 
 
@@ -67,7 +67,7 @@ class Ladder:
         self._found: dict[BackendId, Climbed] = {}
         self._settings: Settings | None = None
         self._lock = anyio.Lock()
-        """Whoever asks at the same time gets the same answer: one look, not many."""
+        """Callers at the same time share one look and its answer."""
 
     async def climb(self) -> Mapping[BackendId, Climbed]:
         """Every configured backend; at most as old as `FRESH_S`."""

@@ -51,15 +51,15 @@ log = structlog.get_logger("attempts")
 MAX_NOTICE_CHARS = 500
 """A longer answer is an answer, whatever words it holds."""
 PROGRESS_S = 0.25
-"""Output is told to subscribers at most this often for one attempt."""
+"""Subscribers are notified of output at most this often for one attempt."""
 
 
 class Reader:
     """
     Feeds one parser and turns what it says into events.
 
-    Of an attempt that is taken up, what was recorded before is read with the times of then and
-    told as a whole once it is over: a throttle that has passed since is none.
+    Of a re-attached attempt, earlier output is replayed with its own times and reported as one
+    summary, so that throttles that have expired since are ignored.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Reader:
                 pass
 
     def _lost(self, exit: Exit) -> Failure | None:
-        """An end that the output tells nothing about: nobody saw it, or there was no beginning."""
+        """The failure of an end that the output does not show: unobserved, or never begun."""
         now = self._host.clock.now()
         match exit:
             case ProcessExit(rebooted=True):

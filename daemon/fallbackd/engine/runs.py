@@ -74,14 +74,14 @@ class Runs:
         self._held: dict[DelegationId, str] = {}
         """Answers that the disk did not take yet. Few: no new work is taken then."""
         self._recent: OrderedDict[DelegationId, str] = OrderedDict()
-        """Short answers of work that has just ended: somebody waits for each."""
+        """Short answers of work that has just ended: a caller waits for each."""
 
     def create(self, delegation: DelegationId, prompt: str, request: bytes) -> None:
         """Make the directory, write the prompt and what was asked beside it. Raises `OSError`."""
         directory = self.path(delegation)
         try:
             directory.mkdir(mode=0o700)
-        except FileNotFoundError:  # the first one, or somebody has tidied up
+        except FileNotFoundError:  # the first one, or the directory was removed
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.mkdir(mode=0o700)
         hit("run.directory")
@@ -287,7 +287,7 @@ def _remove_made(made: MadeFile) -> None:
         if made.id in path.name and stat.S_ISREG(path.lstat().st_mode):
             path.unlink()
     except (OSError, ValueError):
-        return  # somebody has tidied up
+        return  # the directory was removed
 
 
 def _measured(directory: Path) -> Kept:

@@ -1,8 +1,8 @@
 """
 A provider that several machines cannot reach: advice for people, and never a mark.
 
-A line that fails is one machine's own, so no other machine is told that a provider is out. Each
-says on its card which ones it cannot reach.
+A broken connection belongs to one machine, so the others do not take its provider for
+unavailable. Each machine lists on its card which providers it cannot reach.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """
-What the other machines are told of, and the leases that this one holds for its trials.
+What is reported to the other machines, and the leases that this one holds for its trials.
 
-Only what the others lack is told: the newest of a scope, with its age.
+Only what the others lack is reported: the newest of a scope, with its age.
 """
 
 from collections.abc import Callable

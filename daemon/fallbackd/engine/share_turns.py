@@ -31,7 +31,7 @@ def unasked(
     Scopes of which the decision begins a trial, as they were before it.
 
     Args:
-        is_ours: Nobody has to be asked about it, or it was granted.
+        is_ours: It needs no grant, or was granted.
     """
     return [
         before.get(one.health.scope, Health(scope=one.health.scope))
@@ -98,13 +98,13 @@ class ProbeTurns:
         why: str,
     ) -> tuple[Decision, tuple[ScopeId, ...]]:
         """
-        What becomes of a decision that begins a trial which nobody has granted, and the scopes of
-        which it still begins one.
+        Revise a decision that begins a trial without a grant. Returns it with the scopes of which
+        it still begins one.
 
         Args:
             again: The decision with health that is a little different.
             name_of: Under which all machines know a scope.
-            why: Nobody was asked, for `explain`.
+            why: Why no grant was asked for; shown by `explain`.
         """
 
         def taken(seen: HealthOf, found: Decision) -> dict[ScopeId, Health | None]:

@@ -59,7 +59,7 @@ def failing(outage: Outage, machine: str, *, now: float) -> Failing:
 def word_of(
     action: WordAction, reason: str | None, ttl_s: float | None, note: str | None, machine: str
 ) -> tuple[PersonWord, float | None]:
-    """A person's word about any scope, and how long it stands."""
+    """A manual override of any scope, and how long it holds."""
     known, detail = reason_of(reason)
     policy = REASONS.get(known) or REASONS[Reason.MANUAL]
     window_s = None

@@ -1,5 +1,5 @@
 """
-Health shared with other machines: what is told, what is heard, and who makes a trial.
+Health shared with other machines: what is sent, what is received, and which makes a trial.
 
 The records of this machine stay the truth for it. Nothing waits for the network but the lease of a
 trial, and that at most `limit_s`. What was told is not kept: what the others lack is seen by
@@ -92,7 +92,7 @@ class Sharing:
         self._machines: tuple[Card, ...] = ()
         self._ignored: tuple[str, ...] = ()
         self._alone: tuple[float, tuple[ScopeId, ...]] | None = None
-        """When the last trial began that nobody had granted, by the first clock, and of what."""
+        """When the last trial without a grant began, by the first clock, and of what."""
         self._deaf: str | None = None
         """Why changes are not heard at once."""
         self._asking = anyio.Lock()
@@ -312,7 +312,7 @@ class Sharing:
         self._moved(state, str(error))
 
     def _disconnect(self) -> None:
-        """What waits for the connection goes on waiting for the same event."""
+        """Tasks that wait for the connection keep waiting for the same event."""
         if self._is_connected.is_set():
             self._is_connected = anyio.Event()
 
@@ -379,11 +379,11 @@ class Sharing:
         note: str | None = None,
     ) -> tuple[ScopeId, ...]:
         """
-        A person's word for all machines, also for those that hear of it later.
+        Set a manual override on all machines, also on those that connect later.
 
         Raises:
             Unknown: Of no backend or scope.
-            Draining: The others cannot be told. Nothing was changed.
+            Draining: The others cannot be reached. Nothing was changed.
         """
         scopes = (
             self._known_scopes()

@@ -36,12 +36,12 @@ class CannotBegin(Exception):
 class Underway(Struct, frozen=True, kw_only=True):
     running: Running
     before: Fingerprint | None = None
-    """Its directory at the moment before; None: nobody remembers, or nobody looks."""
+    """Its directory just before the start; None: unknown, or not looked at."""
     given: GivenPast
 
 
 class _Place(Struct, frozen=True, kw_only=True):
-    """Where it works, and what it is told."""
+    """Where it works, and its prompt."""
 
     directory: str
     cwd: str

@@ -1,4 +1,4 @@
-"""What subscribers hear of an attempt while it runs: its phase, and what its agent writes."""
+"""What subscribers receive of an attempt while it runs: its phase, and its agent's text."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,7 +10,7 @@ from fallbackd.engine.live import Progress
 from fallbackd_conversations.redact import strip_controls
 
 MAX_PIECE_CHARS = 16_384
-"""A longer piece is told in several."""
+"""A longer piece is sent in several."""
 MAX_KEPT_CHARS = 1_000_000
 
 
@@ -34,11 +34,11 @@ class Teller:
         self._conceal = conceal
         self._phase: str | None = None
         self._told: list[str] = []
-        """The beginning of what was told: all of it, unless it is very long."""
+        """The beginning of what was sent: all of it, unless it is very long."""
         self._told_chars = 0
 
     def heard(self, seen: list[Observation], watch: Watch) -> None:
-        """Tell what one piece of output came to."""
+        """Send the phase and the text of one piece of output."""
         if watch.phase is not None and watch.phase != self._phase:
             self._phase = watch.phase
             self._tell(
@@ -51,7 +51,7 @@ class Teller:
             self._tell_text(self._shown(said))
 
     def ended(self, answer: str) -> None:
-        """Tell what of the answer was not told while it came: all of it, or its last line."""
+        """Send what of the answer was not sent while it came: all of it, or its last line."""
         shown, told = self._shown(answer), "".join(self._told)
         if self._told_chars == len(told) and shown.startswith(told):
             self._tell_text(shown[len(told) :])

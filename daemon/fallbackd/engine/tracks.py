@@ -21,7 +21,7 @@ async def with_tracks(
 ) -> AttemptEnded:
     """
     Args:
-        before: The directory at the start; None: nobody remembers it.
+        before: The directory at the start; None: unknown.
     """
     if before is not None:
         changed = await _changed(host, prepared, cwd, before)
@@ -48,7 +48,7 @@ async def _changed(
 
 
 async def _changed_since(world: World, cwd: str, started_at: float) -> tuple[str, ...]:
-    """What was written since then, where nobody remembers how it was before."""
+    """What was written since then, where the state before is unknown."""
     after = await anyio.to_thread.run_sync(world.fingerprint, cwd)
     since_ns = int(started_at * 1e9)
     found = (path for path, (mtime_ns, _) in (after or {}).items() if mtime_ns >= since_ns)
