@@ -60,7 +60,7 @@ def clear_drafts(path: str) -> None:
             if draft.fullmatch(found):
                 os.unlink(os.path.join(directory, found))
     except OSError:
-        pass  # they are in nobody's way
+        pass  # they do no harm
 
 
 def sync_directory(directory: str) -> None:

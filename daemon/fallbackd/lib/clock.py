@@ -1,8 +1,8 @@
 """
 The clock of the daemon: wall time that advances as elapsed time does, sleep included.
 
-A wall clock that somebody sets moves nothing by itself. `step` tells that it was set, so that
-windows can be shifted with it.
+Setting the wall clock moves nothing by itself. `step` reports that it was set, so that windows can
+be shifted with it.
 """
 
 import json

@@ -5,7 +5,7 @@ Instants at which a test may end the process, to see what is left.
 
 does nothing: it is an empty function unless both the interpreter was started with
 `-X fallbackd_failpoints` and `FALLBACKD_FAILPOINTS` is set. Neither comes about by chance: the
-installed command has no `-X`, and a variable alone that somebody exported changes nothing.
+installed command has no `-X`, and an exported variable alone changes nothing.
 
     FALLBACKD_FAILPOINTS="store.commit.before=kill@3,answer.kept=kill"
 

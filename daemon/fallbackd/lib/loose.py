@@ -1,4 +1,4 @@
-"""Values of JSON that nobody has checked: what is not of the kind that is asked for is nothing."""
+"""Unchecked JSON values: a value that is not of the expected type is treated as absent."""
 
 from collections.abc import Mapping
 from typing import Any

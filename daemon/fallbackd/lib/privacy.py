@@ -1,4 +1,4 @@
-"""Whether somebody else could change what lies at a path, and the command that ends it."""
+"""Whether another user could change what is at a path, and the command that prevents it."""
 
 import os
 import pwd
@@ -24,8 +24,8 @@ def fault_of(
 
     Args:
         found: What is at the path, as `stat` or `lstat` says.
-        is_shared: It may be root's and for everybody, as the directory of temporary files is:
-            with the sticky bit nobody takes away there what belongs to others.
+        is_shared: It may be root's and for all users, as the directory of temporary files is:
+            with the sticky bit no user can remove there what belongs to others.
     """
     if stat.S_ISLNK(found.st_mode):
         return Fault(f"{path} is a symbolic link", command("rm", path))

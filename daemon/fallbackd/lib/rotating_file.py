@@ -11,7 +11,7 @@ class RotatingFile:
     """
     Args:
         path: Absolute. Its directory is made where it is missing, for its owner only.
-        on_trouble: Is told once why nothing can be written, until something can be again.
+        on_trouble: Called once with why nothing can be written, until something can be again.
     """
 
     def __init__(

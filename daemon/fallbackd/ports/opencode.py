@@ -1,4 +1,4 @@
-"""An opencode server that somebody else runs."""
+"""An opencode server that was not started by the daemon."""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol

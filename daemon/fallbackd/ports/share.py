@@ -96,7 +96,7 @@ class Share(Protocol):
     async def say(
         self, scope: ScopeId, word: PersonWord, *, window_s: float | None, limit_s: float
     ) -> ShareReading:
-        """A person's word for all machines. The server gives it its instant and its id."""
+        """Set a manual override on all machines. The server gives it its instant and its id."""
         ...
 
     async def changes(self, after: str | None, *, wait_s: float) -> tuple[str, tuple[ScopeId, ...]]:

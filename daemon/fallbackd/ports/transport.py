@@ -34,7 +34,7 @@ class Running(Protocol):
 
     @property
     def recorded_bytes(self) -> int:
-        """Size of the log when this was opened: what was there when it was taken up again."""
+        """Size of the log when this was opened: 0, unless it was re-attached."""
         ...
 
 
@@ -58,7 +58,7 @@ class Transport(Protocol):
 
     async def attach(self, *, attempt: str, directory: str) -> Running | Unsent | None:
         """
-        Take up what an earlier daemon began in `directory`: it runs still, or has ended.
+        Re-attach to what an earlier daemon began in `directory`: it still runs, or has ended.
 
         Its chunks begin with the first byte that was recorded, with the times of then.
 

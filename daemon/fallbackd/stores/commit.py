@@ -65,6 +65,6 @@ class Commit:
                 one.outlives == "machine" for one in self.requests
             )
             database.write(self.writes)
-        except Exception as error:  # whatever it is, nothing was written, and somebody is told
+        except Exception as error:  # whatever it is, nothing was written; the caller raises it
             self.error = error
         self.is_tried = True

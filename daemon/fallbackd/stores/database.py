@@ -208,7 +208,7 @@ class Database:
         """
         Bring what lies in the log into the file.
 
-        The log keeps its content: whoever copies both meanwhile, the file first, has all of it.
+        The log keeps its content: a copy of both made meanwhile, the file first, is complete.
         Source: wal_checkpoint PASSIVE, sqlite.org/pragma.html.
         """
         if self._connection is not None and self._is_writable:

@@ -23,7 +23,7 @@ MAX_LOG_PAGES = 8_000
 MAX_LOG_BYTES = 16 * 1024 * 1024
 """To which the log shrinks after a burst of writes."""
 BUSY_TIMEOUT_S = 5.0
-"""Somebody looks into the file with a tool that locks it."""
+"""How long to wait for a tool that has the file open and locks it."""
 
 
 class StoreTooNew(Exception):
@@ -143,7 +143,7 @@ def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
-            # The tick does it: whoever copies file and log should find a quiet half minute.
+            # The tick does it, so that a copy of file and log finds a quiet half minute.
             connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
             if version < SCHEMA_VERSION:
                 _migrate(connection, version)

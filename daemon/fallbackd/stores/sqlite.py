@@ -299,7 +299,7 @@ class SqliteStore:
         await self._write(Commit([], Draft(self._mirror), writes))
 
     async def checkpoint(self) -> None:
-        """What is wrong with the disk shows, and is told, when something is written."""
+        """Ignores errors: trouble with the disk is reported by the next write."""
         with anyio.CancelScope(shield=True):
             async with self._lock:
                 await self._settle()

@@ -46,7 +46,7 @@ def _put(table: str) -> str:
 
 
 def _put_over(table: str, changed: tuple[str, ...]) -> str:
-    """In place of a row from which it differs in no other column: nobody writes other indexes."""
+    """Update a row that differs in no other column, so that no other index is written."""
     columns = (*_KEPT[table], *_CHANGED[table])
     at = {name: f"?{place}" for place, name in enumerate(columns, start=1)}
     new = ", ".join(f"{name} = {at[name]}" for name in changed)

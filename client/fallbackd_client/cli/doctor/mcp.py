@@ -31,8 +31,8 @@ def look_at_mcp(machine: Machine) -> list[Finding]:
         wrong = _what_is_wrong(machine, words)
         if wrong:
             what = f"{agent.name} cannot start the MCP server of fallbackd: {wrong}"
-            mend = command("fallbackd-client", "mcp", "install", agent.name, "--yes")
-            found.append(Finding("mcp", ERROR, what, mend))
+            fix = command("fallbackd-client", "mcp", "install", agent.name, "--yes")
+            found.append(Finding("mcp", ERROR, what, fix))
     return found
 
 

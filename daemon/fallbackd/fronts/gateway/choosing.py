@@ -122,7 +122,7 @@ def api_of(
 
 def model_for(entry: Entry, backend: Backend, asked: str | None) -> str | None:
     """
-    What this candidate is asked for; None: nobody has said.
+    The model that this candidate is asked for; None: not specified.
 
     A model that the caller names goes to backends of its own family as it is: a caller uses
     several models of one vendor, and the configuration names one.

@@ -4,7 +4,7 @@ One request of a caller, answered by the first backend that can.
     resolve (with a lease) ─▶ pass on ─▶ report ─▶ the next one, or the answer
 
 The head of an answer is held until its provider has said something that only a provider can say;
-until then a failure leads to the next backend, unseen by the caller. After that a failure is told
+until then a failure leads to the next backend, unseen by the caller. After that it is reported
 in the words of the API, and the connection is closed in the middle of the body: no client takes
 that for a whole answer. With `hold = "whole"` nothing is sent before all has arrived.
 """
@@ -179,7 +179,7 @@ class Exchange:
     def _fitting(self, found: choosing.Wanted, name: str | None) -> choosing.Fitting:
         """
         Raises:
-            Refusal: Nobody that is configured speaks this API.
+            Refusal: No configured backend speaks this API.
         """
         engine = self._engine
         fit = choosing.fitting(

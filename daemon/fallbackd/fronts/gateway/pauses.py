@@ -1,5 +1,5 @@
 """
-Failures that are over within seconds: the same backend is asked once more, and nobody is marked.
+Failures that end within seconds: the same backend is asked once more, and stays in rotation.
 
 A caller of an interactive program waits a moment for the backend that has its conversation cached
 rather than move. All requests for that backend wait alike: it is not asked by others meanwhile.
@@ -40,7 +40,7 @@ class Pauses:
         self._until[one] = max(self._until.get(one, 0.0), anyio.current_time() + wait_s)
 
     async def over(self, one: Awaited) -> None:
-        """Returns when nobody waits for it any longer."""
+        """Return when the pause is over."""
         while (until := self._until.get(one)) is not None:
             if until <= anyio.current_time():
                 del self._until[one]

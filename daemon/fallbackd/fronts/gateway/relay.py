@@ -40,7 +40,7 @@ class Patience(Struct, frozen=True, kw_only=True):
 class Relay:
     """
     Args:
-        is_whole: Nothing goes on before all has arrived.
+        is_whole: Nothing is passed on before all has arrived.
         said: Our own headers, when the answer begins.
         broken: Told why an answer that has begun cannot be finished, before the caller is.
     """

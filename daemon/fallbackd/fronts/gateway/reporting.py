@@ -58,7 +58,7 @@ class CallReport:
         return answer
 
     async def released(self) -> None:
-        """The caller has gone: nobody is to blame."""
+        """The caller has disconnected, which is no failure of the backend."""
         if not self._is_said and self.chosen.lease_id is not None:
             await callers.report(
                 self._engine, Reported(**self._call, outcome="released"), outlives="nothing"

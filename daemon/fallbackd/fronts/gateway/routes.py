@@ -52,7 +52,7 @@ def route_of(path: str) -> Destination | None:
 
 
 def mode_of(path: str) -> ApiMode:
-    """In whose words an error at this path is told."""
+    """The API in whose form an error at this path is reported."""
     if path.startswith("/v1/messages"):
         return "messages"
     if path.startswith("/v1/responses"):

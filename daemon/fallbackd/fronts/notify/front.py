@@ -1,10 +1,10 @@
 """
-Reads the journal behind the daemon and tells people what they have chosen to be told.
+Reads the journal beside the daemon and sends the notifications that the user has chosen.
 
     journal ──▶ rules: is it one? ──▶ pacing: is it news? ──▶ way: delivered ──▶ place on record
 
-Each way has a place of its own in the journal, on record, so that a daemon that was killed goes on
-where it was. It never makes anything wait: the journal is read beside the work.
+Each way has a recorded place of its own in the journal, so that a daemon that was killed resumes
+there. It never makes anything wait: the journal is read beside the work.
 """
 
 from collections.abc import Callable
@@ -127,7 +127,7 @@ class NotifyFront:
         while True:
             try:
                 await self._follow_journal(way, settings)
-            except Exception:  # what people are told of must not stop what it is about
+            except Exception:  # a notification must not stop the work that it is about
                 log.exception("notify.broke", way=way.name)
                 await anyio.sleep(BROKEN_PAUSE_S)
 
@@ -168,7 +168,7 @@ class NotifyFront:
         return True
 
     async def _place(self, way: Way) -> int:
-        """Where it goes on: behind what was delivered last, or here and now if nothing was."""
+        """Where to continue: behind what was delivered last, or now if nothing was."""
         kept = await self._engine.store.get_meta(_fact(way.name))
         last = self._engine.store.last_seq
         is_known = bool(kept) and kept is not None and kept.isdecimal() and int(kept) <= last

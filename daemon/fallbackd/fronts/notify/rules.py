@@ -1,5 +1,5 @@
 """
-Which events of the journal people are told of, and in which words.
+Which events of the journal are announced, and in which words.
 
 Pure. Nothing of a prompt or an answer is in the words: what may be added to them is added later.
 """
@@ -168,7 +168,7 @@ _SAY: Mapping[str, Callable[[_About], Notification | None]] = {
 
 
 class Absences:
-    """Scopes that are out since there is nothing there. What is installed is news to nobody."""
+    """Scopes that are unavailable because they are not installed. Installing one is not news."""
 
     def __init__(self, health: Iterable[Health]) -> None:
         self._scopes = {

@@ -190,7 +190,7 @@ class OpencodeFront:
     def _add(
         self, url: str, password: str | None, *, is_announced: bool, seen_at: float | None = None
     ) -> None:
-        """Without a password the one that is known goes on holding: it was announced."""
+        """Without a password the known one is kept: it was announced."""
         known = self._watches.get(url)
         if known is not None:
             if password is None or self._passwords.get(url) == password:
@@ -297,7 +297,7 @@ class OpencodeFront:
             sessions = watch.sessions
             directory = "" if sessions is None else sessions.track(session.session).directory
             await show(watch.link, directory or session.project, notice)
-        except Exception:  # who cannot be told does not stop who is rescued
+        except Exception:  # a notice that fails must not stop a rescue
             log.exception("notice.broke", session=notice.session)
 
 

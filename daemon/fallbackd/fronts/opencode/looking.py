@@ -40,7 +40,7 @@ class Look:
         self.is_late = not (is_retrying and text in (None, evidence.text))
 
     async def for_end(self) -> None:
-        """An error behind which the session goes on was not that of its turn."""
+        """Wait for the turn to end; if the session keeps working, the error was not its end."""
         for _ in range(END_LOOKS):
             if self._at.session not in (await self._states() or {}):
                 return

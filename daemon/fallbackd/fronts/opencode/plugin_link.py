@@ -85,7 +85,7 @@ class PluginLink:
         return waiting.answer or Called(status=0, problem=LOST)
 
     def answered(self, call: int, *, status: int, text: str, more: bool) -> None:
-        """One piece of an answer; nobody may wait for it any more."""
+        """Take one piece of an answer; the call may have been given up."""
         waiting = self._calls.get(call)
         if waiting is None or waiting.is_over.is_set():
             return

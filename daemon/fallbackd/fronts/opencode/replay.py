@@ -1,6 +1,6 @@
 """
 The steps of a rescue at the server: stop the turn, take the message back, send it to the next
-model. Each step is on record before it is done, so that whoever comes after a crash goes on.
+model. Each step is on record before it is done, so that it is resumed after a crash.
 
     messages ─▶ abort ─▶ revert ─▶ prompt, under an id that was chosen before
                            └ only where the turn has changed no files; else the work stays, and

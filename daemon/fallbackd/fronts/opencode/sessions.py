@@ -204,7 +204,7 @@ class Sessions:
             await self._watched.deleted(track.session)
             return
         if look.is_lost:
-            return  # the server is gone; whoever comes back with it sees how things are then
+            return  # the server has exited; the session is looked at when it is back
         messages = look.messages
         work = None if messages is None else work_of(messages)
         if work is not None:
@@ -324,7 +324,7 @@ class Sessions:
 
     async def catch_up(self, known: Sequence[Session], *, directories: Sequence[str] = ()) -> None:
         """
-        What happened while nobody listened: turns that are over, retries that go on.
+        Handle what happened while no daemon listened: turns that ended, retries that still run.
 
         Args:
             known: Sessions on record that live at this server.

@@ -56,7 +56,7 @@ class Recoveries:
 
 
 async def show(link: Link, directory: str, notice: Notice) -> None:
-    """A server without an interface takes it as well, and shows it to nobody."""
+    """A server without an interface accepts it as well, but does not show it."""
     body = {
         "title": notice.title,
         "message": notice.text,

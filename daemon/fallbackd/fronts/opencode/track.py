@@ -18,7 +18,7 @@ from fallbackd.fronts.opencode.convert import (
 )
 
 NOT_WHOLE = frozenset({"tool-calls", "unknown", "error"})
-"""Ends of a reply behind which the same turn goes on, or has failed."""
+"""Ends of a reply after which the same turn continues, or has failed."""
 MAX_BEGUN = 20
 MAX_WAITING = 1000
 """Facts of one session that wait behind a rescue; more are dropped, the oldest first."""

@@ -24,7 +24,7 @@ log = structlog.get_logger("opencode")
 HEALTH_LIMIT_S = 1.0
 """A request in the first moment of its socket is never answered (measured)."""
 ELSEWHERE_S = 2.0
-"""How long a rescue is left to the server that it was begun at, before another one goes on."""
+"""How long a rescue is left to the server that it was begun at, before another resumes it."""
 MAX_DIRECTORIES = 200
 FIRST_WAIT_S = 0.2
 MAX_WAIT_S = 10.0
@@ -37,7 +37,7 @@ class Peers:
         self.up: set[str] = set()
         """Addresses of those that are followed."""
         self.resuming: set[str] = set()
-        """Rescues that one of them goes on with."""
+        """Rescues that one of them has resumed."""
 
 
 class ServerWatch:
@@ -182,7 +182,7 @@ class ServerWatch:
             log.exception("server.broke", server=self.url)
 
     async def _resume_here(self, sessions: Sessions, name: str) -> None:
-        """A session is known to every server of its user, whoever wrote it down."""
+        """Every server of a user knows a session, no matter which of them recorded it."""
         session = await self._watched.session(name)
         if session is None or session.rescue is None or session.server in self._peers.up:
             return

@@ -1,5 +1,5 @@
 """
-One connection: lines in, answers out, and nobody else disturbed.
+One connection: lines in, answers out, and other connections undisturbed.
 
 The reader answers what can be answered at once by writing straight to the socket; what the socket
 does not take goes to the outbox, which one writer empties under a deadline. While the outbox is
@@ -128,7 +128,7 @@ class Connection:
 
     @property
     def is_busy(self) -> bool:
-        """Somebody waits for an answer, or for the rest of one."""
+        """The peer waits for an answer, or for the rest of one."""
         return bool(self._in_flight or self._outbox)
 
     @property
@@ -303,7 +303,7 @@ class Connection:
         poll = select.poll()
         poll.register(self._socket, 0)
         while self._in_flight or self._outbox:
-            if poll.poll(0):  # POLLHUP or POLLERR: nobody reads
+            if poll.poll(0):  # POLLHUP or POLLERR: the peer no longer reads
                 return
             self._all_answered = anyio.Event()
             self._has_room = anyio.Event()

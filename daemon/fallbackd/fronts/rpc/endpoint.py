@@ -1,8 +1,8 @@
 """
 The place of the socket: made private, never taken from a daemon that lives.
 
-Whoever holds the lock beside the socket owns it. The lock is taken before anything is touched,
-and a socket that somebody answers on is left alone even when nobody holds its lock.
+The process that holds the lock beside the socket owns it. The lock is taken before anything is
+touched, and a socket on which a process answers is left alone even when its lock is free.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ def lock_file(path: str) -> int:
         Its descriptor; closing it gives the lock up. The file holds the process id.
 
     Raises:
-        EndpointTaken: Somebody else holds it.
+        EndpointTaken: Another process holds it.
         EndpointUnusable: It cannot be made.
     """
     try:
@@ -134,9 +134,9 @@ class SocketEndpoint:
 
     def restore(self) -> None:
         """
-        Listen anew at the path, after somebody has deleted the socket.
+        Listen anew at the path, after the socket was deleted.
 
-        The former listener stays open until the next time: somebody may still wait on it.
+        The former listener stays open until the next time: a client may still wait on it.
         """
         make_private_directory(os.path.dirname(self.path))
         listener = _bind(self.path)
@@ -162,10 +162,10 @@ class SocketEndpoint:
 
 def make_private_directory(path: str) -> None:
     """
-    Make `path` with mode 0700, or make sure that nobody else can replace what is in it.
+    Make `path` with mode 0700, or make sure that no other user can replace what is in it.
 
     Raises:
-        EndpointUnusable: It belongs to somebody else, or everybody may write to it.
+        EndpointUnusable: It belongs to another user, or others may write to it.
     """
     is_shared = os.path.basename(path) != "fallbackd"
     try:
@@ -218,7 +218,7 @@ def _remove_stale(path: str) -> None:
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
-            pass  # nobody listens: left over
+            pass  # no process listens: left over
         except OSError as error:
             raise EndpointTaken(f"another process listens at {path} ({error.strerror}).") from error
         else:

@@ -1,8 +1,8 @@
 """
 The listener: who may connect, how many, and where.
 
-A peer has to be the daemon's own user or root. A connection too many is told so and closed; one
-that comes while the process has no file descriptor left waits in the backlog of the socket.
+A peer has to be the daemon's own user or root. A connection too many gets an error and is closed;
+one that comes while the process has no file descriptor left waits in the backlog of the socket.
 """
 
 import errno
@@ -76,7 +76,7 @@ class RpcServer:
 
     @property
     def postponed(self) -> str | None:
-        """Why nobody new is accepted now; None: everybody is who may."""
+        """Why no new connection is accepted now; None: connections are accepted."""
         return self._postponed
 
     async def serve(self, listener: socket.socket) -> None:

@@ -2,8 +2,8 @@
 What all connections together may hold, and who has to go when it is too much.
 
 One connection has limits of its own. A thousand of them, each just below, would still be too much:
-so the bytes of unfinished lines, the bytes that nobody reads and the requests that wait are counted
-for all. Who is in the way of others most goes first; who asks and reads is never in the way.
+so the bytes of unfinished lines, the unread bytes and the waiting requests are counted for all. The
+connection that holds most is closed first; one that asks and reads is never closed.
 """
 
 from time import monotonic

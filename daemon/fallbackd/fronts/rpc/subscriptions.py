@@ -1,5 +1,5 @@
 """
-Who is told what happens.
+Subscriptions to events.
 
     events.subscribe ──▶ replay from the journal ──▶ live ──▶ dropped: does not read
                          (only with `since`)           │

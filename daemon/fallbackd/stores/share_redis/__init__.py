@@ -2,7 +2,7 @@
 The server that machines share: Valkey or Redis.
 
 Only the connections of the client library are used. Its packages import every command of every
-module of the server, 5 MiB that nobody here asks for, so they are entered without being run. What
+module of the server, 5 MiB that are not needed here, so they are entered without being run. What
 it would need to know its own version, 1 MiB more, is loaded when something asks for that.
 """
 

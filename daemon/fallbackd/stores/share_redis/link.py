@@ -90,7 +90,7 @@ class ShareLink:
         except (exceptions.AuthenticationError, exceptions.NoPermissionError):
             raise
         except exceptions.ConnectionError:
-            raise  # also "loading" and "max clients": it serves nobody now
+            raise  # also "loading" and "max clients": it serves no client now
         except exceptions.ResponseError as error:
             return ServerError(_words(error))
 

@@ -2,9 +2,9 @@
 The scripts that run on the server, one at a time: they fold, and decide nothing else.
 
 Windows come from the core of the machine that reports. Every script takes the hash of a scope, the
-hash of a person's words about it and the stream of changes; the last argument is the name of the
+hash of manual overrides of it and the stream of changes; the last argument is the name of the
 scope. Every instant is one of the server, in milliseconds. Each answers {time, ok, hash, words}, so
-that whoever asks knows what holds now.
+that the caller knows what holds now.
 
 Commands of Redis 6.2, which Valkey has too.
 """
