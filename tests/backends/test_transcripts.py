@@ -202,6 +202,43 @@ def test_gemini_whose_stream_broke_answers_without_the_repeated_part() -> None:
     assert outcome.text == ANSWER
 
 
+def mute_before(run: dict[str, Any], line: int, seconds: float) -> list[Chunk]:
+    """The same lines, with a silence before one of them."""
+    return [
+        Chunk(one.stream, one.data, one.at + (seconds if at >= line else 0.0))
+        for at, one in enumerate(whole_lines(run))
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "reason"), [(0, "network"), (60, "timeout")])
+@pytest.mark.parametrize(("kind", "first_try"), [("claude", 1), ("gemini", 4)])
+def test_a_try_that_ends_after_a_minute_was_not_refused_but_never_answered(
+    kind: str, first_try: int, seconds: float, reason: str
+) -> None:
+    run = by_name(kind, "refused")
+    lines = mute_before(run, first_try, seconds)[: first_try + 1]
+    seen, outcome = replay(kind, {**run, "code": 1, "signal": None, "stopped": False}, lines)
+    (retry,) = [one for one in seen if isinstance(one, Retrying)]
+    assert reason_of(kind, retry.evidence) == reason
+    assert reason_of(kind, outcome) == reason
+
+
+def test_the_last_word_of_gemini_after_a_minute_of_silence_names_the_silence() -> None:
+    run = by_name("gemini", "refused")
+    message = "[API Error: exception TypeError: fetch failed sending request]"
+    result = {"type": "result", "status": "error", "error": {"type": "unknown", "message": message}}
+    report = "Error when talking to Gemini API Error: exception TypeError: fetch failed"
+    for seconds, reason in ((1.5, "network"), (60.0, "timeout")):
+        begin = whole_lines(run)[:4]
+        lines = [
+            Chunk("stderr", f"{report}\n".encode(), begin[-1].at + seconds),
+            Chunk("stdout", msgspec.json.encode(result) + b"\n", begin[-1].at + seconds + 0.01),
+        ]
+        ended = {**run, "code": 1, "signal": None, "stopped": False}
+        _, outcome = replay("gemini", ended, [*begin, *lines])
+        assert reason_of("gemini", outcome) == reason
+
+
 def test_claude_states_its_wait_and_its_status() -> None:
     run = by_name("claude", "429_rate")
     seen, _ = replay("claude", run, whole_lines(run))

@@ -21,7 +21,14 @@ program itself. In text mode it prints its errors on stdout.
 import re
 from typing import Any
 
-from fallbackd.backends.claude_signatures import NO_STATUS, REFUSED, RULES, TYPED_WORDS, VAGUE_WORDS
+from fallbackd.backends.claude_signatures import (
+    NO_ANSWER,
+    NO_STATUS,
+    REFUSED,
+    RULES,
+    TYPED_WORDS,
+    VAGUE_WORDS,
+)
 from fallbackd.backends.commands import (
     as_plain_text,
     command_line,
@@ -174,7 +181,7 @@ class ClaudeParser(CliParser):
     def _read_retry(self, event: dict[str, Any]) -> Observation:
         status, delay = event.get("error_status"), event.get("retry_delay_ms")
         if status is None and words(event.get("error")) in ("", "unknown"):
-            event = {**event, "error": NO_STATUS}
+            event = {**event, "error": NO_ANSWER if self.was_silent() else NO_STATUS}
         evidence = self._evidence(event, words(event.get("error_message")), status)
         return self.retries(evidence, delay / 1000 if isinstance(delay, int | float) else None)
 

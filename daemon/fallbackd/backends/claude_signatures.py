@@ -11,6 +11,9 @@ from fallbackd.core.failures import NO_CONVERSATION, Reason
 NO_STATUS = "no_status"
 """Ours: it tries again without any status, as after a refused or broken connection."""
 
+NO_ANSWER = "no_response"
+"""Its own word, and ours where such a try has lasted for minutes."""
+
 _PRINTS = ("stdout", "stderr", "unknown")
 REFUSED = "refusal"
 """The provider's `stop_reason`."""
@@ -70,7 +73,7 @@ _TYPED = (
     Rule(
         id="claude-typed-silence",
         reason=Reason.TIMEOUT,
-        codes=("no_response", "stream_idle_timeout"),
+        codes=(NO_ANSWER, "stream_idle_timeout"),
     ),
     Rule(
         id="claude-typed-certificate",

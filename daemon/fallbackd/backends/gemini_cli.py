@@ -177,7 +177,13 @@ class GeminiParser(CliParser):
         text, self._attempt = "\n".join(self._attempt), []
         wait = _WAIT.search(text)
         body = read_object(text[text.find("{") :]) if "{" in text else None
-        evidence = Evidence(text=text, stream="jsonl", body=body, http_status=_status_of(text))
+        evidence = Evidence(
+            text=text,
+            stream="jsonl",
+            body=body,
+            http_status=_status_of(text),
+            code=self._silence(text),
+        )
         return [self.retries(evidence, float(wait[1]) / 1000 if wait else None)]
 
     def reply(self, exit: ProcessExit) -> Reply | None:
@@ -198,7 +204,13 @@ class GeminiParser(CliParser):
         if self._terminal and "[API Error" in text and error.body is None:
             said = (self._terminal[0][:4000], *_causes("\n".join(self._terminal)))
             text = "\n".join((text, *said))
-        return msgspec.structs.replace(error, text=text, http_status=status)
+        code = error.code or self._silence(error.text)
+        return msgspec.structs.replace(error, text=text, http_status=status, code=code)
+
+    def _silence(self, text: str) -> str | None:
+        """It says the same of a connection that was refused and of one that nobody answered."""
+        is_silent = self.was_silent() and "fetch failed" in text
+        return "headerstimeouterror" if is_silent else None
 
     def _end_passage(self) -> None:
         """What the model says before a tool call is no part of the answer."""

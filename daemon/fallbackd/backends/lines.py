@@ -37,6 +37,10 @@ MAX_LINE_BYTES = 8 * 1024 * 1024
 OUTPUT_CUT = "output_cut"
 """Ours: the program exited well before it had written its last event."""
 
+BURST_S = 1.0
+LONG_PAUSE_S = 55.0
+"""A try that ends after so long a silence was not refused: nobody answered it."""
+
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 128 * 1024
 
@@ -124,6 +128,9 @@ class CliParser:
         self.has_events = False
         self.cut = ""
         """The last line of stdout, if it is an event that the program did not finish."""
+        self._pause_s = 0.0
+        """For how long nothing came before the lines that came last."""
+        self._heard_at: float | None = None
         self._whole: list[str] = []
         self._buffers: dict[str, LineBuffer] = {}
 
@@ -144,6 +151,10 @@ class CliParser:
     # --- what they share --------------------------------------------------------------------
 
     def feed(self, chunk: Chunk) -> list[Observation]:
+        pause_s = 0.0 if self._heard_at is None else chunk.at - self._heard_at
+        if pause_s >= BURST_S:
+            self._pause_s = pause_s
+        self._heard_at = chunk.at
         seen: list[Observation] = []
         for line in self._buffer(chunk.stream).feed(chunk.data):
             seen.extend(self._read_line(chunk.stream, line, chunk.at))
@@ -169,6 +180,10 @@ class CliParser:
         """Note that only a provider can have caused this event."""
         self.answered, self.retrying = True, None
         return ProviderAnswered()
+
+    def was_silent(self) -> bool:
+        """A failure that is told now, without a cause, is that nobody answered."""
+        return self._pause_s >= LONG_PAUSE_S
 
     def whole(self, text: str, exit: ProcessExit) -> Reply | None:
         """An answer that the vendor's own signs call complete: a crash behind it only warns."""
