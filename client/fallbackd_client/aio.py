@@ -34,6 +34,7 @@ from fallbackd_client.connection import why_not
 from fallbackd_client.errors import NoDaemon, ProtocolError
 from fallbackd_client.paths import find_socket
 from fallbackd_client.patience import Patience, what_is_left
+from fallbackd_client.subscription import Dropped, Subscription
 from fallbackd_client.wire.envelope import Method
 
 P = TypeVar("P", bound=Struct)
@@ -178,34 +179,27 @@ class AsyncClient(AsyncUsualCalls):
             RpcError: The subscription was not taken.
             NoDaemon: There is no daemon, or it did not come back within `reconnect_s`.
         """
-        position = since
-        wanted = {"kinds": None if kinds is None else list(kinds), "session": session}
+        subscription = Subscription(since, kinds, session)
         patience = Patience(self._reconnect_s, time.monotonic)
         while True:
             link = await self._open(patience.give_up_at)
             try:
-                early, position, warning = await self._subscribe(link, position, wanted)
+                messages, warning = await self._subscribe(link, subscription)
                 if warning and on_warning is not None:
                     on_warning(warning)
                 if on_subscribed is not None:
                     await on_subscribed()
                 patience = Patience(self._reconnect_s, time.monotonic)
-                dropped = False
-                while not dropped:
-                    for event in _events(early or await link.receive()):
-                        if event.get("kind") == "subscription.dropped":
-                            patience.lost()
-                            dropped = True
-                            break
-                        seq = event.get("seq")
-                        if isinstance(seq, int):
-                            if seq <= position:
-                                continue
-                            position = seq
-                        yield event
-                    early = []
+                while True:
+                    for message in messages:
+                        event = subscription.take(message)
+                        if event is not None:
+                            yield event
+                    messages = await link.receive()
+            except Dropped:
+                patience.lost()
             except Lost as lost:
-                if position is None or not patience.lost():
+                if subscription.position is None or not patience.lost():
                     raise NoDaemon("closed", self.path) from lost
             finally:
                 with anyio.CancelScope(shield=True):
@@ -213,34 +207,21 @@ class AsyncClient(AsyncUsualCalls):
             await anyio.sleep(patience.pause_s())
 
     async def _subscribe(
-        self, link: Link, since: int | None, wanted: Mapping[str, Json]
-    ) -> tuple[list[dict[str, Json]], int, str | None]:
-        """
-        Notifications that came with the answer, the `seq` behind which to go on, and a warning.
-        """
-        params = {"since": since, **wanted}
-        given = {name: value for name, value in params.items() if value is not None}
+        self, link: Link, subscription: Subscription
+    ) -> tuple[list[dict[str, Json]], str | None]:
+        """Notifications that came with the answer, and a warning."""
         early: list[dict[str, Json]] = []
-        position: int | None = None
-        warning: str | None = None
         try:
             with anyio.fail_after(self._timeout_s):
-                await link.send(encode_call(1, "events.subscribe", given))
-                while position is None:
-                    for message in await link.receive():
-                        if "method" in message:
-                            early.append(message)
-                            continue
-                        answer = read_answer(message)
-                        seq = answer.get("seq") if isinstance(answer, dict) else None
-                        if not isinstance(seq, int):
-                            raise ProtocolError("the answer to events.subscribe has no `seq`")
-                        # A lower one: the records were lost with the disk, and begin anew.
-                        position = seq if since is None else min(since, seq)
-                        warning = answer.get("warning")
+                await link.send(encode_call(1, "events.subscribe", subscription.params()))
+                while True:
+                    messages = await link.receive()
+                    early += [one for one in messages if "method" in one]
+                    answers = [one for one in messages if "method" not in one]
+                    if answers:
+                        return early, subscription.begin(read_answer(answers[0]))
         except TimeoutError as error:
             raise NoDaemon("timeout", link.path, timeout_s=self._timeout_s or 0.0) from error
-        return early, position, warning
 
     async def _exchange(
         self, link: Link, call_id: int, line: bytes, timeout_s: float | None
@@ -301,9 +282,3 @@ class AsyncClient(AsyncUsualCalls):
                     raise failure from error
             tries += 1
             await anyio.sleep(delay_s(tries))
-
-
-def _events(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
-    """The events among notifications."""
-    found = (m.get("params") for m in messages if m.get("method") == "event")
-    return [event for event in found if isinstance(event, dict)]

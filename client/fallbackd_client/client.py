@@ -29,6 +29,7 @@ from fallbackd_client.connection import Connection
 from fallbackd_client.errors import NoDaemon, ProtocolError, RpcError
 from fallbackd_client.paths import find_socket
 from fallbackd_client.patience import Patience, what_is_left
+from fallbackd_client.subscription import Dropped, Subscription
 from fallbackd_client.usual import UsualCalls
 
 TYPE_CHECKING = False
@@ -167,37 +168,26 @@ class Client(UsualCalls):
             RpcError: The subscription was not taken.
             NoDaemon: There is no daemon, or it did not come back within `reconnect_s`.
         """
-        position = since
-        wanted = None if kinds is None else list(kinds)
+        subscription = Subscription(since, kinds, session)
         patience = Patience(self._reconnect_s, self._monotonic)
         while True:
             with self._open(patience.give_up_at) as connection:
                 try:
-                    early, position, warning = self._subscribe(
-                        connection, position, wanted, session
-                    )
+                    early, warning = self._subscribe(connection, subscription)
                     if warning and on_warning is not None:
                         on_warning(warning)
                     if on_subscribed is not None:
                         on_subscribed()
                     patience = Patience(self._reconnect_s, self._monotonic)
-                    while True:
-                        message = early.pop(0) if early else connection.receive(None)
-                        event = message.get("params")
-                        if message.get("method") != "event" or not isinstance(event, dict):
-                            continue
-                        if event.get("kind") == "subscription.dropped":
-                            patience.lost()
-                            break
-                        seq = event.get("seq")
-                        if isinstance(seq, int):
-                            if seq <= position:
-                                continue
-                            position = seq
-                        yield event
+                    for message in _followed(early, connection):
+                        event = subscription.take(message)
+                        if event is not None:
+                            yield event
+                except Dropped:
+                    patience.lost()
                 except Lost as lost:
                     is_first = patience.give_up_at is None
-                    if position is None or not patience.lost():
+                    if subscription.position is None or not patience.lost():
                         raise NoDaemon("closed", self.path) from lost
                     if is_first:
                         self._on_loss(self._reconnect_s)
@@ -291,16 +281,10 @@ class Client(UsualCalls):
     # --- events ----------------------------------------------------------------------------
 
     def _subscribe(
-        self,
-        connection: Connection,
-        since: int | None,
-        kinds: list[str] | None,
-        session: str | None,
-    ) -> "tuple[list[dict[str, Json]], int, str | None]":
-        """Events that came before the answer, the `seq` behind which to go on, and a warning."""
-        wanted = {"since": since, "kinds": kinds, "session": session}
-        params = {name: value for name, value in wanted.items() if value is not None}
-        connection.send(encode_call(1, "events.subscribe", params))
+        self, connection: Connection, subscription: Subscription
+    ) -> "tuple[list[dict[str, Json]], str | None]":
+        """Messages that came before the answer, and a warning."""
+        connection.send(encode_call(1, "events.subscribe", subscription.params()))
         early: list[dict[str, Json]] = []
         while True:
             try:
@@ -308,14 +292,16 @@ class Client(UsualCalls):
             except TimeoutError as error:
                 raise NoDaemon("timeout", self.path, timeout_s=self._timeout_s or 0) from error
             if is_answer_to(message, 1):
-                answer = read_answer(message)
-                seq = answer.get("seq") if isinstance(answer, dict) else None
-                if not isinstance(seq, int):
-                    raise ProtocolError("the answer to events.subscribe has no `seq`")
-                # A lower one: the records were lost with the disk, and begin anew.
-                position = seq if since is None else min(since, seq)
-                return early, position, answer.get("warning")
+                return early, subscription.begin(read_answer(message))
             early.append(message)
+
+
+def _followed(
+    early: "list[dict[str, Json]]", connection: Connection
+) -> "Generator[dict[str, Json], None, None]":
+    yield from early
+    while True:
+        yield connection.receive(None)
 
 
 def _is_clean(error: BaseException) -> bool:

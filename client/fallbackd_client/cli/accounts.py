@@ -13,7 +13,7 @@ from fallbackd_client.cli.output import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from fallbackd_client.cli.doctor.findings import Machine
@@ -74,24 +74,32 @@ def accounts_of(machine: Machine, programs: Sequence[Program], text: str) -> lis
         text: The configuration file.
     """
     try:
-        tables = tomllib.loads(text).get("backends", {})
+        tables = tomllib.loads(text).get("backends")
     except tomllib.TOMLDecodeError:
-        tables = {}
+        tables = None
     known = {one.name: one for one in programs if one.home}
-    found = [Account(name, one, None) for name, one in known.items() if machine.which(name)]
+    found = {name: Account(name, one, None) for name, one in known.items() if machine.which(name)}
     for id, table in tables.items() if isinstance(tables, dict) else ():
-        if not isinstance(table, dict):
-            continue
-        program = known.get(str(table.get("kind") or id))
-        env = table.get("env")
-        if program is None or not isinstance(env, dict) or program.home not in env:
-            continue
-        directory = str(env[program.home])
-        if directory.startswith("~/"):
-            directory = machine.home + directory[1:]
-        found = [one for one in found if one.backend != id]
-        found.append(Account(str(id), program, directory))
-    return found
+        if account := _added(machine, known, id, table):
+            found.pop(id, None)
+            found[id] = account
+    return list(found.values())
+
+
+def _added(
+    machine: Machine, known: Mapping[str, Program], id: str, table: object
+) -> Account | None:
+    """The account that a table of the configuration adds; None: it is about something else."""
+    if not isinstance(table, dict):
+        return None
+    program = known.get(str(table.get("kind") or id))
+    env = table.get("env")
+    if program is None or not isinstance(env, dict) or program.home not in env:
+        return None
+    directory = str(env[program.home])
+    if directory.startswith("~/"):
+        directory = machine.home + directory[1:]
+    return Account(id, program, directory)
 
 
 def new_account(machine: Machine, programs: Sequence[Program], agent: str, name: str) -> Account:

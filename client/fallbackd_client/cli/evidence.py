@@ -13,6 +13,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallbackd_client.calls import Json
 
+_FLAGS = (
+    "retryable",
+    "retry_same",
+    "rotate_credential",
+    "hop",
+    "shrink_input",
+    "needs_human",
+    "marks_health",
+)
 _STREAMS = ["stdout", "stderr", "jsonl", "http", "exception", "unknown"]
 
 
@@ -70,23 +79,12 @@ def failure_view(failure: dict[str, Json], style: Style) -> str:
     lines = [head]
     if failure.get("scope"):
         lines.append(f"  scope       {one_line(failure['scope'])}")
-    flags = [
-        name.replace("_", " ")
-        for name in (
-            "retryable",
-            "retry_same",
-            "rotate_credential",
-            "hop",
-            "shrink_input",
-            "needs_human",
-            "marks_health",
-        )
-        if failure.get(name)
-    ]
+    flags = [name.replace("_", " ") for name in _FLAGS if failure.get(name)]
     lines.append(f"  flags       {', '.join(flags) or 'none'}")
-    for name, label in (("stated_reset", "stated"), ("wait", "wait")):
-        at = failure.get(f"{name}_until_at" if name == "wait" else f"{name}_at")
-        seconds = failure.get(f"{name}_s")
+    for label, at, seconds in (
+        ("stated", failure.get("stated_reset_at"), failure.get("stated_reset_s")),
+        ("wait", failure.get("wait_until_at"), failure.get("wait_s")),
+    ):
         if at is not None:
             lines.append(f"  {label.ljust(11)} until {when(at, now())}")
         elif seconds is not None:

@@ -109,18 +109,20 @@ class Progress:
             self._known = clean(result)
             self._show_hops(self._known.get("hops") or [])
         elif isinstance(event, dict) and event.get("delegation") == self._known["delegation"]:
-            event = clean(event)
-            match event.get("kind"):
-                case "attempt.started":
-                    self._said = ""
-                    self._known["active"] = event.get("backend") or self._known.get("active")
-                    self._known.update(state="running", phase=None)
-                case "attempt.phase":
-                    self._known["phase"] = event.get("phase")
-                case "attempt.text":
-                    self._said = f"{self._said}{event.get('text') or ''}"[-_SAID_CHARS:]
-                case "delegation.hopped":
-                    self._show_hops([*(self._known.get("hops") or []), event])
+            self._hear(clean(event))
+
+    def _hear(self, event: dict[str, Json]) -> None:
+        match event.get("kind"):
+            case "attempt.started":
+                self._said = ""
+                self._known["active"] = event.get("backend") or self._known.get("active")
+                self._known.update(state="running", phase=None)
+            case "attempt.phase":
+                self._known["phase"] = event.get("phase")
+            case "attempt.text":
+                self._said = f"{self._said}{event.get('text') or ''}"[-_SAID_CHARS:]
+            case "delegation.hopped":
+                self._show_hops([*(self._known.get("hops") or []), event])
 
     def _show_hops(self, hops: list[Json]) -> None:
         for hop in hops[self.shown_hops :]:

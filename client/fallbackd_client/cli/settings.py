@@ -41,12 +41,14 @@ def change(
         found = edits(parts, undo=undo)
         if args.json:
             emit_json({"edits": [one.document() for one in found], "written": args.yes})
-        elif not found:
-            note(f"nothing to change: {program} {'has no' if undo else 'has the'} entry")
-        else:
+        elif found:
             print("\n".join(safe(one.diff()) for one in found), flush=True)
-        if not found or not _is_confirmed(args, found):
-            return exits.OK if not found or args.json else exits.FAILED
+        else:
+            note(f"nothing to change: {program} {'has no' if undo else 'has the'} entry")
+        if not found:
+            return exits.OK
+        if not _is_confirmed(args, found):
+            return exits.OK if args.json else exits.FAILED
         for one in found:
             write(one)
     except (Unreadable, OSError) as error:

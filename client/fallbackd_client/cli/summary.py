@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _HOPS_SHOWN = 2
 _EVIDENCE_WIDTH = 160
+_AFTER = {0: "", 1: " after 1 failover"}
 _IN_USE = frozenset({"chosen", "healthy", "unproven", "tried"})
 
 
@@ -23,29 +24,32 @@ def summary(found: dict[str, Json], *, now: float) -> list[str]:
         found: A delegation, cleaned.
     """
     hops = [hop for hop in found.get("hops") or [] if isinstance(hop, dict)]
-    sentences = [_outcome(found, now, len(hops))]
+    sentences = [_outcome(found, now, _AFTER.get(len(hops), f" after {len(hops)} failovers"))]
     sentences += [hop_sentence(hop, found) for hop in hops[:_HOPS_SHOWN]]
     sentences += _evidence(found)
     sentences += _unused(found, now)
     return sentences[:5]
 
 
-def _outcome(found: dict[str, Json], now: float, hops: int) -> str:
+def _again(found: dict[str, Json], now: float) -> str:
+    """When a backend is available again, where waiting helps."""
+    at = found.get("retry_at")
+    if at is None or exit_code(found) != exits.TRY_LATER:
+        return ""
+    return f"; available again at {clock(at, now)}"
+
+
+def _outcome(found: dict[str, Json], now: float, after: str) -> str:
     state = str(found.get("state"))
     backend = one_line(found.get("served_by") or found.get("active") or "?")
     took = _took(found, now)
-    after = "" if not hops else " after 1 failover" if hops == 1 else f" after {hops} failovers"
     match state:
         case "succeeded":
             return f"{backend} answered{after} ({took})."
         case "failed":
             return f"The work failed on {backend}{after} ({took}){_why(found)}."
         case "refused":
-            at = found.get("retry_at")
-            if exit_code(found) != exits.TRY_LATER:
-                at = None  # waiting does not help
-            when = "" if at is None else f"; available again at {clock(at, now)}"
-            return f"No backend in the chain was available{_why(found)}{when}."
+            return f"No backend in the chain was available{_why(found)}{_again(found, now)}."
         case "cancelled":
             return f"The work was cancelled on {backend} ({took}){_why(found)}."
         case "handed_back":

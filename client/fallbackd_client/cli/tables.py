@@ -66,25 +66,37 @@ def table(
     Args:
         coloured: Index of the column whose first word picks its colour.
     """
-    cells = [[one_line("" if cell is None else cell) for cell in row] for row in rows]
-    if style.width is not None:  # a column that says nothing takes no room
-        kept = [n for n in range(len(headers)) if n == 0 or any(row[n] for row in cells)]
-        coloured = kept.index(coloured) if coloured in kept else len(kept)
-        headers = [headers[n] for n in kept]
-        cells = [[row[n] for n in kept] for row in cells]
-    widths = [
-        max([len(header), *(display_width(row[column]) for row in cells)])
-        for column, header in enumerate(headers)
-    ]
-    if style.width is not None:
-        widths = _fitted(widths, style.width - len(indent) - _GAP * (len(widths) - 1))
-    heading = _line([shorten(h, w) for h, w in zip(headers, widths, strict=True)], widths)
-    lines = [indent + style.paint(heading, "bold")]
+    cells = [[_cell(one) for one in row] for row in rows]
+    space = None if style.width is None else style.width - len(indent)
+    kept, widths = _layout(headers, cells, space)
+    place = kept.index(coloured) if coloured in kept else -1
+    lines = [style.paint(_line(_cut([headers[n] for n in kept], widths), widths), "bold")]
     for row in cells:
-        shown = [shorten(cell, width) for cell, width in zip(row, widths, strict=True)]
-        word = row[coloured].partition(" ")[0] if coloured < len(row) else ""
-        lines.append(indent + _line(shown, widths, style, coloured, STATE_COLOURS.get(word)))
-    return "\n".join(lines)
+        shown = [row[n] for n in kept]
+        colour = STATE_COLOURS.get(shown[place].partition(" ")[0]) if place >= 0 else None
+        lines.append(_line(_cut(shown, widths), widths, style, place, colour))
+    return "\n".join(indent + line for line in lines)
+
+
+def _layout(
+    headers: Sequence[str], cells: Sequence[Sequence[str]], space: int | None
+) -> tuple[list[int], list[int]]:
+    """Which columns are shown, and how wide each is."""
+    kept = list(range(len(headers)))
+    if space is not None:  # a column that says nothing takes no room
+        kept = [n for n in kept if n == 0 or any(row[n] for row in cells)]
+    widths = [max(display_width(row[n]) for row in (headers, *cells)) for n in kept]
+    if space is not None:
+        widths = _fitted(widths, space - _GAP * (len(widths) - 1))
+    return kept, widths
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else one_line(value)
+
+
+def _cut(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [shorten(cell, width) for cell, width in zip(row, widths, strict=True)]
 
 
 def _fitted(widths: list[int], space: int) -> list[int]:

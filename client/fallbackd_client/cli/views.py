@@ -34,18 +34,8 @@ def health_table(health: dict[str, Json], style: Style, *, verbose: bool = False
     at = now()
     for backend, entry in health.items():
         rows.append([backend, *_health_cells(entry, at)])
-        if not verbose:
-            continue
-        keys = [one for one in entry.get("credentials") or [] if isinstance(one, dict)]
-        rows += [[f"· credential {one.get('label')}", *_health_cells(one, at)] for one in keys]
-        labels = tuple(f"/{one.get('label')}" for one in keys)
-        rows += [
-            [f"· {scope.get('scope')}", *_health_cells(scope, at)]
-            for scope in entry.get("scopes") or []
-            if isinstance(scope, dict)
-            and scope.get("state") != "healthy"
-            and not _is_said(str(scope.get("scope")), backend, labels)
-        ]
+        if verbose:
+            rows += _detail_rows(backend, entry, at)
     if not rows:
         return "no backends"
     if style.width is not None and style.width < NARROW:
@@ -55,6 +45,22 @@ def health_table(health: dict[str, Json], style: Style, *, verbose: bool = False
         ]
         return table(["BACKEND", "STATE", "UNTIL", "REASON"], rows, style)
     return table(["BACKEND", "STATE", "COUNT", "UNTIL", "REASON"], rows, style)
+
+
+def _detail_rows(backend: str, entry: dict[str, Json], at: float) -> list[list[object]]:
+    keys = [one for one in entry.get("credentials") or [] if isinstance(one, dict)]
+    labels = tuple(f"/{one.get('label')}" for one in keys)
+    scopes = [
+        scope
+        for scope in entry.get("scopes") or []
+        if isinstance(scope, dict)
+        and scope.get("state") != "healthy"
+        and not _is_said(str(scope.get("scope")), backend, labels)
+    ]
+    return [
+        *([f"· credential {one.get('label')}", *_health_cells(one, at)] for one in keys),
+        *([f"· {scope.get('scope')}", *_health_cells(scope, at)] for scope in scopes),
+    ]
 
 
 def _is_said(scope: str, backend: str, labels: tuple[str, ...]) -> bool:

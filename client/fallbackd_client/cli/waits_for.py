@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
 
 
+def _cells(one: dict[str, Json], at: float) -> list[object]:
+    return [
+        one.get("state", "?"),
+        None if one.get("created_at") is None else duration(at - one["created_at"]),
+        one.get("active") or one.get("requested"),
+        one.get("phase"),
+    ]
+
+
 def waits_for_view(found: dict[str, Json], style: Style, *, nothing: str, then: str) -> str:
     """
     Args:
@@ -28,16 +37,7 @@ def waits_for_view(found: dict[str, Json], style: Style, *, nothing: str, then: 
     if lines:
         at = time.time()
         short = shortened([str(one.get("delegation", "?")) for one in lines])
-        rows = [
-            [
-                name,
-                one.get("state", "?"),
-                duration(at - one["created_at"]) if one.get("created_at") is not None else "",
-                one.get("active") or one.get("requested") or "",
-                one.get("phase") or "",
-            ]
-            for name, one in zip(short, lines, strict=True)
-        ]
+        rows = [[name, *_cells(one, at)] for name, one in zip(short, lines, strict=True)]
         shown += ["", table(["ID", "STATE", "SINCE", "BACKEND", "PHASE"], rows, style)]
         if count > len(lines):
             shown.append(f"… and {count - len(lines)} more")

@@ -271,10 +271,13 @@ def check(tool: Tool, arguments: dict[str, Json]) -> None:
         if name not in properties:
             known = ", ".join(properties) or "none"
             raise ToolFailed(f"{tool.name} has no argument `{name[:80]}`; it takes: {known}")
-        wanted = properties[name]
-        if isinstance(value, bool) or not isinstance(value, _TYPES[wanted["type"]]):
-            raise ToolFailed(f"`{name}` has to be a {wanted['type']}")
-        if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
-            raise ToolFailed(f"`{name}` is too large")
-        if "enum" in wanted and value not in wanted["enum"]:
-            raise ToolFailed(f"`{name}` has to be one of {', '.join(wanted['enum'])}")
+        _check_value(name, value, properties[name])
+
+
+def _check_value(name: str, value: Json, wanted: dict[str, Json]) -> None:
+    if isinstance(value, bool) or not isinstance(value, _TYPES[wanted["type"]]):
+        raise ToolFailed(f"`{name}` has to be a {wanted['type']}")
+    if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+        raise ToolFailed(f"`{name}` is too large")
+    if "enum" in wanted and value not in wanted["enum"]:
+        raise ToolFailed(f"`{name}` has to be one of {', '.join(wanted['enum'])}")

@@ -67,24 +67,10 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    few, many = _WORDS[args.action]
-    given = [one for one in (args.file, args.value) if one is not None]
-    if not few <= len(given) <= many:
-        words = "KEY VALUE" if many == 2 else "no VALUE" if many else "no FILE"
-        raise UsageError(f"config {args.action} takes {words}")
-    if args.dry_run is not None and args.action != "import":
-        raise UsageError(f"config {args.action} takes no --dry-run")
+    _require_words(args)
     match args.action:
         case "check":
-            params = {"directory": os.getcwd()}
-            if args.file is not None:
-                params = {"path": os.path.abspath(args.file)}
-            found = client.call("config.check", params)
-            if args.json:
-                emit_json(found)
-            else:  # not `show`: warnings are part of the view
-                print(check_view(clean(found), style_of(sys.stdout)), flush=True)
-            return exits.OK if found.get("ok") else exits.CONFIG
+            return _check(args, client)
         case "path":
             show(args, {"path": machine_of(args, client).config}, lambda one, _: one["path"])
         case "set":
@@ -98,6 +84,28 @@ def run(args: argparse.Namespace, client: Client) -> int:
         case _:
             show(args, client.call("config.get", {}), config_view)
     return exits.OK
+
+
+def _require_words(args: argparse.Namespace) -> None:
+    few, many = _WORDS[args.action]
+    given = [one for one in (args.file, args.value) if one is not None]
+    if not few <= len(given) <= many:
+        words = "KEY VALUE" if many == 2 else "no VALUE" if many else "no FILE"
+        raise UsageError(f"config {args.action} takes {words}")
+    if args.dry_run is not None and args.action != "import":
+        raise UsageError(f"config {args.action} takes no --dry-run")
+
+
+def _check(args: argparse.Namespace, client: Client) -> int:
+    params = {"directory": os.getcwd()}
+    if args.file is not None:
+        params = {"path": os.path.abspath(args.file)}
+    found = client.call("config.check", params)
+    if args.json:
+        emit_json(found)
+    else:  # not `show`: warnings are part of the view
+        print(check_view(clean(found), style_of(sys.stdout)), flush=True)
+    return exits.OK if found.get("ok") else exits.CONFIG
 
 
 def machine_of(args: argparse.Namespace, client: Client) -> Machine:

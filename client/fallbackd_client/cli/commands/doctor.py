@@ -100,17 +100,19 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
     return sorted(found, key=lambda one: (_RANKS[one.level], CHECKS.index(one.check)))
 
 
+def _finding_lines(one: dict[str, Json], style: Style) -> list[str]:
+    level = str(one["level"])
+    word = style.paint(level.ljust(7), _COLOURS.get(level))
+    what = wrapped(f"{one['check']}: {one_line(one['what'])}", style.narrower(_INDENT))
+    lines = [f"{word}  {what[0]}", *(" " * _INDENT + line for line in what[1:])]
+    if one["fix"]:
+        lines.append(" " * _INDENT + style.paint("$ " + one_line(one["fix"]), "bold"))
+    return lines
+
+
 def view(document: dict[str, Json], style: Style) -> str:
     findings = document["findings"]
-    lines = []
-    for one in findings:
-        level = str(one["level"])
-        word = style.paint(level.ljust(7), _COLOURS.get(level))
-        what = wrapped(f"{one['check']}: {one_line(one['what'])}", style.narrower(_INDENT))
-        lines.append(f"{word}  {what[0]}")
-        lines += [" " * _INDENT + line for line in what[1:]]
-        if one["fix"]:
-            lines.append(" " * _INDENT + style.paint("$ " + one_line(one["fix"]), "bold"))
+    lines = [line for one in findings for line in _finding_lines(one, style)]
     counts = [
         f"{number} {level}{'' if number == 1 else 's'}"
         for level in (ERROR, WARNING, NOTE)

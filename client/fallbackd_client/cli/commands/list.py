@@ -46,17 +46,12 @@ def run(args: argparse.Namespace, client: Client) -> int:
     }
     wanted = {name: value for name, value in given.items() if value is not None}
     lines: list[Json] = []
-    if args.state is None or args.state not in END_STATES:
+    if args.state not in END_STATES:
         lines += _listed(client, {**wanted, "ended": False}, None)
     is_more = False
     if args.state is None or args.state in END_STATES:
-        ended = {**wanted, "ended": True}
-        if args.since is not None:
-            ended["since_at"] = time.time() - args.since
-        # One more than is shown says whether there are more.
-        found = _listed(client, ended, None if args.all or args.since else _SHOWN + 1)
-        is_more = not (args.all or args.since) and len(found) > _SHOWN
-        lines += found[:_SHOWN] if is_more else found
+        ended, is_more = _ended(args, client, wanted)
+        lines += ended
     is_part = len(wanted) > 1 or args.since is not None
     show(
         args,
@@ -86,16 +81,20 @@ def _listed(client: Client, wanted: dict[str, Json], most: int | None) -> list[J
     return lines
 
 
-def list_view(found: dict[str, Json], style: Style, *, is_part: bool = False) -> str:
-    """
-    Args:
-        is_part: Others are left out, so that an id that is unique here may not be.
-    """
-    lines = found["delegations"]
-    if not lines:
-        return "no delegations" + (" of that kind" if is_part else "")
-    at = time.time()
-    short = shortened([str(one.get("delegation", "?")) for one in lines], is_part=is_part)
+def _ended(
+    args: argparse.Namespace, client: Client, wanted: dict[str, Json]
+) -> tuple[list[Json], bool]:
+    """Those to show, and whether there are more."""
+    params = {**wanted, "ended": True}
+    if args.since is not None:
+        params["since_at"] = time.time() - args.since
+    if args.all or args.since:
+        return _listed(client, params, None), False
+    found = _listed(client, params, _SHOWN + 1)
+    return found[:_SHOWN], len(found) > _SHOWN
+
+
+def _columns(style: Style, at: float) -> dict[str, Callable[[dict[str, Json]], str]]:
     room = None if style.width is None else style.width // 4
     columns: dict[str, Callable[[dict[str, Json]], str]] = {
         "STATE": lambda one: str(one.get("state", "?")),
@@ -106,6 +105,20 @@ def list_view(found: dict[str, Json], style: Style, *, is_part: bool = False) ->
     }
     if style.width is not None and style.width < NARROW:
         del columns["BACKEND"], columns["DIRECTORY"]
+    return columns
+
+
+def list_view(found: dict[str, Json], style: Style, *, is_part: bool = False) -> str:
+    """
+    Args:
+        is_part: Others are left out, so that an id that is unique here may not be.
+    """
+    lines = found["delegations"]
+    if not lines:
+        return "no delegations" + (" of that kind" if is_part else "")
+    at = time.time()
+    short = shortened([str(one.get("delegation", "?")) for one in lines], is_part=is_part)
+    columns = _columns(style, at)
     rows = [
         [name, *(cell(one) for cell in columns.values())]
         for name, one in zip(short, lines, strict=True)

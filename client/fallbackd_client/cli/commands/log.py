@@ -37,31 +37,57 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
     Following goes over to the next attempt when there is one, unless an attempt was named.
     """
-    attempt, offset, has_shown = args.attempt, 0, False
+    reading = _Reading(args, client)
     while True:
-        found = _piece(args, client, attempt, offset)
-        has_shown = has_shown or bool(found.get("text"))
-        is_whole = bool(found.get("ended")) and found["next_offset"] >= found.get("size_bytes", 0)
-        is_new = found["next_offset"] != offset
-        offset = found["next_offset"]
-        attempt = attempt or found.get("attempt")
-        if is_new and not is_whole:
-            continue
+        is_whole = reading.print_what_is_there()
         if not args.follow:
-            if not (args.raw or args.json or has_shown) and offset:
-                note(f"no text in the output; see all of it: {PROG} log --raw {args.delegation}")
-            elif attempt is None and not args.json:
-                note("there is no log: no attempt was made")
+            reading.explain_nothing()
             return exits.OK
-        if is_whole or attempt is None:
+        if is_whole or reading.attempt is None:
             delegation = client.call("delegation.get", {"delegation": args.delegation})
-            following = None if args.attempt else _next(delegation, attempt)
+            following = None if args.attempt else _next(delegation, reading.attempt)
             if following is not None:
-                attempt, offset = following, 0
+                reading.begin(following)
                 continue
             if args.attempt or delegation.get("state") in END_STATES:
                 return exits.OK
         time.sleep(_POLL_S)
+
+
+class _Reading:
+    """The log of an attempt, and how much of it is printed."""
+
+    def __init__(self, args: argparse.Namespace, client: Client) -> None:
+        self._args = args
+        self._client = client
+        self._has_shown = False
+        self.begin(args.attempt)
+
+    def begin(self, attempt: str | None) -> None:
+        """None: the newest one, once there is one."""
+        self.attempt = attempt
+        self._offset = 0
+
+    def print_what_is_there(self) -> bool:
+        """Returns whether the attempt has ended and its log is printed to the end."""
+        while True:
+            before = self._offset
+            found = _piece(self._args, self._client, self.attempt, before)
+            self._offset = found["next_offset"]
+            self._has_shown = self._has_shown or bool(found.get("text"))
+            self.attempt = self.attempt or found.get("attempt")
+            if found.get("ended") and self._offset >= found.get("size_bytes", 0):
+                return True
+            if self._offset == before:
+                return False
+
+    def explain_nothing(self) -> None:
+        """Where nothing was printed, say why."""
+        args = self._args
+        if self._offset and not (args.raw or args.json or self._has_shown):
+            note(f"no text in the output; see all of it: {PROG} log --raw {args.delegation}")
+        elif self.attempt is None and not args.json:
+            note("there is no log: no attempt was made")
 
 
 def _piece(

@@ -87,30 +87,36 @@ def run(args: argparse.Namespace, client: Client) -> int:
     print(f"fallbackd {__version__}, {program}", flush=True)
     print(agents_view(machine, programs, style_of(sys.stdout)), flush=True)
     service, _ = ask_manager(machine)
-    is_service = bool(service.units) and not args.no_service
-    if not is_service and not args.no_service:
+    if not service.units and not args.no_service:
         print(_why_no_service(machine), flush=True)
+    is_service = bool(service.units) and not args.no_service
     changes = _changes(machine, service, client, program, programs, is_service=is_service)
-    if not changes:
-        print("Set up already; nothing to change.", flush=True)
-    elif not make_changes(changes, asking, question="Make these changes?"):
+    if not _has_made(changes, asking):
         return exits.FAILED
-    if is_service:
-        linger = units.linger_change(machine)
-        question = "Keep the service running when you log out?"
-        if linger and not asking.dry_run and asking.agree(question):
-            make_changes(linger, Asking(yes=True), question="")
     if asking.dry_run:
         return exits.OK
     if is_service:
+        _offer_lingering(machine, asking)
         print(how_to(machine), flush=True)
     if not installed(machine, programs):
         note("no agent is installed yet; install one, then run: fallbackd-client setup")
         return exits.CONFIG
-    if args.no_delegate:
+    if args.no_delegate or not asking.agree("Run a first prompt? It counts towards your plan."):
         return exits.OK
-    question = "Run a first prompt? It counts towards your plan."
-    return _first_delegation(args, client) if asking.agree(question) else exits.OK
+    return _first_delegation(args, client)
+
+
+def _offer_lingering(machine: Machine, asking: Asking) -> None:
+    change = units.linger_change(machine)
+    if change and asking.agree("Keep the service running when you log out?"):
+        make_changes(change, Asking(yes=True), question="")
+
+
+def _has_made(changes: list[Change], asking: Asking) -> bool:
+    if not changes:
+        print("Set up already; nothing to change.", flush=True)
+        return True
+    return make_changes(changes, asking, question="Make these changes?")
 
 
 def _files_view(found: dict[str, Json], style: Style) -> str:

@@ -62,15 +62,22 @@ def status_view(found: dict[str, Json], style: Style) -> str:
         lines.append(f"  {one['outbox']} scopes are not sent yet")
     lines += [f"  ignored: {one_line(each)}" for each in one.get("ignored") or []]
     lines += [f"  {one_line(each)}" for each in one.get("advice") or []]
+    lines += _lines_of_absence(one)
+    scopes = found.get("scopes") or []
+    lines.append("  shared: " + (", ".join(map(one_line, scopes)) or "nothing that is configured"))
+    return "\n".join(lines)
+
+
+def _lines_of_absence(one: dict[str, Json]) -> list[str]:
+    """What machines do, and did, without the server."""
+    lines = []
     if one.get("arbiter_away"):
         lines.append("  arbiter away: machines that are cut off take turns of a minute to probe")
     if one.get("alone_at") is not None:
         about = ", ".join(map(one_line, one.get("alone_scopes") or []))
         ago = duration(time.time() - one["alone_at"])
         lines.append(f"  last probe without the server: {ago} ago ({about})")
-    scopes = found.get("scopes") or []
-    lines.append("  shared: " + (", ".join(map(one_line, scopes)) or "nothing that is configured"))
-    return "\n".join(lines)
+    return lines
 
 
 def sharing_line(one: dict[str, Json], style: Style) -> str:

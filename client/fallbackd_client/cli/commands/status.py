@@ -21,7 +21,7 @@ from fallbackd_client.cli.views import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _REDRAW_S = 1.0
 _SESSIONS_SHOWN = 20
 _RECENT_SHOWN = 5
+_PLACES = ("state_dir", "store", "connections", "confinement")
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -168,26 +169,30 @@ def readiness_view(found: dict[str, Json], style: Style) -> str:
 
 
 def _config_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> list[str]:
-    lines = []
-    for problem in daemon.get("config_errors") or []:
-        where = problem.get("path") or "file"
-        text = f"configuration error: {where}: {one_line(problem.get('message', ''))}"
-        lines.append(style.paint(text, "red"))
-    for problem in daemon.get("config_warnings") or [] if verbose else []:
-        where = problem.get("path") or "file"
-        lines.append(f"configuration warning: {where}: {one_line(problem.get('message', ''))}")
-    warned = len(daemon.get("config_warnings") or [])
-    if warned and not verbose:
-        word = "warning" if warned == 1 else "warnings"
-        text = f"{warned} configuration {word}; see them with: fallbackd-client status --verbose"
-        lines.append(style.paint(text, "yellow"))
+    warnings = _problem_lines("warning", daemon.get("config_warnings"))
+    lines = [
+        style.paint(one, "red") for one in _problem_lines("error", daemon.get("config_errors"))
+    ]
+    if verbose:
+        lines += warnings
+    elif warnings:
+        words = "1 configuration warning; see it"
+        if len(warnings) > 1:
+            words = f"{len(warnings)} configuration warnings; see them"
+        lines.append(style.paint(f"{words} with: fallbackd-client status --verbose", "yellow"))
     if lines or verbose:
         lines.insert(0, f"configuration {daemon.get('config_path') or '(none: built-in profiles)'}")
     if verbose:
-        names = ("state_dir", "store", "connections", "confinement")
-        known = [name for name in names if daemon.get(name) is not None]
+        known = [name for name in _PLACES if daemon.get(name) is not None]
         lines += [f"{name.replace('_', ' ')} {daemon[name]}" for name in known]
     return lines
+
+
+def _problem_lines(kind: str, problems: Sequence[dict[str, Json]] | None) -> list[str]:
+    return [
+        f"configuration {kind}: {one.get('path') or 'file'}: {one_line(one.get('message', ''))}"
+        for one in problems or ()
+    ]
 
 
 def _delegation_lines(counts: dict[str, Json], style: Style) -> list[str]:
@@ -201,20 +206,20 @@ def _delegation_lines(counts: dict[str, Json], style: Style) -> list[str]:
     if active:
         at = time.time()
         short = shortened([str(one.get("delegation", "?")) for one in active])
-        rows = [
-            [
-                name,
-                one.get("state", "?"),
-                one.get("active") or one.get("requested") or "",
-                one.get("session") or "",
-                duration(at - one["created_at"]) if one.get("created_at") is not None else "",
-                one.get("phase") or "",
-            ]
-            for name, one in zip(short, active, strict=True)
-        ]
+        rows = [[name, *_running_cells(one, at)] for name, one in zip(short, active, strict=True)]
         headers = ["ID", "STATE", "BACKEND", "SESSION", "SINCE", "PHASE"]
         lines.append(table(headers, rows, style))
     return lines
+
+
+def _running_cells(one: dict[str, Json], at: float) -> list[object]:
+    return [
+        one.get("state", "?"),
+        one.get("active") or one.get("requested"),
+        one.get("session"),
+        None if one.get("created_at") is None else duration(at - one["created_at"]),
+        one.get("phase"),
+    ]
 
 
 def _recent_lines(delegations: list[Json], style: Style) -> list[str]:

@@ -44,6 +44,11 @@ def run(args: argparse.Namespace, client: Client) -> int:
     return exits.OK if found.get("suggestion") else exits.TRY_LATER
 
 
+def _scores(scores: dict[str, Json], caps: dict[str, Json], style: Style) -> str:
+    rows = [[backend, f"{one:g}", _cap(caps.get(backend))] for backend, one in scores.items()]
+    return table(["BACKEND", "SCORE", "USED"], rows, style, coloured=3)
+
+
 def suggest_view(found: dict[str, Json], style: Style) -> str:
     name = found.get("suggestion")
     reason = one_line(found.get("reason") or "")
@@ -53,13 +58,8 @@ def suggest_view(found: dict[str, Json], style: Style) -> str:
         lines = [reason or "No backend is available."]
     if found.get("eta_s") is not None:
         lines.append(f"takes about {found.get('eta_display') or duration(found['eta_s'])}")
-    caps = found.get("rate_limits") or {}
-    rows = [
-        [backend, f"{score:g}", _cap(caps.get(backend))]
-        for backend, score in (found.get("scores") or {}).items()
-    ]
-    if rows:
-        lines.append(table(["BACKEND", "SCORE", "USED"], rows, style, coloured=3))
+    if found.get("scores"):
+        lines.append(_scores(found["scores"], found.get("rate_limits") or {}, style))
     if found.get("unhealthy"):
         lines.append("left out: " + ", ".join(one_line(name) for name in found["unhealthy"]))
     return "\n".join(lines)

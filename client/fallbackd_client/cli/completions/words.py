@@ -11,6 +11,8 @@ from fallbackd_client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fallbackd_client.calls import Json
 
 _ANSWER_S = 1.0
@@ -30,24 +32,13 @@ def words_of(kind: str, socket: str | None) -> list[tuple[str, str]]:
 
 
 def _ask(client: Client, kind: str) -> list[tuple[str, str]]:
-    match kind:
-        case tree.BACKENDS:
-            health = client.call("health", {})["health"]
-            return [(name, _state(entry)) for name, entry in health.items()]
-        case tree.DELEGATIONS:
-            listed = client.call("delegation.list", {"limit": _SHOWN, "brief": True})["lines"]
-            return [(one["delegation"], _work(one)) for one in listed]
-        case tree.SESSIONS:
-            listed = client.call("session.list", {"limit": _SHOWN})["sessions"]
-            return [(one["session"], str(one.get("current") or "")) for one in listed]
-        case tree.QUESTIONS:
-            listed = client.call("question.list", {})["questions"]
-            return [(one["question"], str(one.get("text") or "")) for one in listed]
-        case tree.METHODS:
-            listed = client.call("rpc.discover", {})["methods"]
-            return [(one["name"], str(one.get("summary") or "")) for one in listed]
-        case _:
-            return []
+    if kind == tree.BACKENDS:
+        health = client.call("health", {})["health"]
+        return [(name, _state(entry)) for name, entry in health.items()]
+    if kind not in _LISTS:
+        return []
+    method, params, field, word, say = _LISTS[kind]
+    return [(one[word], say(one)) for one in client.call(method, params)[field]]
 
 
 def _state(entry: dict[str, Json]) -> str:
@@ -58,3 +49,17 @@ def _state(entry: dict[str, Json]) -> str:
 def _work(one: dict[str, Json]) -> str:
     words = [one.get("state"), one.get("active") or one.get("requested"), one.get("session")]
     return ", ".join(str(word) for word in words if word)
+
+
+def _said(name: str) -> Callable[[dict[str, Json]], str]:
+    return lambda one: str(one.get(name) or "")
+
+
+_BRIEF = {"limit": _SHOWN, "brief": True}
+_LISTS: dict[str, tuple[str, dict[str, Json], str, str, Callable[[dict[str, Json]], str]]] = {
+    tree.DELEGATIONS: ("delegation.list", _BRIEF, "lines", "delegation", _work),
+    tree.SESSIONS: ("session.list", {"limit": _SHOWN}, "sessions", "session", _said("current")),
+    tree.QUESTIONS: ("question.list", {}, "questions", "question", _said("text")),
+    tree.METHODS: ("rpc.discover", {}, "methods", "name", _said("summary")),
+}
+"""Method and parameters, the field of its answer with the list, what is listed, what is said."""

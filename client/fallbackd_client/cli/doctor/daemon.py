@@ -51,29 +51,35 @@ def look_at_silence(machine: Machine, service: Service, error: ClientError) -> l
     start = START if service.is_installed else START_MANUALLY
     cause = error.cause if isinstance(error, NoDaemon) else "protocol"
     holder = lock_holder(machine, os.path.join(machine.state_dir, "lock"))
-    if cause == "timeout" and service.is_installed and not service.is_active:
+    restart = RESTART_SERVICE if service.pid else start
+    match cause:
+        case "not_permitted":
+            return []  # another finding says whose socket it is
+        case "timeout":
+            what, fix = _hanging(machine, service, restart, holder)
+        case "missing" | "refused" if holder is not None:
+            what = f"process {holder} has your state, and does not listen at {machine.socket}"
+            fix = in_turn([f"kill {holder}", start])
+        case "refused":
+            left = _left_behind(machine.socket)
+            what = f"nothing answers at {machine.socket}; it was left by a daemon that died"
+            fix = start if service.is_installed else in_turn([command("rm", *left), start])
+        case "missing":
+            what, fix = f"there is no daemon at {machine.socket}", start
+        case _:
+            what, fix = str(error), restart
+    return [Finding("daemon", ERROR, what, fix)]
+
+
+def _hanging(
+    machine: Machine, service: Service, restart: str, holder: int | None
+) -> tuple[str, str]:
+    """What is wrong, and what mends it."""
+    if service.is_installed and not service.is_active:
         what = f"systemd listens at {machine.socket}, but the daemon does not start;"
-        what += " `journalctl --user -u fallbackd.service -n 30` says why"
-        return [Finding("daemon", ERROR, what, START)]
-    if cause == "timeout":
-        what = f"the daemon at {machine.socket} does not answer: it hangs"
-        pid = service.pid or holder
-        fix = RESTART_SERVICE if service.pid else f"kill -9 {pid}" if pid else start
-        return [Finding("daemon", ERROR, what, fix)]
-    if cause == "not_permitted":
-        return []  # whose socket it is, was told
-    if cause in ("missing", "refused") and holder is not None:
-        what = f"process {holder} has your state, and does not listen at {machine.socket}"
-        return [Finding("daemon", ERROR, what, in_turn([f"kill {holder}", start]))]
-    if cause == "refused":
-        left = _left_behind(machine.socket)
-        what = f"nothing answers at {machine.socket}; it was left by a daemon that died"
-        fix = start if service.is_installed else in_turn([command("rm", *left), start])
-        return [Finding("daemon", ERROR, what, fix)]
-    if cause == "missing":
-        what = f"there is no daemon at {machine.socket}"
-        return [Finding("daemon", ERROR, what, start)]
-    return [Finding("daemon", ERROR, str(error), RESTART_SERVICE if service.pid else start)]
+        return what + " `journalctl --user -u fallbackd.service -n 30` says why", START
+    what = f"the daemon at {machine.socket} does not answer: it hangs"
+    return what, f"kill -9 {holder}" if holder and not service.pid else restart
 
 
 def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) -> list[Finding]:
@@ -83,11 +89,22 @@ def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) 
     version = daemon.get("version")
     if version != __version__:
         what = f"the daemon is fallbackd {version}, this client is {__version__}"
-        if _installed(machine, service) == version:
-            fix = "pipx install --force ."
-        else:
-            fix = restart
+        is_newer = _installed(machine, service) == version
+        fix = "pipx install --force ." if is_newer else restart
         found.append(Finding("daemon", WARNING, what, fix))
+    found += _state(machine, daemon, restart)
+    found += _troubles(daemon)
+    found += _configuration(daemon)
+    health = status.get("health") or {}
+    config = str(daemon.get("config_path") or machine.config)
+    known = {one.name: one for one in programs_of(status.get("programs"))}
+    is_service = restart == RESTART_SERVICE
+    found += _own_programs(machine, known, health, config, is_service=is_service)
+    return found + _backends(health, known)
+
+
+def _state(machine: Machine, daemon: dict[str, Json], restart: str) -> list[Finding]:
+    found = []
     if daemon.get("state") == "draining":
         what = "the daemon takes no new work: it drains"
         found.append(Finding("daemon", WARNING, what, restart))
@@ -99,14 +116,7 @@ def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) 
     confinement = str(daemon.get("confinement") or "on")
     if confinement != "on":
         found.append(Finding("daemon", NOTE, confinement.partition(": ")[2]))
-    found += _troubles(daemon)
-    found += _configuration(daemon)
-    health = status.get("health") or {}
-    config = str(daemon.get("config_path") or machine.config)
-    known = {one.name: one for one in programs_of(status.get("programs"))}
-    is_service = restart == RESTART_SERVICE
-    found += _own_programs(machine, known, health, config, is_service=is_service)
-    return found + _backends(health, known)
+    return found
 
 
 def look_at_file(machine: Machine, service: Service) -> list[Finding]:
@@ -179,29 +189,31 @@ def _own_programs(
     return found
 
 
+def _broken(name: str, reason: str, detail: Json, known: dict[str, Program]) -> Finding:
+    what = f"{name} is out of use: {reason}" + (f" ({detail})" if detail else "")
+    if reason == "auth":
+        login = known[name].login if name in known else ""
+        return Finding(
+            "daemon", WARNING, what, login or f"fallbackd-client health get {command(name)}"
+        )
+    if reason == "not_configured" and detail == "version":
+        what = (
+            f"{name}: its version and this fallbackd do not fit together: it refused a flag, "
+            "or its runtime cannot load it"
+        )
+        return Finding("programs", WARNING, what, _renew(name, known))
+    return Finding("daemon", NOTE, what, f"fallbackd-client health clear {command(name)}")
+
+
 def _backends(health: dict[str, Json], known: dict[str, Program]) -> list[Finding]:
-    found = []
-    for name, entry in health.items():
-        state, reason = entry.get("state"), entry.get("reason")
-        if state != "broken" or reason in (None, "not_installed"):
-            continue  # a program that is missing is reported where programs are
-        if is_not_set_up(name, health):
-            continue
-        detail = entry.get("detail")
-        what = f"{name} is out of use: {reason}" + (f" ({detail})" if detail else "")
-        if reason == "auth":
-            login = known[name].login if name in known else ""
-            login = login or f"fallbackd-client health get {command(name)}"
-            found.append(Finding("daemon", WARNING, what, login))
-        elif reason == "not_configured" and detail == "version":
-            what = (
-                f"{name}: its version and this fallbackd do not fit together: it refused a flag, "
-                "or its runtime cannot load it"
-            )
-            found.append(Finding("programs", WARNING, what, _renew(name, known)))
-        else:
-            fix = f"fallbackd-client health clear {command(name)}"
-            found.append(Finding("daemon", NOTE, what, fix))
+    found = [
+        _broken(name, str(entry["reason"]), entry.get("detail"), known)
+        for name, entry in health.items()
+        # A program that is missing is reported where programs are.
+        if entry.get("state") == "broken"
+        and entry.get("reason") not in (None, "not_installed")
+        and not is_not_set_up(name, health)
+    ]
     if health and all(entry.get("state") in _OUT for entry in health.values()):
         what = "no backend can be used now, so all work is refused"
         found.append(Finding("daemon", ERROR, what, "fallbackd-client health"))

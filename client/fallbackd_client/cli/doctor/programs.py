@@ -119,27 +119,38 @@ def look_at_programs(
             there.append(program)
         elif in_shell is not None:
             lost.append(f"{program.name} ({in_shell})")
-        else:
+        elif program.install:
             missing.append(program)
     if lost:
-        what = (
-            f"the {'service' if is_service else 'daemon'}'s PATH does not include {', '.join(lost)}"
-        )
+        whose = "service" if is_service else "daemon"
+        what = f"the {whose}'s PATH does not include {', '.join(lost)}"
         fix = give_path(machine.env_file) if is_service else RESTART
         found.append(Finding("programs", ERROR, what, fix))
-    for program in there:
-        if program.files and not is_logged_in(machine, program, daemon_environ):
-            what = f"{program.name}: not logged in"
-            found.append(Finding("programs", WARNING, what, program.login))
-    for program in there:
-        if program.personal and _has_personal_login(machine, program, daemon_environ):
-            fix = give_variable(machine.env_file, program.variables[0], is_service=is_service)
-            found.append(Finding("programs", NOTE, program.personal, fix))
+    found += _logins(machine, there, daemon_environ, is_service=is_service)
     level = NOTE if there or lost else WARNING
-    for program in missing:
-        if program.install:
-            what = f"{program.name} is not installed"
-            found.append(Finding("programs", level, what, program.install))
+    found += [
+        Finding("programs", level, f"{one.name} is not installed", one.install) for one in missing
+    ]
+    return found
+
+
+def _logins(
+    machine: Machine,
+    programs: Sequence[Program],
+    daemon_environ: dict[str, str],
+    *,
+    is_service: bool,
+) -> list[Finding]:
+    """Missing ones, then those that are a person's own where a key is asked for."""
+    found = [
+        Finding("programs", WARNING, f"{one.name}: not logged in", one.login)
+        for one in programs
+        if one.files and not is_logged_in(machine, one, daemon_environ)
+    ]
+    for one in programs:
+        if one.personal and _has_personal_login(machine, one, daemon_environ):
+            fix = give_variable(machine.env_file, one.variables[0], is_service=is_service)
+            found.append(Finding("programs", NOTE, one.personal, fix))
     return found
 
 

@@ -19,17 +19,19 @@ def installed(machine: Machine, programs: Sequence[Program]) -> list[tuple[Progr
     return [(one, place) for one, place in found if place is not None]
 
 
+def _login(machine: Machine, program: Program, style: Style) -> str:
+    if not program.files:
+        return ""
+    if is_logged_in(machine, program, {}):
+        return style.paint("  logged in", "green")
+    return style.paint(f"  not logged in: {program.login}", "yellow")
+
+
 def agents_view(machine: Machine, programs: Sequence[Program], style: Style) -> str:
     there = installed(machine, programs)
     lines = ["Agents on your PATH:"]
     for one, place in there:
-        if not one.files:
-            login = ""
-        elif is_logged_in(machine, one, {}):
-            login = style.paint("  logged in", "green")
-        else:
-            login = style.paint(f"  not logged in: {one.login}", "yellow")
-        lines.append(f"  {one.name.ljust(9)} {short(machine, place)}{login}")
+        lines.append(f"  {one.name.ljust(9)} {short(machine, place)}{_login(machine, one, style)}")
     names = {one.name for one, _ in there}
     missing = [one for one in programs if one.name not in names and one.install]
     if not there:

@@ -67,23 +67,26 @@ def _quoted(path: str) -> str:
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _moves(machine: Machine) -> dict[str, str]:
+    """Variables of the shell that move the directories of agents."""
+    given = {name: machine.environ.get(name, "") for name in _MOVES}
+    return {name: value for name, value in given.items() if value and not set(value) & _UNSAFE}
+
+
 def environment_change(machine: Machine) -> list[Change]:
     """The PATH of the shell for the service, beside whatever else is in its file."""
-    text = machine.read(machine.env_file)
-    lines = (text or "").splitlines()
-    wanted = {name: machine.environ[name] for name in _MOVES if machine.environ.get(name)}
-    wanted = {name: value for name, value in wanted.items() if not set(value) & _UNSAFE}
+    lines = (machine.read(machine.env_file) or "").splitlines()
     known = _value(lines, "PATH")
     path = merged_path(machine.path, known or "")
-    wanted["PATH"] = path
+    wanted = {**_moves(machine), "PATH": path}
     missing = {name: value for name, value in wanted.items() if _value(lines, name) != value}
     if not missing:
         return []
     kept = [line for line in lines if line.partition("=")[0].strip() not in missing]
     kept += [f"{name}={value}" for name, value in missing.items()]
-    new = [one for one in path.split(":") if one not in (known or "").split(":")]
     what = ", ".join(missing)
     if known is not None and missing.keys() == {"PATH"}:
+        new = [one for one in path.split(":") if one not in known.split(":")]
         what = f"PATH gains {', '.join(short(machine, one) for one in new)}"
     return file_change(machine, machine.env_file, "\n".join(kept) + "\n", note=what, mode=0o600)
 
@@ -105,6 +108,11 @@ def _value(lines: list[str], name: str) -> str | None:
     return value
 
 
+def _values(service: Service, name: str) -> tuple[str | None, ...]:
+    """Of both units."""
+    return tuple(service.value(unit, name) for unit in (SERVICE, SOCKET))
+
+
 def install_changes(
     machine: Machine, service: Service, *, is_outdated: bool = False
 ) -> list[Change]:
@@ -124,10 +132,9 @@ def install_changes(
         units += file_change(machine, place, unit_text(machine, unit, program))
     environment = environment_change(machine)
     changes = [*environment, *units]
-    is_stale = "yes" in (service.value(unit, "NeedDaemonReload") for unit in (SERVICE, SOCKET))
-    if units or is_stale:
+    if units or "yes" in _values(service, "NeedDaemonReload"):
         changes.append(run_change(machine, *_SYSTEMCTL, "daemon-reload"))
-    if "failed" in (service.value(unit, "ActiveState") for unit in (SERVICE, SOCKET)):
+    if "failed" in _values(service, "ActiveState"):
         changes.append(run_change(machine, *_SYSTEMCTL, "reset-failed", SERVICE, SOCKET))
     is_listening = service.value(SOCKET, "ActiveState") == "active"
     if service.value(SOCKET, "UnitFileState") != "enabled" or not is_listening:
