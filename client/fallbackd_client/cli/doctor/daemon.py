@@ -74,7 +74,7 @@ def look_at_silence(machine: Machine, service: Service, error: ClientError) -> l
 def _hanging(
     machine: Machine, service: Service, restart: str, holder: int | None
 ) -> tuple[str, str]:
-    """What is wrong, and what mends it."""
+    """What is wrong, and what repairs it."""
     if service.is_installed and not service.is_active:
         what = f"systemd listens at {machine.socket}, but the daemon does not start;"
         return what + " `journalctl --user -u fallbackd.service -n 30` says why", START
