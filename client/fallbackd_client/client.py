@@ -58,7 +58,7 @@ class Client(UsualCalls):
         timeout_s: Longest wait for an answer; calls that wait for work get that time on top.
         reconnect_s: How long a lost daemon may take to come back.
         connect_s: How long a first connection that is refused is tried again.
-        on_loss: Told, once for each loss, for how many seconds the daemon is waited for.
+        on_loss: Called once for each loss with how many seconds the daemon is waited for.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ no clock and no environment. By example:
 | --- | --- |
 | `turns` | what a conversation is: `Utterance`, `ToolUse`; how one is put together from events |
 | `words` | bounds, cleaning, text of it |
-| `files` | reading files that anybody may have damaged, making files that are only ours |
+| `files` | reading files that may be damaged, making files that are only ours |
 | `agents` | `AGENTS`: one `StoredBy` for each agent, `Stored`, `FoundSession`, `Written` |
 | `claude`, `codex`, `gemini`, `opencode` | the format of one agent each: `parse`, `render` |
 """

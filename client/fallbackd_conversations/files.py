@@ -1,4 +1,4 @@
-"""Files of other programs: read although anybody may have damaged them, made only as new ones."""
+"""Files of other programs: read although they may be damaged, made only as new ones."""
 
 import json
 import os

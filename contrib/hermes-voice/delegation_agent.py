@@ -135,7 +135,7 @@ COMPLEXITY_WORDS = (
     ("low", ("simple", "easy", "trivial")),
 )
 
-NOBODY = (
+NONE_LEFT = (
     "All healthy platforms are either rate-limited or marked broken. Wait, or clear marks with"
     " local_delegate_health action='clear'."
 )
@@ -159,7 +159,7 @@ def mark_platform_broken(
     platform: str, reason: str, ttl_seconds: float | None = None, *, ttl: float | None = None
 ) -> None:
     """
-    Take a platform out of use for everybody on this machine.
+    Take a platform out of use for every program of this user.
 
     Args:
         reason: Any words; one of the daemon's reasons (`rate_limit`, `auth`, …) is taken as such.
@@ -208,7 +208,7 @@ def is_platform_healthy(platform: str) -> bool:
 
 
 def choose_fallback(platform: str) -> str | None:
-    """Who would be used instead now, by the daemon's chain; None: nobody."""
+    """The platform that the daemon's chain would use instead now; None: none is available."""
     try:
         candidates = _call("resolve", backend=platform)["candidates"]
     except RpcError as error:
@@ -299,7 +299,7 @@ def _suggest(
     unhealthy = {name: _words(one) for name, one in found["unhealthy"].items() if _is_out(one)}
     if found["suggestion"] is None:
         return {
-            "error": NOBODY,
+            "error": NONE_LEFT,
             "rates": _rates(found),
             "unhealthy": list(unhealthy),
             "unhealthy_reasons": unhealthy,
@@ -386,7 +386,7 @@ def execute_with_fallback(
     Have a prompt worked on by a platform, or by the next healthy one of its chain.
 
     Returns when the work has ended, or when a platform has been at it for `health_check_delay`
-    seconds without breaking; 0 returns at once. The work goes on, and the daemon keeps watching:
+    seconds without breaking; 0 returns at once. The work continues, and the daemon keeps watching:
     it falls back whenever a platform breaks.
 
     Args:
@@ -397,7 +397,7 @@ def execute_with_fallback(
     Returns:
         Always `requested_platform`, `active_platform`, `fallback_from` (None without a
         fallback), `session_id`, `log_path`; with the work done also `text`. `error` where it
-        was not done, with `health_warning` and `health` when nobody was left.
+        was not done, with `health_warning` and `health` when no platform was left.
     """
     try:
         return _execute(prompt, platform, session_id, workdir, health_check_delay, estimate_s)
@@ -488,7 +488,7 @@ def delegation_result(delegation: str) -> str | None:
 
 
 def _followed(found: Json, wait_s: float) -> Json:
-    """A platform that broke within its time leaves as much to whoever comes after it."""
+    """A platform that broke within its time leaves as much time to the next one."""
     known = 1
     for _ in range(MAX_ROUNDS):
         attempts = found["attempts"]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 AGENTS = ("claude", "codex")
 HOOK_S = 5
 REFRESH_S = 9
-"""How often claude runs the status line while nothing happens. An unusual number: by it, ours is
-told from the user's own when it is taken out."""
+"""How often claude runs the status line while nothing happens. An unusual number, by which ours is
+recognised when it is removed."""
 _HOOKS = ("hooks", "StopFailure")
 _LINE = "statusLine"
 _OUR_HOOK = ["report", "--claude-hook"]

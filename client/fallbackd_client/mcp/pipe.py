@@ -119,7 +119,7 @@ class LineWriter:
     def _has_room(self) -> bool:
         """
         A client may be slow for as long as it likes, unless it has closed its own side: then
-        someone else may hold the pipe open, who will never read.
+        another process may hold the pipe open without ever reading.
         """
         room, ended = select.poll(), select.poll()
         room.register(self._descriptor, select.POLLOUT)

@@ -69,7 +69,7 @@ def trouble_of(url: str) -> str | None:
 
 
 def is_exposed(url: str) -> bool:
-    """Whether anybody on the way can read along, and speak for a machine."""
+    """Whether the connection can be intercepted, and machines be impersonated on it."""
     parts = urlsplit(url)
     if parts.scheme != "redis":
         return False

@@ -1,5 +1,5 @@
 """
-What a decision wants kept (`Change`), told (`Note`, `PutStory`) and answered.
+What a decision wants kept (`Change`), announced (`Note`, `PutStory`) and answered.
 
 The store makes the changes of one `Decision` durable together.
 """

@@ -76,7 +76,7 @@ class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
     carried_why: str = ""
     """Why it was not given more of it, for people."""
     conversation: str | None = None
-    """The agent's own one that it was told to continue."""
+    """The agent's own conversation that this attempt continues."""
     anew: bool = False
     """It was ordered by an earlier run of the daemon, and not begun before now."""
 

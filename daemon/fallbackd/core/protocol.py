@@ -199,7 +199,7 @@ class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
     """We asked it to stop before it ended."""
     note: str = ""
     rebooted: bool = False
-    """The machine was started anew before anybody recorded how it ended."""
+    """The machine was rebooted before its end was recorded."""
 
 
 class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):

@@ -31,7 +31,7 @@ class Option(Struct, frozen=True, kw_only=True):
 
 
 class AnsweredBy(Struct, frozen=True, kw_only=True):
-    """The process that gave the answer, as the kernel told."""
+    """The process that gave the answer, as reported by the kernel."""
 
     uid: int
     pid: int | None = None

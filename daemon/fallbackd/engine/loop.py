@@ -235,7 +235,7 @@ class Performer:
         if by_s == 0.0:
             return
         log.warning("clock.stepped", by_s=round(by_s, 1))
-        # Before anybody else runs: what comes from now on is seen by the new clock.
+        # Before any other task runs: what comes from now on is seen by the new clock.
         self.shifted_s += by_s
         self._wakes.shift(by_s)
         self.started_at += by_s

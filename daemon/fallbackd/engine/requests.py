@@ -9,7 +9,7 @@ from fallbackd.core.policy import Entry
 
 
 class Refused(Exception):
-    """A request that never becomes a delegation, or a `resolve` without anybody usable."""
+    """A request that never becomes a delegation, or a `resolve` without a usable candidate."""
 
     def __init__(self, rejection: Rejection) -> None:
         super().__init__(rejection.message)

@@ -204,7 +204,7 @@ class Runs:
 
     def keep_answer(self, delegation: DelegationId, text: str) -> bool:
         """
-        Durable before anybody hears of the success. False: the disk does not take it now, so it
+        Durable before the success is announced. False: the disk does not take it now, so it
         is held in memory; `write_held` tries again.
         """
         try:

@@ -2,7 +2,7 @@
 Health shared with other machines: what is sent, what is received, and which makes a trial.
 
 The records of this machine stay the truth for it. Nothing waits for the network but the lease of a
-trial, and that at most `limit_s`. What was told is not kept: what the others lack is seen by
+trial, and that at most `limit_s`. What was sent is not kept: what the others lack is seen by
 comparing their record with ours, also after the server has lost its data.
 """
 

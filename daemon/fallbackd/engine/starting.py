@@ -1,5 +1,5 @@
 """
-The start of an attempt: may it begin, where does it work, what is it told, how is it called.
+The start of an attempt: may it begin, where does it work, with which prompt and command line.
 
 Each step raises `CannotBegin` with the failure that the attempt ends with.
 """

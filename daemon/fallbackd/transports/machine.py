@@ -58,7 +58,7 @@ _REJECT = 0x200
 
 def has_default_route(root: str = "/proc/net") -> bool:
     """
-    Whether a packet to anywhere would leave this machine. True where nobody can tell.
+    Whether a packet to anywhere would leave this machine. True where that is unknown.
 
     Source: proc_net(5) and the kernel's route files: `route` has destination, flags and mask in
     columns 2, 4 and 8; `ipv6_route` has destination, prefix length, flags and device in columns

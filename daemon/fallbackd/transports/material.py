@@ -133,6 +133,6 @@ def _claims(secret: str) -> dict[str, Any]:  # any JSON
 
 
 def _subject(claims: dict[str, Any]) -> str | None:
-    """Unique for whoever has issued the token."""
+    """Unique for each issuer of tokens."""
     subject, issuer = claims.get("sub"), claims.get("iss")
     return f"{issuer} {subject}" if isinstance(subject, str) and isinstance(issuer, str) else None

@@ -20,7 +20,7 @@ def run_once(
 ) -> tuple[int, str]:
     """
     Run a program and wait for its end, unless the file `claim` says that it was begun before. The
-    file stays: whoever has noted the end on record removes it. Blocks.
+    file stays: the caller removes it once the end is on record. Blocks.
 
     Returns:
         The exit status, 0 where it was begun before, and the beginning of what it wrote to stderr.

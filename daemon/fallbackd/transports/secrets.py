@@ -243,7 +243,7 @@ def _text(data: bytes, where: str) -> str:
 
 
 def _where(ref: CredentialRef) -> str:
-    """The source in words. Arguments of a command may be secrets: only its program is told."""
+    """The source in words. Arguments of a command may be secrets: only its program is named."""
     match ref.source:
         case "env":
             source = f"the variable {ref.name}"

@@ -27,7 +27,7 @@ def words_of(kind: str, socket: str | None) -> list[tuple[str, str]]:
         try:
             found = _ask(client, kind)
         except (ClientError, AttributeError, KeyError, TypeError):
-            return []  # no daemon, or one that speaks otherwise: there is no one to say it to
+            return []  # no daemon, or one of another version: a completion cannot report errors
     return [(word, one_line(about)) for word, about in found if _PLAIN.fullmatch(word)]
 
 

@@ -19,7 +19,7 @@ def look_at_backends(client: Client) -> list[Finding]:
     try:
         answer = client.call("status", {"verbose": True}, timeout_s=_LOOK_S)
     except ClientError:
-        return []  # why there is none, was told
+        return []  # another check reports why there is none
     found = []
     readiness = answer.get("readiness")
     for name, one in readiness.items() if isinstance(readiness, dict) else ():

@@ -97,7 +97,7 @@ class Machine:
         return os.path.join(given, "fallbackd")
 
     def follow(self, daemon: dict[str, Json]) -> None:
-        """Look where the daemon that answers has its things: it may have been told other places."""
+        """Look where the running daemon has its files: they may be in other places."""
         state_dir, config = daemon.get("state_dir"), daemon.get("config_path")
         if isinstance(state_dir, str) and os.path.isabs(state_dir):
             self.state_dir = state_dir

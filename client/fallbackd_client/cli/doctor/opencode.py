@@ -29,7 +29,7 @@ def look_at_opencode(machine: Machine) -> list[Finding]:
         else:
             what = (
                 f"opencode does not load the plugin: {path} names the npm package {entry}, which"
-                " fallbackd does not publish, and which anybody could; name the file instead"
+                " fallbackd does not publish, so that others could; name the file instead"
             )
             found.append(Finding("opencode", ERROR, what, _replace(path, entry)))
     if not entries and machine.which("opencode") is not None:

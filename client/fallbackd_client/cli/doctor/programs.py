@@ -196,7 +196,7 @@ def _has_personal_login(machine: Machine, program: Program, daemon_environ: dict
 
 
 def is_logged_in(machine: Machine, program: Program, daemon_environ: dict[str, str]) -> bool:
-    """As far as it shows without asking anybody; what the user has arranged is taken as good."""
+    """Judged from variables and files alone; a login that the user configured is trusted."""
     environ = daemon_environ or machine.environ
     if any(environ.get(name) for name in program.variables):
         return True

@@ -10,7 +10,7 @@ Health of one scope: a record, and what it means at an instant.
 
 Nothing here moves by itself: a record keeps the last outage and the two ends of it, and
 `view` computes the state of the moment. So a daemon that slept an hour is right at its first
-question, and how often anybody looked makes no difference.
+question, and how often it was looked at makes no difference.
 """
 
 from msgspec import Struct, structs

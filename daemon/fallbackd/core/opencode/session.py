@@ -108,7 +108,7 @@ def chosen_by_user(case: Case, session: Session, backend: BackendId) -> Session:
 
 
 def returned(case: Case, session: Session) -> Session:
-    """Back on its original: what was told about leaving it holds no more."""
+    """Return to the original model; the notices about leaving it no longer hold."""
     session = on_model(case, session, session.original)
     return structs.replace(session, depth=0, notices_sent=(), recovered_announced=False)
 

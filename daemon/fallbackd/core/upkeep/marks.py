@@ -274,8 +274,8 @@ def ticked(case: Case, event: Ticked) -> None:
 
 def _recovered(case: Case, session: Session) -> bool:
     """
-    Say once that the one is healthy again from which a session has fallen to where it is now,
-    where that was told; never while a turn runs.
+    Announce once that the backend from which a session failed over is healthy again, where the
+    failover was announced; never while a turn runs.
     """
     if not session.server and role_counting(case.policy, session.role) is not None:
         return False  # an expired window proves nothing: only the recovery itself is announced
@@ -311,6 +311,6 @@ def is_at_work(session: Session) -> bool:
 
 
 def tell_recovery(case: Case, session: Session) -> Session:
-    """The session after it was told, where there is something to tell."""
+    """Announce a recovery, where there is one. Returns the session afterwards."""
     told = _recovered(case, session)
     return structs.replace(session, recovered_announced=True) if told else session

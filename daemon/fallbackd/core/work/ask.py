@@ -77,7 +77,7 @@ def _for_role(delegation: Delegation) -> str:
 
 
 def _failure_of(case: CaseView, out: Out, *, detail: str) -> Failure:
-    """What the work is refused with: the failure of the service, told apart by its detail."""
+    """What the work is refused with: the failure of the service, with a detail of its own."""
     attempts = case.delegation.attempts
     last = attempts[-1].failure if attempts else None
     if last is not None:

@@ -68,7 +68,7 @@ def continues(attempt: Attempt) -> bool:
 
 
 def own_conversation(attempt: Attempt) -> str | None:
-    """The one that an attempt was told to continue; None: it begins one."""
+    """The conversation that an attempt continues; None: it begins one."""
     return attempt.conversation if continues(attempt) else None
 
 

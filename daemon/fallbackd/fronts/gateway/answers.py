@@ -25,7 +25,7 @@ class ToCaller(Protocol):
 
 
 class Refusal(Exception):
-    """Nothing is passed on, or nothing more. Told in the words of the API."""
+    """Nothing is passed on, or nothing more. Reported in the form of the API."""
 
     def __init__(self, status: int, message: str, code: str, *, retry_after: float | None = None):
         super().__init__(message)

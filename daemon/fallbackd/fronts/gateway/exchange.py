@@ -216,7 +216,7 @@ class Exchange:
         """
         One candidate, asked twice where its failure is over at once. None: the caller has all.
 
-        What others have been told to wait for is waited for here too.
+        A pause that a provider asked other calls to make is made here too.
         """
         assert chosen.backend is not None
         candidate = (chosen.backend, chosen.model, chosen.credential)

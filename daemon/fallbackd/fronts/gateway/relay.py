@@ -42,7 +42,8 @@ class Relay:
     Args:
         is_whole: Nothing is passed on before all has arrived.
         said: Our own headers, when the answer begins.
-        broken: Told why an answer that has begun cannot be finished, before the caller is.
+        broken: Called with why an answer that has begun cannot be finished, before the caller
+            learns it.
     """
 
     def __init__(

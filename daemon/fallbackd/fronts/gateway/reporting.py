@@ -1,4 +1,4 @@
-"""What became of each call, told to the engine: health, leases and the next candidate."""
+"""Reports the outcome of each call to the engine: health, leases and the next candidate."""
 
 from collections.abc import Mapping
 from typing import Any

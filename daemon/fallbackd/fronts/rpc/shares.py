@@ -49,7 +49,7 @@ class Holder(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is done for it, sent to it or told to it."""
+        """No request, answer or event of it is under way."""
         ...
 
     @property

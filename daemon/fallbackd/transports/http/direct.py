@@ -62,7 +62,7 @@ class _Line:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server has closed it, or said something that nobody asked for."""
+        """Whether the server has closed it, or sent something unasked."""
         if self._raw.fileno() < 0:
             return True
         looking = select.poll()

@@ -5,8 +5,8 @@ What an HTTP attempt leaves behind for a daemon that comes after: nothing else o
     output.log    the body as it came
     exit.json     there before the end is handed on: how it ended
 
-An attempt with an exit record is judged by it. One without was lost with the daemon: nobody knows
-what the provider did with it.
+An attempt with an exit record is judged by it. One without was lost with the daemon, so what the
+provider did with it is unknown.
 """
 
 import errno

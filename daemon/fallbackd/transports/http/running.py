@@ -175,7 +175,7 @@ class HttpRunning:
             self._end(end)
 
     def _end(self, end: HttpResponse | NoAnswer | None) -> None:
-        """Keep how it ended before anybody acts on it."""
+        """Record how it ended before it is acted on."""
         if self._line.is_detached:
             self._exit = http_record.lost(at=self._clock.now())
         elif end is None:

@@ -47,7 +47,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
         cert = _readable("tls_client_cert", tls.client_cert)
         key = _readable("tls_client_key", tls.client_key) if tls.client_key else None
         try:
-            # Without a password nobody is asked for one on a terminal.
+            # An empty password keeps OpenSSL from asking for one on a terminal.
             context.load_cert_chain(cert, key, password="")
         except (OSError, ValueError) as error:
             names = " and ".join(one for one in (tls.client_cert, tls.client_key) if one)

@@ -36,7 +36,7 @@ class FoundServer(Struct, frozen=True, kw_only=True):
 
 async def find_server(directory: Path, processes: Transport) -> FoundServer | None:
     """
-    Take up the process whose runner has its files below `directory`.
+    Re-attach to the process whose runner has its files below `directory`.
 
     Returns:
         None: there is none, and there will be none.

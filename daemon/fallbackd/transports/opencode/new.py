@@ -116,7 +116,7 @@ class NewPrompt(RunningPrompt):
             if error.status:
                 yield self._line("session.error", error=error_of(error))
             elif not server.is_over:
-                # Whether it has taken the prompt nobody knows.
+                # Whether it has accepted the prompt is unknown.
                 gone = (await self._stopped()).gone
                 at = self._clock.now()
                 self._end(NoAnswer(exception="ReadTimeout", text=str(error), at=at, gone=gone))

@@ -2,7 +2,7 @@
 Directories in which a helper server works for prompts of ours.
 
 opencode keeps an instance for each directory, with the MCP servers and language servers of that
-project, until it is told to dispose of it. That ends what runs in the directory, so nobody may
+project, until it is asked to dispose of it. That ends what runs in the directory, so no prompt may
 enter it meanwhile.
 """
 
@@ -33,12 +33,12 @@ class ServerPlaces:
             pass
 
     def leave(self, cwd: str) -> bool:
-        """Whether nobody is there any more."""
+        """Whether no prompt is there any more."""
         self._prompts[cwd] -= 1
         return self._prompts[cwd] == 0
 
     async def dispose(self, cwd: str) -> None:
-        """Where nobody has entered again."""
+        """Dispose of the instance, unless a prompt has entered again."""
         async with self._locks[cwd]:
             if self._prompts[cwd] == 0:
                 del self._prompts[cwd]

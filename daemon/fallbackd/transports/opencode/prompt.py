@@ -159,7 +159,7 @@ class RunningPrompt:
     # --- its course -----------------------------------------------------------------------------
 
     async def chunks(self) -> AsyncIterator[Chunk]:
-        """See `ports.transport.Running`. Whoever leaves early leaves the prompt under way."""
+        """See `ports.transport.Running`. A reader that leaves early does not stop the prompt."""
         try:
             async for chunk in self._course():
                 yield chunk
@@ -226,7 +226,7 @@ class RunningPrompt:
             yield chunk
 
     async def _answer(self, session: ServedSession, event: ToldEvent) -> AsyncIterator[Chunk]:
-        """Nobody is there to be asked, and what waits for an answer waits for ever."""
+        """Answer questions of the server at once: no person is there, and it would wait."""
         kind = event.get("type")
         if kind not in ("permission.asked", "question.asked"):
             return
@@ -235,7 +235,7 @@ class RunningPrompt:
             yield self._line("fallbackd.permission", permission=asked)
 
     async def _catch_up(self, session: ServedSession) -> AsyncIterator[Chunk]:
-        """What happened while nobody listened, by the state of the server."""
+        """What happened while no daemon listened, by the state of the server."""
         was_idle, self._is_idle = self._is_idle, False  # what is heard from now on counts
         snapshot = await self._unless_stopped(lambda: self._look(session))
         if snapshot is None:
@@ -251,7 +251,7 @@ class RunningPrompt:
             self._mind(event)
             async for chunk in self._hand_on(session, event):
                 yield chunk
-        for event in asked_before:  # told, but perhaps not answered
+        for event in asked_before:  # seen, but perhaps not answered
             async for chunk in self._answer(session, event):
                 yield chunk
         if snapshot.is_busy or self._is_idle:
@@ -271,7 +271,7 @@ class RunningPrompt:
             self._end(ProcessExit(at=self._clock.now(), gone=gone, note=note))
 
     async def _look(self, session: ServedSession) -> ToldSnapshot | None:
-        """Of a turn that goes on, or whose end is written down; None: no answer for now."""
+        """Of a turn that still runs, or whose end is written down; None: no answer for now."""
         until = anyio.current_time() + session.server.limits.settle_s
         while not session.server.is_over:
             is_late = anyio.current_time() > until

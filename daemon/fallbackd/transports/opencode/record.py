@@ -64,7 +64,7 @@ class ServerRecord(Struct, frozen=True, kw_only=True):
 
 
 def read_prompt(directory: str) -> PromptRecord | None:
-    """Raises `OSError`: whether there is one cannot be told."""
+    """Raises `OSError` where it is unknown whether there is one."""
     return _read(Path(directory) / PROMPT_FILE, PromptRecord)
 
 

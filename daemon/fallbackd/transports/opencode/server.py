@@ -55,14 +55,14 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     start_s: float = 20.0
     idle_s: float = 300.0
     stray_s: float = 60.0
-    """How long a server that was taken up waits for somebody to take up the prompts on it."""
+    """How long a re-attached server waits for the prompts on it to be re-attached."""
     settle_s: float = 5.0
     """For it to begin what it has accepted, or to write down the end of what it has done; the
-    latter takes up to 30 ms (measured)."""
+    latter lasts up to 30 ms (measured)."""
 
 
 class OpencodeServer:
-    """One process. `run` is its life; everything else may be called while that goes on."""
+    """One process. `run` is its life; everything else may be called while that runs."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class OpencodeServer:
             self._password = secrets.token_urlsafe(24)
             self._running = None
             self.unclaimed = set()
-        """Attempts of an earlier daemon on it that nobody has taken up yet."""
+        """Attempts of an earlier daemon on it that are not re-attached yet."""
         self._link: OpencodeLink | None = None
         self._port: int | None = None
         self._reading = anyio.CancelScope(shield=True)
@@ -161,7 +161,7 @@ class OpencodeServer:
             with anyio.move_on_after(CALL_LIMIT_S, shield=True):
                 if self._link is not None:
                     await self._link.aclose()
-                # Whoever watched the process may still be writing down how it ended.
+                # Its runner may still be writing down how it ended.
                 while not self._is_left and self.directory.exists():
                     await anyio.to_thread.run_sync(
                         lambda: shutil.rmtree(self.directory, ignore_errors=True)
@@ -186,7 +186,7 @@ class OpencodeServer:
         self._link = self._linked(port)
         self._tail = b""
         with anyio.CancelScope(shield=True):
-            # Half a start would leave a process that nobody knows; it is a matter of milliseconds.
+            # Half a start would leave an unrecorded process; a whole one takes milliseconds.
             running = self._running = await self._processes.open(
                 command, attempt=f"server:{self.key}", directory=str(directory), env={}
             )
@@ -345,7 +345,7 @@ class OpencodeServer:
             self.stop("it was idle")
 
     async def _end_strays(self) -> None:
-        """Prompts that nobody asks for any more end with the server, as soon as others allow."""
+        """Prompts that are never re-attached end with the server, as soon as others allow."""
         await anyio.sleep(self.limits.stray_s)
         if self.unclaimed:
             self.unclaimed.clear()
@@ -378,7 +378,7 @@ class OpencodeServer:
         return called.body
 
     async def _follow_events(self, link: OpencodeLink, connected: anyio.Event) -> None:
-        """Until the server ends. Without events nobody would see a prompt end, so it is stopped."""
+        """Until the server ends. It is stopped if its events fail: they show when prompts end."""
         tries = 0
         while tries < EVENT_TRIES:
             tries += 1

@@ -88,7 +88,7 @@ class ServedSession:
             return True
 
     async def abort(self) -> bool:
-        """Until it is idle. False: it cannot be told. Bounded by the caller."""
+        """Until it is idle. False: unknown. Bounded by the caller."""
         while not self.server.is_over:
             try:
                 await self._call("POST", f"/session/{self.name}/abort")
@@ -139,7 +139,7 @@ class ServedSession:
             path = f"/permission/{asked.get('id')}/reply"
             body = {"reply": "once" if allow else "reject"}
         else:
-            allow = False  # nobody is there who knows what to say
+            allow = False  # no person is there to answer
             path = f"/question/{asked.get('id')}/reject"
         try:
             await self._call("POST", path, body=body)

@@ -88,13 +88,13 @@ async def end_tools(watch: ToolWatch, *, is_alone: bool, all_sessions: bool = Fa
 
 
 def _below(server_pid: int) -> list[tree.Process]:
-    everybody = tree.processes()
+    processes = tree.processes()
     roots = {server_pid}
-    server = next((each for each in everybody if each.pid == server_pid), None)
+    server = next((each for each in processes if each.pid == server_pid), None)
     # Never the daemon itself or init: they have children that are none of ours.
     if server is not None and server.parent not in (0, 1, os.getpid()):
         roots.add(server.parent)
-    below = tree.descendants(roots, everybody)
+    below = tree.descendants(roots, processes)
     return [each for each in below if each.pid not in roots and not each.is_dead]
 
 

@@ -6,14 +6,14 @@ the session is idle, its last message fetched, its tools proven gone. Stopping i
 session; where that does not prove it still, the whole server is ended, whose exit is the
 kernel's own proof, and the other prompts on it end without an answer.
 
-Servers are shared by `ServedPrompt.key`, started with the first prompt, ended when nobody has
-used them for `idle_s`. They outlive attempts, so their tools carry no marks of one:
+Servers are shared by `ServedPrompt.key`, started with the first prompt, ended when they were not
+used for `idle_s`. They outlive attempts, so their tools carry no marks of one:
 `attempt_of` tells whose tool a process is. (A plugin of ours could set the marks, but a server
 with a plugin waits for a package registry before its first session: more than 45 s, measured,
 where there is none.)
 
 They outlive the daemon too. `take_up` finds those of an earlier one, with or without prompts on
-them; `attach` takes up a prompt. New prompts use such a server where it would be started with
+them; `attach` re-attaches a prompt. New prompts use such a server where it would be started with
 the same environment today.
 """
 
@@ -102,7 +102,7 @@ class ServedTransport:
         return prompt
 
     async def attach(self, *, attempt: str, directory: str) -> Running | Unsent | None:
-        """See `ports.transport.Transport`. Servers are taken up before."""
+        """See `ports.transport.Transport`. Servers are re-attached before."""
         record = read_prompt(directory)
         if record is None or record.phase == "opened":  # it ran without a server, or not at all
             found = await self._processes.attach(attempt=attempt, directory=directory)
@@ -152,7 +152,7 @@ class ServedTransport:
         return record.exit is not None and record.exit.gone
 
     def attempt_of(self, pid: int) -> str | None:
-        """The attempt one of whose tools this process is, or is started by; None: of nobody."""
+        """The attempt one of whose tools this process is, or is started by; None: of none."""
         return next(filter(None, (server.listeners.attempt_of(pid) for server in self._all)), None)
 
     def _server_for(self, call: ServedPrompt) -> OpencodeServer | None:
@@ -206,7 +206,7 @@ class ServedTransport:
             try:
                 found = await find_server(directory, self._processes)
             except OSError:
-                continue  # what ran there cannot be told: its prompts are told as unstopped
+                continue  # what ran there is unknown: its prompts are reported as unstopped
             if found is None:
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, directory, True))
                 continue

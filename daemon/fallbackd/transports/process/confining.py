@@ -1,4 +1,4 @@
-"""What a runner is told about the places that its program may use."""
+"""What a runner needs to know about the places that its program may use."""
 
 import os
 from collections.abc import Iterable, Mapping

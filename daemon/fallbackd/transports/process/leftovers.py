@@ -97,7 +97,7 @@ async def take_up(
         None: nothing was, and nothing will be.
 
     Raises:
-        OSError: What was started there cannot be told.
+        OSError: What was started there is unknown.
     """
     if (
         read_exit(directory) is None

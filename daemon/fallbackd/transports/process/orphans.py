@@ -35,12 +35,12 @@ class Family(Struct, frozen=True, kw_only=True):
     """The private directory of the attempt, by which it is known where no record can be read."""
     pid: int
     start: int
-    """Clock ticks since boot at which `pid` started, or nobody of it had."""
+    """Clock ticks since boot at which `pid` started; no process of the family is older."""
 
 
 async def end_family(family: Family, *, grace_s: float, bound_s: float) -> list[int]:
     """
-    TERM, KILL after `grace_s`, until nobody is found or `bound_s` more have passed.
+    TERM, KILL after `grace_s`, until no process is found or `bound_s` more have passed.
 
     Returns:
         The pids that are left. Empty: none is found any more, which proves nothing.
@@ -131,7 +131,7 @@ def find_runner(family: Family) -> tree.Process | None:
 
 
 def find_members(family: Family) -> list[tree.Process]:
-    everybody = tree.processes()
+    processes = tree.processes()
     leader = tree.process(family.pid)
     if leader is not None and leader.start != family.start:
         family = structs.replace(family, pid=0)  # its number has been given to another one
@@ -140,9 +140,9 @@ def find_members(family: Family) -> list[tree.Process]:
         for name, value in ((TOKEN_VARIABLE, family.token), (DIRECTORY_VARIABLE, family.directory))
         if value
     }
-    roots = {each.pid for each in everybody if _belongs(each, family, marks)}
-    below = tree.descendants(roots, everybody)
-    found = {each.pid: each for each in everybody if each.pid in roots}
+    roots = {each.pid for each in processes if _belongs(each, family, marks)}
+    below = tree.descendants(roots, processes)
+    found = {each.pid: each for each in processes if each.pid in roots}
     found |= {each.pid: each for each in below}
     found.pop(os.getpid(), None)
     return [each for each in found.values() if not each.is_dead]

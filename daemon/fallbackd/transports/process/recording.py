@@ -167,7 +167,7 @@ class Follower:
         line, newline, rest = self._rest.partition(b"\n")
         if not newline:
             if len(self._rest) > _LINE_BYTES:
-                return self._rest  # no line of an index: it is told as damage
+                return self._rest  # no line of an index: it is reported as damage
             more = os.pread(self._index, 8192, self._index_at)
             self._index_at += len(more)
             self._rest += more
@@ -213,7 +213,7 @@ def read_log(directory: str, *, offset: int = 0, max_bytes: int = _BATCH_BYTES) 
     """
     The log from `offset` on, both streams as they came, at most `max_bytes` of output.
 
-    Reading goes on at `next_offset`; nothing is new while that equals `end_offset`.
+    Continue reading at `next_offset`; nothing is new while that equals `end_offset`.
     """
     spans = [(part, _end(part)) for part in list_parts(directory)]
     end_offset = max((end for _, end in spans), default=0)

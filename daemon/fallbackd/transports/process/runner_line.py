@@ -15,7 +15,7 @@ _RECEIVE_BYTES = 65_536
 class RunnerLine:
     """
     Args:
-        line: None: nobody can be met there; then nothing is said and nothing can be sent.
+        line: None: there is no runner; then nothing is received and nothing can be sent.
     """
 
     def __init__(self, line: socket.socket | None) -> None:
@@ -122,7 +122,7 @@ class RunnerLine:
                 pass
 
     def wake(self) -> None:
-        """Whoever waits for it learns that it is closed."""
+        """Wake tasks that wait for the line: it is closed."""
         if self._socket is not None:
             anyio.notify_closing(self._socket)
 

@@ -70,7 +70,7 @@ class RunningProcess:
         self._now = now
         self._follower = Follower(directory)
         self._give_up_at = float("inf")
-        """On the loop's clock: until then the runner may take to end what it was told to end."""
+        """On the loop's clock: until then the runner may take to end the program."""
         self._waiting: anyio.CancelScope | None = None
         self.was_unheard = False
         """No runner answered in time."""
@@ -84,7 +84,7 @@ class RunningProcess:
         self._was_stopped = False
         self._is_ordered = False
         self._is_followed = False
-        """Somebody else waits for the line."""
+        """Another task waits for the line."""
         self._recorded_bytes = 0
         self._find_end: Callable[[], Awaitable[Exit | None]] | None = None
 
@@ -105,7 +105,7 @@ class RunningProcess:
         return running
 
     async def meet(self) -> bool:
-        """Take up the line to a runner that an earlier daemon has left. False: it is gone."""
+        """Connect to a runner that an earlier daemon has left. False: it has exited."""
         self._is_ordered = True
         self._is_followed = True
         self._recorded_bytes = recorded_bytes(self._directory)

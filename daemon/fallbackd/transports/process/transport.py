@@ -161,7 +161,7 @@ class ProcessTransport:
         self._forget_ended()
         runners = {each.runner_pid: each.attempt for each in self._running}
         if not runners:
-            return None  # each `daemon.ping` asks: nobody is below what is not there
+            return None  # a fast path, since each `daemon.ping` asks
         return next((runners[one] for one in ancestors(pid) if one in runners), None)
 
     def _forget_ended(self) -> None:

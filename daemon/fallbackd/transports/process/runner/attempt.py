@@ -77,8 +77,8 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
             record["gone"] = cgroup.end(spec["cgroup"], bound_s=spec["kill_bound_s"])
         hit("runner.ended")
         is_told = attempt.tell_end(record)
-    # The daemon goes on at once, and keeps what it was told; what is on disk is for one that comes
-    # later, and to outlive the machine where nobody was told.
+    # The daemon continues at once with what it was sent; the record on disk is for a later daemon,
+    # and outlives the machine where no daemon was there.
     hit("runner.exit.before")
     if directory >= 0:
         _write_record(directory, EXIT_FILE, record, durable=not is_told)
@@ -193,7 +193,7 @@ class _Attempt:
         return self._record() | identity
 
     def _watch(self) -> None:
-        self._reaper.reap()  # it may have ended before anybody listened for SIGCHLD
+        self._reaper.reap()  # it may have ended before SIGCHLD was listened for
         while not self._ending.is_over():
             timeout_s = self._ending.timeout_s()
             for handle, _ in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
@@ -301,7 +301,7 @@ class _Attempt:
             self._stdin = -1
 
     def _drain(self) -> None:
-        """What the dead left in the pipes. Whoever else holds them is not of this family."""
+        """Read what exited processes left in the pipes. Other holders are not of this family."""
         left = _DRAIN_BYTES
         while left > 0:
             count = sum(self._pump(handle) for handle in tuple(self._letters))
@@ -325,7 +325,7 @@ class _Attempt:
 
 
 def _write_record(directory: int, name: str, record: dict[str, Any], *, durable: bool) -> None:
-    """All or nothing. Where the disk takes no more, the record went to the daemon alone."""
+    """All or nothing. On a full disk only the daemon has the record."""
     draft = f".{name}.new"
     try:
         handle = os.open(

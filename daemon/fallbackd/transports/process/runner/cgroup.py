@@ -83,7 +83,7 @@ def kill(path: str) -> None:
     try:
         _write(f"{path}/cgroup.kill", "1")
     except OSError:
-        pass  # `is_empty` tells whether anything is left
+        pass  # `is_empty` reports whether anything is left
 
 
 def end(path: str, *, bound_s: float) -> bool:

@@ -130,7 +130,7 @@ def _allow_beside(rules: Ruleset, path: str, hidden: _Tree) -> None:
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        # What is in it cannot be told. Its named parts still are.
+        # Its content cannot be listed. Its named parts are still covered.
         for name, below in hidden.items():
             if below:
                 _allow_beside(rules, os.path.join(path, name), below)

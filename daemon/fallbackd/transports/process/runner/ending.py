@@ -4,10 +4,10 @@ How the family of a program comes to its end.
 ```
             program ends           0.5 s
  RUNNING ------------------> LINGERING ----> ENDING ----> KILLING ----> (gives up after 10 s)
-    |  stop: TERM to everybody                 ^    1 s      ^
+    |  stop: TERM to all                       ^    1 s      ^
     +-- program ends after a stop -------------+             |
     +-- grace is over ---------------------------------------+
- from everywhere: nobody is left (ECHILD) -> the end is recorded
+ from everywhere: no process is left (ECHILD) -> the end is recorded
 ```
 """
 
@@ -50,7 +50,7 @@ class FamilyEnding:
         self.is_gone = True
         """False: it was given up, and part of the family may live."""
         self.is_stopped = False
-        """It was told to stop while it ran."""
+        """It was stopped while it ran."""
         self.notes: list[str] = []
 
     @property
@@ -66,7 +66,7 @@ class FamilyEnding:
         return None if deadline is None else max(0.0, deadline - time.monotonic()) + 0.001
 
     def is_over(self) -> bool:
-        """Move through the phases. True when nobody is left, or we have to give up."""
+        """Move through the phases. True when no process is left, or we have to give up."""
         reaper = self._reaper
         now = time.monotonic()
         if reaper.status is not None and self.ended_at is None:
@@ -112,7 +112,7 @@ class FamilyEnding:
         self.is_stopped = self.is_stopped or self._reaper.status is None
 
     def force(self) -> None:
-        """End everybody now. Returns when nobody is left, or we have to give up."""
+        """End all processes now. Returns when none is left, or we have to give up."""
         until = time.monotonic() + self._kill_bound_s
         while not self._reaper.is_childless:
             if time.monotonic() >= until:

@@ -61,7 +61,7 @@ def _catch_signals() -> None:
     """
     Leave no signal ignored: that would pass through exec to the CLIs; a handler does not.
 
-    The interpreter's own two (SIGPIPE, SIGXFSZ) are restored by whoever starts a program.
+    The interpreter's own two (SIGPIPE, SIGXFSZ) are restored where a program is started.
     """
     for number in range(1, signal.NSIG):
         try:

@@ -30,7 +30,7 @@ def claim(directory: int, *, by: str = "runner") -> None:
         by: "daemon" claims it so that nothing is started.
 
     Raises:
-        FileExistsError: Somebody else was first.
+        FileExistsError: Another process was first.
         OSError: The disk does not take it.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -54,7 +54,7 @@ class Meeting:
     """The runner's side of `line`."""
 
     def __init__(self, directory: int, started: bytes) -> None:
-        """`started` is the frame that a new daemon is told after the greeting."""
+        """`started` is the frame that a new daemon is sent after the greeting."""
         self._directory = directory
         self._started = started
         self._listener: socket.socket | None = None

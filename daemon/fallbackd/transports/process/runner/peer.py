@@ -22,7 +22,7 @@ class Peer:
         self._line: socket.socket | None = line
         self._frames = frames.Frames()
         self.on_close: Callable[[int], None] = lambda _: None
-        """Told the handle just before it is closed, and its number free for another file."""
+        """Called with the handle just before it is closed and its number is free again."""
 
     def greet(self) -> None:
         """Say who we are, with a handle that stays ours when the pid is given away."""

@@ -2,7 +2,7 @@
 Brings a whole family of processes to its end, and proves it.
 
 As sub-reaper, the runner becomes the parent of every orphan below it. So when `waitpid(-1)` says
-ECHILD there is nobody left, re-sessioned grandchildren included: the kernel's own proof.
+ECHILD no process is left, detached grandchildren included: the kernel's own proof.
 """
 
 import os
@@ -35,7 +35,7 @@ class Reaper:
 
     def ask(self) -> None:
         """
-        TERM to everybody who has not had one yet.
+        Send TERM to every process that has not had one yet.
 
         Once each: many programs take a second one for impatience and skip their own clean-up.
         """
@@ -47,7 +47,7 @@ class Reaper:
                     tree.send_signal(each, signal.SIGCONT)
 
     def kill(self) -> None:
-        """KILL to everybody, again and again until a look shows no new face (fork races)."""
+        """Send KILL to all, repeatedly until no new process appears (fork races)."""
         if self.status is None:
             try:
                 os.killpg(self.pid, signal.SIGKILL)

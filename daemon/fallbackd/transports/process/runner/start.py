@@ -75,7 +75,7 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | StartRefused:
                 stderr=theirs[2],
                 start_new_session=True,
                 umask=spec["umask"],
-                # The runner goes on writing where its program may not. It has a single thread.
+                # Only the program is confined, not the runner. The runner has a single thread.
                 preexec_fn=None if rules is None else rules.enter,
             )
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:

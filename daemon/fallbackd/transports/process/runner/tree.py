@@ -25,7 +25,7 @@ def process(pid: int) -> Process | None:
     None: there is no such process.
 
     Raises:
-        OSError: It cannot be told, as without a free file descriptor. That is no proof of an end.
+        OSError: Unknown, as without a free file descriptor. That is no proof of an end.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -103,7 +103,7 @@ def boot_id() -> str:
     Empty: the kernel tells none.
 
     Raises:
-        OSError: It cannot be told now.
+        OSError: Unknown for now.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
