@@ -208,7 +208,7 @@ class GeminiParser(CliParser):
         return msgspec.structs.replace(error, text=text, http_status=status, code=code)
 
     def _silence(self, text: str) -> str | None:
-        """It says the same of a connection that was refused and of one that nobody answered."""
+        """It prints the same for a connection that was refused and for one without an answer."""
         is_silent = self.was_silent() and "fetch failed" in text
         return "headerstimeouterror" if is_silent else None
 

@@ -39,7 +39,7 @@ OUTPUT_CUT = "output_cut"
 
 BURST_S = 1.0
 LONG_PAUSE_S = 55.0
-"""A try that ends after so long a silence was not refused: nobody answered it."""
+"""A try that ends after so long a silence was not refused: it had no answer."""
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 128 * 1024
@@ -182,7 +182,7 @@ class CliParser:
         return ProviderAnswered()
 
     def was_silent(self) -> bool:
-        """A failure that is told now, without a cause, is that nobody answered."""
+        """Whether a failure that is reported now, without a cause, is a missing answer."""
         return self._pause_s >= LONG_PAUSE_S
 
     def whole(self, text: str, exit: ProcessExit) -> Reply | None:
