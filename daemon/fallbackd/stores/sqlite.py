@@ -123,10 +123,11 @@ class SqliteStore:
 
     async def _fetch(self, requests: Sequence[CommitRequest]) -> None:
         """Bring what these decisions want to read and what is only on disk into the mirror."""
-        delegations = {one.keys.delegation for one in requests} - {None}
-        request_ids = {one.keys.request_id for one in requests} - {None}
-        missing = [one for one in delegations if one and self._mirror.delegation(one) is None]
-        unseen = [one for one in request_ids if one and one not in self._mirror.requests]
+        keys = [one.keys for one in requests]
+        delegations = {one.delegation for one in keys if one.delegation}
+        request_ids = {one.request_id for one in keys if one.request_id}
+        missing = [one for one in delegations if self._mirror.delegation(one) is None]
+        unseen = list(request_ids - self._mirror.requests.keys())
         if not missing and not unseen:
             return
         try:

@@ -63,27 +63,29 @@ def _from_document(text: str, field: str | None, where: str) -> Material:
         raise SecretProblem(
             f'{where} is JSON: say where in it the secret is, as field = "name" or "outer.name"'
         )
-    levels: list[dict[str, Any]] = [document]  # any JSON: files of other programs
-    value: object = document
-    for name in field.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-        if isinstance(value, dict):
-            levels.append(value)
+    *outer, last = field.split(".")
+    nearest: dict[str, Any] = document  # any JSON: files of other programs
+    for name in outer:
+        below = nearest.get(name)
+        nearest = below if isinstance(below, dict) else {}
+    value = nearest.get(last)
     if not isinstance(value, str) or not value.strip():
         raise SecretProblem(f"{where} has no text at its field {field!r}")
-    secret = _carried(value.strip(), where)
-    nearest = levels[-1]
-    stated = next(
-        (at for name in EXPIRY_NAMES if (at := _instant(nearest.get(name))) is not None), None
-    )
+    return _described(_carried(value.strip(), where), nearest)
+
+
+def _described(secret: str, nearest: dict[str, Any]) -> Material:
+    """
+    Args:
+        nearest: The object of the secret, which may tell more about it.
+    """
     claims = _claims(secret)
-    named = next(
-        (one for name in ACCOUNT_NAMES if isinstance(one := nearest.get(name), str) and one), None
-    )
+    stated = [at for name in EXPIRY_NAMES if (at := _instant(nearest.get(name))) is not None]
+    named = [one for name in ACCOUNT_NAMES if isinstance(one := nearest.get(name), str) and one]
     return Material(
         secret=secret,
-        expires_at=_instant(claims.get("exp")) if stated is None else stated,
-        account=named or _subject(claims),
+        expires_at=stated[0] if stated else _instant(claims.get("exp")),
+        account=named[0] if named else _subject(claims),
         renewable=any(isinstance(nearest.get(name), str) for name in RENEWAL_NAMES),
     )
 

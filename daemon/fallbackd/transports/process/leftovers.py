@@ -229,37 +229,47 @@ async def _end(
         is_claimed = privatefile.exists(os.path.join(directory, CLAIM_FILE))
     except OSError:
         is_readable, is_claimed = False, True
-    family = Family(directory=directory, pid=0, start=0)
-    if found is not None:
-        if found.by == "daemon":
-            return None, ()
-        if found.boot_id != tree.boot_id():
-            return ProcessExit(note=REBOOTED, rebooted=True), ()
-        family = Family(
-            directory=directory,
-            token=found.token,
-            pid=found.pid,
-            start=found.start or found.runner_start,
-        )
+    if found is not None and found.by == "daemon":
+        return None, ()
+    if found is not None and found.boot_id != tree.boot_id():
+        return ProcessExit(note=REBOOTED, rebooted=True), ()
+    family = _family(directory, found)
     if not is_claimed and not find_members(family):
         return None, ()
     runner = (None if found is None else _runner(found)) or find_runner(family)
     if runner is not None:
-        if (
-            is_readable
-            and is_claimed
-            and (told := await _ask(runner, directory, limit_s=grace_s + bound_s))
-        ):
-            return told, ()
+        if is_readable and is_claimed:
+            told = await _ask(runner, directory, limit_s=grace_s + bound_s)
+            if told is not None:
+                return told, ()
         if await end_below(runner, grace_s=grace_s, bound_s=bound_s):
             return ProcessExit(note="its runner was held; how it ended is unknown"), ()
-    left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
     group = "" if found is None else found.cgroup
+    return await _end_by_force(family, group, grace_s=grace_s, bound_s=bound_s)
+
+
+def _family(directory: str, found: Identity | None) -> Family:
+    if found is None:
+        return Family(directory=directory, pid=0, start=0)
+    return Family(
+        directory=directory,
+        token=found.token,
+        pid=found.pid,
+        start=found.start or found.runner_start,
+    )
+
+
+async def _end_by_force(
+    family: Family, group: str, *, grace_s: float, bound_s: float
+) -> tuple[Exit, Sequence[int]]:
+    """Without its runner."""
+    left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
     is_proven = await end_group(group, family.token, bound_s=bound_s)
-    is_known = is_proven or not left
-    clear_drafts(directory)
-    note = UNRECORDED + ("" if is_known else f"; not killed: {', '.join(map(str, left))}")
-    return ProcessExit(gone=is_proven, note=note), () if is_known else left
+    clear_drafts(family.directory)
+    if is_proven or not left:
+        return ProcessExit(gone=is_proven, note=UNRECORDED), ()
+    note = f"{UNRECORDED}; not killed: {', '.join(map(str, left))}"
+    return ProcessExit(gone=is_proven, note=note), left
 
 
 async def _ask(runner: tree.Process, directory: str, *, limit_s: float) -> Exit | None:

@@ -72,23 +72,31 @@ class ProcessTransport:
         self._launcher: _Launcher | None = None
         self._running: set[RunningProcess] = set()
 
+    async def _credential(self, call: CommandLine) -> dict[str, str]:
+        """
+        The variable with the secret, where the call names one.
+
+        Raises:
+            SecretProblem: It cannot be read.
+        """
+        if call.credential is None or call.credential.into is None:
+            return {}
+        return {call.credential.into: await self._secrets.read(call.credential)}
+
     async def open(
         self, call: Call, *, attempt: str, directory: str, env: dict[str, str]
     ) -> "RunningProcess":
         if not isinstance(call, CommandLine):
             raise TypeError(f"{type(call).__name__} is not for this transport")
         self._forget_ended()
-        credential: dict[str, str] = {}
-        if call.credential is not None and call.credential.into is not None:
-            try:
-                credential[call.credential.into] = await self._secrets.read(call.credential)
-            except SecretProblem as problem:
-                ended = no_secret(problem, at=self._now())
-                return RunningProcess.refused(ended, self._limits, self._now)
+        tmp = os.path.join(directory, "tmp") if call.own_tmp else ""
         try:
-            tmp = os.path.join(directory, "tmp") if call.own_tmp else ""
+            credential = await self._credential(call)
             if tmp:
                 os.mkdir(tmp, 0o700)
+        except SecretProblem as problem:
+            ended = no_secret(problem, at=self._now())
+            return RunningProcess.refused(ended, self._limits, self._now)
         except OSError as error:
             return self._not_started(error, directory)
         token = secrets.token_hex(16)

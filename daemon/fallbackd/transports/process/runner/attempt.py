@@ -35,6 +35,18 @@ _DRAIN_BYTES = 64 * 1024 * 1024
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
+def _start(spec: dict[str, Any]) -> Started | StartRefused:
+    """In the group of the attempt, where there is one."""
+    hit("runner.claimed")
+    group = spec.get("cgroup", "")
+    is_inside = bool(group) and cgroup.enter(group)
+    outcome = start(spec, has_input=bool(spec["stdin_bytes"]))
+    # Where the runner cannot leave it, the group says nothing about the program.
+    spec["cgroup"] = group if is_inside and cgroup.leave(group) else ""
+    hit("runner.started")
+    return outcome
+
+
 def run_attempt(line: socket.socket, *, umask: int) -> None:
     """The life of a runner. Returns when everything is over and recorded."""
     peer = Peer(line)
@@ -50,23 +62,13 @@ def run_attempt(line: socket.socket, *, umask: int) -> None:
         directory = os.open(
             spec["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         )
+        claim(directory)
+    except FileExistsError:
+        return  # a later daemon was first: it believes that nothing is started here
     except OSError as error:
         outcome: Started | StartRefused = refusal(error, spec["directory"])
     else:
-        try:
-            claim(directory)
-        except FileExistsError:
-            return  # a later daemon was first: it believes that nothing is started here
-        except OSError as error:
-            outcome = refusal(error, spec["directory"])
-        else:
-            hit("runner.claimed")
-            group = spec.get("cgroup", "")
-            is_inside = bool(group) and cgroup.enter(group)
-            outcome = start(spec, has_input=bool(spec["stdin_bytes"]))
-            # Where the runner cannot leave it, the group says nothing about the program.
-            spec["cgroup"] = group if is_inside and cgroup.leave(group) else ""
-            hit("runner.started")
+        outcome = _start(spec)
     if isinstance(outcome, StartRefused):
         record: dict[str, Any] = {"refused": outcome._asdict() | {"at": _now(spec)}}
         is_told = peer.send(frames.pack_json(frames.REFUSED, record["refused"]))

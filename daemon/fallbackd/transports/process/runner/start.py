@@ -82,18 +82,7 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | StartRefused:
         for handle in ours:
             if handle >= 0:
                 os.close(handle)
-        if isinstance(error, subprocess.SubprocessError):
-            return StartRefused(
-                "EPERM", "the kernel did not confine it: too many sandboxes", program
-            )
-        if not isinstance(error, OSError):  # a NUL in a word, no word at all
-            return refusal(OSError(errno.EINVAL, ""), program)
-        if error.filename == cwd and not _may_enter(cwd):  # else the program has the same path
-            return refusal(error, cwd)
-        refused = refusal(error, program)
-        if error.errno == errno.ENOENT and _is_there(program, cwd, spec["env"]):
-            return refused._replace(text=f"{refused.text} (the interpreter that it names)")
-        return refused
+        return _refused(error, program, cwd, spec["env"])
     finally:
         for handle in theirs:
             os.close(handle)
@@ -101,6 +90,19 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | StartRefused:
             rules.close()
     stdin, stdout, stderr = ours
     return Started(child.pid, stdin, stdout, stderr, child)
+
+
+def _refused(error: Exception, program: str, cwd: str, env: dict[str, str]) -> StartRefused:
+    if isinstance(error, subprocess.SubprocessError):
+        return StartRefused("EPERM", "the kernel did not confine it: too many sandboxes", program)
+    if not isinstance(error, OSError):  # a NUL in a word, no word at all
+        return refusal(OSError(errno.EINVAL, ""), program)
+    if error.filename == cwd and not _may_enter(cwd):  # else the program has the same path
+        return refusal(error, cwd)
+    refused = refusal(error, program)
+    if error.errno == errno.ENOENT and _is_there(program, cwd, env):
+        return refused._replace(text=f"{refused.text} (the interpreter that it names)")
+    return refused
 
 
 def _widen(pipe: int) -> None:
