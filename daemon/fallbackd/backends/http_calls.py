@@ -198,6 +198,19 @@ class _Models(Struct):
     """As Google's own API lists them."""
 
 
+def _secret_headers(mode: ApiMode, host: str) -> dict[str, str]:
+    bearer = {"authorization": f"Bearer {CREDENTIAL}"}
+    match mode:
+        case "messages" if host == "api.anthropic.com":
+            return {"x-api-key": CREDENTIAL}
+        case "messages":  # some vendors that offer this API read only the one, some only the other
+            return {"x-api-key": CREDENTIAL, **bearer}
+        case "generate_content":
+            return {"x-goog-api-key": CREDENTIAL}
+        case _:
+            return bearer
+
+
 def request_to(
     endpoint: Endpoint,
     credential: CredentialRef | None,
@@ -215,27 +228,16 @@ def request_to(
     if reference is not None and is_open(parts.geturl(), options):
         raise NotConfigured(why_open(parts.geturl()))
     headers = {"user-agent": "fallbackd"}
-    secrets: dict[str, str] = {}
     if _is_codex(parts):
         # Its edge rejects clients that do not name one of the vendor's own programs.
         headers["originator"] = CODEX_ORIGINATOR
     if mode == "messages":
         headers["anthropic-version"] = messages.VERSION
-        if reference is not None:
-            secrets["x-api-key"] = CREDENTIAL
-            if host != "api.anthropic.com":
-                # Some vendors that offer this API read only the one, some only the other.
-                secrets["authorization"] = f"Bearer {CREDENTIAL}"
-    elif mode == "generate_content":
-        if reference is not None:
-            secrets["x-goog-api-key"] = CREDENTIAL
-    elif reference is not None:
-        secrets["authorization"] = f"Bearer {CREDENTIAL}"
     return HttpRequest(
         method="GET",
         url=parts.geturl(),
         headers={**headers, **{name.lower(): text for name, text in options.headers.items()}},
-        secret_headers=secrets,
+        secret_headers={} if reference is None else _secret_headers(mode, host),
         credential=reference,
         connect_timeout_s=options.connect_timeout_s or 10.0,
         read_timeout_s=options.read_timeout_s or READ_TIMEOUT_S,
@@ -289,18 +291,23 @@ def _tls(options: Options) -> Tls | None:
     )
 
 
+def _url_to_generate(parts: SplitResult, model: str | None) -> str:
+    path = parts.path.rstrip("/")
+    named = _GENERATE.search(path)
+    model = model or (named and named[1])
+    if not model:
+        raise NotConfigured("this API needs the name of a model: set the backend's model")
+    path = _GENERATE.sub("", path) or "/v1beta"
+    path += f"/models/{quote(model.removeprefix('models/'), safe='')}:streamGenerateContent"
+    query = [one for one in parts.query.split("&") if one and not one.startswith("alt=")]
+    return parts._replace(path=path, query="&".join([*query, "alt=sse"]), fragment="").geturl()
+
+
 def url_of(parts: SplitResult, mode: ApiMode, model: str | None) -> str:
     path = parts.path.rstrip("/")
     match mode:
         case "generate_content":
-            named = _GENERATE.search(path)
-            model = model or (named and named[1])
-            if not model:
-                raise NotConfigured("this API needs the name of a model: set the backend's model")
-            path = _GENERATE.sub("", path) or "/v1beta"
-            path += f"/models/{quote(model.removeprefix('models/'), safe='')}:streamGenerateContent"
-            query = [one for one in parts.query.split("&") if one and not one.startswith("alt=")]
-            parts = parts._replace(query="&".join([*query, "alt=sse"]))
+            return _url_to_generate(parts, model)
         case "messages":
             if not path.endswith("/messages"):
                 path += "/messages" if path.endswith("/v1") else "/v1/messages"

@@ -36,6 +36,11 @@ MAX_LINE_BYTES = 8 * 1024 * 1024
 
 OUTPUT_CUT = "output_cut"
 """Ours: the program exited well before it had written its last event."""
+_CUT = Evidence(
+    text="it exited in the middle of an event; the rest of its output is lost",
+    stream="jsonl",
+    code=OUTPUT_CUT,
+)
 
 BURST_S = 1.0
 LONG_PAUSE_S = 55.0
@@ -229,16 +234,12 @@ class CliParser:
         told = self.error or self.retrying
         # A program that was asked for events and prints none (a wrapper, say) still answers.
         is_text = self.plain or not (self.has_events or told is not None)
-        if is_text and exit.code == 0 and not exit.stopped:
-            text = "\n".join(self._whole).strip("\r\n")
+        if exit.code == 0 and not exit.stopped:
+            text = "\n".join(self._whole).strip("\r\n") if is_text else ""
             if strip_escapes(text).strip():
                 return Reply(text=text, usage=self.usage, warnings=self._losses())
-        if told is None and self.cut and self.has_events and exit.code == 0 and not exit.stopped:
-            told = Evidence(
-                text="it exited in the middle of an event; the rest of its output is lost",
-                stream="jsonl",
-                code=OUTPUT_CUT,
-            )
+            if self.cut and self.has_events:
+                told = told or _CUT
         if told is not None:
             return msgspec.structs.replace(
                 told, exit_code=exit.code, signal=exit.signal, answered=self.answered

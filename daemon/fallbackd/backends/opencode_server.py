@@ -155,6 +155,15 @@ class OpencodeEventReader:
             case "session.idle" if is_main and self._held is not None:
                 self._error, self._held = self._held, None
                 return [GivenUp(evidence=self._error)]
+            case str() as kind if kind.startswith("message."):
+                return self._read_of_message(kind, properties, session)
+            case _:
+                return [Output()]
+
+    def _read_of_message(
+        self, kind: str, properties: Mapping[str, object], session: str
+    ) -> list[Observation]:
+        match kind:
             case "message.updated":
                 return self._read_message(loose.fields(properties.get("info")), session)
             case "message.removed":

@@ -80,6 +80,9 @@ class ResponsesParser(HttpParser):
             return [*self.answers(), self.usage]
         if kind == "error" or states_error(event):
             return self.fails(event)
+        return self._read_piece(kind, event)
+
+    def _read_piece(self, kind: str, event: dict[str, Any]) -> list[Observation]:
         piece = words(event.get("delta"))
         match kind:
             case "response.output_text.delta":

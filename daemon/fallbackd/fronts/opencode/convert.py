@@ -17,7 +17,7 @@ text. What is of another kind is no fact.
 Source: recorded events of opencode 1.18.33, and the types of its SDK.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -112,6 +112,13 @@ ABORTED = frozenset({"MessageAbortedError", "AbortError"})
 UNEVENTFUL = frozenset({"server.connected", "server.heartbeat", "session.updated", "session.diff"})
 
 
+_OF_SESSIONS: Mapping[str, Callable[[str], Fact]] = {
+    "session.idle": lambda session: Idle(session=session, is_first=False),
+    "session.compacted": lambda session: Compacted(session=session),
+    "session.deleted": lambda session: Deleted(session=session),
+}
+
+
 def facts(event: EventFields, *, now: float) -> Sequence[Fact] | None:
     """What an event says, in order; None: it is of a kind that is not known."""
     properties = _table(event.get("properties")) or _table(event.get("data"))
@@ -129,12 +136,8 @@ def facts(event: EventFields, *, now: float) -> Sequence[Fact] | None:
             return _status(_table(properties.get("status")), session, now=now)
         case "session.error":
             return _error(_table(properties.get("error")), session)
-        case "session.idle":
-            return (Idle(session=session, is_first=False),) if session else ()
-        case "session.compacted":
-            return (Compacted(session=session),) if session else ()
-        case "session.deleted":
-            return (Deleted(session=session),) if session else ()
+        case str() as kind if kind in _OF_SESSIONS:
+            return (_OF_SESSIONS[kind](session),) if session else ()
         case str() as kind if kind in UNEVENTFUL:
             return ()
         case _:
@@ -190,9 +193,8 @@ def _message(info: EventFields, session: str) -> Sequence[Fact]:
     if usage != Usage():
         found.append(Answered(session=session, reply=reply))
     time = _table(info.get("time"))
-    completed = time.get("completed")
+    completed, created = time.get("completed"), time.get("created")
     if isinstance(completed, int | float):
-        created = time.get("created")
         found.append(
             Completed(
                 session=session,

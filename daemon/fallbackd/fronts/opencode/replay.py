@@ -141,16 +141,19 @@ class Replay:
         )
         return next(found, "")
 
+    def _find(self, messages: Sequence[EventFields]) -> EventFields:
+        """The user's message, or the request to compact. Raises `Failed`."""
+        is_kind = _is_request if self._rescue.compacts else is_of_user
+        for one in messages:
+            if _id(one) == self._rescue.message and is_kind(one):
+                return one
+        raise Failed("finding the user's message (no user message)")
+
     async def _run(
         self, messages: Sequence[EventFields], waits_since_idle: int | None
     ) -> ReplayEnd:
         rescue = self._rescue
-        found = next((one for one in messages if _id(one) == rescue.message), None)
-        is_kind = found is not None and (
-            _is_request(found) if rescue.compacts else is_of_user(found)
-        )
-        if found is None or not is_kind:
-            raise Failed("finding the user's message (no user message)")
+        found = self._find(messages)
         messages = await self._abort(waits_since_idle)
         known = frozenset(_id(one) for one in messages)
         if rescue.reverts:
@@ -163,11 +166,10 @@ class Replay:
         self._track.drop_errors()
         if rescue.compacts:
             return await self._accepted(await self._compact())
-        info = found.get("info") or {}
-        parts = parts_again(found.get("parts")) or [{"type": "text", "text": ""}]
-        if not rescue.reverts:
-            parts = [{"type": "text", "text": continuation(rescue)}]
-        await self._prompt(rescue.new_message, info, parts)
+        parts = [{"type": "text", "text": continuation(rescue)}]
+        if rescue.reverts:
+            parts = parts_again(found.get("parts")) or [{"type": "text", "text": ""}]
+        await self._prompt(rescue.new_message, found.get("info") or {}, parts)
         begun_at = self._track.begun_at_idle.get(rescue.new_message, self._track.idles)
         if self._is_stopped(begun_at):  # stopped while the message was on its way
             await self._at.call("POST", "/abort")

@@ -7,7 +7,7 @@ Whatever must outlive the daemon is on record, and the rest can be asked of the 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -193,6 +193,12 @@ class Sessions:
 
     # --- failures ------------------------------------------------------------------------------
 
+    def _judged(self, track: Track, where: Where, evidence: Evidence, *, is_loop: bool) -> Failure:
+        if is_loop:
+            return _looping(evidence, now=self._watched.now)
+        rules = self._files.rules(where.project)
+        return self._watched.judge(evidence, model=track.model, rules=rules)
+
     async def _failed(
         self, track: Track, evidence: Evidence, *, is_retry: bool = False, is_loop: bool = False
     ) -> None:
@@ -215,11 +221,7 @@ class Sessions:
             log.warning("fallback.skipped", session=track.session, why="no user message")
             return
         where = await self._where(track)
-        if is_loop:
-            failure = _looping(evidence, now=self._watched.now)
-        else:
-            rules = self._files.rules(where.project)
-            failure = self._watched.judge(evidence, model=track.model, rules=rules)
+        failure = self._judged(track, where, evidence, is_loop=is_loop)
         wrote = track.may_have_written
         if messages is not None:
             wrote = may_have_written(messages, track.message)
@@ -330,23 +332,26 @@ class Sessions:
             known: Sessions on record that live at this server.
             directories: More of them, in which sessions may be on no record.
         """
-        states: dict[str, Any] = {}
+        busy: set[str] = set()
         is_complete = True
         for directory in {"", *directories, *(one.project for one in known)}:
             called = await self._link.call("GET", "/session/status", directory=directory)
             is_complete = is_complete and called.is_good and isinstance(called.body, dict)
-            for name, status in (called.body if is_complete else {}).items():
-                states[name] = status
-                if isinstance(status, dict) and status.get("type") == "retry":
-                    said = {"sessionID": name, "status": status}
-                    event = {"type": "session.status", "properties": said}
-                    self.hear(event, directory=directory)
+            if is_complete:
+                busy |= called.body.keys()
+                self._hear_retries(called.body, directory)
         for session in known if is_complete else ():
             self.track(session.session, session.project)
             message = session.message
-            is_at_rest = session.session not in states and session.rescue is None
+            is_at_rest = session.session not in busy and session.rescue is None
             if is_at_rest and message is not None and message.running:
                 await self._watched.ended(session.session)
+
+    def _hear_retries(self, states: Mapping[str, Any], directory: str) -> None:
+        for name, status in states.items():
+            if isinstance(status, dict) and status.get("type") == "retry":
+                said = {"sessionID": name, "status": status}
+                self.hear({"type": "session.status", "properties": said}, directory=directory)
 
     async def resume(self, session: Session) -> None:
         """Go on with a rescue that an earlier run of the daemon, or a lost server, left."""
