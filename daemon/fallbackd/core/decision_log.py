@@ -61,12 +61,7 @@ def words_of_effect(effect: Effect) -> str | None:
     """None: nothing that explains a decision."""
     match effect:
         case StartAttempt():
-            model = "" if effect.model is None else f" with {effect.model}"
-            if effect.taken_up:
-                return f"take {effect.attempt} up on {effect.backend}{model}"
-            key = "" if effect.credential is None else f", credential {effect.credential}"
-            how = "start" if effect.resume is None else "resume the conversation as"
-            return f"{how} {effect.attempt} on {effect.backend}{model}{key}"
+            return _words_of_start(effect)
         case StopAttempt():
             return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"
         case Answer():
@@ -85,6 +80,15 @@ def words_of_effect(effect: Effect) -> str | None:
             return None
         case _:
             assert_never(effect)
+
+
+def _words_of_start(effect: StartAttempt) -> str:
+    model = "" if effect.model is None else f" with {effect.model}"
+    if effect.taken_up:
+        return f"take {effect.attempt} up on {effect.backend}{model}"
+    key = "" if effect.credential is None else f", credential {effect.credential}"
+    how = "start" if effect.resume is None else "resume the conversation as"
+    return f"{how} {effect.attempt} on {effect.backend}{model}{key}"
 
 
 def told(

@@ -330,6 +330,8 @@ OPENCODE = BackendId("opencode")
 """Whose limits a `provider/model` id shares."""
 _IMPLICIT = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(?:/[\w.:@+-]{1,200})+", re.ASCII)
 
+_LIMITLESS = Backend(id=OPENCODE, kind="opencode")
+
 
 def implicit_backend(
     id: str, *, like: Backend | None = None, quotas: Mapping[str, str] = {}
@@ -343,24 +345,25 @@ def implicit_backend(
     """
     if len(id) > 300 or not _IMPLICIT.fullmatch(id):
         return None
+    like = like or _LIMITLESS
     return Backend(
         id=BackendId(id),
         kind="opencode",
         keeps_to_reading=True,
         implicit=True,
-        enabled=like is None or like.enabled,
+        enabled=like.enabled,
         model=id,
         provider=id.partition("/")[0],
         quota=quotas.get(id.partition("/")[0]),
         suggestible=False,
-        stall_s=like.stall_s if like else None,
-        busy_stall_s=like.busy_stall_s if like else None,
-        first_answer_s=like.first_answer_s if like else None,
-        timeout_s=like.timeout_s if like else None,
-        retries=like.retries if like else None,
-        backoff_base_s=like.backoff_base_s if like else None,
-        backoff_max_s=like.backoff_max_s if like else None,
-        allow_env=like.allow_env if like else (),
-        confine=like.confine if like else None,
-        cost=like.cost if like else None,
+        stall_s=like.stall_s,
+        busy_stall_s=like.busy_stall_s,
+        first_answer_s=like.first_answer_s,
+        timeout_s=like.timeout_s,
+        retries=like.retries,
+        backoff_base_s=like.backoff_base_s,
+        backoff_max_s=like.backoff_max_s,
+        allow_env=like.allow_env,
+        confine=like.confine,
+        cost=like.cost,
     )

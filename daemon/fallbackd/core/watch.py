@@ -100,15 +100,19 @@ def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
                 phase=seen.name,
             )
         case ToolEnded():
-            left = list(fresh.tools)
-            for index, (call, _) in enumerate(left):
-                if call == seen.call:
-                    del left[index]
-                    break
-            phase = fresh.phase if left else THINKING
-            return structs.replace(fresh, tools=tuple(left), phase=phase)
+            return _ended(fresh, seen.call)
         case AgentStep():
             return _stepped(fresh, seen.key)
+
+
+def _ended(watch: Watch, ended: str) -> Watch:
+    """Without the tool call that has ended, the first of several of that name."""
+    left = list(watch.tools)
+    for index, (call, _) in enumerate(left):
+        if call == ended:
+            del left[index]
+            break
+    return structs.replace(watch, tools=tuple(left), phase=watch.phase if left else THINKING)
 
 
 def _answered(watch: Watch, now: float) -> Watch:

@@ -18,13 +18,15 @@ from fallbackd.core.callers.lease import (
 from fallbackd.core.case import Case
 from fallbackd.core.changes import Decision, Rejection
 from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
+from fallbackd.core.failures import Failure
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import SessionId, is_lease
+from fallbackd.core.ids import AttemptId, SessionId, is_lease
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 from fallbackd.core.records import Session
 from fallbackd.core.routing.candidates import candidates_for, find_role
 from fallbackd.core.routing.families import UNKNOWN, family_of
 from fallbackd.core.routing.looking import Choice
+from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.recovery import answered_by, role_counting
@@ -41,13 +43,7 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
     """
     if event.backend is not None and find_backend(case.policy, event.backend) is None:
         known = ", ".join(case.policy.backends)
-        return Decision(
-            rejection=Rejection(
-                kind="unknown_backend",
-                message=f"no backend {event.backend!r}; known are {known}",
-                data={"backend": event.backend},
-            )
-        )
+        return _unknown(f"no backend {event.backend!r}; known are {known}", backend=event.backend)
     session = case.snapshot.session
     candidates = candidates_for(
         case.policy,
@@ -72,11 +68,13 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
         if is_taken:
             case.meters.count_demand(choice.backend.id, is_first=True)
         case.meters.count_credential(choice.backend.id, counted_credential(choice))
-    fits = any(one.verdict != "context" for one in resolved.verdicts)
-    is_entered = is_taken or (choice is not None and _is_return(event, session, choice))
-    if event.session is not None and fits and is_entered:
+    if event.session is not None and _is_entered(event, session, resolved):
         _enter(case, event, event.session, candidates, turn, choice)
     return case.finish(answer=found)
+
+
+def _unknown(message: str, **about: str | None) -> Decision:
+    return Decision(rejection=Rejection(kind="unknown_backend", message=message, data=about))
 
 
 def _asked(
@@ -126,6 +124,14 @@ def _enter(
     case.keep_session(session)
 
 
+def _is_entered(event: ResolveRequested, session: Session | None, resolved: Resolved) -> bool:
+    """Whether the request changes its session: by a call that fits somewhere, or by a return."""
+    if all(one.verdict == "context" for one in resolved.verdicts):
+        return False
+    choice = resolved.choice
+    return event.lease is not None or (choice is not None and _is_return(event, session, choice))
+
+
 def _is_return(event: ResolveRequested, session: Session | None, choice: Choice) -> bool:
     """Whether a look is more than that: it opens a session, or names the original to return to."""
     if session is None:
@@ -143,49 +149,61 @@ def _open_turn(case: Case, session: Session | None, *, at: float) -> Turn | None
 def reported(case: Case, event: Reported) -> Decision:
     backend = find_backend(case.policy, event.backend)
     if backend is None:
-        return Decision(
-            rejection=Rejection(
-                kind="unknown_backend",
-                message=f"no backend {event.backend!r} is known",
-                data={"backend": event.backend},
-            )
-        )
+        return _unknown(f"no backend {event.backend!r} is known", backend=event.backend)
     if backend.credentials and event.credential not in (None, *backend.credentials):
-        known = ", ".join(backend.credentials)
-        return Decision(
-            rejection=Rejection(
-                kind="unknown_backend",
-                message=f"{backend.id} has no credential {event.credential!r}; it has {known}",
-                data={"backend": backend.id, "credential": event.credential},
-            )
+        return _unknown(
+            f"{backend.id} has no credential {event.credential!r}; "
+            f"it has {', '.join(backend.credentials)}",
+            backend=backend.id,
+            credential=event.credential,
         )
     for _ in range(event.further):
         case.meters.count_demand(backend.id, is_first=False)
     session = case.snapshot.session
-    is_stale = session is not None and _is_stale(case, event, session)
+    is_stale = _is_stale(case, event, session)
     turn = _turn_of(case, event, session)
     event = _with_candidate(event, backend, session, turn)
-    lease = event.lease
-    if lease is None and event.attempt is not None and is_lease(event.attempt):
-        lease = event.attempt
+    lease = _lease_of(event)
     is_late = lease is not None and not case.give_back(lease)
     if event.outcome == "released":
-        if session is not None and session.turn is not None:
-            case.keep_session(structs.replace(session, turn=None))
-        return case.finish(answer=ReportAnswer())
+        return _released(case, session)
     if is_late:
         session = charged(case, session, backend.id, event.usage)
         return _too_late(case, event, backend, session, turn)
     if event.outcome == "success":
-        started_at = case.now if event.started_at is None else event.started_at
-        case.succeed(backend, model=event.model, credential=event.credential, started_at=started_at)
-        session = charged(case, session, backend.id, event.usage)
-        if session is not None:
-            case.keep_session(_served(case, session, backend, event))
-        return case.finish(answer=ReportAnswer())
-    return _reported_failure(
-        case, event, backend, session, turn, was_trial=bool(lease), is_stale=is_stale
-    )
+        return _reported_success(case, event, backend, session)
+    if session is not None and is_stale:
+        return _ignored(case, event, session)
+    return _reported_failure(case, event, backend, session, turn, was_trial=bool(lease))
+
+
+def _lease_of(event: Reported) -> AttemptId | None:
+    """The lease under which the call was made, which its caller may give as the attempt."""
+    if event.lease is None and event.attempt is not None and is_lease(event.attempt):
+        return event.attempt
+    return event.lease
+
+
+def _ignored(case: Case, event: Reported, session: Session) -> Decision:
+    case.keep_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
+    return case.finish(answer=ReportAnswer(failure=event.failure, ignored=True))
+
+
+def _released(case: Case, session: Session | None) -> Decision:
+    if session is not None and session.turn is not None:
+        case.keep_session(structs.replace(session, turn=None))
+    return case.finish(answer=ReportAnswer())
+
+
+def _reported_success(
+    case: Case, event: Reported, backend: Backend, session: Session | None
+) -> Decision:
+    started_at = case.now if event.started_at is None else event.started_at
+    case.succeed(backend, model=event.model, credential=event.credential, started_at=started_at)
+    session = charged(case, session, backend.id, event.usage)
+    if session is not None:
+        case.keep_session(_served(case, session, backend, event))
+    return case.finish(answer=ReportAnswer())
 
 
 def _turn_of(case: Case, event: Reported, session: Session | None) -> Turn | None:
@@ -265,29 +283,13 @@ def _reported_failure(
     turn: Turn | None,
     *,
     was_trial: bool,
-    is_stale: bool,
 ) -> Decision:
     failure = event.failure
-    if session is None and event.session is not None:
-        session = Session(
-            session=event.session,
-            role=event.role,
-            original=backend.id,
-            current=backend.id,
-            running=case.holder_of(event.session),
-            created_at=case.now,
-            last_used_at=case.now,
-        )
-    if session is not None and is_stale:
-        case.keep_session(structs.replace(session, ignored_reports=session.ignored_reports + 1))
-        return case.finish(answer=ReportAnswer(failure=failure, ignored=True))
-    session = charged(case, session, backend.id, event.usage)
+    session = charged(case, session or _begun(case, event, backend), backend.id, event.usage)
     if failure is None:
         if session is not None:
             case.keep_session(session)
         return case.finish(answer=ReportAnswer())
-    if session is not None and session.attempt is None and event.attempt is not None:
-        session = structs.replace(session, reported_attempt=event.attempt)
     turn = turn or asked_by_report(case, event, backend, session, failure)
     failure = (
         own_trouble(case, backend, failure, has_route=event.has_route, marks=turn.marks) or failure
@@ -295,42 +297,69 @@ def _reported_failure(
     turn, halt = ended_by(case, turn, tried_by(event, failure))
     following = None
     if halt is None:
-        may_repeat = not was_trial and len(turn.tried) < turn.budget
-        once_more = may_repeat and first_throttle(
-            case,
-            backend,
-            failure,
-            model=event.model,
-            credential=event.credential,
-            started_at=event.started_at,
-        )
+        once_more = not was_trial and _is_repeated(case, event, backend, turn, failure)
         if not once_more:
             turn = marked(case, turn, failure, started_at=event.started_at, luck=event.luck)
         following = fail_over(case, turn, once_more=once_more, may_try=bool(event.next_lease))
         denied(case, following)
     answer = answer_of(case, event, turn, failure, following, halt)
     if session is not None:
-        session = missed(case, turn, session, event)
+        session = missed(case, turn, _with_attempt(session, event), event)
         if following is not None and following.moves:
             session = moved_on(case, session, backend, following, failure)
-        session = structs.replace(session, turn=answer.turn, last_used_at=case.now)
-        case.keep_session(session)
+        case.keep_session(structs.replace(session, turn=answer.turn, last_used_at=case.now))
     return case.finish(answer=answer)
 
 
-def _is_stale(case: Case, event: Reported, session: Session) -> bool:
+def _begun(case: Case, event: Reported, backend: Backend) -> Session | None:
+    """The session of a report that is the first to name it."""
+    if event.session is None:
+        return None
+    return Session(
+        session=event.session,
+        role=event.role,
+        original=backend.id,
+        current=backend.id,
+        running=case.holder_of(event.session),
+        created_at=case.now,
+        last_used_at=case.now,
+    )
+
+
+def _is_repeated(
+    case: Case, event: Reported, backend: Backend, turn: Turn, failure: Failure
+) -> bool:
+    """Whether the same candidate is asked once more before it is marked."""
+    return len(turn.tried) < turn.budget and first_throttle(
+        case,
+        backend,
+        failure,
+        model=event.model,
+        credential=event.credential,
+        started_at=event.started_at,
+    )
+
+
+def _with_attempt(session: Session, event: Reported) -> Session:
+    """With the attempt that the caller names, where no attempt of ours holds the session."""
+    if session.attempt is not None or event.attempt is None:
+        return session
+    return structs.replace(session, reported_attempt=event.attempt)
+
+
+def _is_stale(case: Case, event: Reported, session: Session | None) -> bool:
     """
     Whether a report is about a candidate that was left before the call began. One that names no
     attempt means the current candidate, except right after a move where that is not certain: a
     delegation holds the session, or the move was to another model of the same backend.
     """
+    if session is None:
+        return False
     if event.backend != session.current:
-        last_at = session.last_fallback_at or 0.0
-        is_newer = event.started_at is not None and event.started_at > last_at
-        return not is_newer and any(hop.from_backend == event.backend for hop in session.hops)
+        return _was_left(event, session)
     if event.model is not None and session.current_model not in (None, event.model):
         return True
-    if event.lease is not None or (event.attempt is not None and is_lease(event.attempt)):
+    if _lease_of(event) is not None:
         return False  # one that is held: a late one has been turned away before
     if event.attempt is None:
         return _is_near_a_move(case, session) and _is_unclear(event, session)
@@ -338,6 +367,14 @@ def _is_stale(case: Case, event: Reported, session: Session) -> bool:
         return event.attempt != session.attempt
     # Callers that make the calls themselves name them by themselves.
     return event.attempt == session.reported_attempt and _is_near_a_move(case, session)
+
+
+def _was_left(event: Reported, session: Session) -> bool:
+    """Whether the session has moved away from the backend since the call began."""
+    last_at = session.last_fallback_at or 0.0
+    if event.started_at is not None and event.started_at > last_at:
+        return False
+    return any(hop.from_backend == event.backend for hop in session.hops)
 
 
 def _is_near_a_move(case: Case, session: Session) -> bool:

@@ -69,22 +69,10 @@ def from_disk(
     Source: a clock that was set back between two runs must not make a window longer than it was.
     """
     outage, trial = health.outage, health.trial
-    if (
-        outage is not None
-        and stopped_s >= LONG_STOP_S
-        and outage.source == "policy"
-        and outage.until_at is not None
-        and outage.until_at > now
-    ):
-        outage = structs.replace(outage, until_at=max(outage.since_at, now))
+    if outage is not None and stopped_s >= LONG_STOP_S:
+        outage = _tried_again(outage, now=now)
     if outage is not None and outage.since_at > now + 1:
-        length = None if outage.until_at is None else outage.until_at - outage.since_at
-        outage = structs.replace(
-            outage,
-            since_at=now,
-            until_at=None if length is None else now + length,
-            last_failure_at=now,
-        )
+        outage = _begun_now(outage, now=now)
     return structs.replace(
         health,
         outage=outage,
@@ -93,4 +81,22 @@ def from_disk(
         last_attempt_at=None
         if health.last_attempt_at is None
         else min(health.last_attempt_at, now),
+    )
+
+
+def _tried_again(outage: Outage, *, now: float) -> Outage:
+    """A window of our own policy that ends now; any other as it is."""
+    if outage.source != "policy" or outage.until_at is None or outage.until_at <= now:
+        return outage
+    return structs.replace(outage, until_at=max(outage.since_at, now))
+
+
+def _begun_now(outage: Outage, *, now: float) -> Outage:
+    """An outage of the same length that begins now."""
+    length_s = None if outage.until_at is None else outage.until_at - outage.since_at
+    return structs.replace(
+        outage,
+        since_at=now,
+        until_at=None if length_s is None else now + length_s,
+        last_failure_at=now,
     )

@@ -73,33 +73,26 @@ def fail(
     if first_window_s is not None:
         policy = structs.replace(policy, window_s=first_window_s, max_window_s=first_window_s)
     record = health or Health(scope=scope)
-    old = record.outage
-    is_running = _is_running(old, now=now)
-    is_stale = _is_from_before(old, started_at)
-    stated_at = None if forever else _stated_at(failure, policy, now=now, repeated=repeated)
-    is_stated = stated_at is not None
-    is_new = not (is_stale or (is_running and (started_at is None or not is_stated)))
+    running = _running(record.outage, now=now)
+    stale = _begun_after(record.outage, started_at)
+    stated = _stated(failure, policy, forever=forever, now=now, repeated=repeated)
+    is_new = _is_one_more(stale, running, stated, started_at)
     count = max(1, count_at(record, now=now) + int(is_new))
-    until = _Until(at=stated_at, source="provider")
-    if stated_at is None:
-        end_at = None if forever else now + window_s(policy, count, luck=luck)
-        until = _Until(at=end_at, source="policy")
-    if old is not None and is_running:
-        adds = is_stated or _adds(old, policy, forever=forever, repeated=repeated)
-        kept = _within(old, until, failure.reason, is_stale=is_stale) if adds else None
-        if kept is None:
-            return record
-        until = kept
+    until = stated or _own_end(policy, count, forever=forever, now=now, luck=luck)
+    adds = stated is not None or _adds(running, policy, forever=forever, repeated=repeated)
+    kept = _within(running, until, failure.reason, is_stale=stale is not None) if adds else None
+    if kept is None:
+        return record
     return structs.replace(
         record,
         outage=Outage(
             state=policy.state,
             reason=failure.reason,
             detail=failure.detail,
-            since_at=old.since_at if old is not None and is_stale else now,
-            until_at=until.at,
-            cooldown_s=_recovery_s(policy, failure.wait_s if is_stated else None),
-            source=until.source,
+            since_at=now if stale is None else stale.since_at,
+            until_at=kept.at,
+            cooldown_s=_recovery_s(policy, failure.wait_s if stated else None),
+            source=kept.source,
             stated_reset_at=failure.stated_reset_at,
             evidence=failure.evidence,
             signature=failure.signature,
@@ -109,17 +102,22 @@ def fail(
         ),
         trial=None,
         loaded_at=None,
-        early_trials=0 if is_new and not is_running else record.early_trials,
+        early_trials=0 if is_new and running is None else record.early_trials,
     )
 
 
-def _is_running(outage: Outage | None, *, now: float) -> bool:
-    return outage is not None and (outage.until_at is None or now < outage.until_at)
+def _running(outage: Outage | None, *, now: float) -> Outage | None:
+    """An outage whose window is not over."""
+    if outage is None or (outage.until_at is not None and now >= outage.until_at):
+        return None
+    return outage
 
 
-def _is_from_before(outage: Outage | None, started_at: float | None) -> bool:
-    """Whether an attempt began before the outage; False where its beginning is not known."""
-    return outage is not None and started_at is not None and started_at < outage.since_at
+def _begun_after(outage: Outage | None, started_at: float | None) -> Outage | None:
+    """An outage that began after an attempt; None where the beginning of that is not known."""
+    if outage is None or started_at is None or started_at >= outage.since_at:
+        return None
+    return outage
 
 
 class _Until(Struct, frozen=True, kw_only=True):
@@ -129,32 +127,53 @@ class _Until(Struct, frozen=True, kw_only=True):
     source: Source
 
 
-def _stated_at(
-    failure: Failure, policy: ReasonPolicy, *, now: float, repeated: bool
-) -> float | None:
+def _stated(
+    failure: Failure, policy: ReasonPolicy, *, forever: bool, now: float, repeated: bool
+) -> _Until | None:
     """The end that the provider states, where it lies ahead and is to be believed."""
     stated_at = failure.wait_until_at
-    if stated_at is None or stated_at <= now:
+    if forever or stated_at is None or stated_at <= now:
         return None
-    return None if repeated and stated_at < now + policy.window_s else stated_at
+    if repeated and stated_at < now + policy.window_s:
+        return None
+    return _Until(at=stated_at, source="provider")
 
 
-def _adds(old: Outage, policy: ReasonPolicy, *, forever: bool, repeated: bool) -> bool:
+def _own_end(policy: ReasonPolicy, count: int, *, forever: bool, now: float, luck: float) -> _Until:
+    """The end by our policy, where the provider states none."""
+    end_at = None if forever else now + window_s(policy, count, luck=luck)
+    return _Until(at=end_at, source="policy")
+
+
+def _is_one_more(
+    stale: Outage | None, running: Outage | None, stated: _Until | None, started_at: float | None
+) -> bool:
+    """Whether a failure counts: inside a window only where its beginning and end are both known."""
+    if stale is not None:
+        return False
+    return running is None or (stated is not None and started_at is not None)
+
+
+def _adds(old: Outage | None, policy: ReasonPolicy, *, forever: bool, repeated: bool) -> bool:
     """
     Whether a failure without a stated time changes the running window. One that passes by itself
     neither hides nor ends what needs a repair.
     """
+    if old is None:
+        return True
     if policy.state != "broken":
         return repeated and not _is_repair(old)
     return repeated or forever or not _is_repair(old)
 
 
-def _within(old: Outage, until: _Until, reason: Reason, *, is_stale: bool) -> _Until | None:
+def _within(old: Outage | None, until: _Until, reason: Reason, *, is_stale: bool) -> _Until | None:
     """
     The end of a window that runs already, after one more failure; None: it stays as it is. What a
     provider states may shorten a window, but not one of a person, nor by a stale failure one that
     needs a repair.
     """
+    if old is None:
+        return until
     is_stated, is_of_person = until.source == "provider", old.source == "person"
     if is_stated and not is_of_person and not (is_stale and _is_repair(old)):
         return until
@@ -259,7 +278,7 @@ def lease(
     owner: str | None = None,
 ) -> Health:
     generation = health.generation + 1
-    early = _is_running(health.outage, now=now)
+    early = _running(health.outage, now=now) is not None
     return structs.replace(
         health,
         trial=Trial(

@@ -1,11 +1,12 @@
 """Which scopes a candidate touches, and which of them a failure is about."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.record import HEALTHY, Health, View, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, implicit_backend
+from fallbackd.core.reasons import Marked
 
 
 def backend_scope(backend: str) -> ScopeId:
@@ -59,28 +60,58 @@ def failed_scope(
     """The scope that a failure marks, by the row of its reason."""
     if failure.scope is not None and ":" in failure.scope:
         return ScopeId(failure.scope)
-    own = backend_scope(backend.id)
-    on_model = own if model is None else ScopeId(f"model:{backend.id}/{model}")
-    on_credential = own if credential is None else credential_scope(backend, credential)
-    match failure.reason.row.marked:
-        case "credential_of_model" if not failure.rotate_credential:
-            return on_model  # an aggregator's upstream is throttled: no key would do better
-        case "credential_of_model" if credential is None:
-            return own
-        case "credential_of_model":
-            return on_credential if model is None else ScopeId(f"{on_credential}+model:{model}")
-        case "plan":
-            return on_credential if backend.quota is None else ScopeId(f"quota:{backend.quota}")
-        case "model":
-            return on_model
-        case "named_model":
-            return model_scope(backend, model) or own
-        case "provider":
-            return own if backend.provider is None else ScopeId(f"provider:{backend.provider}")
-        case "credential":
-            return on_credential
-        case "backend":  # the failure itself may say that a key is to blame
-            return on_credential if failure.rotate_credential else own
+    marked = failure.reason.row.marked
+    if marked == "credential_of_model" and not failure.rotate_credential:
+        marked = "model"  # an aggregator's upstream is throttled: no key would do better
+    elif marked == "backend" and failure.rotate_credential:
+        marked = "credential"  # the failure itself may say that a key is to blame
+    return _MARKED[marked](backend, model, credential)
+
+
+def _of_backend(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    return backend_scope(backend.id)
+
+
+def _of_model(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    return backend_scope(backend.id) if model is None else ScopeId(f"model:{backend.id}/{model}")
+
+
+def _of_named_model(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    return model_scope(backend, model) or backend_scope(backend.id)
+
+
+def _of_credential(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    return (
+        backend_scope(backend.id) if credential is None else credential_scope(backend, credential)
+    )
+
+
+def _of_credential_of_model(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    found = _of_credential(backend, model, credential)
+    return found if credential is None or model is None else ScopeId(f"{found}+model:{model}")
+
+
+def _of_plan(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    if backend.quota is None:
+        return _of_credential(backend, model, credential)
+    return ScopeId(f"quota:{backend.quota}")
+
+
+def _of_provider(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    if backend.provider is None:
+        return backend_scope(backend.id)
+    return ScopeId(f"provider:{backend.provider}")
+
+
+_MARKED: Mapping[Marked, Callable[[Backend, str | None, str | None], ScopeId]] = {
+    "backend": _of_backend,
+    "model": _of_model,
+    "named_model": _of_named_model,
+    "credential": _of_credential,
+    "credential_of_model": _of_credential_of_model,
+    "plan": _of_plan,
+    "provider": _of_provider,
+}
 
 
 def worst(

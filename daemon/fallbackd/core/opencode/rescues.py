@@ -28,16 +28,19 @@ from fallbackd.core.opencode.session import (
     new_session,
     placed,
     told,
+    without_running,
 )
 from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Message, Rescue
 from fallbackd.core.routing.suggest import duration
-from fallbackd.core.turn_events import RescueAdvanced, TurnFailed
+from fallbackd.core.turn_events import RescueAdvanced, RescueProgress, TurnFailed
 
 AWAY_S = 60.0
 """A rescue whose step is older has lost its server or its owner, and is not continued."""
 LONGEST_S = 600.0
 """Of a whole rescue: what was asked so long ago may not be wanted any more."""
+_STEPS: frozenset[RescueProgress] = frozenset({"resumed", "abort", "revert", "prompt"})
+"""What is not done any more once the rescue is too old."""
 
 
 def turn_failed(case: Case, event: TurnFailed) -> Ruled:
@@ -75,8 +78,12 @@ def _late(case: Case, event: TurnFailed, session: Session) -> Literal["late", "b
 
 
 def _is_expired(rescue: Rescue, *, now: float) -> bool:
-    since_at = rescue.since_at or rescue.began_at
-    return not (0 <= now - rescue.began_at < AWAY_S and now - since_at < LONGEST_S)
+    return not (0 <= now - rescue.began_at < AWAY_S and now - _since(rescue) < LONGEST_S)
+
+
+def _since(rescue: Rescue) -> float:
+    """When its first step began."""
+    return rescue.since_at or rescue.began_at
 
 
 def _unlocked(case: Case, session: Session) -> Session:
@@ -92,13 +99,11 @@ def rescue_advanced(case: Case, event: RescueAdvanced) -> bool:
     rescue = None if session is None else session.rescue
     if session is None or rescue is None or rescue.id != event.rescue:
         return False
+    if event.outcome in _STEPS and _is_expired(rescue, now=case.now):
+        age = duration(case.now - _since(rescue))
+        _failed(case, session, rescue, f"it was interrupted, and began {age} ago")
+        return False
     match event.outcome:
-        case "resumed" | "abort" | "revert" | "prompt" if _is_expired(rescue, now=case.now):
-            age = duration(case.now - (rescue.since_at or rescue.began_at))
-            _failed(case, session, rescue, f"it was interrupted, and began {age} ago")
-            return False
-        case "resumed":
-            pass
         case "abort" | "revert" | "prompt":
             step = structs.replace(rescue, step=event.outcome, began_at=case.now)
             case.keep_session(structs.replace(session, rescue=step))
@@ -106,16 +111,11 @@ def rescue_advanced(case: Case, event: RescueAdvanced) -> bool:
             _unlocked(case, session)
             case.drop_session_id(session.session)
         case "stopped":
-            session = _unlocked(case, session)
-            message = session.message
-            if message is not None:
-                session = structs.replace(session, message=structs.replace(message, running=False))
-            case.keep_session(session)
+            case.keep_session(without_running(_unlocked(case, session)))
         case "failed":
             _failed(case, session, rescue, event.detail)
         case "done":
-            sent = event.message or rescue.new_message
-            case.keep_session(_done(case, session, rescue, sent))
+            case.keep_session(_done(case, session, rescue, sent=event.message))
     return True
 
 
@@ -151,7 +151,7 @@ def _cure(rescue: Rescue) -> str:
             return f'The turn was stopped: send "continue" to {rescue.model}'
 
 
-def _done(case: Case, session: Session, rescue: Rescue, sent: str) -> Session:
+def _done(case: Case, session: Session, rescue: Rescue, *, sent: str) -> Session:
     """The next model has the message: a turn of its own, that continues the same work."""
     session = closed(case, structs.replace(session, rescue=None))
     session = moved_on(
@@ -167,7 +167,7 @@ def _done(case: Case, session: Session, rescue: Rescue, sent: str) -> Session:
         ),
     )
     message = Message(
-        id=sent,
+        id=sent or rescue.new_message,
         backend=rescue.to,
         began_at=case.now,
         lease=rescue.lease,

@@ -150,6 +150,14 @@ def begun(case: Case, session: Session, message: str, backend: BackendId) -> Ses
     )
 
 
+def without_running(session: Session) -> Session:
+    """The session after its turn at the server has ended."""
+    message = session.message
+    if message is None or not message.running:
+        return session
+    return structs.replace(session, message=structs.replace(message, running=False))
+
+
 def closed(case: Case, session: Session) -> Session:
     """The turn is over: what comes about it is late, and its trial is given back."""
     message = session.message

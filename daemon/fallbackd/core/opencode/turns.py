@@ -5,6 +5,7 @@ from msgspec import Struct, structs
 from fallbackd.core.callers.failing_over import named
 from fallbackd.core.case import Case
 from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import BackendId
 from fallbackd.core.opencode.session import (
     begun,
     candidates_of,
@@ -18,7 +19,9 @@ from fallbackd.core.opencode.session import (
     role_of,
     told_outage,
     with_usage,
+    without_running,
 )
+from fallbackd.core.policy import Policy, Role
 from fallbackd.core.records import Hop, Session, Verdict
 from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.turn_events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
@@ -75,9 +78,7 @@ def turn_ended(case: Case) -> None:
     session = case.snapshot.session
     if session is None:
         return
-    after = session
-    if session.message is not None and session.message.running:
-        after = structs.replace(session, message=structs.replace(session.message, running=False))
+    after = without_running(session)
     if after.current != after.original:
         after = tell_recovery(case, after)
     if after is not session:
@@ -101,17 +102,15 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
         case, event.session, event.backend, server=event.server, project=event.project
     )
     session = placed(session, server=event.server, project=event.project, role=event.role)
-    rescue, message = session.rescue, session.message
-    is_rescue = rescue is not None and event.backend == rescue.to
-    if is_rescue or (message is not None and message.lease and event.backend == message.backend):
-        return Redirect()  # it was decided already, and its trial is leased
+    if _is_decided(session, event.backend):
+        return Redirect()
     if session.pending_lease is not None:
         case.give_back(session.pending_lease)
         session = structs.replace(session, pending_lease=None)
     if event.backend not in (session.original, session.current):
         session = chosen_by_user(case, session, event.backend)
     role = role_of(case.policy, event.role)
-    if not case.policy.rescues or (role is not None and not role.enabled):
+    if not _is_redirected(case.policy, role):
         case.keep_session(session)
         return Redirect()
     candidates = candidates_of(case, event.backend, event.role, session)
@@ -124,8 +123,7 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
     choice = resolved.choice
     if choice is None and not stays:
         if len(candidates) > 1:
-            reason = next((v.reason for v in resolved.verdicts if v.reason), "out of use")
-            session = told_outage(case, session, event.backend, reason, resolved.retry_at)
+            session = _told_of(case, session, event.backend, resolved)
         case.keep_session(session)
         return Redirect(retry_at=resolved.retry_at, verdicts=resolved.verdicts)
     if choice is not None:
@@ -136,6 +134,23 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
         )
     session = structs.replace(session, last_used_at=case.now)
     return _redirected(case, event, session, resolved)
+
+
+def _is_decided(session: Session, backend: BackendId) -> bool:
+    """Whether the message goes there by a decision of before, whose trial is leased."""
+    rescue, message = session.rescue, session.message
+    if rescue is not None and backend == rescue.to:
+        return True
+    return message is not None and message.lease is not None and backend == message.backend
+
+
+def _is_redirected(policy: Policy, role: Role | None) -> bool:
+    return policy.rescues and (role is None or role.enabled)
+
+
+def _told_of(case: Case, session: Session, backend: BackendId, resolved: Resolved) -> Session:
+    reason = next((one.reason for one in resolved.verdicts if one.reason), "out of use")
+    return told_outage(case, session, backend, reason, resolved.retry_at)
 
 
 def _redirected(case: Case, event: RedirectAsked, session: Session, resolved: Resolved) -> Redirect:

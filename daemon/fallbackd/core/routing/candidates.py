@@ -30,14 +30,19 @@ def candidates_for(
         requested = session.original
     is_open = backend is None and known is None
     found = found or _chain_of(policy, requested, is_open=is_open)
-    if requested is None:
-        first = found[:1]
-        if model is not None and first:
-            first = (structs.replace(first[0], model=model),)
-        return labelled((*first, *found[1:]), policy, fallback_model=fallback_model)
-    head = Entry(backend=requested, model=model)
-    rest = tuple(e for e in found if not (e.backend == requested and e.model in (model, None)))
-    return labelled((head, *rest), policy, fallback_model=fallback_model)
+    return labelled(_led_by(requested, model, found), policy, fallback_model=fallback_model)
+
+
+def _led_by(
+    requested: BackendId | None, model: str | None, chain: tuple[Entry, ...]
+) -> tuple[Entry, ...]:
+    """The requested backend before the rest of the chain; without one, the model for its head."""
+    if requested is not None:
+        rest = (e for e in chain if not (e.backend == requested and e.model in (model, None)))
+        return (Entry(backend=requested, model=model), *rest)
+    if model is None or not chain:
+        return chain
+    return (structs.replace(chain[0], model=model), *chain[1:])
 
 
 def _chain_of(policy: Policy, requested: BackendId | None, *, is_open: bool) -> tuple[Entry, ...]:

@@ -151,13 +151,7 @@ def look(
     no = _by_request(facts, request, policy) or _by_health(facts)
     if no is not None:
         return _refused(facts, *no)
-    trial_scopes: tuple[ScopeId, ...] = ()
-    if facts.record is not None:  # else nothing is wrong with any of them, the commonest case
-        trial_scopes = tuple(
-            scope
-            for scope in facts.scopes
-            if (one := health.get(scope)) is not None and view(one, now=now).unproven
-        )
+    trial_scopes = _unproven(facts, health, now=now)
     leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
     if leased:
         decided_at = max(_decided_at(one, backend, policy) for one in leased)
@@ -210,6 +204,19 @@ def _facts(
     )
 
 
+def _unproven(
+    facts: _Facts, health: Mapping[ScopeId, Health], *, now: float
+) -> tuple[ScopeId, ...]:
+    """The scopes of a candidate that a trial has to prove."""
+    if facts.record is None:
+        return ()  # nothing is wrong with any of them, the commonest case
+    return tuple(
+        scope
+        for scope in facts.scopes
+        if (one := health.get(scope)) is not None and view(one, now=now).unproven
+    )
+
+
 def _by_request(
     facts: _Facts, request: Request, policy: Policy
 ) -> tuple[VerdictWord, str | None] | None:
@@ -219,13 +226,8 @@ def _by_request(
         return "disabled", "switched off in the configuration"
     if backend.lacks is not None:
         return "not_configured", backend.lacks
-    if facts.credential is None and backend.credentials:
-        return "tried", "each of its credentials has failed for this work"
-    if candidate_key(backend.id, entry.model) in request.tried:
-        return "tried", facts.reason or "tried already by this delegation"
-    same = request.same_as_failed
-    if same and sameness(backend, model, facts.credential) in same:
-        return "same_as_failed", "the same provider, model and credential have failed"
+    if (no := _by_failures(facts, request)) is not None:
+        return no
     if why := _too_small(context_of(policy, backend, model), request):
         return "context", why
     if (no := forbidden(entry, backend, model, request.limits)) is not None:
@@ -234,6 +236,19 @@ def _by_request(
         return "same_as_failed", "the same provider rejected the form of the request"
     if request.local_only and not backend.is_local:
         return "local_network", "this machine has no network"
+    return None
+
+
+def _by_failures(facts: _Facts, request: Request) -> tuple[VerdictWord, str] | None:
+    """What rules a candidate out because of what has failed for the same work."""
+    backend = facts.backend
+    if facts.credential is None and backend.credentials:
+        return "tried", "each of its credentials has failed for this work"
+    if candidate_key(backend.id, facts.entry.model) in request.tried:
+        return "tried", facts.reason or "tried already by this delegation"
+    same = request.same_as_failed
+    if same and sameness(backend, facts.model, facts.credential) in same:
+        return "same_as_failed", "the same provider, model and credential have failed"
     return None
 
 

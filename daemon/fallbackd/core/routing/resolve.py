@@ -5,7 +5,7 @@ Healthy before cooldown; within a state the order of the chain. A candidate that
 the clock alone (unproven, or in cooldown) is used by one leased trial at a time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
@@ -62,36 +62,40 @@ def resolve(
         look(entry, request, policy, health, meters, now=now)
         for entry in wanted(dict.fromkeys(candidates), policy, health, now=now)
     ]
-    usable = [index for index, one in enumerate(seen) if one.choice is not None]
-    best = min(usable, key=lambda index: _order(seen[index], request), default=None)
+    best = _best(seen, request)
     if best is None and request.last_resort:
         best = _last_resort(seen, policy, health, now=now)
         if best is not None:
             seen[best] = _early(seen[best], policy, health, now=now)
-    verdicts = [one.verdict for one in seen]
-    choice = None
-    if best is not None:
-        choice = seen[best].choice
-        verdicts[best] = structs.replace(verdicts[best], verdict="chosen")
-        if choice is not None and choice.backend.id == request.preferred:
-            verdicts[:best] = [_passed_over(one, choice.backend.id) for one in verdicts[:best]]
-    returns = [
-        one.returns_at
-        for one in seen
-        if one.returns_at is not None and one.verdict.verdict not in NEVER_BY_TIME
-    ]
-    stated = [
-        one.returns_at
-        for one in seen
-        if one.returns_at is not None and one.stated and one.verdict.verdict == "rate_limited"
-    ]
     return Resolved(
-        choice=choice,
-        verdicts=tuple(verdicts),
-        retry_at=min(returns, default=None),
-        stated_at=min(stated, default=None),
+        choice=None if best is None else seen[best].choice,
+        verdicts=_verdicts(seen, best, request),
+        retry_at=_earliest(one for one in seen if one.verdict.verdict not in NEVER_BY_TIME),
+        stated_at=_earliest(
+            one for one in seen if one.stated and one.verdict.verdict == "rate_limited"
+        ),
         in_trial=any(one.verdict.verdict == "in_trial" for one in seen),
     )
+
+
+def _earliest(seen: Iterable[Candidate]) -> float | None:
+    return min((one.returns_at for one in seen if one.returns_at is not None), default=None)
+
+
+def _best(seen: list[Candidate], request: Request) -> int | None:
+    usable = [index for index, one in enumerate(seen) if one.choice is not None]
+    return min(usable, key=lambda index: _order(seen[index], request), default=None)
+
+
+def _verdicts(seen: list[Candidate], best: int | None, request: Request) -> tuple[Verdict, ...]:
+    """What was seen, with the choice at `best` and what was passed over for it."""
+    verdicts = [one.verdict for one in seen]
+    if best is not None:
+        chosen = verdicts[best]
+        verdicts[best] = structs.replace(chosen, verdict="chosen")
+        if chosen.backend == request.preferred:
+            verdicts[:best] = [_passed_over(one, request.preferred) for one in verdicts[:best]]
+    return tuple(verdicts)
 
 
 def _passed_over(one: Verdict, preferred: BackendId) -> Verdict:

@@ -80,12 +80,7 @@ def suggest(
         for one in offered
         if (found := cap_of(one, used.get(one.id), now=now)) is not None
     }
-    left_out = {
-        one.id: why
-        for one in offered
-        if (why := _why_not(one, task, states.get(one.id, "healthy"), caps.get(one.id)))
-    }
-    _leave_out_too_small(offered, left_out, task)
+    left_out = _left_out(offered, task, states, caps)
     every_score = {one.id: score(one, task) for one in offered}
     scores = {name: points for name, points in every_score.items() if name not in left_out}
     if not scores:
@@ -165,23 +160,36 @@ def goal_tokens(task: Task) -> int:
     return len(task.goal) // CHARS_OF_TOKEN
 
 
-def _leave_out_too_small(
-    offered: Sequence[Backend], left_out: dict[BackendId, str], task: Task
-) -> None:
+def _left_out(
+    offered: Sequence[Backend],
+    task: Task,
+    states: Mapping[BackendId, str],
+    caps: Mapping[BackendId, Cap],
+) -> dict[BackendId, str]:
+    """Why each of those that are left out is, the size of the project last."""
+    left_out = {
+        one.id: why
+        for one in offered
+        if (why := _why_not(one, task, states.get(one.id, "healthy"), caps.get(one.id)))
+    }
+    usable = [one for one in offered if one.id not in left_out]
+    return left_out | _too_small(usable, task)
+
+
+def _too_small(usable: Sequence[Backend], task: Task) -> dict[BackendId, str]:
     """
     Leave out those whose context the project does not fit, unless it fits none of them.
 
     An agent reads a project in parts: what fits nowhere goes to the largest context.
     """
-    usable = [one for one in offered if one.id not in left_out]
     needed = goal_tokens(task) + task.project_tokens
     largest = max((_context(one) for one in usable), default=0.0)
-    for one in usable:
-        if _context(one) < min(needed, largest):
-            left_out[one.id] = (
-                f"the project (about {task.project_tokens} tokens) is larger than its context"
-                f" ({one.context_tokens} tokens)"
-            )
+    return {
+        one.id: f"the project (about {task.project_tokens} tokens) is larger than its context"
+        f" ({one.context_tokens} tokens)"
+        for one in usable
+        if _context(one) < min(needed, largest)
+    }
 
 
 def _context(backend: Backend) -> float:

@@ -68,10 +68,8 @@ def labelled(
     found: list[Entry] = []
     for number, entry in enumerate(entries):
         backend = find_backend(policy, entry.backend)
-        if entry.tier is None and backend is not None and backend.kind == IN_SESSION_KIND:
-            entry = structs.replace(entry, tier="in_session")
-        elif entry.tier is None and number == 0:
-            entry = structs.replace(entry, tier="primary")
+        if entry.tier is None:
+            entry = _with_tier(entry, backend, is_first=number == 0)
         found.append(entry)
         if backend is None or backend.kind == IN_SESSION_KIND or entry.tier == "model":
             continue
@@ -81,6 +79,13 @@ def labelled(
                 Entry(backend=entry.backend, model=model, tier="model", effort=entry.effort)
             )
     return tuple(found)
+
+
+def _with_tier(entry: Entry, backend: Backend | None, *, is_first: bool) -> Entry:
+    """An entry whose tier is not configured, with the one that follows from its kind and place."""
+    if backend is not None and backend.kind == IN_SESSION_KIND:
+        return structs.replace(entry, tier="in_session")
+    return structs.replace(entry, tier="primary") if is_first else entry
 
 
 def wanted(

@@ -33,15 +33,10 @@ def folded(health: Health, record: SharedRecord, *, now: float) -> Health:
 def _with_facts(health: Health, record: SharedRecord, *, now: float) -> Health:
     outage = health.outage
     if outage is not None and not is_shared_fact(outage):
-        is_over = outage.until_at is not None and outage.until_at <= now
-        if outage.source == "person" and not is_over:
-            return health
-        theirs = in_force(join(_own(health, None), record), now=now)
-        if not is_over and (theirs is None or not _is_later(theirs.until_at, outage.until_at)):
-            return health  # what is wrong with this machine alone, no other one can end
-        if theirs is None:
-            return health
-        return structs.replace(health, outage=_outage(theirs, now=now))
+        theirs = _stands_before(health, outage, record, now=now)
+        return (
+            health if theirs is None else structs.replace(health, outage=_outage(theirs, now=now))
+        )
     known = join(_own(health, outage), record)
     best = in_force(known, now=now)
     if best is None:
@@ -53,6 +48,19 @@ def _with_facts(health: Health, record: SharedRecord, *, now: float) -> Health:
     if outage is not None and _is_same(outage, best):
         return health
     return structs.replace(health, outage=_outage(best, now=now), loaded_at=None, early_trials=0)
+
+
+def _stands_before(
+    health: Health, own: Outage, record: SharedRecord, *, now: float
+) -> SharedMark | None:
+    """What others know and what counts more than an outage of this machine alone."""
+    is_over = own.until_at is not None and own.until_at <= now
+    if own.source == "person" and not is_over:
+        return None
+    theirs = in_force(join(_own(health, None), record), now=now)
+    if theirs is None or is_over or _is_later(theirs.until_at, own.until_at):
+        return theirs
+    return None  # what is wrong with this machine alone, no other one can end
 
 
 def _own(health: Health, outage: Outage | None) -> SharedRecord:
@@ -70,16 +78,22 @@ def untold(
     """What the others lack of what this machine knows: after an outage, or where they lost it."""
     outage = health.outage
     if outage is None or not is_shared_fact(outage):
-        if health.proven_at is None or record.word is not None:
-            return None
-        is_over = any(one.since_at <= health.proven_at - SAME_S for one in record.marks)
-        return "success" if is_over else None
+        return "success" if _is_unheard_success(health, record) else None
     is_over = outage.until_at is not None and outage.until_at + outage.cooldown_s <= now
     theirs = in_force(record, now=now)
     best = in_force(join(_own(health, outage), record), now=now)
-    if is_over or best is None or (theirs is not None and _is_same(outage, theirs)):
+    if is_over or best is None:
         return None
-    return None if theirs is not None and best in record.marks else "failure"
+    if theirs is not None and (_is_same(outage, theirs) or best in record.marks):
+        return None
+    return "failure"
+
+
+def _is_unheard_success(health: Health, record: SharedRecord) -> bool:
+    """Whether a mark of others began before this machine had an answer."""
+    if health.proven_at is None or record.word is not None:
+        return False
+    return any(one.since_at <= health.proven_at - SAME_S for one in record.marks)
 
 
 def mark_of(outage: Outage, *, source: str) -> SharedMark:
@@ -165,15 +179,12 @@ def _is_news(health: Health, word: PersonWord) -> bool:
 def _told(health: Health, word: PersonWord, *, now: float) -> Health:
     health = structs.replace(health, word_id=word.id, word_at=word.at)
     said_at = min(word.at, now)
-    where = f"on {word.source}" if word.source else ""
     match word.action:
         case "resume":
-            if health.pause is None or health.pause.since_at > word.at:
-                return health
-            return structs.replace(health, pause=None)
+            is_newer = health.pause is not None and health.pause.since_at > word.at
+            return health if is_newer else structs.replace(health, pause=None)
         case "pause":
-            note = " ".join(each for each in (word.note, f"(paused {where})") if each)
-            return structs.replace(health, pause=Pause(since_at=said_at, note=note))
+            return structs.replace(health, pause=Pause(since_at=said_at, note=_note_of(word)))
         case "clear":
             if health.outage is not None and health.outage.since_at > word.at:
                 return health
@@ -197,6 +208,11 @@ def _told(health: Health, word: PersonWord, *, now: float) -> Health:
             )
 
 
+def _note_of(word: PersonWord) -> str:
+    paused = f"(paused {f'on {word.source}' if word.source else ''})"
+    return f"{word.note} {paused}" if word.note else paused
+
+
 class News(Struct, frozen=True, kw_only=True):
     """What a change of a scope says to the other machines."""
 
@@ -206,12 +222,18 @@ class News(Struct, frozen=True, kw_only=True):
 
 
 def news_in(before: Health | None, after: Health) -> News:
-    was = None if before is None else before.outage
-    is_found = after.outage is not None and after.outage != was and is_shared_fact(after.outage)
-    is_proven = after.proven_at is not None and after.proven_at != (before and before.proven_at)
-    is_ended = before is not None and before.trial is not None and after.trial is None
+    if before is None:
+        before = Health(scope=after.scope)
+    was, outage = before.outage, after.outage
+    is_found = outage is not None and outage != was and is_shared_fact(outage)
+    is_proven = after.proven_at is not None and after.proven_at != before.proven_at
+    is_ended = before.trial is not None and after.trial is None
     withdrawn_at = None
-    if was is not None and after.outage is None and was.seen_by is None and is_shared_fact(was):
-        is_cleared = before is not None and after.cleared_at != before.cleared_at
-        withdrawn_at = None if is_proven or is_cleared else was.since_at
+    if was is not None and outage is None and after.cleared_at == before.cleared_at:
+        withdrawn_at = None if is_proven else _own_since(was)
     return News(is_any=is_found or is_proven or is_ended, withdrawn_at=withdrawn_at)
+
+
+def _own_since(outage: Outage) -> float | None:
+    """Since when this machine has known an outage that others may hear of."""
+    return outage.since_at if outage.seen_by is None and is_shared_fact(outage) else None

@@ -24,7 +24,7 @@ from fallbackd.core.health.scopes import (
     touched,
 )
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.policy import REASONS
+from fallbackd.core.policy import REASONS, Backend
 from fallbackd.core.records import Session
 from fallbackd.core.work.recovery import role_counting
 
@@ -279,9 +279,7 @@ def _recovered(case: Case, session: Session) -> bool:
     """
     if not session.server and role_counting(case.policy, session.role) is not None:
         return False  # an expired window proves nothing: only the recovery itself is announced
-    told = [pair.rpartition(">") for pair in session.notices_sent]
-    original = next((left for left, _, to in reversed(told) if to == session.current), None)
-    backend = None if original is None else find_backend(case.policy, BackendId(original))
+    backend = _told_to_be_left(case, session)
     if backend is None or session.recovered_announced or is_at_work(session):
         return False
     if own_health(backend, case.health, now=case.now)[0].state != "healthy":
@@ -301,6 +299,13 @@ def _recovered(case: Case, session: Session) -> bool:
         text=f"{model_words(backend.id)} is available again",
     )
     return True
+
+
+def _told_to_be_left(case: Case, session: Session) -> Backend | None:
+    """The backend from which the session came to where it is, by the last notice about that."""
+    told = [pair.rpartition(">") for pair in session.notices_sent]
+    original = next((left for left, _, to in reversed(told) if to == session.current), None)
+    return None if original is None else find_backend(case.policy, BackendId(original))
 
 
 def is_at_work(session: Session) -> bool:
