@@ -16,9 +16,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from msgspec import structs
+
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
 from fallbackd.classify.error_json import Said, is_json, read_body, read_lines
-from fallbackd.classify.lines import SIGNAL_EXITS, Hit, first_fit, text_hit
+from fallbackd.classify.exit_status import exit_alone, is_limit_exit, is_plain_end, special_exit
+from fallbackd.classify.lines import Hit, first_fit, text_hit
 from fallbackd.classify.model import Model
 from fallbackd.classify.other_programs import is_side_call
 from fallbackd.classify.reset_time import seconds_until_midnight, seconds_until_reset
@@ -35,14 +38,6 @@ __all__ = ["COMMON_RULES", "Rule", "classify"]
 
 
 MaxWait = Callable[[Reason], float | None]
-
-_EXITS: dict[int, Reason] = {
-    75: Reason.RATE_LIMIT,
-    76: Reason.AUTH,
-    78: Reason.NOT_CONFIGURED,
-    126: Reason.PERMISSION,
-    127: Reason.NOT_INSTALLED,
-}
 
 
 def classify(
@@ -71,15 +66,15 @@ def classify(
     said = _statements(evidence)
     hit = (
         _structured(evidence, said, rules)
-        or _special_exit(evidence)
+        or special_exit(evidence)
         or _version(evidence)
         or text_hit(evidence, rules)
     )
-    if not _is_limit_exit(evidence) and not (hit is None and _is_plain_end(evidence)):
+    if not is_limit_exit(evidence) and not (hit is None and is_plain_end(evidence)):
         hit = weighed(hit, evidence, rules, kind, model)
-    if hit is not None and _is_limit_exit(evidence) and not hit.rule.reason.row.is_limit:
+    if hit is not None and is_limit_exit(evidence) and not hit.rule.reason.row.is_limit:
         hit = None
-    hit = hit or _exit_alone(evidence, rules)
+    hit = hit or exit_alone(evidence, rules)
     if hit is None:
         return None
     return _failure(hit, evidence, said, now=now, timezone=timezone, max_wait_s=max_wait_s)
@@ -163,11 +158,18 @@ def _states_error(text: str) -> bool:
 
 
 def _structured(evidence: Evidence, said: tuple[Said, ...], rules: tuple[Rule, ...]) -> Hit | None:
-    """The last statement that a rule knows; among them one with words before one with a status."""
     if evidence.exit_code == 0 and not _is_given_up(evidence):
         return None
-    spent = _has_spent_window(evidence.headers)
-    best: Hit | None = None
+    best = _known_statement(said, rules)
+    if best is None:
+        return _unknown_statement(evidence, said)
+    if best.rule.reason is Reason.RATE_LIMIT and _has_spent_window(evidence.headers):
+        return structs.replace(best, rule=_SPENT_WINDOW)
+    return best
+
+
+def _known_statement(said: tuple[Said, ...], rules: tuple[Rule, ...]) -> Hit | None:
+    """The last statement that a rule knows; among them one with words before one with a status."""
     by_status: Hit | None = None
     for statement in reversed(said):
         rule = first_fit(statement, (*rules, *COMMON_RULES))
@@ -175,21 +177,18 @@ def _structured(evidence: Evidence, said: tuple[Said, ...], rules: tuple[Rule, .
             continue
         hit = Hit(rule=rule, text=statement.text, confidence="structured", said=statement)
         if rule.pattern or rule.codes:
-            best = hit
-            break
+            return hit
         by_status = by_status or hit
-    best = best or by_status
-    if best is not None and spent and best.rule.reason is Reason.RATE_LIMIT:
-        return Hit(rule=_SPENT_WINDOW, text=best.text, confidence="structured", said=best.said)
-    if best is not None:
-        return best
-    if said and _is_failure_of_provider(evidence):
-        text = next((s.text for s in reversed(said) if s.text), "")
-        is_own = evidence.stream in ("jsonl", "exception") and has_frames(text)
-        return Hit(
-            rule=_TRACE if is_own else _UNKNOWN, text=text, confidence="structured", said=said[-1]
-        )
-    return None
+    return by_status
+
+
+def _unknown_statement(evidence: Evidence, said: tuple[Said, ...]) -> Hit | None:
+    if not (said and _is_failure_of_provider(evidence)):
+        return None
+    text = next((s.text for s in reversed(said) if s.text), "")
+    is_own = evidence.stream in ("jsonl", "exception") and has_frames(text)
+    rule = _TRACE if is_own else _UNKNOWN
+    return Hit(rule=rule, text=text, confidence="structured", said=said[-1])
 
 
 def _is_given_up(evidence: Evidence) -> bool:
@@ -212,79 +211,9 @@ def _has_spent_window(headers: Mapping[str, str]) -> bool:
     )
 
 
-# --- the exit status alone ---------------------------------------------------------------------
-
-
-def _is_limit_exit(evidence: Evidence) -> bool:
-    return evidence.exit_code == 75 and evidence.signal is None
-
-
-def _special_exit(evidence: Evidence) -> Hit | None:
-    """Statuses with a meaning; after an answer 126 and 127 belong to a tool of the agent."""
-    code = evidence.exit_code
-    if code is None or evidence.signal is not None or code not in _EXITS:
-        return None
-    if code == 75 or (evidence.answered and code in (126, 127)):
-        return None  # 75 lets the text say which limit
-    return _exit_hit(_EXITS[code], f"exit-{code}", evidence)
-
-
 def _version(evidence: Evidence) -> Hit | None:
     line = version_trouble(evidence)
     return None if line is None else Hit(rule=VERSION, text=line, confidence="text")
-
-
-def _exit_alone(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
-    code = evidence.exit_code
-    if evidence.signal is not None:
-        return _exit_hit(Reason.CRASH, "signal", evidence)
-    if code is None:
-        return _exit_hit(Reason.EMPTY_RESULT, "empty", evidence) if evidence.empty else None
-    if code == 0:
-        silent = evidence.stream == "stdout" and not evidence.text.strip()
-        if evidence.empty or (silent and not evidence.answered):
-            return _exit_hit(Reason.EMPTY_RESULT, "empty", evidence)
-        return None
-    vendor = next((r for r in rules if code in r.exits), None)
-    if vendor is not None:
-        return Hit(rule=vendor, text=evidence.text, confidence="exit_code")
-    if code == 75:
-        return _exit_hit(Reason.RATE_LIMIT, "exit-75", evidence)
-    if code in SIGNAL_EXITS or code < 0:
-        return _exit_hit(Reason.CRASH, "signal", evidence)
-    if _is_asking(evidence):
-        return _exit_hit(Reason.APPROVAL_REQUIRED, "asks", evidence)
-    if evidence.stream == "stderr" and has_frames(evidence.text):
-        return _exit_hit(Reason.CRASH, "trace", evidence)
-    if evidence.answered:
-        return _exit_hit(Reason.TASK_FAILED, "exit-after-answer", evidence)
-    return _exit_hit(Reason.UNKNOWN, "exit", evidence)
-
-
-_QUESTION = re.compile(
-    r"\b(?:allow|apply|approve|confirm|continue|execute|permit|proceed|run|trust)\b.{0,200}\?\s{0,3}"
-    r"[(\[]y(?:es)?/no?(?:/[^)\]]{1,20})?[)\]]\s{0,3}[:>]?\s{0,3}$",
-    re.I,
-)
-
-
-def _is_plain_end(evidence: Evidence) -> bool:
-    """A question for leave, or a trace on a program's own stderr: the end says what it was."""
-    if not evidence.exit_code:
-        return False
-    return _is_asking(evidence) or (evidence.stream == "stderr" and has_frames(evidence.text))
-
-
-def _is_asking(evidence: Evidence) -> bool:
-    """The last that it printed asks for leave: its input ended where the answer was read."""
-    if evidence.stream not in ("stdout", "stderr", "unknown"):
-        return False
-    last = strip_escapes(evidence.text[-1000:]).rstrip().rpartition("\n")[2]
-    return _QUESTION.search(last) is not None
-
-
-def _exit_hit(reason: Reason, name: str, evidence: Evidence) -> Hit:
-    return Hit(rule=Rule(id=name, reason=reason), text=evidence.text, confidence="exit_code")
 
 
 # --- the failure -------------------------------------------------------------------------------
@@ -305,22 +234,11 @@ def _failure(
     timezone: str | None,
     max_wait_s: MaxWait | None,
 ) -> Failure:
-    rule, reason = hit.rule, hit.rule.reason
+    rule = hit.rule
     reset_s = None
-    if reason.row.is_limit or evidence.exit_code == 75:
+    if rule.reason.row.is_limit or evidence.exit_code == 75:
         reset_s = _reset(hit, evidence, said, now=now, timezone=timezone)
-    if (
-        reason is Reason.RATE_LIMIT
-        and rule.id in GENERAL_THROTTLES
-        and not evidence.headers
-        and reset_s is not None
-        and reset_s >= _LONG_S
-        and not _PER_MINUTE.search(" ".join((hit.text, *(s.text for s in said))))
-    ):
-        reason = Reason.USAGE_LIMIT
-    if reason is Reason.USAGE_LIMIT and reset_s is not None and 0 <= reset_s < _SHORT_S:
-        # A window of a plan does not end in seconds, whatever the quota is called.
-        reason = Reason.RATE_LIMIT if _SHORT_QUOTA.search(hit.text) else reason
+    reason = rule.reason if reset_s is None else _limit_by_time(hit, evidence, said, reset_s)
     return make_failure(
         reason,
         now=now,
@@ -341,6 +259,20 @@ def _failure(
         hop=rule.hop,
         retry=rule.retry,
     )
+
+
+def _limit_by_time(hit: Hit, evidence: Evidence, said: tuple[Said, ...], reset_s: float) -> Reason:
+    """How long a limit lasts tells which one it is, where its words leave that open."""
+    reason = hit.rule.reason
+    if reason is Reason.RATE_LIMIT and hit.rule.id in GENERAL_THROTTLES and not evidence.headers:
+        is_plan = reset_s >= _LONG_S and not _PER_MINUTE.search(
+            " ".join((hit.text, *(s.text for s in said)))
+        )
+        return Reason.USAGE_LIMIT if is_plan else reason
+    # A window of a plan does not end in seconds, whatever the quota is called.
+    if reason is Reason.USAGE_LIMIT and 0 <= reset_s < _SHORT_S and _SHORT_QUOTA.search(hit.text):
+        return Reason.RATE_LIMIT
+    return reason
 
 
 def _shown(evidence: Evidence) -> str:

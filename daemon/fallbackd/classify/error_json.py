@@ -171,22 +171,20 @@ _ERROR_WORD = re.compile(
 
 def is_error(value: dict[str, Any]) -> bool:
     """Whether an object says of itself that it is an error."""
-    kind = value.get("type")
-    if kind in (
-        "tool_use",
-        "tool_result",
-        "user",
-        "item.completed",
-        "item.started",
-        "item.updated",
-    ):
-        return False
-    if kind == "assistant":
-        return isinstance(value.get("error"), str)
-    if kind in ("error", "turn.failed", "response.failed"):
-        return True
-    if value.get("is_error") is True:
-        return True
+    match value.get("type"):
+        case "tool_use" | "tool_result" | "user":
+            return False
+        case "item.completed" | "item.started" | "item.updated":
+            return False
+        case "assistant":
+            return isinstance(value.get("error"), str)
+        case "error" | "turn.failed" | "response.failed":
+            return True
+        case kind:
+            return value.get("is_error") is True or _has_error(value, kind)
+
+
+def _has_error(value: dict[str, Any], kind: Any) -> bool:
     error = value.get("error")
     if isinstance(error, dict) and error:
         return True

@@ -60,6 +60,7 @@ _LEVEL = re.compile(
     r"|\[(?P<c>error|err|fatal|critical|warn|warning|info|debug|trace)\]:?\s*)"
 )
 _TAG = re.compile(r"(?:\[[\w ./:@-]{1,40}\](?=\s)|[a-z][\w.]{1,30}:(?=ERROR\b))\s*")
+_MAX_PREFIXES = 8
 _ERRORS = frozenset(("error", "err", "fatal", "critical", "severe"))
 _QUIET = frozenset(("info", "debug", "trace", "notice"))
 
@@ -195,27 +196,48 @@ def read_line(raw: str, *, begins: bool = True) -> Line:
     """Take times, levels and names of loggers from the front of a line."""
     bare = _BOX.sub("", raw)
     is_decorated = _BULLET.search(raw, 0, len(raw) - len(bare)) is not None
-    is_deep = raw.startswith(("    ", "\t")) and not is_decorated
-    has_level = is_quiet = has_time = False
-    for _ in range(8):
-        found = next((m for p in _PREFIXES if (m := p.match(bare))), None)
-        if found is not None:
-            has_time = True
-        elif (found := _LEVEL.match(bare)) is not None:
-            level = (found["a"] or found["b"] or found["c"]).lower()
-            has_level = has_level or level in _ERRORS
-            is_quiet = level in _QUIET and not has_level
-        elif (found := _TAG.match(bare)) is None or not (
-            has_time or has_level or bare[1:2].islower()
-        ):
-            break
-        if found.end() == 0:
-            break
-        bare = _BOX.sub("", bare[found.end() :])
+    front = _Front(bare)
+    front.strip()
     return Line(
-        text=bare.rstrip(" \t│┃|╮╯"),
-        has_level=has_level,
-        is_quiet=is_quiet,
-        begins=begins or is_decorated or has_time or has_level,
-        is_deep=is_deep,
+        text=front.rest.rstrip(" \t│┃|╮╯"),
+        has_level=front.has_level,
+        is_quiet=front.is_quiet,
+        begins=begins or is_decorated or front.has_time or front.has_level,
+        is_deep=raw.startswith(("    ", "\t")) and not is_decorated,
     )
+
+
+class _Front:
+    """What loggers put before a line, taken away piece by piece."""
+
+    def __init__(self, line: str) -> None:
+        self.rest = line
+        self.has_level = self.is_quiet = self.has_time = False
+
+    def strip(self) -> None:
+        for _ in range(_MAX_PREFIXES):
+            end = self._time() or self._level() or self._tag()
+            if not end:
+                return
+            self.rest = _BOX.sub("", self.rest[end:])
+
+    def _time(self) -> int:
+        found = next((m for p in _PREFIXES if (m := p.match(self.rest))), None)
+        self.has_time = self.has_time or found is not None
+        return 0 if found is None else found.end()
+
+    def _level(self) -> int:
+        found = _LEVEL.match(self.rest)
+        if found is None:
+            return 0
+        level = (found["a"] or found["b"] or found["c"]).lower()
+        self.has_level = self.has_level or level in _ERRORS
+        self.is_quiet = level in _QUIET and not self.has_level
+        return found.end()
+
+    def _tag(self) -> int:
+        """A name in brackets is a logger's behind a time or a level, or in lower case."""
+        if not (self.has_time or self.has_level or self.rest[1:2].islower()):
+            return 0
+        found = _TAG.match(self.rest)
+        return 0 if found is None else found.end()

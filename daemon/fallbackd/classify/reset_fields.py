@@ -118,24 +118,25 @@ def read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) -
     spent = _is_spent(value)
     for key, item in value.items():
         name = str(key).lower()
-        seconds: float | None = None
         if name in _HEADER_KEYS and isinstance(item, Mapping):
             found += read_headers({str(k): str(v) for k, v in item.items()}, now=now)
-            continue
-        if name in _SPAN_KEYS:
-            seconds = number_in(item)
-            seconds = read_span(str(item)) if seconds is None else seconds
-        elif name in _SPAN_MS_KEYS:
-            number = number_in(item)
-            seconds = None if number is None else number / 1000.0
-        elif name in _DELAY_KEYS:
-            seconds = read_span(str(item)) if isinstance(item, str) else number_in(item)
-        elif name in _MOMENT_KEYS:
-            number = number_in(item)
-            if number is None or number > 1e9:  # 0 and the like state nothing
-                seconds = moment_or_span(item, now=now, zone=zone_of(timezone))
-        if seconds is not None:
+        elif (seconds := _seconds_of(name, item, now=now, timezone=timezone)) is not None:
             found.append(Stated(seconds, spent, window=spent is not None))
         elif isinstance(item, Mapping | list):
             found += read_json(item, now=now, timezone=timezone, depth=depth + 1)
     return found
+
+
+def _seconds_of(name: str, item: Any, *, now: float, timezone: str | None) -> float | None:
+    """What a field of this name states; None: nothing, or it is none of those that do."""
+    number = number_in(item)
+    if name in _SPAN_KEYS:
+        return read_span(str(item)) if number is None else number
+    if name in _SPAN_MS_KEYS:
+        return None if number is None else number / 1000.0
+    if name in _DELAY_KEYS:
+        return read_span(item) if isinstance(item, str) else number
+    # 0 and the like state no moment.
+    if name in _MOMENT_KEYS and (number is None or number > 1e9):
+        return moment_or_span(item, now=now, zone=zone_of(timezone))
+    return None

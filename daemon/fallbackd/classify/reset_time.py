@@ -74,11 +74,14 @@ def _choose(found: list[Stated]) -> float | None:
     believable = [s for s in found if -MAX_PAST_S < s.seconds < MAX_BELIEVABLE_S]
     # What is over is the last resort: it may be a window that an old answer speaks of.
     believable = [s for s in believable if s.seconds >= -60.0] or believable
-    spent = [s.seconds for s in believable if s.spent is True]
-    other = [s.seconds for s in believable if s.spent is None]
-    advice = [s.seconds for s in believable if s.spent is None and not s.window]
-    chosen = spent or advice or other
-    return max(chosen) if chosen else None
+    ranked = [(_rank(s), s.seconds) for s in believable if s.spent is not False]
+    return max(ranked)[1] if ranked else None
+
+
+def _rank(stated: Stated) -> int:
+    if stated.spent:
+        return 2
+    return 0 if stated.window else 1
 
 
 # --- sentences ---------------------------------------------------------------------------------

@@ -81,19 +81,21 @@ def weighed(
     if _has_failed(hit, evidence):
         if named is None and likely < _least(hit, guess):
             return hit
-        score = likely
-    else:
-        if not _raises_alarm(model, guess, hit, evidence, rules):
-            return None
-        bonus = 0.0 if hit is None else RULE_ALARM
-        score = likely * model.failure_share(guess.margin + bonus)
-    score = round(score, 3)
-    if hit is not None and named is not None and coarse(named) is best:
-        return structs.replace(hit, score=score)
-    text = _end_of(evidence.text) if hit is None else hit.text
-    said = None if hit is None else hit.said
-    trust = "text" if hit is None else hit.confidence
-    return Hit(rule=_RULES[best], text=text, confidence=trust, said=said, score=score)
+        return _renamed(hit, evidence, best, likely)
+    if not _raises_alarm(model, guess, hit, evidence, rules):
+        return None
+    bonus = 0.0 if hit is None else RULE_ALARM
+    return _renamed(hit, evidence, best, likely * model.failure_share(guess.margin + bonus))
+
+
+def _renamed(hit: Hit | None, evidence: Evidence, best: Reason, likely: float) -> Hit:
+    """The same finding with the reason that is best; a rule that says the same keeps its name."""
+    score = round(likely, 3)
+    if hit is None:
+        text = _end_of(evidence.text)
+        return Hit(rule=_RULES[best], text=text, confidence="text", score=score)
+    is_named = hit.rule.reason is not Reason.UNKNOWN and coarse(hit.rule.reason) is best
+    return structs.replace(hit, rule=hit.rule if is_named else _RULES[best], score=score)
 
 
 def _raises_alarm(
