@@ -26,6 +26,7 @@ from fallbackd.backends.commands import (
     program,
     resumes,
 )
+from fallbackd.backends.gemini_texts import causes, evidence_of, seconds, status_of, without_repeats
 from fallbackd.backends.lines import CliParser, count, fields, read_object, tool_key, words
 from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
 from fallbackd.classify.rules import Rule
@@ -108,7 +109,7 @@ class GeminiParser(CliParser):
             case "message" if event.get("role") == "assistant":
                 text = words(event.get("content"))
                 is_next_passage = bool(self._told) and not self._pieces
-                self._pieces.append((text, _seconds(event) or at))
+                self._pieces.append((text, seconds(event) or at))
                 return [self.answers(), AgentText(f"\n\n{text}" if is_next_passage else text)]
             case "tool_use":
                 self._end_passage()
@@ -117,7 +118,7 @@ class GeminiParser(CliParser):
                 return [ToolEnded(call=words(event.get("tool_id")))]
             case "error":
                 if event.get("severity") == "error":
-                    self.error = _evidence(words(event.get("message")))
+                    self.error = evidence_of(words(event.get("message")))
                 return [Output()]
             case "result":
                 return self._read_result(event)
@@ -146,9 +147,9 @@ class GeminiParser(CliParser):
             return [self.usage]
         error = fields(event.get("error"))
         if error:
-            self.error = _evidence(words(error.get("message")), words(error.get("type")))
+            self.error = evidence_of(words(error.get("message")), words(error.get("type")))
         elif self.error is None:
-            self.error = _evidence("the run ended with an error that it does not name")
+            self.error = evidence_of("the run ended with an error that it does not name")
         return [self.usage, GivenUp(evidence=self.error)]
 
     def read_text(self, stream: StreamName, line: str, at: float) -> list[Observation]:
@@ -181,7 +182,7 @@ class GeminiParser(CliParser):
             text=text,
             stream="jsonl",
             body=body,
-            http_status=_status_of(text),
+            http_status=status_of(text),
             code=self._silence(text),
         )
         return [self.retries(evidence, float(wait[1]) / 1000 if wait else None)]
@@ -202,7 +203,7 @@ class GeminiParser(CliParser):
             status = exit.code + 256
         text = error.text
         if self._terminal and "[API Error" in text and error.body is None:
-            said = (self._terminal[0][:4000], *_causes("\n".join(self._terminal)))
+            said = (self._terminal[0][:4000], *causes("\n".join(self._terminal)))
             text = "\n".join((text, *said))
         code = error.code or self._silence(error.text)
         return msgspec.structs.replace(error, text=text, http_status=status, code=code)
@@ -215,73 +216,12 @@ class GeminiParser(CliParser):
     def _end_passage(self) -> None:
         """What the model says before a tool call is no part of the answer."""
         if self._pieces:
-            self._told.append(_without_repeats(self._pieces))
+            self._told.append(without_repeats(self._pieces))
             self._pieces = []
 
     def _answer(self) -> str:
-        last = _without_repeats(self._pieces)
+        last = without_repeats(self._pieces)
         return last if last.strip() else "\n\n".join(t for t in self._told if t.strip())
-
-
-_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`"
-_CAUSE = re.compile(rf"^\s+message:\s+((?:{_QUOTED})(?:\s*\+\s*(?:{_QUOTED}))*)", re.M)
-
-
-def _causes(report: str) -> list[str]:
-    """Messages of the causes of an error, as Node.js prints objects: quoted, over several lines."""
-    return [
-        "".join(
-            re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], part[1:-1])
-            for part in re.findall(_QUOTED, found[:4000])
-        )
-        for found in _CAUSE.findall(report)
-    ]
-
-
-MIN_REPEAT_CHARS = 12
-MIN_RETRY_GAP_S = 0.8
-"""A broken stream is asked for again after about a second."""
-
-
-def _without_repeats(pieces: list[tuple[str, float]]) -> str:
-    """
-    Join the pieces of a text, without what came of streams that broke.
-
-    A stream that broke shows as a pause after which the text begins again with the same pieces.
-    """
-    begin = 0
-    for k in range(1, len(pieces)):
-        lost = k - begin
-        again = [t for t, _ in pieces[k : k + lost]]
-        broken = [t for t, _ in pieces[begin:k]]
-        is_long = sum(map(len, broken)) >= MIN_REPEAT_CHARS
-        if is_long and again == broken and pieces[k][1] - pieces[k - 1][1] >= MIN_RETRY_GAP_S:
-            begin = k
-    return "".join(t for t, _ in pieces[begin:])
-
-
-def _seconds(event: dict[str, Any]) -> float | None:
-    """Seconds of the day in an event's time, good enough for pauses."""
-    found = re.search(r"T(\d\d):(\d\d):(\d\d(?:\.\d+)?)", words(event.get("timestamp")))
-    return None if found is None else int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3])
-
-
-def _evidence(message: str, kind: str = "") -> Evidence:
-    inner = re.search(r"\{.*\}", message, re.S)
-    body = read_object(inner[0]) if inner else None
-    return Evidence(
-        text=message,
-        stream="jsonl",
-        body=body,
-        http_status=_status_of(message),
-        code=kind if kind and kind != "unknown" else None,
-    )
-
-
-def _status_of(text: str) -> int | None:
-    found = re.search(r"failed with status (\d{3})\b|\"code\":\s*(\d{3})\b", text)
-    status = int(found[1] or found[2]) if found else 0
-    return status if 400 <= status < 600 else None
 
 
 RULES = (

@@ -24,9 +24,14 @@ from collections.abc import Mapping
 from typing import Literal, assert_never
 
 import msgspec
-from msgspec import Struct, field
 
 from fallbackd.backends.opencode_errors import error_evidence, retry_evidence, wait_of
+from fallbackd.backends.opencode_message import (
+    MessageFields,
+    MessagePart,
+    ServedMessage,
+    message_usage,
+)
 from fallbackd.core.protocol import (
     AgentStep,
     AgentText,
@@ -52,8 +57,6 @@ from fallbackd.core.protocol import (
 from fallbackd.lib import loose
 
 Effects = Literal["none", "possible"]
-MessageFields = Mapping[str, object]
-
 _HARMLESS_TOOLS = frozenset(
     {
         "read",
@@ -76,45 +79,19 @@ _NO_ANSWER_FINISHES = frozenset({"unknown", "error", "tool-calls"})
 """Finish reasons of a last message that is no answer, whatever text it carries."""
 
 
-class _Part(Struct, kw_only=True):
-    kind: str
-    text: str = ""
-    synthetic: bool = False
-
-
-class _Message(Struct, kw_only=True):
-    role: str = ""
-    summary: bool = False
-    """Written by the compaction, not for the caller."""
-    finish: str | None = None
-    completed: bool = False
-    usage: Usage = Usage()
-    parts: dict[str, _Part] = field(default_factory=dict)
-
-    def answer(self) -> str:
-        """Texts behind the last `step-start`: what stands before is of an earlier try."""
-        texts: list[str] = []
-        for part in self.parts.values():
-            if part.kind == "step-start":
-                texts.clear()
-            elif part.kind == "text" and not part.synthetic and part.text.strip():
-                texts.append(part.text.strip("\n"))
-        return "\n\n".join(texts)
-
-
 class OpencodeEventReader:
     """Reads the events of one prompt, each once, in order. Unknown events are life."""
 
     def __init__(self) -> None:
         self._session = ""
-        self._messages: dict[str, _Message] = {}
+        self._messages: dict[str, ServedMessage] = {}
         self._tools: set[str] = set()
         self._ended_tools: set[str] = set()
         self._unknown_messages: set[str] = set()
         self._error: Evidence | None = None
         self._held: Evidence | None = None
         self._rejected: list[str] = []
-        self._final: _Message | None = None
+        self._final: ServedMessage | None = None
         self._usage_by_message: dict[str, Usage] = {}
         self._usage = Usage()
         self._answered = False
@@ -238,12 +215,12 @@ class OpencodeEventReader:
         return self._seal(Evidence(text=note, stream="jsonl", exit_code=0, empty=True))
 
     @staticmethod
-    def _is_finished(message: _Message) -> bool:
+    def _is_finished(message: ServedMessage) -> bool:
         if message.finish is None:
             return message.completed
         return message.finish not in _NO_ANSWER_FINISHES and message.finish != "content-filter"
 
-    def _last_answer(self) -> _Message | None:
+    def _last_answer(self) -> ServedMessage | None:
         for message in reversed(self._messages.values()):
             if message.role == "assistant" and not message.summary:
                 return message
@@ -257,10 +234,10 @@ class OpencodeEventReader:
     def _read_message(self, info: MessageFields, session: str) -> list[Observation]:
         key = loose.text(info.get("id"))
         owner = loose.text(info.get("sessionID")) or session or self._session
-        message = self._messages.get(key) or _Message()
+        message = self._messages.get(key) or ServedMessage()
         if owner == self._session:
             self._messages[key] = message
-        _take_info(message, info)
+        message.take_info(info)
         seen: list[Observation] = []
         if message.role != "assistant":
             return [Output()]
@@ -288,11 +265,11 @@ class OpencodeEventReader:
         )
 
     def _read_final(self, message: MessageFields) -> list[Observation]:
-        final = _Message()
-        _take_info(final, loose.fields(message.get("info")))
+        final = ServedMessage()
+        final.take_info(loose.fields(message.get("info")))
         parts = message.get("parts")
         for number, part in enumerate(parts if isinstance(parts, list) else []):
-            _take_part(final, loose.fields(part), key=str(number))
+            final.take_part(loose.fields(part), key=str(number))
         self._final = final
         info = loose.fields(message.get("info"))
         usage = message_usage(info)
@@ -309,7 +286,7 @@ class OpencodeEventReader:
         if message is not None:
             key = loose.text(part.get("id"))
             before = message.parts.get(key)
-            _take_part(message, part, key=key)
+            message.take_part(part, key=key)
             if message.role == "user":
                 return [Output()]
             said = self._say(message, message.parts[key], "" if before is None else before.text)
@@ -324,7 +301,7 @@ class OpencodeEventReader:
             case _:
                 return [Output()]
 
-    def _say(self, message: _Message, part: _Part, before: str) -> list[Observation]:
+    def _say(self, message: ServedMessage, part: MessagePart, before: str) -> list[Observation]:
         """What is new in a part of the answer. Each part is a passage of its own."""
         new = part.text[len(before) :] if part.text.startswith(before) else ""
         if part.kind != "text" or part.synthetic or message.summary or not new:
@@ -373,32 +350,3 @@ class OpencodeEventReader:
 
 def tool_effects(tool: str) -> Effects:
     return "none" if tool in _HARMLESS_TOOLS else "possible"
-
-
-def _take_info(message: _Message, info: MessageFields) -> None:
-    message.role = loose.text(info.get("role")) or message.role
-    # A user message carries an object here: what it changed.
-    message.summary = info.get("summary") is True or info.get("mode") == "compaction"
-    message.finish = loose.text(info.get("finish")) or message.finish
-    message.completed = message.completed or "completed" in loose.fields(info.get("time"))
-
-
-def _take_part(message: _Message, part: MessageFields, *, key: str) -> None:
-    kind = loose.text(part.get("type"))
-    if kind == "step-finish" and message.finish is None:
-        message.finish = loose.text(part.get("reason")) or None
-    synthetic = part.get("synthetic") is True or part.get("ignored") is True
-    message.parts[key] = _Part(kind=kind, text=loose.text(part.get("text")), synthetic=synthetic)
-
-
-def message_usage(info: MessageFields) -> Usage:
-    tokens = loose.fields(info.get("tokens"))
-    cache = loose.fields(tokens.get("cache"))
-    cost = info.get("cost")
-    return Usage(
-        input_tokens=loose.count(tokens.get("input"))
-        + loose.count(cache.get("read"))
-        + loose.count(cache.get("write")),
-        output_tokens=loose.count(tokens.get("output")) + loose.count(tokens.get("reasoning")),
-        cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
-    )

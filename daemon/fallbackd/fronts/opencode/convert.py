@@ -23,7 +23,8 @@ from typing import Any
 from msgspec import Struct
 
 from fallbackd.backends.opencode_errors import error_evidence, retry_evidence
-from fallbackd.backends.opencode_server import message_usage, tool_effects
+from fallbackd.backends.opencode_message import message_usage
+from fallbackd.backends.opencode_server import tool_effects
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.lib.loose import fields as _table
 from fallbackd.lib.loose import text as _text
