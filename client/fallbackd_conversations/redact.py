@@ -43,7 +43,13 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         r"\1[redacted]",
     ),
     (re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}\b"), "[email]"),
-    (re.compile(r"\b[0-9a-f]{32,}\b", re.I), "[hex]"),
+    # A commit of git has the shape of some keys: it stays where nothing beside it tells of a key.
+    (
+        re.compile(rf"((?<![a-z]){_NAMED}(?![a-z])[^\n]{{0,24}}?)\b[0-9a-f]{{40}}\b", re.I),
+        r"\1[hex]",
+    ),
+    (re.compile(r"\b[0-9a-f]{40}(?=@)", re.I), "[hex]"),
+    (re.compile(r"\b(?!(?-i:[0-9a-f]{40})\b)[0-9a-f]{32,}\b", re.I), "[hex]"),
     # Long runs of base64 that mix cases and digits: no word of a language looks like that.
     (
         re.compile(

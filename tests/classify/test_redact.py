@@ -57,6 +57,43 @@ def test_plain_words_are_left_alone(text: str) -> None:
     assert redact(text) == text
 
 
+COMMIT = "9fceb02d0ae598e95dc970b74767f19372d61af8"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"commit {COMMIT} (HEAD -> main)",
+        f"{COMMIT}\trefs/heads/keys",
+        f"index 83db48f..{COMMIT} 100644",
+        f"git show {COMMIT}:src/monkey.py",
+        f"the tokens are counted since\n{COMMIT}",
+    ],
+)
+def test_a_commit_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"GITHUB_TOKEN={COMMIT}",
+        f"Authorization: token {COMMIT}",
+        f"--api-key {COMMIT}",
+        f"Invalid API key provided: {COMMIT}",
+        f'{{"app_key": "{COMMIT}"}}',
+        f"https://{COMMIT}@github.com/o/r",
+        COMMIT.upper(),
+        COMMIT + "00112233",
+        COMMIT[:32],
+    ],
+)
+def test_a_key_of_the_same_shape_goes(text: str) -> None:
+    shown = redact(text)
+    assert COMMIT[:32] not in shown.lower()
+    assert redact(shown) == shown
+
+
 def test_redacting_twice_changes_nothing_more() -> None:
     once = redact(" ".join(SECRETS))
     assert redact(once) == once

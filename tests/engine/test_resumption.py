@@ -79,7 +79,7 @@ async def test_the_next_agent_is_told_where_the_conversation_is_not_there(
         answer = await engine.text(done) or ""
     assert tried(done) == [("codex", "server_error"), ("codex", "server_error"), ("b", None)]
     assert "another agent has already worked on this" in answer
-    assert answer.endswith("make it")
+    assert answer.startswith("make it\n\nNote:")
     assert [one.reason for one in done.hops] == ["server_error"]
 
 

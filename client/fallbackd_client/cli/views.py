@@ -217,11 +217,16 @@ def attempts_table(attempts: Sequence[Json], style: Style) -> str:
                 backend,
                 _took(attempt, "started_at"),
                 "" if attempt.get("exit_code") is None else attempt["exit_code"],
-                attempt.get("effects") or "",
+                _effects(attempt),
                 failure_line(failure) if isinstance(failure, dict) else "",
             ]
         )
     return table(["ATTEMPT", "STATE", "BACKEND", "TOOK", "EXIT", "EFFECTS", "FAILURE"], rows, style)
+
+
+def _effects(attempt: Json) -> str:
+    word, outside = str(attempt.get("effects") or ""), attempt.get("outside")
+    return f"{word}: {', '.join(map(one_line, outside))}" if outside else word
 
 
 def question_view(question: dict[str, Json]) -> str:

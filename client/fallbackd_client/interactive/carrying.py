@@ -15,7 +15,7 @@ from pathlib import Path
 from fallbackd_conversations import files
 from fallbackd_conversations.agents import AGENTS, is_same
 from fallbackd_conversations.redact import redact
-from fallbackd_conversations.words import bounded, cleaned
+from fallbackd_conversations.words import DEFAULT_CONTEXT_TOKENS, bounded, cleaned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fallbackd_conversations.agents import FoundSession, Rendered
     from fallbackd_conversations.turns import Utterance
 
-MAX_TURNS = 40
 MAX_PROMPT_CHARS = 30_000
 """A longer one stays in the history: a command line has an end."""
 _IMPORT_S = 60.0
@@ -67,7 +66,7 @@ class ReadSession:
     Args:
         agent: Which has held it.
         cwd: Its directory; where that is gone, the one of the person.
-        said: Cleaned, without secrets, what fits another agent.
+        said: Cleaned, without secrets.
     """
 
     def __init__(self, agent: str, cwd: str, said: tuple[Utterance, ...]) -> None:
@@ -85,7 +84,7 @@ def read(session: FoundSession, environ: Mapping[str, str], *, home: str) -> Rea
     stored = source.read(source.place(environ, home), session.id)
     if stored is None:
         raise NotCarried(f"the session {session.id} of {session.agent} cannot be read")
-    said = bounded(cleaned(stored.said, redact=redact), max_turns=MAX_TURNS, context_tokens=None)
+    said = cleaned(stored.said, redact=redact)
     if not unanswered(said)[0]:
         raise NotCarried(
             f"the session {session.id} of {session.agent} holds no answer yet: there is nothing to"
@@ -111,7 +110,13 @@ def carry(
     Raises:
         NotCarried: It cannot be written for that agent.
     """
-    history, prompt = unanswered(session.said)
+    answered, prompt = unanswered(session.said)
+    history = bounded(answered, max_turns=target.max_turns, context_tokens=target.context_tokens)
+    if not history:
+        raise NotCarried(
+            f"the last turn is too long for {target.backend}, which holds"
+            f" {target.context_tokens or DEFAULT_CONTEXT_TOKENS} tokens"
+        )
     cwd = session.cwd
     place = {**environ, **target.environ}
     agent = AGENTS[target.agent]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ORDER = ("claude", "codex", "opencode", "gemini")
 """Without a daemon, which knows chains and what is limited."""
+MAX_TURNS = 40
+"""Earlier prompts that are carried over, where `[handoff]` says nothing else."""
 _ASK_S = 5.0
 _HOMES = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_DATA_HOME")
 _USABLE = ("chosen", "healthy", "unproven", "cooldown", "same_as_failed")
@@ -28,15 +30,26 @@ class Target:
         backend: Its id in the configuration, or the name of the agent.
         environ: Of its account, beside that of the person.
         model: As configured; empty: the agent's own default.
+        context_tokens: What it holds; None: that is not known.
+        max_turns: Most earlier prompts that it is given.
     """
 
     def __init__(
-        self, backend: str, agent: str, environ: Mapping[str, str], model: str = ""
+        self,
+        backend: str,
+        agent: str,
+        environ: Mapping[str, str],
+        model: str = "",
+        *,
+        context_tokens: int | None = None,
+        max_turns: int = MAX_TURNS,
     ) -> None:
         self.backend = backend
         self.agent = agent
         self.environ = environ
         self.model = model
+        self.context_tokens = context_tokens
+        self.max_turns = max_turns
 
 
 class NoTarget(Exception):
@@ -60,14 +73,16 @@ def choose(
     path = environ.get("PATH")
     try:
         found_config = client.call("config.get", {}, timeout_s=_ASK_S)
-        backends, file = found_config["config"]["backends"], found_config.get("path")
+        config, file = found_config["config"], found_config.get("path")
+        backends = config["backends"]
     except (ClientError, KeyError, TypeError):
-        return _without_daemon(source, wanted, path)
+        return _without_daemon(source, wanted, path, _written(_config_path(environ, home)))
     if wanted in backends or wanted in AGENTS:
         names = [str(wanted)]
     else:
         names = _candidates(client, source, wanted)
-    targets = [_target(name, backends, _homes(file)) for name in names]
+    homes, max_turns = _homes(_written(file)), _max_turns(config)
+    targets = [_target(name, backends, homes, max_turns=max_turns) for name in names]
     found = [
         one
         for one in targets
@@ -101,15 +116,35 @@ def _candidates(client: Client, source: str, chain: str | None) -> list[str]:
     return [one["backend"] for one in verdicts if one.get("verdict") in _USABLE]
 
 
-def _homes(file: str | None) -> dict[str, dict[str, str]]:
-    """Where accounts have their directories: the daemon does not say what is in `env`."""
+def _config_path(environ: Mapping[str, str], home: str) -> str:
+    base = environ.get("XDG_CONFIG_HOME", "")
+    base = base if os.path.isabs(base) else os.path.join(home, ".config")
+    return environ.get("FALLBACKD_CONFIG") or os.path.join(base, "fallbackd", "config.toml")
+
+
+def _written(file: str | None) -> dict[str, Json]:
+    """The configuration as it was written; empty: there is none that can be read."""
     import tomllib
 
     try:
         with open(file or os.devnull, "rb") as source:
-            tables = tomllib.load(source).get("backends", {})
+            return tomllib.load(source)
     except (OSError, ValueError):
         return {}
+
+
+def _max_turns(config: Mapping[str, Json]) -> int:
+    handoff = config.get("handoff")
+    return _count(handoff.get("max_turns") if isinstance(handoff, dict) else None) or MAX_TURNS
+
+
+def _count(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _homes(config: Mapping[str, Json]) -> dict[str, dict[str, str]]:
+    """Where accounts have their directories: the daemon does not say what is in `env`."""
+    tables = config.get("backends")
     found = {}
     for name, table in tables.items() if isinstance(tables, dict) else ():
         env = table.get("env") if isinstance(table, dict) else None
@@ -123,23 +158,41 @@ def _homes(file: str | None) -> dict[str, dict[str, str]]:
 
 
 def _target(
-    name: str, backends: Mapping[str, Json], homes: Mapping[str, dict[str, str]]
+    name: str,
+    backends: Mapping[str, Json],
+    homes: Mapping[str, dict[str, str]],
+    *,
+    max_turns: int,
 ) -> Target | None:
     known = backends.get(name) or {}
     agent = known.get("kind") or name
     if agent not in AGENTS:
         return None
-    return Target(name, agent, homes.get(name, {}), str(known.get("model") or ""))
+    return Target(
+        name,
+        agent,
+        homes.get(name, {}),
+        str(known.get("model") or ""),
+        context_tokens=_count(known.get("context_tokens")),
+        max_turns=max_turns,
+    )
 
 
-def _without_daemon(source: str, wanted: str | None, path: str | None) -> list[Target]:
+def _without_daemon(
+    source: str, wanted: str | None, path: str | None, config: Mapping[str, Json]
+) -> list[Target]:
     if wanted is not None and wanted not in AGENTS:
         raise NoTarget(
             f"--to {wanted}: without the daemon only the agents themselves are known:"
             f" {', '.join(AGENTS)}"
         )
     names = [wanted] if wanted is not None else [one for one in ORDER if one != source]
-    found = [Target(name, name, {}) for name in names if shutil.which(name, path=path)]
+    max_turns = _max_turns(config)
+    found = [
+        Target(name, name, {}, max_turns=max_turns)
+        for name in names
+        if shutil.which(name, path=path)
+    ]
     if found:
         return found
     raise NoTarget(f"none of {', '.join(names)} is installed; install one to continue with it")

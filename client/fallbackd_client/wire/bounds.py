@@ -59,7 +59,7 @@ WaitFor = Literal["accepted", "settled", "finished"]
 Permissions = Literal["read", "workspace", "full"]
 OnPartial = Literal["continue", "ask", "fail"]
 Trigger = Literal["reactive", "preemptive", "recovery", "manual"]
-Effects = Literal["none", "possible", "seen"]
+Effects = Literal["none", "possible", "seen", "external"]
 HealthState = Literal["healthy", "rate_limited", "cooldown", "broken", "paused"]
 DelegationState = Literal[
     "queued",

@@ -91,7 +91,10 @@ class Attempt(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     """Exit status of the program; null: none, or killed by a signal."""
     effects: Effects = "none"
-    """Whether it may have changed files: `none`, `possible` or `seen`."""
+    """What it did beside talking: `none`; perhaps (`possible`) or certainly (`seen`) changed files;
+    or did what cannot be taken back (`external`)."""
+    outside: tuple[str, ...] = ()
+    """What that was, as far as its tools tell: `git push`."""
     failure: Failure | None = None
     """Why it failed."""
     log_path: str | None = None

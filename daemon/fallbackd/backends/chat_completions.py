@@ -6,7 +6,8 @@ from typing import Any
 from fallbackd.backends.earlier import as_messages
 from fallbackd.backends.http_answers import HttpParser, first_choice, states_error
 from fallbackd.backends.lines import count, fields, tool_key, words
-from fallbackd.core.protocol import Observation, ToolEnded, ToolStarted, Usage
+from fallbackd.backends.tool_calls import started
+from fallbackd.core.protocol import Observation, ToolEnded, Usage
 from fallbackd_conversations.turns import Utterance
 
 ENDS_WITH = (b"\ndata: [DONE]", b"\ndata:[DONE]")
@@ -101,14 +102,14 @@ class ChatParser(HttpParser):
         self._used(value)
 
     def _tool(self, name: str, event: dict[str, Any]) -> list[Observation]:
-        """The effects of its tools are not visible: assume effects as soon as one runs."""
+        """What its tools have done is not visible: their names are all there is."""
         tool = words(event.get("tool")) or words(event.get("name")) or "tool"
         call = words(event.get("toolCallId")) or words(event.get("tool_call_id"))
         if words(event.get("status")) in _ENDED or name.endswith(("completed", "result")):
             return [ToolEnded(call=call)]
         self.answered = True
         key = tool_key(tool, call or event.get("label"))
-        return [ToolStarted(key=key, name=tool, effects="possible", call=call)]
+        return [started(tool, None, call=call, harmless=frozenset(), key=key)]
 
     def _used(self, value: dict[str, Any]) -> Usage:
         used = fields(value.get("usage"))

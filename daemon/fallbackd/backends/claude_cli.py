@@ -46,10 +46,10 @@ from fallbackd.backends.lines import (
     count,
     fields,
     status_in,
-    tool_key,
     words,
 )
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
+from fallbackd.backends.tool_calls import started
 from fallbackd.core.protocol import (
     Call,
     Conversation,
@@ -61,7 +61,6 @@ from fallbackd.core.protocol import (
     ProcessExit,
     Reply,
     ToolEnded,
-    ToolStarted,
     Usage,
     Work,
 )
@@ -166,7 +165,9 @@ class ClaudeParser(CliParser):
             case "user":
                 self._last_said, self._has_refused = "", False
                 ended: list[Observation] = [
-                    ToolEnded(call=words(part.get("tool_use_id")))
+                    ToolEnded(
+                        call=words(part.get("tool_use_id")), failed=part.get("is_error") is True
+                    )
                     for part in _content(event)
                     if part.get("type") == "tool_result"
                 ]
@@ -204,14 +205,8 @@ class ClaudeParser(CliParser):
                 case "tool_use" | "server_tool_use":
                     said.clear()
                     name = words(part.get("name"))
-                    seen.append(
-                        ToolStarted(
-                            key=tool_key(name, part.get("input")),
-                            name=name,
-                            effects="none" if name in _HARMLESS_TOOLS else "possible",
-                            call=words(part.get("id")),
-                        )
-                    )
+                    given, call = part.get("input"), words(part.get("id"))
+                    seen.append(started(name, given, call=call, harmless=_HARMLESS_TOOLS))
         if event.get("parent_tool_use_id") is None:  # what a subagent says is not the answer
             self._last_said = "".join(said)
         return seen

@@ -17,14 +17,15 @@ time with a line.
 
 import re
 import tomllib
-from typing import Any, Literal
+from typing import Any
 
 from fallbackd.backends import codex_rollout
 from fallbackd.backends.codex_signatures import RULES, evidence_of
 from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
-from fallbackd.backends.lines import CliParser, count, fields, status_in, tool_key, words
+from fallbackd.backends.lines import CliParser, count, fields, status_in, words
 from fallbackd.backends.sessions import SessionFiles
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
+from fallbackd.backends.tool_calls import started
 from fallbackd.core.protocol import (
     Call,
     Conversation,
@@ -95,12 +96,12 @@ def _own_provider(work: Work, options: Options) -> str | None:
     return name if fields(fields(config.get("model_providers")).get(name)) else None
 
 
-_TOOLS: dict[str, Literal["none", "possible"]] = {
-    "command_execution": "possible",
-    "file_change": "possible",
-    "mcp_tool_call": "possible",
-    "collab_tool_call": "possible",
-    "web_search": "none",
+_HARMLESS_TOOLS = frozenset({"web_search"})
+_TOOLS = _HARMLESS_TOOLS | {
+    "command_execution",
+    "file_change",
+    "mcp_tool_call",
+    "collab_tool_call",
 }
 BACKOFF_S = 0.2
 """Before its first retry of a stream; doubled each time, and up to a tenth more (measured)."""
@@ -174,7 +175,7 @@ class CodexParser(CliParser):
                 self._running.add(key)
                 seen.append(_tool(kind, key, item))
             if ended:
-                seen.append(ToolEnded(call=key))
+                seen.append(ToolEnded(call=key, failed=_has_failed(item)))
         return seen
 
     def reply(self, exit: ProcessExit) -> Reply | None:
@@ -192,7 +193,11 @@ def _tool(kind: str, key: str, item: dict[str, Any]) -> ToolStarted:
         arguments = item.get("changes")
     elif kind == "web_search":
         arguments = item.get("query")
-    return ToolStarted(key=tool_key(name, arguments), name=name, effects=_TOOLS[kind], call=key)
+    return started(name, arguments, call=key, harmless=_HARMLESS_TOOLS)
+
+
+def _has_failed(item: dict[str, Any]) -> bool:
+    return item.get("status") in ("failed", "declined") or item.get("exit_code") not in (0, None)
 
 
 _LOGIN_WORDS = ("model_provider", "auth", "env_key", "base_url", "oss", "profile")

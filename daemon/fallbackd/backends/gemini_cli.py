@@ -27,8 +27,9 @@ from fallbackd.backends.commands import (
     resumes,
 )
 from fallbackd.backends.gemini_texts import causes, evidence_of, seconds, status_of, without_repeats
-from fallbackd.backends.lines import CliParser, count, fields, read_object, tool_key, words
+from fallbackd.backends.lines import CliParser, count, fields, read_object, words
 from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
+from fallbackd.backends.tool_calls import started
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -43,7 +44,6 @@ from fallbackd.core.protocol import (
     Reply,
     StreamName,
     ToolEnded,
-    ToolStarted,
     Usage,
     Work,
 )
@@ -115,7 +115,8 @@ class GeminiParser(CliParser):
                 self._end_passage()
                 return self._start_tool(event)
             case "tool_result":
-                return [ToolEnded(call=words(event.get("tool_id")))]
+                failed = event.get("status") == "error"
+                return [ToolEnded(call=words(event.get("tool_id")), failed=failed)]
             case "error":
                 if event.get("severity") == "error":
                     self.error = evidence_of(words(event.get("message")))
@@ -127,13 +128,11 @@ class GeminiParser(CliParser):
 
     def _start_tool(self, event: dict[str, Any]) -> list[Observation]:
         name = words(event.get("tool_name"))
-        started = ToolStarted(
-            key=tool_key(name, event.get("parameters")),
-            name=name,
-            effects="none" if name in _HARMLESS_TOOLS else "possible",
-            call=words(event.get("tool_id")),
-        )
-        return [self.answers(), started]
+        call = words(event.get("tool_id"))
+        return [
+            self.answers(),
+            started(name, event.get("parameters"), call=call, harmless=_HARMLESS_TOOLS),
+        ]
 
     def _read_result(self, event: dict[str, Any]) -> list[Observation]:
         stats = fields(event.get("stats"))

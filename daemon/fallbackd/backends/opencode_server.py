@@ -32,6 +32,7 @@ from fallbackd.backends.opencode_message import (
     ServedMessage,
     message_usage,
 )
+from fallbackd.backends.tool_calls import started
 from fallbackd.core.protocol import (
     AgentStep,
     AgentText,
@@ -51,7 +52,6 @@ from fallbackd.core.protocol import (
     Reply,
     Retrying,
     ToolEnded,
-    ToolStarted,
     Usage,
 )
 from fallbackd.lib import loose
@@ -336,15 +336,12 @@ class OpencodeEventReader:
         status = state.get("status")
         if status in ("running", "completed", "error") and unique not in self._tools:
             self._tools.add(unique)
-            arguments = msgspec.json.encode(state.get("input"), order="sorted").decode()
-            seen.append(
-                ToolStarted(
-                    key=f"{name} {arguments}", name=name, effects=tool_effects(name), call=unique
-                )
-            )
+            seen.append(started(name, state.get("input"), call=unique, harmless=_HARMLESS_TOOLS))
         if status in ("completed", "error") and unique not in self._ended_tools:
             self._ended_tools.add(unique)
-            seen.append(ToolEnded(call=unique))
+            exit_code = loose.fields(state.get("metadata")).get("exit")
+            failed = status == "error" or exit_code not in (0, None)
+            seen.append(ToolEnded(call=unique, failed=failed))
         return seen
 
 

@@ -103,6 +103,7 @@ idle_s = 1800
 return_to_better = { policy = "successes", n = 5 }
 allow_metered = true
 fallback_model = "gpt-5.3-mini"
+replay = "external-ok"
 question_timeout_s = 3600
 """,
     "SignatureTable": """

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct
 
 from fallbackd.core.failures import Reason
-from fallbackd.core.policy import Defaults, Handoff, Window
+from fallbackd.core.policy import Defaults, Handoff, ReplayWord, Window
 
 Seconds = Annotated[float, Meta(ge=0.1, le=604_800)]
 # `$` alone would let a line end through.
@@ -211,6 +211,9 @@ class RoleTable(Struct, frozen=True, kw_only=True):
     """Allow backends that are billed by use."""
     fallback_model: ShortText | None = None
     """Model to use if another one does not exist."""
+    replay: ReplayWord | None = None
+    """What to do if an attempt has committed, published or sent something and then failed: `ask` a
+    person before another agent is given the work, or give it (`external-ok`); default: `ask`."""
     question_timeout_s: Seconds | None = None
     """How long a question waits for a person; default: without an end."""
 

@@ -142,6 +142,7 @@ def _role(role: Role) -> dict[str, Any]:
         "must_differ_from": list(role.must_differ_from) or None,
         "allow_metered": role.allow_metered,
         "fallback_model": role.fallback_model,
+        "replay": None if role.replay == "ask" else role.replay,
         "question_timeout_s": role.question_timeout_s,
         "return_to_better": _return(role),
     }

@@ -21,7 +21,7 @@ from fallbackd.core.turn_events import (
     TurnFailed,
     TurnUsed,
 )
-from fallbackd.core.watch import Watch
+from fallbackd.core.watch import EffectsWord, Watch
 
 
 class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_requested"):
@@ -116,8 +116,10 @@ class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
     failure: Failure | None
     """None: it succeeded, and its answer is in the run directory."""
     exit_code: int | None = None
-    effects: Literal["none", "possible", "seen"] = "none"
+    effects: EffectsWord = "none"
     changed_files: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    """What it did outside: `git push`."""
     usage: Usage = Usage()
     gone: bool = True
     answered: bool = False

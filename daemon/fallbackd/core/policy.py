@@ -127,6 +127,9 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
 
 Cost = Literal["subscription", "metered", "local"]
 OnOutage = Literal["stop", "skip", "ask", "fallback"]
+ReplayWord = Literal["ask", "external-ok"]
+"""Whether work is given to another agent after one has committed, published or sent something:
+a person is asked, or it is (`external-ok`)."""
 RoleKind = Literal["creative", "adversarial", "validator", "utility"]
 
 ON_OUTAGE: Mapping[RoleKind, OnOutage] = {
@@ -234,6 +237,7 @@ class Role(Struct, frozen=True, kw_only=True):
     allow_metered: bool = False
     fallback_model: str | None = None
     """Instead of the one of each backend."""
+    replay: ReplayWord = "ask"
     question_timeout_s: float | None = None
     """How long its questions wait for a person; null: for ever."""
 

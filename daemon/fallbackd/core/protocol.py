@@ -298,12 +298,19 @@ class ToolStarted(Struct, frozen=True, kw_only=True, tag="tool_started"):
     name: str
     effects: Literal["none", "possible"] = "possible"
     """A tool that writes may be refused: what was done is seen in the directory alone."""
+    outside: str = ""
+    """What it does that no directory shows and that cannot be taken back, in a word or two:
+    `git push`; empty: nothing that is known."""
+    all_or_nothing: bool = False
+    """If it fails, it has done nothing outside."""
     call: str = ""
     """The vendor's id of this call, to be found again at its end."""
 
 
 class ToolEnded(Struct, frozen=True, kw_only=True, tag="tool_ended"):
     call: str = ""
+    failed: bool = False
+    """It was refused, or did not succeed."""
 
 
 class AgentStep(Struct, frozen=True, kw_only=True, tag="step"):

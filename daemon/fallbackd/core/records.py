@@ -13,7 +13,7 @@ from fallbackd.core.failures import Failure
 from fallbackd.core.health.record import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.past import CarriedWord, Past
-from fallbackd.core.policy import Entry
+from fallbackd.core.policy import Entry, ReplayWord
 from fallbackd.core.protocol import Usage
 from fallbackd.core.questions import Question, open_one
 from fallbackd.core.rescue import Message, Period, Rescue
@@ -107,6 +107,8 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The grace of a trial is over without a sign of failure."""
     gone: bool | None = None
     changed_files: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    """What it did that cannot be taken back and that no directory shows, as its tools tell."""
 
 
 class Hop(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -205,6 +207,7 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline_at: float | None = None
     failover: bool = True
     on_partial: Literal["continue", "ask", "fail"] = "continue"
+    replay: ReplayWord = "ask"
     permissions: Literal["read", "workspace", "full"] = "workspace"
     cwd: str = ""
     """Real path; empty: a private directory."""

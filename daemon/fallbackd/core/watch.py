@@ -25,14 +25,24 @@ from fallbackd.core.protocol import (
     Usage,
 )
 
+MAX_OUTSIDE = 20
 THINKING, WRITING, WAITING = "thinking", "writing", "waiting"
 """Phases. Besides them one is the name of the tool that runs."""
-EffectsWord = Literal["none", "possible", "seen"]
-_RANK: dict[EffectsWord, int] = {"none": 0, "possible": 1, "seen": 2}
+EffectsWord = Literal["none", "possible", "seen", "external"]
+"""What an attempt has done beside talking: perhaps changed files (`possible`), certainly (`seen`),
+or done something that no directory shows: sent, published or committed it (`external`)."""
+_RANK: dict[EffectsWord, int] = {"none": 0, "possible": 1, "seen": 2, "external": 3}
 
 
 def worse(left: EffectsWord, right: EffectsWord) -> EffectsWord:
     return left if _RANK[left] >= _RANK[right] else right
+
+
+class RunningTool(Struct, frozen=True, kw_only=True):
+    call: str
+    since_at: float
+    outside: str = ""
+    """What it does outside, which its failure undoes; empty: nothing of that kind."""
 
 
 class Watch(Struct, frozen=True, kw_only=True):
@@ -40,14 +50,27 @@ class Watch(Struct, frozen=True, kw_only=True):
     first_output_at: float | None = None
     answered_at: float | None = None
     last_output_at: float | None = None
-    tools: tuple[tuple[str, float], ...] = ()
-    """(call, since) of the tool calls that are under way."""
+    tools: tuple[RunningTool, ...] = ()
+    """The tool calls that are under way."""
     step: str | None = None
     repeats: int = 0
     """How often `step` came in a row."""
-    effects: EffectsWord = "none"
+    tool_effects: EffectsWord = "none"
+    """Of its tools, inside of the directory."""
+    acted: tuple[str, ...] = ()
+    """What its tools that have ended did outside."""
     phase: str | None = None
     usage: Usage = Usage()
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """What was done outside. A call that is under way counts: it may be done by now."""
+        running = (one.outside for one in self.tools if one.outside)
+        return tuple(dict.fromkeys((*self.acted, *running)))[:MAX_OUTSIDE]
+
+    @property
+    def effects(self) -> EffectsWord:
+        return "external" if self.outside else self.tool_effects
 
 
 class WatchLimits(Struct, frozen=True, kw_only=True):
@@ -93,26 +116,40 @@ def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
         case Usage():
             return structs.replace(fresh, usage=seen)
         case ToolStarted():
-            return structs.replace(
-                _stepped(_answered(fresh, now), seen.key),
-                tools=(*fresh.tools, (seen.call, now)),
-                effects=worse(fresh.effects, seen.effects),
-                phase=seen.name,
-            )
+            return _tool_started(_stepped(_answered(fresh, now), seen.key), seen, now=now)
         case ToolEnded():
-            return _ended(fresh, seen.call)
+            return _tool_ended(fresh, seen)
         case AgentStep():
             return _stepped(fresh, seen.key)
 
 
-def _ended(watch: Watch, ended: str) -> Watch:
-    """Without the tool call that has ended, the first of several of that name."""
+def _tool_started(watch: Watch, seen: ToolStarted, *, now: float) -> Watch:
+    is_open = bool(seen.outside) and seen.all_or_nothing
+    tool = RunningTool(call=seen.call, since_at=now, outside=seen.outside if is_open else "")
+    certain = () if is_open or not seen.outside else (seen.outside,)
+    return structs.replace(
+        watch,
+        tools=(*watch.tools, tool),
+        tool_effects=worse(watch.tool_effects, seen.effects),
+        acted=_with(watch.acted, certain),
+        phase=seen.name,
+    )
+
+
+def _tool_ended(watch: Watch, seen: ToolEnded) -> Watch:
     left = list(watch.tools)
-    for index, (call, _) in enumerate(left):
-        if call == ended:
+    acted: tuple[str, ...] = ()
+    for index, tool in enumerate(left):
+        if tool.call == seen.call:
+            acted = () if seen.failed or not tool.outside else (tool.outside,)
             del left[index]
             break
-    return structs.replace(watch, tools=tuple(left), phase=watch.phase if left else THINKING)
+    phase = watch.phase if left else THINKING
+    return structs.replace(watch, tools=tuple(left), acted=_with(watch.acted, acted), phase=phase)
+
+
+def _with(acted: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*acted, *more)))[:MAX_OUTSIDE]
 
 
 def _answered(watch: Watch, now: float) -> Watch:
@@ -138,7 +175,7 @@ def shift(watch: Watch, by_s: float) -> Watch:
         first_output_at=moved(watch.first_output_at),
         answered_at=moved(watch.answered_at),
         last_output_at=moved(watch.last_output_at),
-        tools=tuple((call, since_at + by_s) for call, since_at in watch.tools),
+        tools=tuple(structs.replace(one, since_at=one.since_at + by_s) for one in watch.tools),
     )
 
 

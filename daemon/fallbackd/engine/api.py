@@ -220,7 +220,8 @@ class Engine(Performer):
         if running is None or live is None:
             return found
         watch = live.watch
-        seen = structs.replace(running, effects=worse(running.effects, watch.effects))
+        effects = worse(running.effects, watch.effects)
+        seen = structs.replace(running, effects=effects, outside=watch.outside)
         return structs.replace(
             found,
             attempts=tuple(seen if one is running else one for one in found.attempts),

@@ -33,7 +33,7 @@ from fallbackd.core.protocol import (
     ToolStarted,
     Usage,
 )
-from fallbackd.core.watch import EffectsWord, see
+from fallbackd.core.watch import see
 from fallbackd.engine.credentials import SECRET_ERRORS, without_secret
 from fallbackd.engine.judging import (
     daemon_lost,
@@ -283,7 +283,6 @@ class Reader:
         watch = live.watch
         failure: Failure | None = None
         usage = watch.usage
-        effects: EffectsWord = watch.effects
         if (lost := self._lost(exit)) is not None:
             failure = lost
         elif isinstance(outcome, Reply):
@@ -294,7 +293,8 @@ class Reader:
                     attempt=live.order.attempt,
                     failure=notice,
                     exit_code=exit_code,
-                    effects=effects,
+                    effects=watch.effects,
+                    outside=watch.outside,
                     usage=usage,
                     gone=exit.gone,
                 )
@@ -311,7 +311,8 @@ class Reader:
             attempt=live.order.attempt,
             failure=failure,
             exit_code=exit_code,
-            effects=effects,
+            effects=watch.effects,
+            outside=watch.outside,
             usage=usage,
             warnings=outcome.warnings if isinstance(outcome, Reply) else (),
             gone=exit.gone,

@@ -108,7 +108,7 @@ async def _check(
 def _laid_out(host: LiveHost, order: StartAttempt, prepared: Prepared, given: GivenPast) -> _Place:
     """Make its directories and files."""
     runs, delegation = host.runs, prepared.delegation
-    prompt = f"{order.handoff or ''}{given.prompt}"
+    prompt = given.prompt if order.handoff is None else f"{given.prompt}\n\n{order.handoff}"
     prompt_path = runs.prompt_path(delegation.delegation)
     try:
         directory = runs.prepare(order.attempt)

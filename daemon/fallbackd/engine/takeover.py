@@ -6,9 +6,12 @@ one. Every file that is made for that is on record first, in the directory of it
 goes with it. Whatever cannot be done is said (`NotTaken`), and the past is given in another way.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -23,9 +26,10 @@ from fallbackd.core.protocol import CommandLine, ProcessExit
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import LiveHost, Prepared
 from fallbackd.engine.runs import MadeFile, Runs
-from fallbackd_conversations import files
-from fallbackd_conversations.agents import AGENTS, Rendered, StoredBy, find, is_same
-from fallbackd_conversations.turns import Stored, Utterance
+
+if TYPE_CHECKING:
+    from fallbackd_conversations.agents import Rendered, StoredBy
+    from fallbackd_conversations.turns import Stored, Utterance
 
 log = structlog.get_logger("attempts")
 
@@ -45,8 +49,10 @@ class NotTaken(Exception):
 
 async def read_stored(host: LiveHost, own: AgentConversation) -> tuple[Utterance, ...] | None:
     """What the agent that held it has stored. None: it cannot be read."""
+    from fallbackd_conversations.agents import find  # slow to load
+
     backend = find_backend(host.settings.policy, own.backend)
-    if backend is None or backend.kind not in AGENTS:
+    if backend is None:
         return None
     environ = _environ(host, own.backend, {})
     stored = await anyio.to_thread.run_sync(
@@ -70,6 +76,8 @@ def up_to(said: Sequence[Utterance], answers: Sequence[str]) -> tuple[Utterance,
 
 def may_take(kind: BackendKind, options: Options) -> bool:
     """Whether a conversation can be written for this kind of agent."""
+    from fallbackd_conversations.agents import AGENTS
+
     return kind.name in AGENTS and kind.resumes(options)
 
 
@@ -88,6 +96,8 @@ async def take_over(
     Raises:
         NotTaken: It cannot be done, or does not read back as it was written.
     """
+    from fallbackd_conversations.agents import AGENTS, is_same
+
     running = prepared.delegation.running
     assert running is not None
     agent = AGENTS[kind.name]
@@ -140,6 +150,9 @@ def _made(
     Args:
         own: A name of this attempt in the directory of its delegation.
     """
+    from fallbackd_conversations import files
+    from fallbackd_conversations.agents import is_same
+
     delegation, path = prepared.delegation, written.path
     assert delegation.running is not None
     backend = delegation.running.backend

@@ -4,6 +4,7 @@ import anyio.to_thread
 from msgspec import structs
 
 from fallbackd.core.events import AttemptEnded
+from fallbackd.core.watch import worse
 from fallbackd.engine.environment import World
 from fallbackd.engine.live import Fingerprint, LiveHost, Prepared
 
@@ -28,7 +29,8 @@ async def with_tracks(
     else:
         changed = await _changed_since(host.world, cwd, started_at)
     if changed:
-        return structs.replace(ended, effects="seen", changed_files=changed)
+        effects = worse(ended.effects, "seen")
+        return structs.replace(ended, effects=effects, changed_files=changed)
     if before is None and ended.effects == "none":
         return structs.replace(ended, effects="possible")  # what was deleted is not seen
     return ended

@@ -56,10 +56,17 @@ def configured(home: Path, backend: str, variable: str) -> str:
     return str(path)
 
 
-def stored(agent: str, home: Path, *, id: str = ID, more: tuple[Any, ...] = ()) -> Path:
+def stored(
+    agent: str,
+    home: Path,
+    *,
+    id: str = ID,
+    more: tuple[Any, ...] = (),
+    said: tuple[Utterance, ...] = SAID,
+) -> Path:
     """A session in this directory, as the agent keeps it."""
     one = AGENTS[agent]
-    written = one.render(SAID, place=one.place({}, str(home)), cwd=os.getcwd(), now=1e9, seed=id)
+    written = one.render(said, place=one.place({}, str(home)), cwd=os.getcwd(), now=1e9, seed=id)
     assert written is not None
     assert written.path is not None
     data = written.data
@@ -112,6 +119,66 @@ def test_the_session_that_met_a_limit_goes_on_with_its_unanswered_prompt(
     assert carried.said[0].text == "remember marzipan"
     assert "abcdefghijklmnop" not in carried.said[1].text
     assert path.read_bytes() == before
+
+
+MANY = tuple(
+    Utterance(role=role, text=f"{word} {number}. " + "x" * 2000)
+    for number in range(60)
+    for role, word in (("user", "ask"), ("assistant", "answer"))
+)
+
+
+@pytest.mark.parametrize(
+    ("toml", "turns"),
+    [
+        ("", 40),
+        ("[handoff]\nmax_turns = 3\n", 3),
+        ("[handoff]\nmax_turns = 'many'\n", 40),
+        ("not toml", 40),
+    ],
+)
+def test_without_a_daemon_the_file_says_how_many_turns_are_carried_over(
+    home: Path, capsys: pytest.CaptureFixture[str], toml: str, turns: int
+) -> None:
+    installed(home, "codex")
+    stored("claude", home, said=MANY)
+    (home / ".config" / "fallbackd").mkdir(parents=True)
+    (home / ".config" / "fallbackd" / "config.toml").write_text(toml)
+    found = document(capsys, "--from", "claude")
+    assert found["turns"] == turns
+    carried = AGENTS["codex"].read(home / ".codex", found["to"]["id"])
+    assert carried is not None
+    assert carried.said[-1].text.startswith("answer 59.")
+
+
+@pytest.mark.parametrize(("context_tokens", "turns"), [(None, 40), (13_000, 4), (1_000_000, 50)])
+def test_a_conversation_is_cut_to_half_of_what_the_other_agent_holds(
+    home: Path, run_cli: RunCli, context_tokens: int | None, turns: int
+) -> None:
+    installed(home, "codex")
+    stored("claude", home, said=MANY)
+    handoff = {"max_turns": 50} if turns == 50 else {}
+    backends = {"codex": {"kind": "codex", "context_tokens": context_tokens}}
+    config = {"backends": backends, "handoff": handoff}
+    ran = run_cli(
+        ["--json", "continue", "--from", "claude", "--to", "codex"],
+        {"config.get": {"config": config, "path": None}},
+    )
+    assert json.loads(ran.out)["turns"] == turns
+
+
+def test_a_turn_that_is_too_long_for_the_other_agent_is_not_cut_in_the_middle(
+    home: Path, run_cli: RunCli
+) -> None:
+    installed(home, "codex")
+    stored("claude", home, said=MANY)
+    config = {"backends": {"codex": {"kind": "codex", "context_tokens": 500}}}
+    ran = run_cli(
+        ["continue", "--from", "claude", "--to", "codex"],
+        {"config.get": {"config": config, "path": None}},
+    )
+    assert ran.code == 2
+    assert "too long for codex, which holds 500 tokens" in ran.err
 
 
 def test_sessions_of_codex_go_on_with_claude(

@@ -127,6 +127,7 @@ def _opened(
         fresh=event.fresh,
         metadata=event.metadata,
         question_timeout_s=None if role is None else role.question_timeout_s,
+        replay="ask" if role is None else role.replay,
     )
 
 

@@ -151,17 +151,24 @@ def _about_money(case: CaseView, usable: Mapping[str, str], *, verdicts: Verdict
 
 
 def about_part(case: CaseView, attempt: Attempt) -> Ask:
-    """An attempt failed after it had begun to change files."""
-    done = "may have changed files" if attempt.effects == "possible" else "has changed files"
+    """An attempt failed after it had begun to work."""
     failed = "" if attempt.failure is None else f" ({attempt.failure.reason.value})"
     candidates = case.delegation.turn.candidates
     found = case.resolve(candidates, request_of(case))
+    done = f"{attempt.backend} {done_by(attempt)}"
     return Ask(
         kind="partial",
-        text=f"{attempt.backend} {done} and then failed{failed}. Which backend continues?",
+        text=f"{done} and then failed{failed}. Which backend continues?",
         usable=usable_for(case, candidates),
         verdicts=found.verdicts,
     )
+
+
+def done_by(attempt: Attempt) -> str:
+    """What an attempt has done beside talking, in words that follow its name."""
+    if attempt.outside:
+        return f"has done what cannot be taken back ({', '.join(attempt.outside)})"
+    return "may have changed files" if attempt.effects == "possible" else "has changed files"
 
 
 def is_recovered(case: CaseView, question: Question) -> Clear | None:

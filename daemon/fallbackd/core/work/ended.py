@@ -1,17 +1,20 @@
 """How an attempt ends: its mark, a retry, the next candidate, or the answer."""
 
+from typing import Literal
+
 from fallbackd.core.case import Case
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Attempt, AttemptState, DelegationState, Session, Waiting
-from fallbackd.core.watch import worse
+from fallbackd.core.watch import MAX_OUTSIDE, worse
 from fallbackd.core.work.apply import advance, apply
-from fallbackd.core.work.ask import about_part
+from fallbackd.core.work.ask import about_part, done_by
 from fallbackd.core.work.giving_up import give_up, withdraw_marks
 from fallbackd.core.work.offline import own_trouble
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed
+from fallbackd.core.work.plan import plan
 from fallbackd.core.work.recovery import counted, tell_return
 from fallbackd.core.work.remembering import may_try_otherwise, remember
 from fallbackd.core.work.resolution import (
@@ -24,7 +27,7 @@ from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
 from fallbackd.core.work.rotation import first_throttle
 from fallbackd.core.work.running import running_attempt
 from fallbackd.core.work.sessions import charged
-from fallbackd.core.work.steps import Step, Wait, ended
+from fallbackd.core.work.steps import End, Step, Wait, ended
 from fallbackd.core.work.stopping import stop_below
 from fallbackd.core.work.waits import has_alternative, is_worth_waiting, stated_until
 
@@ -96,16 +99,18 @@ def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure 
     answered_at = attempt.answered_at
     if answered_at is None and event.answered:
         answered_at = case.now
-    effects = event.effects
+    effects, outside = event.effects, event.outside
     resumed = case.delegation.attempt(attempt.resumes) if attempt.resumes else None
     if resumed is not None:
         effects = worse(effects, resumed.effects)  # they belong to the conversation
+        outside = tuple(dict.fromkeys((*resumed.outside, *outside)))
     attempt = case.update_attempt(
         state=state,
         ended_at=case.now,
         exit_code=event.exit_code,
         effects=effects,
         changed_files=event.changed_files[:50],
+        outside=outside[:MAX_OUTSIDE],
         failure=failure,
         ending=None,
         answered_at=answered_at,
@@ -231,13 +236,29 @@ def _without_another(case: Case, attempt: Attempt, failure: Failure) -> Step | N
         return ended("failed", failure.evidence, failure=failure)
     if is_form_error_twice(case.turn):
         return ended("failed", "two providers reject the form of the request", failure=failure)
-    on_partial = case.delegation.on_partial
-    if attempt.effects == "none" or on_partial == "continue":
-        return None
-    if on_partial == "ask":
-        return about_part(case, case.delegation.attempts[-1])
-    message = f"{attempt.backend} had begun to change files (on_partial)"
-    return ended("failed", message, failure=failure)
+    match _after(case, attempt):
+        case "continue":
+            return None
+        case "ask":
+            return about_part(case, case.delegation.attempts[-1])
+        case "fail":
+            message = f"{attempt.backend} {done_by(attempt)} (on_partial)"
+            return ended("failed", message, failure=failure)
+
+
+def _after(case: Case, attempt: Attempt) -> Literal["continue", "ask", "fail"]:
+    """
+    What follows an attempt that has begun to work.
+
+    What it has sent, published or committed would be done twice by the next one, and no look into
+    the directory shows it: then a person says who goes on, where anybody can.
+    """
+    one = case.delegation
+    if attempt.effects == "none":
+        return "continue"
+    if attempt.effects != "external" or one.on_partial != "continue" or one.replay != "ask":
+        return one.on_partial
+    return "continue" if isinstance(plan(case), End) else "ask"
 
 
 def _retry_at(

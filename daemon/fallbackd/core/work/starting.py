@@ -202,5 +202,8 @@ def handoff(attempts: tuple[Attempt, ...]) -> str | None:
         shown = ", ".join(changed[:20])
         more = len(changed) - 20
         lines.append(f"Changed files: {shown}" + (f" and {more} more" if more > 0 else "") + ".")
-    lines.append("Look at what is there before you go on. The task was:")
-    return "\n".join(lines) + "\n\n"
+    outside = tuple(dict.fromkeys(what for one in acted for what in one.outside))
+    if outside:
+        lines.append(f"It has run what must not be done twice: {', '.join(outside)}.")
+    lines.append("Look at what is there before you go on.")
+    return "\n".join(lines)

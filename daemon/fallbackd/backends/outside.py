@@ -1,0 +1,233 @@
+"""
+What a tool call does that no directory shows: it commits, sends, publishes.
+
+A command line is cut into the simple commands that its shell would run, and each is compared with
+the table of what acts. What is not in the table does nothing outside as far as anybody knows: a
+script of the user's own may do anything. Words in quotes, in comments and in the text that a
+command is given to read are no commands.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from fallbackd.backends.outside_words import (
+    ACTS,
+    AT_ONCE,
+    COPIES,
+    FORGE_WRITES,
+    FORGES,
+    HTTP_CLIENTS,
+    HTTP_WRITES,
+    READS_ONLY,
+    SHELLS,
+    TASKS,
+    WITH_VALUE,
+    WRAPPERS,
+)
+
+
+class Act(Struct, frozen=True, kw_only=True):
+    what: str
+    """In a word or two: `git push`."""
+    all_or_nothing: bool = False
+    """Where the call fails, it was not done."""
+
+
+MAX_COMMAND_CHARS = 65_536
+MAX_DEPTH = 3
+_COMMAND_FIELDS = ("command", "cmd", "script")
+
+
+def act_of(tool: str, arguments: object) -> Act | None:
+    """What a call of a tool with these arguments does outside; None: nothing that is known."""
+    command = _command_of(arguments)
+    if command is not None:
+        return _act_of_script(command)
+    return _act_by_name(tool)
+
+
+def _command_of(arguments: object) -> str | None:
+    if isinstance(arguments, Mapping):
+        found = (arguments.get(name) for name in _COMMAND_FIELDS)
+        arguments = next((one for one in found if one), None)
+    if isinstance(arguments, list) and all(isinstance(one, str) for one in arguments):
+        return " ".join(_quoted(one) for one in arguments)
+    return arguments if isinstance(arguments, str) else None
+
+
+def _quoted(word: str) -> str:
+    return word if re.fullmatch(r"[\w./:=@%+,-]+", word) else "'" + word.replace("'", "'\\''") + "'"
+
+
+# --- by the name of the tool -----------------------------------------------------------------
+
+_VERBS = "send|post|publish|push|deploy|merge|reply|tweet|upload|invite|approve|transfer|pay"
+_NOUNS = "issue|pull_?request|pr|release|comment|review|message|email|mail|event|page|ticket|gist"
+_ACTING_NAME = re.compile(
+    rf"(?:^|_)(?:{_VERBS})(?:_|$)"
+    rf"|(?:^|_)(?:create|add|update|edit|close|delete|submit)_(?:\w+_)?(?:{_NOUNS})s?(?:_|$)"
+)
+
+
+def _act_by_name(tool: str) -> Act | None:
+    """A tool of another server (MCP) whose name says that it writes there."""
+    if tool[:1].isupper():
+        return None  # an agent's own
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", tool).lower()
+    own = re.split(r"__|\.", name)[-1]  # without the name of its server
+    if not _ACTING_NAME.search(re.sub(r"[^a-z0-9]+", "_", own)):
+        return None
+    shown = "".join(char for char in tool if char.isprintable())[:60]
+    return Act(what=shown, all_or_nothing=True)
+
+
+# --- command lines ---------------------------------------------------------------------------
+
+_HEREDOC = re.compile(
+    r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?P<rest>[^\n]*)\n"
+    r".*?(?:^[ \t]*(?P=end)[ \t]*$|\Z)",
+    re.S | re.M,
+)
+_PIECE = re.compile(
+    r"(?P<end>&&|\|\||[\n;|&(){}`])"
+    r"|(?P<comment>(?<![^\s;|&(){}])\#[^\n]*)"
+    r"|(?P<word>(?:\d*[<>]&[\d-]?|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\s;|&(){}`'\"\\])+)"
+    r"|[\s\S]",
+    re.S,
+)
+_IN_QUOTES = re.compile(r"\\(.)|'([^']*)'|\"((?:\\.|[^\"\\])*)\"", re.S)
+_REDIRECTION = re.compile(r"\d*(?:>>?|<)(?:&\d?)?(?P<rest>.*)", re.S)
+
+
+def _act_of_script(script: str, depth: int = 0) -> Act | None:
+    """The first thing that it does outside; with which certainty, all of them together say."""
+    acts = [_act_of_command(one, depth) for one in _commands(script[:MAX_COMMAND_CHARS])]
+    found = [act for act in acts if act is not None]
+    if not found:
+        return None
+    # Its exit status is that of the last command: where that is what acts, failure tells.
+    is_told = len(found) == 1 and acts[-1] is found[0]
+    whats = ", ".join(dict.fromkeys(one.what for one in found))
+    return Act(what=whats[:200], all_or_nothing=is_told and found[0].all_or_nothing)
+
+
+def _commands(script: str) -> Iterator[tuple[str, ...]]:
+    """Each command with its words, as a shell would run it."""
+    raw: list[str] = []
+    for piece in _PIECE.finditer(_HEREDOC.sub(lambda one: one["rest"] + "\n", script) + "\n"):
+        if (word := piece["word"]) is not None:
+            raw.append(word)
+        elif piece["end"] is not None:
+            if words := _said(raw):
+                yield words
+            raw = []
+
+
+def _said(raw: Sequence[str]) -> tuple[str, ...]:
+    """The words without quotes, redirections and what stands before the program."""
+    words: list[str] = []
+    skips = False
+    for one in raw:
+        if skips:
+            skips = False
+        elif redirection := _REDIRECTION.fullmatch(one):
+            skips = not redirection["rest"] and "&" not in one
+        else:
+            words.append(_IN_QUOTES.sub(_unquoted, one))
+    while words and (words[0] in WRAPPERS or re.match(r"[A-Za-z_]\w*=", words[0])):
+        wrapper = words.pop(0)
+        while wrapper in WRAPPERS and words and (words[0][0:1] == "-" or _is_number(words[0])):
+            words.pop(0)
+    return tuple(words)
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    escaped, single, double = found.groups()
+    if double is not None:
+        return re.sub(r"\\([\"\\$`])", r"\1", double)
+    return str(escaped if escaped is not None else single)
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"[\d.]+[smhd]?", word) is not None
+
+
+def _act_of_command(words: tuple[str, ...], depth: int) -> Act | None:
+    program, rest = words[0].rpartition("/")[2], words[1:]
+    if program in SHELLS:
+        return _act_inside(rest, depth)
+    if program in HTTP_CLIENTS:
+        return _act_over_http(program, rest)
+    if any(one in ("--dry-run", "--abort", "--help", "-h", "--version") for one in rest):
+        return None
+    plain = _without_options(program, rest)
+    for phrase in ACTS.get(program, ()):
+        if plain[: len(phrase)] == phrase:
+            what = " ".join((program, *phrase))
+            return Act(what=what, all_or_nothing=program in AT_ONCE)
+    if program in FORGES and plain:
+        return None if _only_reads(plain, rest) else Act(what=_short(program, plain))
+    if program in COPIES and re.match(r"[\w.@-]+:", plain[-1] if plain else ""):
+        return Act(what=f"{program} to another machine")
+    if program in TASKS and any(_ACTING_TASK.match(one) for one in _tasks(program, plain)):
+        return Act(what=_short(program, plain))
+    return None
+
+
+_ACTING_TASK = re.compile(r"(?:deploy|publish|release|upload|push)(?:[:_-]\w+)?\Z")
+
+
+def _tasks(program: str, plain: tuple[str, ...]) -> tuple[str, ...]:
+    """The tasks of the user's own that are run."""
+    if plain[:1] == ("run",):
+        return plain[1:2]
+    return plain[: TASKS[program]]
+
+
+def _only_reads(plain: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    """What a client of a forge does there."""
+    if plain[0] != "api":
+        return any(one in READS_ONLY for one in plain[:2])
+    text = " ".join(words)
+    if plain[1:2] == ("graphql",):
+        return "mutation" not in text
+    return FORGE_WRITES.search(text) is None
+
+
+def _act_inside(words: tuple[str, ...], depth: int) -> Act | None:
+    """What a shell does with the text that it is given: `bash -lc "git push"`."""
+    for number, one in enumerate(words[:-1]):
+        if re.fullmatch(r"-[a-z]*c", one) and depth < MAX_DEPTH:
+            return _act_of_script(words[number + 1], depth + 1)
+    return None
+
+
+def _act_over_http(program: str, words: tuple[str, ...]) -> Act | None:
+    """A request that writes, to another machine than this one."""
+    text = " ".join(words)
+    if re.search(r"(?:^|[\s/@])(?:localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])(?:[:/\s]|$)", text):
+        return None
+    if re.search(r"(?:^|\s)(?:-G|--get)(?:\s|$)", text):
+        return None
+    return Act(what=f"{program}, a request that writes") if HTTP_WRITES.search(text) else None
+
+
+def _without_options(program: str, words: Sequence[str]) -> tuple[str, ...]:
+    plain: list[str] = []
+    takes = WITH_VALUE.get(program, frozenset[str]())
+    skips = False
+    for one in words:
+        if skips:
+            skips = False
+        elif one.startswith("-"):
+            skips = one in takes
+        else:
+            plain.append(one)
+    return tuple(plain)
+
+
+def _short(program: str, plain: tuple[str, ...]) -> str:
+    shown = " ".join((program, *plain[:2]))
+    return "".join(char for char in shown if char.isprintable())[:60]

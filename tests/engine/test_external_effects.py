@@ -1,0 +1,58 @@
+"""An agent that has pushed and then fails: nobody else pushes again before a person says so."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.support.running_engine import Ear, agent, ended, engine_in, settings, tried
+from tests.support.scripts import says, script
+
+from fallbackd.engine.environment import Settings
+from fallbackd.engine.requests import NewWork
+
+PUSH = {"id": "i1", "type": "command_execution", "command": "/bin/bash -lc 'git push'"}
+LIMIT = {"type": "turn.failed", "error": {"message": "You've hit your usage limit."}}
+
+
+def codex(place: Path, **ended: object) -> Mapping[str, str]:
+    """A `codex` that runs a command and meets its limit."""
+    programs = place / "programs"
+    programs.mkdir()
+    item = {"type": "item.completed", "item": PUSH | ended}
+    begun = {"type": "thread.started", "thread_id": "talk-1"}
+    script(programs, "codex", f"cat >/dev/null\n{says(begun, item, LIMIT)}\nexit 1")
+    return {"PATH": f"{programs}:/usr/bin:/bin"}
+
+
+def config(place: Path) -> Settings:
+    return settings(agent("codex", kind="codex"), agent("b", script(place, "b", "cat")))
+
+
+async def test_a_person_is_asked_and_the_next_agent_is_told(tmp_path: Path) -> None:
+    environ = codex(tmp_path, exit_code=0, status="completed")
+    async with engine_in(tmp_path, config(tmp_path), environ=environ) as engine:
+        ear = Ear(engine)
+        begun = await engine.delegate(NewWork(prompt="release it", backend="codex"))
+        await ear.hears("question.opened")
+        asked = await engine.delegation(begun.delegation)
+        assert (asked.state, tried(asked)) == ("awaiting_answer", [("codex", "usage_limit")])
+        assert (asked.attempts[0].effects, asked.attempts[0].outside) == ("external", ("git push",))
+        [question] = await engine.questions()
+        await engine.answer(question.question, choice="use:b", note=None, uid=1, pid=2)
+        done = await ended(engine, begun)
+        text = await engine.text(done) or ""
+    assert tried(done) == [("codex", "usage_limit"), ("b", None)]
+    assert text.startswith("release it\n\nNote: another agent")
+    assert "must not be done twice: git push" in text
+
+
+@pytest.mark.parametrize("end", [{"exit_code": 128, "status": "failed"}, {"status": "declined"}])
+async def test_a_push_that_was_refused_hinders_nobody(
+    tmp_path: Path, end: dict[str, object]
+) -> None:
+    environ = codex(tmp_path, **end)
+    async with engine_in(tmp_path, config(tmp_path), environ=environ) as engine:
+        begun = await engine.delegate(NewWork(prompt="release it", backend="codex"))
+        done = await ended(engine, begun)
+    assert tried(done) == [("codex", "usage_limit"), ("b", None)]
+    assert done.attempts[0].outside == ()
