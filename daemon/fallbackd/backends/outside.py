@@ -2,7 +2,7 @@
 What a tool call does that no directory shows: it commits, sends, publishes.
 
 A command line is cut into the simple commands that its shell would run, and each is compared with
-the table of what acts. What is not in the table does nothing outside as far as anybody knows: a
+the table of what acts. What is not in the table is taken to do nothing outside: a
 script of the user's own may do anything. Words in quotes, in comments and in the text that a
 command is given to read are no commands.
 """

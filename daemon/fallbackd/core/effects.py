@@ -18,7 +18,7 @@ class StartAttempt(Struct, frozen=True, kw_only=True, tag="start_attempt"):
     credential: str | None = None
     """Label of the one that makes the call; None: the backend's own login."""
     handoff: str | None = None
-    """What the attempt before did, told behind the prompt; None: the prompt as it is."""
+    """What the attempt before did, placed after the prompt; None: the prompt as it is."""
     resume: str | None = None
     """The agent's own conversation that broke off, to continue with a short prompt that says so."""
     taken_up: bool = False

@@ -251,7 +251,7 @@ def _after(case: Case, attempt: Attempt) -> Literal["continue", "ask", "fail"]:
     What follows an attempt that has begun to work.
 
     What it has sent, published or committed would be done twice by the next one, and no look into
-    the directory shows it: then a person says who goes on, where anybody can.
+    the directory shows it: then a person chooses who continues, where there is a choice.
     """
     one = case.delegation
     if attempt.effects == "none":
