@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from tests.client.mcp.driver import STATELESS, Session, session
 from tests.support.agents import ECHO, HANGING, THROTTLED, backend_script, chain, ok
 from tests.support.daemon import HANG_S, ROOT, Daemon, running
 
+COUNTED = """
+    cat >/dev/null
+    touch "$HOME/at-once/$$"; ls "$HOME/at-once" | wc -l >> "$HOME/counts"
+    while [ ! -e "$HOME/go" ]; do sleep 0.05; done
+    rm "$HOME/at-once/$$"; echo done
+    """
 GATED = 'cat >/dev/null; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo late answer'
 
 
@@ -219,3 +226,37 @@ async def test_an_agent_that_delegates_to_itself_ends_at_the_second_level(
         assert len(started) == 3  # levels 0, 1 and 2
         assert done["text"].startswith('[["status"]')
         assert "2 levels deep at most" in done["text"]
+
+
+async def test_fifty_calls_at_once_run_no_more_agents_than_the_host_may(tmp_path: Path) -> None:
+    config = "[defaults]\nmax_running = 3\n" + backend_script(tmp_path / "bin", "a", COUNTED)
+    async with running(tmp_path, config) as daemon:
+        (daemon.home / "at-once").mkdir()
+        places = [daemon.work_dir / str(number) for number in range(50)]
+        for place in places:
+            place.mkdir()
+        found: list[Any] = []
+
+        def work(s: Session, half: list[Path]) -> None:
+            for place in half:
+                s.begin("delegate", prompt="x", backend="a", cwd=str(place))
+            answers: list[Any] = []
+            while len(answers) < len(half):
+                if "method" not in (told := s.read()):
+                    answers.append(told["result"]["structuredContent"]["state"])
+            found.extend(answers)
+
+        async def states() -> list[str]:
+            listed = (await daemon.client.call("delegation.list", {"limit": 60}))["delegations"]
+            return sorted(one["state"] for one in listed)
+
+        async with anyio.create_task_group() as tasks:
+            for half in (places[:25], places[25:]):  # a server takes 32 calls at once
+                tasks.start_soon(drive, daemon, partial(work, half=half))
+            with anyio.fail_after(HANG_S):
+                while await states() != ["queued"] * 47 + ["running"] * 3:
+                    await anyio.sleep(0.02)
+            (daemon.home / "go").touch()
+        assert found == await states() == ["succeeded"] * 50
+        counts = [int(one) for one in (daemon.home / "counts").read_text().split()]
+        assert (len(counts), max(counts)) == (50, 3)
