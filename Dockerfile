@@ -19,5 +19,6 @@ RUN python -m venv /opt/fallbackd \
 ENV PATH=/opt/fallbackd/bin:/home/user/.npm/bin:/usr/local/bin:/usr/bin:/bin \
     NPM_CONFIG_PREFIX=/home/user/.npm
 USER user
+RUN mkdir /home/user/work
 WORKDIR /home/user/work
 CMD ["python", "/src/contrib/demo/demo.py"]

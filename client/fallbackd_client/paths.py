@@ -7,6 +7,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+def home_of(environ: "Mapping[str, str]") -> str:
+    """`$HOME`, else the home of the account; `expanduser` takes an empty `$HOME` for `/`."""
+    given = environ.get("HOME")
+    if given:
+        return given
+    import pwd  # rarely needed
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/"
+
+
+def settle_home() -> None:
+    """Let everything in this process, and its children, see the same home."""
+    if os.environ.get("HOME") == "":
+        os.environ["HOME"] = home_of(os.environ)
+
+
 def socket_candidates(environ: "Mapping[str, str]") -> list[str]:
     """
     Paths in the order in which the daemon chooses: `$FALLBACKD_SOCKET` alone where it is set,
@@ -23,7 +42,7 @@ def socket_candidates(environ: "Mapping[str, str]") -> list[str]:
         candidates.append(os.path.join(runtime, "fallbackd", "control.sock"))
     state = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
-        home = environ.get("HOME") or os.path.expanduser("~")
+        home = home_of(environ)
         state = os.path.join(home, ".local", "state")
     candidates.append(os.path.join(state, "fallbackd", "control.sock"))
     return candidates

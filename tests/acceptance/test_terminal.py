@@ -173,3 +173,36 @@ async def test_colours_are_for_terminals_only(tmp_path: Path) -> None:
         assert b"\x1b[" not in plain.seen
         assert "\x1b[" not in piped.out
         assert "evil" in piped.out
+
+
+async def test_an_interruption_begins_a_line_of_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path, config_of(tmp_path)) as daemon:
+        await daemon.client.call("health", {"action": "pause", "target": "first"})
+        with terminal(daemon, "events", "--since", "0") as shown:
+            await shown.until("\n")
+            shown.process.send_signal(signal.SIGINT)
+            assert await shown.ends() == 130
+            assert shown.seen.endswith(b"\r\n\r\ninterrupted\r\n")
+
+
+async def test_events_end_with_the_reader_of_their_pipe(tmp_path: Path) -> None:
+    async with running(tmp_path, config_of(tmp_path)) as daemon:
+        await daemon.client.call("health", {"action": "pause", "target": "first"})
+        process = subprocess.Popen(
+            client_argv("events", "--since", "0"),
+            env=client_environ(daemon.socket, {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            assert process.stdout is not None
+            with anyio.fail_after(HANG_S):
+                await anyio.to_thread.run_sync(process.stdout.readline)
+            process.stdout.close()
+            with anyio.fail_after(HANG_S):
+                assert await anyio.to_thread.run_sync(process.wait) == 1
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+            process.communicate()

@@ -2,7 +2,9 @@ import os
 import pwd
 from pathlib import Path
 
-from fallbackd_client.paths import find_socket, socket_candidates
+import pytest
+
+from fallbackd_client.paths import find_socket, settle_home, socket_candidates
 
 
 def test_the_variable_alone_counts_where_it_is_set() -> None:
@@ -61,3 +63,11 @@ def test_a_socket_that_an_earlier_daemon_left_behind_does_not_hide_the_runtime_d
         (each / "control.sock").touch()
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     assert find_socket(environ, runtimes=str(tmp_path)) == str(user / "control.sock")
+
+
+def test_an_empty_home_is_that_of_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = pwd.getpwuid(os.getuid()).pw_dir
+    assert socket_candidates({"HOME": ""}) == [f"{own}/.local/state/fallbackd/control.sock"]
+    monkeypatch.setenv("HOME", "")
+    settle_home()
+    assert os.environ["HOME"] == own

@@ -17,6 +17,7 @@ from fallbackd_client.cli.output import UsageError, emit_json, note
 from fallbackd_client.cli.parsing import PROG, command_parser, program_parser
 from fallbackd_client.client import Client
 from fallbackd_client.errors import ClientError, NoDaemon, NotSendable, RequestTooLarge, RpcError
+from fallbackd_client.paths import settle_home
 from fallbackd_client.wire.codes import REFUSED
 
 TYPE_CHECKING = False
@@ -36,6 +37,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     _open_streams()
+    settle_home()
     try:
         code = _run(argv)
         sys.stdout.flush()  # what fails here would be a traceback of the interpreter
@@ -87,7 +89,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except SystemExit as leaving:  # argparse: help, or usage already printed
         return leaving.code if isinstance(leaving.code, int) else exits.USAGE
     except KeyboardInterrupt:
-        note("interrupted")
+        note("\ninterrupted" if sys.stderr.isatty() else "interrupted")  # behind the ^C
         return exits.INTERRUPTED
     except UsageError as error:
         note(f"{PROG}: {error}")

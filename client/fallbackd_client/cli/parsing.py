@@ -8,6 +8,10 @@ import os
 from fallbackd_client import __version__
 from fallbackd_client.cli.commands import COMMANDS, Command, load
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 PROG = "fallbackd-client"
 _EXIT_CODES = """\
 exit codes:
@@ -21,6 +25,10 @@ exit codes:
   130 interrupted"""
 
 
+_MISSING = "the following arguments are required: "
+"""How argparse begins to say so."""
+
+
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Knows its width from the start: the class it extends loads `shutil` to find it out."""
 
@@ -30,6 +38,28 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         except OSError:
             width = 100
         super().__init__(prog, width=max(40, min(width, 100)) - 2)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says which words are possible where one is missing."""
+
+    def error(self, message: str) -> NoReturn:
+        names = message.removeprefix(_MISSING)
+        if names != message and (lines := _possible(self, names.split(", ")[0])):
+            message = "\n".join([f"name one of these; `{self.prog} --help` says more", *lines])
+        super().error(message)
+
+
+def _possible(parser: argparse.ArgumentParser, missing: str) -> list[str]:
+    for action in parser._get_positional_actions():
+        if action.choices is None or missing not in (action.metavar, action.dest):
+            continue
+        about = {str(name): "" for name in action.choices}
+        if isinstance(action, argparse._SubParsersAction):
+            about |= {one.dest: one.help or "" for one in action._choices_actions}
+        width = max(map(len, about))
+        return [f"  {name.ljust(width)}  {words}".rstrip() for name, words in about.items()]
+    return []
 
 
 def program_parser() -> argparse.ArgumentParser:
@@ -54,7 +84,7 @@ def program_parser() -> argparse.ArgumentParser:
 
 def command_parser(command: Command) -> argparse.ArgumentParser:
     """What may stand behind it."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"{PROG} {command.name}",
         description=command.help_line[0].upper() + command.help_line[1:] + ".",
         epilog=f"example:\n  {PROG} {command.example}",

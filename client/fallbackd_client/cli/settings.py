@@ -52,7 +52,8 @@ def change(
         for one in found:
             write(one)
     except (Unreadable, OSError) as error:
-        raise UsageError(f"{error}; see what to add with: {shown_by}") from error
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{why}; see what to add with: {shown_by}") from error
     note(f"{'removed from' if undo else 'added to'} {program}; restart it to take effect")
     return exits.OK
 

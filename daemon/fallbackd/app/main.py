@@ -19,7 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status, as the epilog of the help says."""
     arguments = _parser().parse_args(argv)
     from fallbackd.app.places import find_places
+    from fallbackd_client.paths import settle_home
 
+    settle_home()
     places = find_places(
         os.environ,
         config=arguments.config,

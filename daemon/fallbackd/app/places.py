@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from fallbackd_client.paths import socket_candidates
+from fallbackd_client.paths import home_of, socket_candidates
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -71,8 +71,7 @@ def config_path(environ: Mapping[str, str]) -> str:
 def _home(environ: Mapping[str, str], variable: str, default: str) -> str:
     given = environ.get(variable, "")
     if not os.path.isabs(given):  # to be ignored, by the XDG Base Directory Specification
-        home = environ.get("HOME") or os.path.expanduser("~")
-        given = os.path.join(home, default)
+        given = os.path.join(home_of(environ), default)
     return os.path.join(given, "fallbackd")
 
 

@@ -247,3 +247,29 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     assert ran.stdout == "{"
     assert "Traceback" not in ran.stderr
     assert "Exception" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "possible"),
+    [
+        (["gateway"], ["  env ", "  setup "]),
+        (["gateway", "setup"], ["  claude", "  codex", "  opencode"]),
+        (["hooks"], ["  install ", "  uninstall "]),
+        (["notify"], ["  test"]),
+        (["config"], ["  check", "  edit"]),
+        (["service"], ["  install", "  logs"]),
+    ],
+    ids=" ".join,
+)
+def test_a_missing_word_is_answered_with_the_possible_ones(
+    argv: list[str], possible: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    shown = capsys.readouterr().err
+    assert f"`fallbackd-client {' '.join(argv)} --help` says more" in shown
+    assert all(f"\n{one}" in shown for one in possible), shown
+
+
+def test_a_missing_word_of_any_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cancel"]) == 2
+    assert "the following arguments are required: " in capsys.readouterr().err

@@ -11,7 +11,7 @@ from fallbackd_client.cli.commands.config import machine_of
 from fallbackd_client.cli.config_file import ConfigFile, Rejected, read_text
 from fallbackd_client.cli.doctor.programs import ask_program, programs_of
 from fallbackd_client.cli.output import UsageError, note, show
-from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.render import Style, wrapped
 from fallbackd_client.cli.setup.changes import NotMade, short
 from fallbackd_client.cli.tables import table
 from fallbackd_client.errors import ClientError, NoDaemon, RpcError
@@ -100,8 +100,11 @@ def _add(args: argparse.Namespace, machine: Machine, client: Client, account: Ac
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         file.save(machine, client)
-    except (NotMade, OSError) as error:
+    except NotMade as error:
         note(f"fallbackd-client: {error}")
+        return exits.FAILED
+    except OSError as error:
+        note(f"fallbackd-client: cannot make {directory}: {error.strerror}")
         return exits.FAILED
     except Rejected as error:
         for one in error.problems:
@@ -109,7 +112,7 @@ def _add(args: argparse.Namespace, machine: Machine, client: Client, account: Ac
         note(f"{machine.config} was left as it is")
         return exits.CONFIG
     done = {**_row(machine, account), "chains": chains}
-    show(args, done, lambda found, _: _added(machine, found))
+    show(args, done, lambda found, style: _added(machine, found, style))
     return exits.OK
 
 
@@ -143,7 +146,7 @@ def _any_chain(client: Client) -> list[Json]:
     return [one["backend"] for one in candidates]
 
 
-def _added(machine: Machine, found: dict[str, Json]) -> str:
+def _added(machine: Machine, found: dict[str, Json], style: Style) -> str:
     lines = [
         f"made {short(machine, str(found['directory']))}",
         f"added [backends.{found['backend']}] to {short(machine, machine.config)}",
@@ -151,4 +154,4 @@ def _added(machine: Machine, found: dict[str, Json]) -> str:
     for name, chain in found["chains"].items():
         names = [one["backend"] if isinstance(one, dict) else one for one in chain]
         lines.append(f"chain {name}: {', '.join(names)}")
-    return "\n".join([*lines, f"Log in with: {found['login']}", _KEYRING])
+    return "\n".join([*lines, f"Log in with: {found['login']}", *wrapped(_KEYRING, style)])

@@ -22,6 +22,7 @@ from fallbackd_client.cli.doctor.findings import Machine
 from fallbackd_client.cli.output import UsageError, emit_json, note, show, style_of
 from fallbackd_client.cli.render import Style, clean, one_line
 from fallbackd_client.cli.setup.asking import Asking
+from fallbackd_client.cli.setup.changes import NotMade
 from fallbackd_client.cli.setup.starter import starter_text
 from fallbackd_client.cli.share import CONFIG, shared_text
 from fallbackd_client.errors import ClientError
@@ -68,6 +69,14 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, client: Client) -> int:
     _require_words(args)
+    try:
+        return _run(args, client)
+    except NotMade as error:
+        note(f"fallbackd-client: {error}")
+        return exits.FAILED
+
+
+def _run(args: argparse.Namespace, client: Client) -> int:
     match args.action:
         case "check":
             return _check(args, client)

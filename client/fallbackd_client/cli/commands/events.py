@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import select
 import sys
+import threading
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import note, style_of
@@ -35,6 +38,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
     if left is not None and left < 1:
         return exits.OK
     style = style_of(sys.stdout)
+    threading.Thread(target=_end_with_reader, daemon=True).start()
     events = client.events(
         since=args.since,
         kinds=kinds,
@@ -51,6 +55,17 @@ def run(args: argparse.Namespace, client: Client) -> int:
             if left == 0:
                 break
     return exits.OK
+
+
+def _end_with_reader() -> None:
+    """Exit once a pipe has no reader: the next event, which would fail, may be far away."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout, 0)
+    except OSError:  # no descriptor of the system
+        return
+    poll.poll()
+    os._exit(exits.FAILED)
 
 
 def event_line(event: dict[str, Json], style: Style) -> str:

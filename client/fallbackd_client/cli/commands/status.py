@@ -120,6 +120,8 @@ def _trouble_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> l
     return lines
 
 
+_HANDED_BACK = "in-session"
+"""Stands in chains for handing the work back to the caller, and is no program or service."""
 _ABSENT = {"not_installed": "not installed", "not_configured": "not set up"}
 
 
@@ -133,7 +135,7 @@ def _health_lines(health: dict[str, Json], style: Style, *, verbose: bool) -> li
         words = _ABSENT.get(str(entry.get("reason")))
         if words is not None and entry.get("state") == "broken":
             absent.setdefault(words, []).append(one_line(backend))
-        else:
+        elif backend != _HANDED_BACK or entry.get("state") != "healthy":
             shown[backend] = entry
     lines = [health_table(shown, style)] if shown or not absent else []
     lines += [style.paint(f"{words}: {', '.join(names)}", "dim") for words, names in absent.items()]

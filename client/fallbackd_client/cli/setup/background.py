@@ -73,7 +73,7 @@ def lost_to(
 
 
 def start_change(machine: Machine, client: Client, program: str) -> Change:
-    what = f"start fallbackd in the background (log: {short(machine, log_path(machine))})"
+    what = f"start fallbackd in the background ({short(machine, log_path(machine))})"
     return Change(what, lambda: start(machine, client, program))
 
 

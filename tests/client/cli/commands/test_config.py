@@ -45,3 +45,14 @@ def test_show_prints_the_configuration_in_effect(run_cli: RunCli) -> None:
 
 def test_only_check_takes_a_file(run_cli: RunCli) -> None:
     assert run_cli(["config", "show", "x.toml"], {}).code == 2
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = "/proc/fallbackd/config.toml"  # where even root makes nothing
+    monkeypatch.setenv("FALLBACKD_CONFIG", config)
+    answers = {"status": {"daemon": {"config_path": config}}, "config.check": {"ok": True}}
+    ran = run_cli(["config", "set", "defaults.settle_s", "7"], answers)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"fallbackd-client: cannot write {config}: No such file or directory\n"

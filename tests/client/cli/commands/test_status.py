@@ -144,3 +144,11 @@ def test_verbose_shows_absent_backends_and_sessions_too(run_cli: RunCli) -> None
     ran = run_cli(["status", "--verbose"], {**IDLE, "status": STATUS})
     assert re.search(r"^gemini +broken +not_installed$", ran.out, re.M)
     assert re.search(r"^s1 +opencode +codex +1$", ran.out, re.M)
+
+
+def test_handing_the_work_back_is_no_backend_to_look_at(run_cli: RunCli) -> None:
+    health = {"codex": {"state": "healthy"}, "in-session": {"state": "healthy"}}
+    known = {**IDLE, "status": {**STATUS, "health": health}}
+    assert "in-session" not in run_cli(["status"], known).out
+    health["in-session"] = {"state": "paused"}
+    assert re.search(r"^in-session +paused", run_cli(["status"], known).out, re.M)
