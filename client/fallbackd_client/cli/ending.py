@@ -89,6 +89,13 @@ def wait_for(client: Client, accepted: dict[str, Json], wait_s: float | None) ->
     return Waited(found, is_over=bool(found.get("wait_over")), shown_hops=progress.shown_hops)
 
 
+def _note_lost(shown: dict[str, Json]) -> None:
+    """Where another one answered, since the program that was asked for was not found."""
+    lost = lost_programs(shown)
+    if (requested := str(shown.get("requested"))) in lost:
+        note(not_found({requested: lost[requested]}))
+
+
 def finish(
     args: argparse.Namespace, found: dict[str, Json], *, waited: bool, shown_hops: int = 0
 ) -> int:
@@ -109,11 +116,9 @@ def finish(
         note(f"warning: {warning}")
     for hop in (shown.get("hops") or [])[shown_hops:]:
         note(hop_sentence(hop, shown))
-    lost = lost_programs(shown) if state == "succeeded" else {}
-    if (requested := str(shown.get("requested"))) in lost:
-        note(not_found({requested: lost[requested]}))
     match state:
         case "succeeded":
+            _note_lost(shown)
             print(shown.get("text") or "", flush=True)
         case "failed" | "cancelled" | "refused":
             _print_failure(state, shown, found)

@@ -39,12 +39,7 @@ def change(
         return exits.OK
     try:
         found = edits(parts, undo=undo)
-        if args.json:
-            emit_json({"edits": [one.document() for one in found], "written": args.yes})
-        elif found:
-            print("\n".join(safe(one.diff()) for one in found), flush=True)
-        else:
-            note(f"nothing to change: {program} {'has no' if undo else 'has the'} entry")
+        _show(args, found, f"{program} {'has no' if undo else 'has the'} entry")
         if not found:
             return exits.OK
         if not _is_confirmed(args, found):
@@ -56,6 +51,15 @@ def change(
         raise UsageError(f"{why}; see what to add with: {shown_by}") from error
     note(f"{'removed from' if undo else 'added to'} {program}; restart it to take effect")
     return exits.OK
+
+
+def _show(args: argparse.Namespace, found: list[Edit], otherwise: str) -> None:
+    if args.json:
+        emit_json({"edits": [one.document() for one in found], "written": args.yes})
+    elif found:
+        print("\n".join(safe(one.diff()) for one in found), flush=True)
+    else:
+        note(f"nothing to change: {otherwise}")
 
 
 def _is_confirmed(args: argparse.Namespace, found: list[Edit]) -> bool:

@@ -110,14 +110,18 @@ def _finding_lines(one: dict[str, Json], style: Style) -> list[str]:
     return lines
 
 
+def _counts(levels: list[str]) -> list[str]:
+    return [
+        f"{number} {level}{'' if number == 1 else 's'}"
+        for level in (ERROR, WARNING, NOTE)
+        if (number := levels.count(level))
+    ]
+
+
 def view(document: dict[str, Json], style: Style) -> str:
     findings = document["findings"]
     lines = [line for one in findings for line in _finding_lines(one, style)]
-    counts = [
-        f"{number} {level}{'' if number == 1 else 's'}"
-        for level in (ERROR, WARNING, NOTE)
-        if (number := sum(one["level"] == level for one in findings))
-    ]
+    counts = _counts([str(one["level"]) for one in findings])
     well = [name for name in document["checked"] if name not in {o["check"] for o in findings}]
     if lines:
         lines.append("")

@@ -63,6 +63,9 @@ def look_at_state(machine: Machine) -> list[Finding]:
     return found + _contents(machine, directory, names) + _space(directory)
 
 
+_USED = ("fallbackd.db", "lock", "runs", "servers")
+
+
 def _contents(machine: Machine, directory: str, names: list[str]) -> list[Finding]:
     found: list[Finding] = []
     foreign = [name for name in names if _owner(directory, name) not in (None, machine.uid)]
@@ -70,15 +73,13 @@ def _contents(machine: Machine, directory: str, names: list[str]) -> list[Findin
         what = f"in {directory} the daemon cannot use what belongs to others: {', '.join(foreign)}"
         fix = command("sudo", "chown", "-R", machine.user, directory)
         found.append(Finding("state", ERROR, what, fix))
-    for name in ("fallbackd.db", "lock"):
-        path = os.path.join(directory, name)
-        if name not in foreign and os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+    own = [os.path.join(directory, name) for name in _USED if name not in foreign]
+    for path in own:
+        if os.path.isdir(path):
+            found += _directory(machine, "state", path)
+        elif os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
             what = f"{path} cannot be written, so nothing new is remembered"
             found.append(Finding("state", ERROR, what, command("chmod", "600", path)))
-    for name in ("runs", "servers"):
-        path = os.path.join(directory, name)
-        if name not in foreign and os.path.isdir(path):
-            found += _directory(machine, "state", path)
     damaged = [os.path.join(directory, name) for name in names if ".corrupt-" in name]
     if damaged:
         what = f"a damaged database was set aside as {damaged[0]}, and a new one was begun"

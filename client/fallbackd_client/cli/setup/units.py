@@ -73,6 +73,11 @@ def _moves(machine: Machine) -> dict[str, str]:
     return {name: value for name, value in given.items() if value and not set(value) & _UNSAFE}
 
 
+def _gained(machine: Machine, before: str, after: str) -> str:
+    new = [one for one in after.split(":") if one not in before.split(":")]
+    return ", ".join(short(machine, one) for one in new)
+
+
 def environment_change(machine: Machine) -> list[Change]:
     """The PATH of the shell for the service, beside whatever else is in its file."""
     lines = (machine.read(machine.env_file) or "").splitlines()
@@ -86,8 +91,7 @@ def environment_change(machine: Machine) -> list[Change]:
     kept += [f"{name}={value}" for name, value in missing.items()]
     what = ", ".join(missing)
     if known is not None and missing.keys() == {"PATH"}:
-        new = [one for one in path.split(":") if one not in known.split(":")]
-        what = f"PATH gains {', '.join(short(machine, one) for one in new)}"
+        what = f"PATH gains {_gained(machine, known, path)}"
     return file_change(machine, machine.env_file, "\n".join(kept) + "\n", note=what, mode=0o600)
 
 

@@ -111,12 +111,8 @@ def work_of(messages: Sequence[EventFields]) -> TurnWork | None:
         newest = None
     last = replies[-1] if replies else None
     if last is not None and not _is_whole(_info(last)) and not _is_behind(newest, last):
-        question, model = asked.get(str(_info(last).get("parentID"))), model_of(_info(last))
-        if question is None or model is None:
-            return None
-        return _work(question, model, reply=_id(last), is_aborted=_is_aborted(_info(last)))
-    model = None if newest is None else model_of(_info(newest))
-    return None if newest is None or model is None else _work(newest, model)
+        return _work(asked.get(str(_info(last).get("parentID"))), last, reply=_id(last))
+    return None if newest is None else _work(newest, newest)
 
 
 def _is_behind(newest: EventFields | None, last: EventFields) -> bool:
@@ -137,9 +133,14 @@ def understand(track: Track, work: TurnWork) -> None:
     track.agent = work.agent or track.agent
 
 
-def _work(
-    question: EventFields, model: str, *, reply: str = "", is_aborted: bool = False
-) -> TurnWork:
+def _work(question: EventFields | None, newest: EventFields, *, reply: str = "") -> TurnWork | None:
+    """
+    Args:
+        newest: Of question and reply.
+    """
+    model = model_of(_info(newest))
+    if question is None or model is None:
+        return None
     parts = question.get("parts")
     asks = map(_table, parts if isinstance(parts, list) else ())
     compaction = next((one for one in asks if one.get("type") == "compaction"), None)
@@ -151,7 +152,7 @@ def _work(
         agent=agent if isinstance(agent, str) else None,
         compacts=compaction is not None,
         continues=compaction is not None and compaction.get("auto") is True,
-        is_aborted=is_aborted,
+        is_aborted=bool(reply) and _is_aborted(_info(newest)),
     )
 
 

@@ -51,18 +51,17 @@ def require_own_peer(connected: socket.socket, *, uid: int | None = None) -> Non
         return
     rows = [row for row in _rows() if row.local[1] == peer[1]]
     # The listener too: a connection that is not accepted yet has no owner.
-    listening = [row for row in rows if row.is_listening and _serves(row.local[0], peer[0])]
-    accepted = [row for row in rows if (row.local, row.remote) == (peer, own) and row.inode]
-    allowed = {ROOT, os.geteuid() if uid is None else uid}
+    listening = {r.uid for r in rows if r.is_listening and _serves(r.local[0], peer[0])}
+    accepted = {r.uid for r in rows if (r.local, r.remote) == (peer, own) and r.inode}
     where = f"{f'[{peer[0]}]' if peer[0].version == 6 else peer[0]}:{peer[1]}"
     if not listening:
         raise ForeignListener(f"which user serves {where} cannot be determined; nothing was sent")
-    for row in (*listening, *accepted):
-        if row.uid not in allowed:
-            raise ForeignListener(
-                f"{where} is served by user {_name(row.uid)}, and neither by yours nor by root; "
-                "nothing was sent"
-            )
+    foreign = (listening | accepted) - {ROOT, os.geteuid() if uid is None else uid}
+    if foreign:
+        raise ForeignListener(
+            f"{where} is served by user {_name(min(foreign))}, and neither by yours nor by root; "
+            "nothing was sent"
+        )
 
 
 def _rows() -> Iterator[_Row]:

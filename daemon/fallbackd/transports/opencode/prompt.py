@@ -14,7 +14,7 @@ Where events were missed, the server's state is asked for, and what is new in it
 """
 
 import collections
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import anyio
@@ -193,6 +193,10 @@ class RunningPrompt:
             if self._is_idle and not self._had_gap:
                 break
             await self._unless_stopped(self._more)
+        async for chunk in self._finish(server, session):
+            yield chunk
+
+    async def _finish(self, server: OpencodeServer, session: ServedSession) -> AsyncIterator[Chunk]:
         if server.is_over:
             self._end(without_server(server, was_posted=self._was_posted, at=self._clock.now()))
         elif self._stop_grace_s is not None:
@@ -254,21 +258,25 @@ class RunningPrompt:
         for event in asked_before:  # seen, but perhaps not answered
             async for chunk in self._answer(session, event):
                 yield chunk
-        if snapshot.is_busy or self._is_idle:
-            return
+        if not snapshot.is_busy and not self._is_idle:
+            for chunk in await self._settled(snapshot, was_idle=was_idle):
+                yield chunk
+
+    async def _settled(self, snapshot: ToldSnapshot, *, was_idle: bool) -> Sequence[Chunk]:
+        """The server works on it no more, and its end was not heard."""
         if snapshot.is_settled:
             error = (snapshot.last_answer or {}).get("error")
             if isinstance(error, dict) and error.get("name") != "MessageAbortedError":
                 self._failed = True
             self._is_idle = True
-            if not was_idle:
-                yield self._line("session.idle")
-        elif was_idle:
+            return () if was_idle else (self._line("session.idle"),)
+        if was_idle:
             self._is_idle = True
         else:
             note = "it ended while the daemon was away, and its server does not know how"
             gone = (await self._stopped()).gone
             self._end(ProcessExit(at=self._clock.now(), gone=gone, note=note))
+        return ()
 
     async def _look(self, session: ServedSession) -> ToldSnapshot | None:
         """Of a turn that still runs, or whose end is written down; None: no answer for now."""

@@ -47,16 +47,15 @@ def find_tools(
         all_sessions: With those in the server's own session (language servers and the like).
     """
     server = tree.process(watch.server_pid)
-    own_session = None if server is None else server.session
     fresh = [
-        each
-        for each in _below(watch.server_pid)
-        if (each.pid, each.start) not in watch.before
-        and (all_sessions or each.session != own_session)
+        each for each in _below(watch.server_pid) if (each.pid, each.start) not in watch.before
     ]
+    elsewhere = [each for each in fresh if server is None or each.session != server.session]
+    if not all_sessions:
+        fresh = elsewhere
     own = {each.pid for each in fresh if _works_in(each, watch.cwd)}
     if is_alone and server is not None:
-        own |= {each.pid for each in fresh if each.session != own_session}
+        own |= {each.pid for each in elsewhere}
     below = {each.pid for each in tree.descendants(own, fresh)}
     return [each for each in fresh if each.pid in own or each.pid in below]
 

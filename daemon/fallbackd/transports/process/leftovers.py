@@ -220,28 +220,28 @@ async def _end(
     directory: str, *, grace_s: float, bound_s: float
 ) -> tuple[Exit | None, Sequence[int]]:
     """How it ended, and its processes that survived."""
-    is_readable = True
     found = None
     try:
         if (known := read_exit(directory)) is not None:
             return known, ()
         found = read_identity(directory)
-        is_claimed = privatefile.exists(os.path.join(directory, CLAIM_FILE))
+        may_be_claimed = is_claimed = privatefile.exists(os.path.join(directory, CLAIM_FILE))
     except OSError:
-        is_readable, is_claimed = False, True
+        may_be_claimed, is_claimed = True, False
     if found is not None and found.by == "daemon":
         return None, ()
     if found is not None and found.boot_id != tree.boot_id():
         return ProcessExit(note=REBOOTED, rebooted=True), ()
     family = _family(directory, found)
-    if not is_claimed and not find_members(family):
+    if not may_be_claimed and not find_members(family):
         return None, ()
     runner = (None if found is None else _runner(found)) or find_runner(family)
     if runner is not None:
-        if is_readable and is_claimed:
+        told = None
+        if is_claimed:
             told = await _ask(runner, directory, limit_s=grace_s + bound_s)
-            if told is not None:
-                return told, ()
+        if told is not None:
+            return told, ()
         if await end_below(runner, grace_s=grace_s, bound_s=bound_s):
             return ProcessExit(note="its runner was held; how it ended is unknown"), ()
     group = "" if found is None else found.cgroup
