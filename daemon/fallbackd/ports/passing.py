@@ -1,8 +1,12 @@
 """A request of a caller that is passed on, and its answer as it arrives."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse
+
+Take = Callable[[bytes], bool]
+"""Takes one piece of a body at once, and says whether it wants the next one."""
 
 
 class PassedOn(Protocol):
@@ -14,13 +18,22 @@ class PassedOn(Protocol):
         """The next piece of the body; None: it is over, and `exit` says how. After `head`."""
         ...
 
+    async def flow(self, take: Take) -> bool:
+        """
+        Hand each piece of the body to `take` as it arrives, and what is left at the end.
+
+        Returns:
+            False: `take` wants no more for now. True: it is over, and `exit` says how.
+        """
+        ...
+
     @property
     def exit(self) -> Exit:
         """How it ended. Only after `head` or `read` gave None."""
         ...
 
     async def aclose(self) -> None:
-        """Drop the connection where the answer is not over. Idempotent."""
+        """Drop the connection where the answer is not over. Idempotent, not to be cancelled."""
         ...
 
 

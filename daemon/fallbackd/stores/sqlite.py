@@ -51,6 +51,8 @@ class SqliteStore:
         self._mirror = mirror
         self._problem = problem
         self._backlog = Writes()
+        self._is_flushing = False
+        """What is being written is decided; more may be decided in memory meanwhile."""
         self._waiting: list[CommitRequest] = []
         self._commit: Commit | None = None
         """Under way, or left behind by a task that was killed while it was."""
@@ -82,6 +84,16 @@ class SqliteStore:
     ) -> tuple[Decision, Sequence[Journaled]]:
         await checkpoint_if_cancelled()
         request = CommitRequest(keys, run, must_keep=must_keep, outlives=outlives)
+        if self._needs_disk(request):
+            await self._in_turn(request)
+        else:
+            self._decide_at_once(request)
+        if request.error is not None:
+            raise request.error
+        assert request.answer is not None
+        return request.answer
+
+    async def _in_turn(self, request: CommitRequest) -> None:
         self._waiting.append(request)
         try:
             # What is being written cannot be called back. The disk answers, or gives an error.
@@ -94,10 +106,25 @@ class SqliteStore:
         finally:
             if request in self._waiting:
                 self._waiting.remove(request)
-        if request.error is not None:
-            raise request.error
-        assert request.answer is not None
-        return request.answer
+
+    def _needs_disk(self, request: CommitRequest) -> bool:
+        """Or those before it do."""
+        is_undecided = bool(self._waiting) or (self._lock.locked() and not self._is_flushing)
+        is_busy = is_undecided or (self._commit is not None and bool(self._commit.requests))
+        return request.outlives != "nothing" or is_busy or self._missing([request]) != ([], [])
+
+    def _decide_at_once(self, request: CommitRequest) -> None:
+        """In memory alone: as soon as it is decided it is kept as well as it has to be."""
+        draft = Draft(self._mirror)
+        decided = request.decide(draft)
+        if decided is None:
+            return
+        answer, writes = decided
+        if not writes.is_empty:
+            self._count_finished(draft, writes)
+            self._backlog.merge(writes)
+        self._mirror.apply(draft)
+        request.answer = answer
 
     async def _decide_waiting(self) -> None:
         requests = [one for one in self._waiting if not one.is_done][:MAX_TOGETHER]
@@ -123,11 +150,7 @@ class SqliteStore:
 
     async def _fetch(self, requests: Sequence[CommitRequest]) -> None:
         """Bring what these decisions want to read and what is only on disk into the mirror."""
-        keys = [one.keys for one in requests]
-        delegations = {one.delegation for one in keys if one.delegation}
-        request_ids = {one.request_id for one in keys if one.request_id}
-        missing = [one for one in delegations if self._mirror.delegation(one) is None]
-        unseen = list(request_ids - self._mirror.requests.keys())
+        missing, unseen = self._missing(requests)
         if not missing and not unseen:
             return
         try:
@@ -141,6 +164,14 @@ class SqliteStore:
             if self._mirror.delegation(delegation.delegation) is None:
                 self._mirror.remember(delegation)
 
+    def _missing(self, requests: Sequence[CommitRequest]) -> tuple[list[DelegationId], list[str]]:
+        """Delegations and ids of requests that are to be read from the disk first, if at all."""
+        keys = [one.keys for one in requests]
+        delegations = {one.delegation for one in keys if one.delegation}
+        request_ids = {one.request_id for one in keys if one.request_id}
+        missing = [one for one in delegations if self._mirror.delegation(one) is None]
+        return missing, list(request_ids - self._mirror.requests.keys())
+
     async def _write(self, commit: Commit) -> None:
         self._commit = commit
         await self._on_disk(lambda: commit.write(self._database))
@@ -153,6 +184,9 @@ class SqliteStore:
 
     def _conclude(self, commit: Commit) -> None:
         self._commit = None
+        if not commit.requests:
+            self._conclude_flush(commit)
+            return
         if commit.error is None:
             self._backlog = Writes()
             self._tell(None)
@@ -162,6 +196,14 @@ class SqliteStore:
         for request in commit.requests:
             if not request.is_done:
                 self._decide_without_disk(request)
+
+    def _conclude_flush(self, commit: Commit) -> None:
+        """Meanwhile more may have been decided, which is in the mirror and in a new backlog."""
+        if commit.error is not None:
+            self._backlog = commit.writes.joined(self._backlog)
+        self._tell(None if commit.error is None else sentence(self._database.path, commit.error))
+        if self._backlog.is_empty:
+            self._mirror.forget_surplus()
 
     def _acknowledge(self, commit: Commit) -> None:
         self._mirror.apply(commit.draft)
@@ -295,9 +337,13 @@ class SqliteStore:
 
     async def _write_backlog(self) -> None:
         """Also when it is empty: whether the disk is back shows only by writing."""
-        writes = self._backlog.joined(Writes())
+        writes, self._backlog = self._backlog, Writes()
         writes.put("meta", "last_seq", str(self._mirror.last_seq))
-        await self._write(Commit([], Draft(self._mirror), writes))
+        self._is_flushing = True
+        try:
+            await self._write(Commit([], Draft(self._mirror), writes))
+        finally:
+            self._is_flushing = False
 
     async def checkpoint(self) -> None:
         """Ignores errors: trouble with the disk is reported by the next write."""

@@ -24,7 +24,7 @@ from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, NotAnswered
 from fallbackd.fronts.gateway.relay import Patience, Relay
 from fallbackd.fronts.gateway.translate.translation import Target, begin
 from fallbackd.fronts.gateway.translating import TranslatedAnswer
-from fallbackd.ports.passing import PassedOn
+from fallbackd.ports.passing import PassedOn, Take
 
 STREAMS: dict[ApiMode, bytes] = {
     mode: "".join(text for _, text in frames(Answer(model="m"))).encode()
@@ -52,6 +52,12 @@ class Arriving:
         await anyio.sleep(self._pause_s)
         return self._pieces.pop(0) if self._pieces else None
 
+    async def flow(self, take: Take) -> bool:
+        while (data := await self.read()) is not None:
+            if not take(data):
+                return False
+        return True
+
     @property
     def exit(self) -> HttpResponse:
         return self._end
@@ -70,6 +76,12 @@ class Seen(Struct):
 
     async def send(self, data: bytes) -> None:
         self.data += data
+
+    def write(self, data: bytes) -> bool:
+        self.data += data
+        return True
+
+    async def drained(self) -> None: ...
 
 
 class ClientError(Exception):

@@ -9,9 +9,11 @@ import anyio.abc
 import pytest
 from tests.support.daemon import HANG_S
 
+from fallbackd.fronts.gateway import line as caller_line
 from fallbackd.fronts.gateway import server
 from fallbackd.fronts.gateway.answers import AnswerHead
-from fallbackd.fronts.gateway.server import GatewayServer, HeadIn, RequestLine
+from fallbackd.fronts.gateway.line import HeadIn, RequestLine
+from fallbackd.fronts.gateway.server import GatewayServer
 
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -149,7 +151,7 @@ async def test_a_caller_who_hangs_up_ends_its_request() -> None:
 
 
 async def test_a_caller_who_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "SLOW_READER_S", 0.3)
+    monkeypatch.setattr(caller_line, "SLOW_READER_S", 0.3)
     asked = Asked()
     asked.floods = True
     async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:

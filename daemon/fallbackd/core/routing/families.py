@@ -5,6 +5,7 @@ A family is what the configuration says of a backend, else what the name of the 
 """
 
 import re
+from functools import lru_cache
 
 from fallbackd.core.policy import Backend, Policy
 
@@ -38,6 +39,7 @@ _PATTERNS = tuple(
 )
 
 
+@lru_cache(maxsize=1024)
 def family_of_model(model: str) -> str | None:
     """By the name alone: the part behind the last slash first, as it names the model itself."""
     parts = model.rsplit("/", 1)

@@ -17,11 +17,19 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
 
 
 class ToCaller(Protocol):
-    """Where an answer goes: `begin` once, then `send`."""
+    """Where an answer goes: `begin` once, then `send`; or `write`, and `drained` after a False."""
 
     async def begin(self, reply: AnswerHead) -> None: ...
 
     async def send(self, data: bytes) -> None: ...
+
+    def write(self, data: bytes) -> bool:
+        """As `send`, at once. False: the caller does not keep up."""
+        ...
+
+    async def drained(self) -> None:
+        """Returns when the caller has read on."""
+        ...
 
 
 class Refusal(Exception):

@@ -16,6 +16,8 @@ from fallbackd.fronts.gateway.translate.translation import can_translate
 ALIAS = "claude-fallbackd-"
 """Before the name of a chain: Claude Code shows only models that begin with `claude`."""
 _ANY = "*"
+MAX_NAMES = 256
+"""Callers invent names."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -98,6 +100,36 @@ def fitting(
             if all(one.backend != entry.backend for entry in kept.values())
         ),
     )
+
+
+class Choices:
+    """What the `model` of a request offers, kept while the configuration stays as it is."""
+
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+        self._found: dict[tuple[str | None, ApiMode, bool], tuple[Wanted, Fitting]] = {}
+
+    def find(
+        self,
+        name: str | None,
+        settings: Settings,
+        kinds: Mapping[str, BackendKind],
+        mode: ApiMode,
+        *,
+        is_side: bool,
+    ) -> tuple[Wanted, Fitting]:
+        """
+        Args:
+            is_side: See `fitting`.
+        """
+        if settings is not self._settings or len(self._found) >= MAX_NAMES:
+            self._settings = settings
+            self._found.clear()
+        key = name, mode, is_side
+        if key not in self._found:
+            found = wanted(name, settings.policy)
+            self._found[key] = found, fitting(found, settings, kinds, mode, is_side=is_side)
+        return self._found[key]
 
 
 def _other_protocol(api: ApiMode | None, mode: ApiMode, *, may_translate: bool) -> str | None:

@@ -10,7 +10,7 @@ that for a whole answer. With `hold = "whole"` nothing is sent before all has ar
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 
@@ -75,6 +75,7 @@ class Exchange:
         body: Body,
         caller: ToCaller,
         pauses: Pauses,
+        choices: choosing.Choices,
         owner: str | None = None,
     ) -> None:
         self._engine = engine
@@ -86,6 +87,7 @@ class Exchange:
         self._body = body
         self._caller = caller
         self._pauses = pauses
+        self._choices = choices
         self._owner = owner
         self._session = session_of(self._named, asked, body.plain or b"")
         self._attempts = 0
@@ -118,9 +120,16 @@ class Exchange:
         self._count_hop()
         engine = self._engine
         name = self._named.get("x-fallbackd-chain") or self._asked.model
-        found = choosing.wanted(name, engine.settings.policy)
+        found, fit = self._choices.find(
+            name,
+            engine.settings,
+            engine.world.kinds,
+            self._asked.mode,
+            is_side=bool(self._asked.side),
+        )
         self._is_whole = self._rules.hold == "whole" or found.name in self._rules.hold_whole
-        fit = self._fitting(found, name)
+        if not fit.entries:
+            self._refuse(fit, name)
         entries = fit.entries
         asks: Mapping[str, Any] = {
             "session": self._session,
@@ -176,24 +185,14 @@ class Exchange:
             raise Refusal(508, "this request has come back to where it began", "loop")
         self._headers[HOP] = str(int(hops) + 1)
 
-    def _fitting(self, found: choosing.Wanted, name: str | None) -> choosing.Fitting:
+    def _refuse(self, fit: choosing.Fitting, name: str | None) -> NoReturn:
         """
         Raises:
-            Refusal: No configured backend speaks this API.
+            Refusal: Nobody that is configured speaks this API.
         """
-        engine = self._engine
-        fit = choosing.fitting(
-            found,
-            engine.settings,
-            engine.world.kinds,
-            self._asked.mode,
-            is_side=bool(self._asked.side),
-        )
-        if fit.entries:
-            return fit
         text = f"no backend that speaks this API ({self._asked.mode}) is configured for"
         text += f" {name or 'requests without a model'}"
-        at = engine.clock.now()
+        at = self._engine.clock.now()
         self._record.note("Resolved", text, at=at, candidates=fit.passed_over)
         todo = "configure one of a kind that ends in -http, with its model"
         raise Refusal(404, f"{text}: {todo}", "no_backend")
@@ -260,8 +259,7 @@ class Exchange:
         try:
             done = await self._relay(chosen, report, call.model).run(passed)
         finally:
-            with anyio.CancelScope(shield=True):
-                await passed.aclose()
+            await passed.aclose()
         if isinstance(done, NotAnswered):
             return done if call.translation is None else in_callers_words(done, call.translation)
         self._record.model = call.model

@@ -15,8 +15,9 @@ from fallbackd.engine.requests import Refused
 from fallbackd.fronts.gateway import choosing, encodings, guard, routes
 from fallbackd.fronts.gateway.answers import AnswerHead, Refusal, told
 from fallbackd.fronts.gateway.exchange import Exchange
+from fallbackd.fronts.gateway.line import HeadIn, RequestLine
 from fallbackd.fronts.gateway.pauses import Pauses
-from fallbackd.fronts.gateway.server import GatewayServer, HeadIn, RequestLine
+from fallbackd.fronts.gateway.server import GatewayServer
 from fallbackd.fronts.gateway.settings import Bounds, Rules
 from fallbackd.lib.peercred import peer
 from fallbackd.ports.passing import PassOn
@@ -50,6 +51,7 @@ class GatewayFront:
         self._limits = limits
         self._allowed_uids = allowed_uids
         self._pauses = Pauses()
+        self._choices = choosing.Choices()
         self._server = GatewayServer(self.answer, allows=self._allows)
 
     async def serve(self, listener: socket.socket) -> None:
@@ -118,6 +120,7 @@ class GatewayFront:
             body=body,
             caller=line,
             pauses=self._pauses,
+            choices=self._choices,
         ).run()
 
     async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:

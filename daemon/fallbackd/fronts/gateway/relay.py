@@ -70,6 +70,8 @@ class Relay:
         self._sieve = Sieve() if can_sieve else None
         self._held = bytearray()
         self._is_begun = False
+        self._is_good = self._is_held_to_end = False
+        self._heard_at = 0.0
 
     async def run(self, passed: PassedOn) -> NotAnswered | AnswerWatch:
         """
@@ -93,49 +95,67 @@ class Relay:
         self, passed: PassedOn, head: HttpResponse, give_up_at: float
     ) -> NotAnswered | AnswerWatch:
         watch = self._watch
-        if head.status >= 300:
+        self._is_good = head.status < 300
+        self._is_held_to_end = self._is_whole or not self._is_good or not self._asked.is_streamed
+        if not self._is_good:
             self._sieve = None
-        heard_at = anyio.current_time()
+        self._heard_at = anyio.current_time()
         while True:
-            data: bytes | None = None
-            is_late = True
-            with anyio.move_on_at(self._wait_until(heard_at, give_up_at)):
-                data = await passed.read()
-                is_late = False
+            is_over = False
+            until = self._wait_until(give_up_at)
+            with anyio.move_on_at(until):
+                is_over = await passed.flow(self._take)
+            is_late = not is_over and anyio.current_time() >= self._wait_until(give_up_at)
             if is_late and not watch.has_ended:
-                return await self._silent(since_s=anyio.current_time() - heard_at)
-            if data is None:
+                return await self._silent(since_s=anyio.current_time() - self._heard_at)
+            if is_over or is_late:
                 return await self._finish(head if is_late else passed.exit, head)
-            if self._sieve is not None:
-                data = self._sieve.feed(data, may_drop=self._is_begun)
-            if watch.feed(data):
-                heard_at = anyio.current_time()
             if self._is_begun:
-                await self._go_on(data)
-                continue
-            failed = await self._hold(data, head)
-            if failed is not None:
+                await self._go_on()
+            elif (failed := await self._begin_or_fail(head)) is not None:
                 return failed
 
-    def _wait_until(self, heard_at: float, give_up_at: float) -> float:
+    def _wait_until(self, give_up_at: float) -> float:
         """When silence is long enough."""
         watch = self._watch
         if watch.has_ended:
-            return heard_at + self._farewell_s()
+            return self._heard_at + self._farewell_s()
         if watch.is_committed or (self._held and not self._asked.is_streamed):
-            return heard_at + self._patience.stall_s
+            return self._heard_at + self._patience.stall_s
         return give_up_at
 
-    async def _hold(self, data: bytes, head: HttpResponse) -> NotAnswered | None:
+    def _take(self, data: bytes) -> bool:
+        """One piece, as it arrives. False: there is more to do than to pass it on."""
+        watch = self._watch
+        if self._sieve is not None:
+            data = self._sieve.feed(data, may_drop=self._is_begun)
+        had_ended = watch.has_ended, watch.is_over
+        if watch.feed(data):
+            self._heard_at = anyio.current_time()
+        if not self._is_begun or watch.has_failed:
+            self._held += data
+            return not self._is_begun and not self._is_to_begin()
+        if self._sieve is not None and self._sieve.has_dropped:
+            self._held += data  # until it is known whether anything is missing
+        elif not self._caller.write(data):
+            return False
+        # The silence behind an end is shorter.
+        return had_ended == (watch.has_ended, watch.is_over)
+
+    def _is_to_begin(self) -> bool:
+        """What is held is enough to decide, one way or the other."""
+        watch = self._watch
+        most = passage.MAX_WHOLE_BYTES if self._is_held_to_end else passage.MAX_HELD_BYTES
+        is_said = watch.is_committed and not self._is_held_to_end
+        is_bad = watch.has_failed and self._is_good
+        return is_bad or is_said or len(self._held) > most
+
+    async def _begin_or_fail(self, head: HttpResponse) -> NotAnswered | None:
         """Before the beginning: why the next backend is asked, if so; else it may begin now."""
-        watch, is_good = self._watch, head.status < 300
-        self._held += data
-        if watch.has_failed and is_good:
-            evidence = watch.finish(head) or Evidence()
+        if self._watch.has_failed and self._is_good:
+            evidence = self._watch.finish(head) or Evidence()
             return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
-        is_held_to_end = self._is_whole or not is_good or not self._asked.is_streamed
-        most = passage.MAX_WHOLE_BYTES if is_held_to_end else passage.MAX_HELD_BYTES
-        if (watch.is_committed and not is_held_to_end) or len(self._held) > most:
+        if self._is_to_begin():
             await self._begin(head)
         return None
 
@@ -153,18 +173,15 @@ class Relay:
             await self._break_off(found.evidence)
         return found
 
-    async def _go_on(self, data: bytes) -> None:
-        """After the beginning: pieces go on as they come, but for one that is damaged."""
+    async def _go_on(self) -> None:
+        """After the beginning: where a piece was more than one to pass on."""
         watch = self._watch
         if watch.has_failed:
             if watch.is_told:
-                await self._caller.send(data)
+                await self._caller.send(bytes(self._held))
             evidence = watch.finish(HttpResponse(status=200)) or Evidence()
             await self._break_off(evidence, is_told=watch.is_told)
-        if self._sieve is not None and self._sieve.has_dropped:
-            self._held += data  # until it is known whether anything is missing
-        else:
-            await self._caller.send(data)
+        await self._caller.drained()
 
     async def _finish(self, exit: Exit, head: HttpResponse) -> NotAnswered | AnswerWatch:
         rest = b"" if self._sieve is None else self._sieve.rest()

@@ -15,7 +15,7 @@ from fallbackd.fronts.gateway.relay import AFTER_END_S, FAREWELL_S
 from fallbackd.fronts.gateway.translate import translation
 from fallbackd.fronts.gateway.translate.streams import StreamTranslator
 from fallbackd.fronts.gateway.translate.translation import Target, Translation
-from fallbackd.ports.passing import PassedOn
+from fallbackd.ports.passing import PassedOn, Take
 
 HOP = "x-fallbackd-hop"
 """How often a request has passed a daemon like this one: one that comes back goes round."""
@@ -104,6 +104,12 @@ class TranslatedAnswer:
             if made:
                 return made
         return None
+
+    async def flow(self, take: Take) -> bool:
+        while (data := await self.read()) is not None:
+            if not take(data):
+                return False
+        return True
 
     async def _next(self) -> tuple[bytes | None, bool]:
         """The next piece; what has said its end need not close its connection too."""

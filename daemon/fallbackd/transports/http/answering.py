@@ -39,6 +39,8 @@ class Reading:
         self._fields: list[tuple[bytes, bytes]] = []
         self._headers: Mapping[str, str] | None = None
         self._pieces: list[bytes] = []
+        self.held_bytes = 0
+        """Of the body, not yet taken."""
         self._head_bytes = 0
         self._ends_with_line = False
         self._is_kept = False
@@ -109,6 +111,7 @@ class Reading:
             return b""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
+        self.held_bytes = 0
         return data
 
     # --- called by the parser --------------------------------------------------------------------
@@ -144,6 +147,7 @@ class Reading:
             data = self._inflate.decompress(data)
         if data:
             self._pieces.append(data)
+            self.held_bytes += len(data)
 
     def on_message_complete(self) -> None:
         if self.has_head and not self.is_over:
@@ -153,6 +157,7 @@ class Reading:
         self.is_over = True
         if self._inflate is not None and (rest := self._inflate.flush()):
             self._pieces.append(rest)
+            self.held_bytes += len(rest)
 
 
 def _text(raw: bytes) -> str:

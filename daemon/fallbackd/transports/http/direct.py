@@ -5,19 +5,19 @@ A tenth of what the general client of `clients` takes for each request. That one
 proxies, and to addresses that are more than scheme, host, port and path.
 """
 
+import asyncio
 import os
 import re
-import select
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from urllib.parse import urlsplit
 
 import anyio
-import anyio.abc
 from msgspec import Struct
 
 from fallbackd.core.protocol import HttpRequest, Tls
+from fallbackd.ports.passing import Take
 from fallbackd.transports.http.answering import Broken, Reading
 from fallbackd.transports.http.clients import KEPT, LOOPBACK
 from fallbackd.transports.http.tls import context_of, stamps
@@ -25,11 +25,10 @@ from fallbackd.transports.http.tls import context_of, stamps
 KEPT_S = 30.0
 """Servers close what is idle after a minute or more."""
 WRITE_LIMIT_S = 60.0
-READ_BYTES = 64 * 1024
 AT_ONCE_BYTES = 256 * 1024
-"""A long request is given so long for each part of it."""
-SMALL_BYTES = 16 * 1024
-"""The kernel takes it, whatever the server does."""
+"""A long request is given so long for each part of it, and as much of an answer is held."""
+NEXT_ADDRESS_S = 0.25
+"""Before the next address of a host is tried beside the first."""
 AGENT = "fallbackd"
 UNWRITABLE = "the request could not be written: a header has characters that HTTP forbids"
 
@@ -50,24 +49,132 @@ class _Target(Struct, frozen=True):
     path: str
 
 
-class _Line:
-    """One connection to a server."""
+class _Line(asyncio.Protocol):
+    """
+    One connection to a server.
 
-    def __init__(self, stream: anyio.abc.ByteStream, place: _Place) -> None:
-        self.stream = stream
+    What arrives is read at once, and goes on at once to whoever takes it: no task has to run
+    between. Where nobody does, the server waits.
+    """
+
+    def __init__(self, place: _Place) -> None:
         self.place = place
-        self._raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
         self.is_used = False
         self.idle_since = 0.0
+        self.reading: Reading | None = None
+        """Of the request under way."""
+        self.take: Take | None = None
+        self.is_over = False
+        """The server has closed it, or said something that nobody asked for."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._is_paused = False
+        self._is_refused = False
+        self._fault: Exception | None = None
+        """Of `take`."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the server has closed it, or sent something unasked."""
-        if self._raw.fileno() < 0:
-            return True
-        looking = select.poll()
-        looking.register(self._raw, select.POLLIN)
-        return bool(looking.poll(0))
+    async def write(self, data: bytes) -> None:
+        """
+        Raises:
+            TimeoutError: The server does not read.
+        """
+        for at in range(0, len(data), AT_ONCE_BYTES):
+            if self.is_over:
+                return
+            self._transport.write(data[at : at + AT_ONCE_BYTES])
+            if self._has_to_wait():
+                with anyio.fail_after(WRITE_LIMIT_S):
+                    while self._has_to_wait():
+                        await self.news()
+
+    def _has_to_wait(self) -> bool:
+        return self._is_full and not self.is_over
+
+    async def news(self) -> None:
+        """Returns when anything has happened."""
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+
+    async def handed_on(self, take: Take) -> bool:
+        """Pieces go to `take` until anything else happens. False: it wants no more."""
+        self.take, self._is_refused = take, False
+        try:
+            await self.news()
+        finally:
+            self.take = None
+        return not self._is_refused
+
+    def abort(self) -> None:
+        self.is_over = True
+        self._transport.abort()
+
+    def _tell(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- called by the event loop ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        reading = self.reading
+        if reading is None:
+            self.abort()
+            return
+        try:
+            reading.feed(data)
+            if self.take is None:
+                self._hold(reading)
+            elif (found := reading.taken()) and not self.take(found):
+                self._is_refused, self.take = True, None
+            elif not reading.is_over and reading.problem is None:
+                return
+        except Broken as error:
+            reading.problem = error
+        except Exception as error:
+            self._fault = error
+        self._tell()
+
+    def _hold(self, reading: Reading) -> None:
+        if reading.held_bytes > AT_ONCE_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> None:
+        self._end(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+
+    def _end(self, error: Exception | None) -> None:
+        self.is_over = True
+        reading = self.reading
+        if reading is not None and reading.problem is None and not reading.is_over:
+            try:
+                if error is not None:
+                    raise Broken("ReadError", str(error))
+                reading.end()
+            except Broken as problem:
+                reading.problem = problem
+        self._tell()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._tell()
 
 
 class DirectPool:
@@ -109,20 +216,20 @@ class DirectPool:
         context = None
         if target.scheme == "https" or call.tls is not None:
             context = self._context(call.tls)
-        line = None if is_fresh else await self._take(place)
+        line = None if is_fresh else self._take(place)
         if line is None:
-            stream = await _connected(
+            line = await _connected(
                 target,
+                place,
                 context if target.scheme == "https" else None,
                 limit_s=call.connect_timeout_s,
             )
-            line = _Line(stream, place)
             self._lines.add(line)
         answer = DirectAnswer(self, line, read_limit_s=call.read_timeout_s)
         try:
             await answer.begin(data)
         except BaseException:
-            await self.drop(line)
+            self.drop(line)
             raise
         return answer
 
@@ -135,40 +242,38 @@ class DirectPool:
             self._contexts[key] = found
         return found
 
-    async def _take(self, place: _Place) -> _Line | None:
+    def _take(self, place: _Place) -> _Line | None:
         """A kept connection that is open still; the one used last."""
         found: _Line | None = None
-        left: list[_Line] = []
         now = anyio.current_time()
+        while self._kept and now - self._kept[0].idle_since > KEPT_S:
+            self.drop(self._kept.popleft())
         for line in reversed(tuple(self._kept)):
-            is_old = now - line.idle_since > KEPT_S
-            if is_old or (found is None and line.place == place):
-                self._kept.remove(line)
-                if is_old or line.is_over:
-                    left.append(line)
-                else:
-                    found = line
-        for line in left:  # others take connections meanwhile
-            await self.drop(line)
+            if line.place != place:
+                continue
+            self._kept.remove(line)
+            if not line.is_over:
+                found = line
+                break
+            self.drop(line)
         return found
 
-    async def keep(self, line: _Line) -> None:
+    def keep(self, line: _Line) -> None:
         line.is_used = True
         line.idle_since = anyio.current_time()
         self._kept.append(line)
         while len(self._kept) > KEPT:
-            await self.drop(self._kept.popleft())
+            self.drop(self._kept.popleft())
 
-    async def drop(self, line: _Line) -> None:
+    def drop(self, line: _Line) -> None:
         self._lines.discard(line)
-        with anyio.CancelScope(shield=True):
-            await anyio.aclose_forcefully(line.stream)
+        line.abort()
 
     async def aclose(self) -> None:
         """What is under way ends too."""
         self._kept.clear()
         for line in tuple(self._lines):
-            await self.drop(line)
+            self.drop(line)
 
 
 class DirectAnswer:
@@ -197,36 +302,24 @@ class DirectAnswer:
         Raises:
             Broken: No head came.
         """
-        assert self._line is not None
-        refused: Broken | None = None
+        line, reading = self._line, self._reading
+        assert line is not None
+        line.reading = reading
         try:
-            await self._write(data)
+            await line.write(data)
         except TimeoutError as error:
             raise Broken("WriteTimeout", "the server does not take the request") from error
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            # A server may refuse a long request before it has read it, and say why.
-            refused = Broken("WriteError", str(error), is_unanswered=self._line.is_used)
+        # A server may refuse a long request before it has read it, and say why.
         try:
             with anyio.fail_after(self._limit_s):
-                while not self._reading.has_head:
-                    await self._feed()
+                while not reading.has_head and reading.problem is None:
+                    await line.news()
         except TimeoutError as error:
             raise Broken("ReadTimeout", f"silent for {self._limit_s:g} s") from error
-        except Broken as error:
-            if self._reading.is_touched:
-                raise
-            if refused is not None:
-                raise refused from error
-            raise Broken(error.name, error.text, is_unanswered=self._line.is_used) from error
-
-    async def _write(self, data: bytes) -> None:
-        assert self._line is not None
-        if len(data) <= SMALL_BYTES:
-            await self._line.stream.send(data)
-            return
-        for at in range(0, len(data), AT_ONCE_BYTES):
-            with anyio.fail_after(WRITE_LIMIT_S):
-                await self._line.stream.send(data[at : at + AT_ONCE_BYTES])
+        if (problem := reading.problem) is not None and not reading.has_head:
+            if reading.is_touched:
+                raise problem
+            raise Broken(problem.name, problem.text, is_unanswered=line.is_used) from problem
 
     async def read(self) -> bytes:
         """
@@ -236,67 +329,87 @@ class DirectAnswer:
             Broken: It cannot be finished.
         """
         while not (data := self._reading.taken()):
-            if self._reading.problem is not None:
-                raise self._reading.problem
-            if self._reading.is_over:
-                await self._finish()
+            if self._is_finished():
                 return b""
-            await self._feed()
+            assert self._line is not None
+            await self._line.news()
         return data
 
-    async def _feed(self) -> None:
-        assert self._line is not None
-        try:
-            data = await self._line.stream.receive(READ_BYTES)
-        except anyio.EndOfStream:
-            self._reading.end()
-            return
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
-            raise Broken("ReadError", str(error.__cause__ or error)) from error
-        self._reading.feed(data)
+    async def flow(self, take: Take) -> bool:
+        """
+        Hand each piece of the body to `take` as it arrives, until `take` says False or all is
+        there. The caller bounds the silence.
 
-    async def _finish(self) -> None:
+        Returns:
+            Whether it is over.
+
+        Raises:
+            Broken: It cannot be finished.
+        """
+        while True:
+            data = self._reading.taken()
+            if data and not take(data):
+                return False
+            if self._is_finished():
+                return True
+            line = self._line
+            assert line is not None
+            if not await line.handed_on(take):
+                return False
+
+    def _is_finished(self) -> bool:
+        """
+        Raises:
+            Broken: It cannot be finished.
+        """
+        if self._reading.problem is not None:
+            raise self._reading.problem
+        if self._reading.is_over:
+            self._finish()
+            return True
+        return self._line is None
+
+    def _finish(self) -> None:
         line, self._line = self._line, None
         if line is None:
             return
-        if self._reading.may_be_kept:
-            await self._pool.keep(line)
+        line.reading = None
+        if self._reading.may_be_kept and not line.is_over:
+            self._pool.keep(line)
         else:
-            await self._pool.drop(line)
+            self._pool.drop(line)
 
     async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Drop the connection where the answer is not over. Idempotent."""
         if self._reading.is_over:
-            await self._finish()
+            self._finish()
         line, self._line = self._line, None
         if line is not None:
-            await self._pool.drop(line)
+            self._pool.drop(line)
 
 
 async def _connected(
-    target: _Target, context: ssl.SSLContext | None, *, limit_s: float
-) -> anyio.abc.ByteStream:
-    stream: anyio.abc.ByteStream | None = None
+    target: _Target, place: _Place, context: ssl.SSLContext | None, *, limit_s: float
+) -> _Line:
     try:
         with anyio.fail_after(limit_s):
-            stream = await anyio.connect_tcp(target.host, target.port)
-            if context is not None:
-                from anyio.streams.tls import TLSStream  # the start needs none of it
-
-                return await TLSStream.wrap(
-                    stream, hostname=target.host, ssl_context=context, standard_compatible=False
-                )
-            return stream
-    except BaseException as error:
-        if stream is not None:
-            with anyio.CancelScope(shield=True):
-                await anyio.aclose_forcefully(stream)
-        if isinstance(error, TimeoutError):
-            text = f"no connection to {target.authority} within {limit_s:g} s"
-            raise Broken("ConnectTimeout", text) from error
-        if isinstance(error, OSError | anyio.BrokenResourceError | anyio.EndOfStream):
-            raise Broken("ConnectError", str(error) or str(error.__cause__ or "")) from error
-        raise
+            _, line = await asyncio.get_running_loop().create_connection(
+                lambda: _Line(place),
+                target.host,
+                target.port,
+                ssl=context,
+                server_hostname=None if context is None else target.host,
+                happy_eyeballs_delay=NEXT_ADDRESS_S,
+            )
+            return line
+    except TimeoutError as error:
+        text = f"no connection to {target.authority} within {limit_s:g} s"
+        raise Broken("ConnectTimeout", text) from error
+    except OSError as error:
+        raise Broken("ConnectError", str(error)) from error
 
 
 def _target_of(url: str) -> _Target:

@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator
 import anyio
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer, NotStarted
+from fallbackd.ports.passing import Take
+from fallbackd.transports.http.answering import Broken
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S
+from fallbackd.transports.http.direct import DirectAnswer
 from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning, ResponseRead
 
 
@@ -48,6 +51,33 @@ class HttpPassing(HttpRunning):
                 return data
         return None
 
+    async def flow(self, take: Take) -> bool:
+        direct = self._response
+        if self._exit is None and isinstance(direct, DirectAnswer):
+            return await self._flow(direct, take)
+        while (data := await self.read()) is not None:
+            if not take(data):
+                return False
+        return True
+
+    async def _flow(self, response: DirectAnswer, take: Take) -> bool:
+        """Without a task between; whoever takes the pieces bounds the silence."""
+
+        def masked(data: bytes) -> bool:
+            data = self._mask.feed(data)
+            return not data or take(data)
+
+        is_broken = False
+        try:
+            if not await response.flow(masked):
+                return False
+        except Broken:
+            is_broken = True
+        self._exit = self._responded(response, is_broken=is_broken)
+        if rest := self._mask.end():
+            take(rest)
+        return True
+
     @property
     def exit(self) -> Exit:
         if self._exit is None:
@@ -58,6 +88,8 @@ class HttpPassing(HttpRunning):
 
     async def aclose(self) -> None:
         response, self._response = self._response, None
-        if response is not None:
+        if isinstance(response, DirectAnswer):
+            response.close()
+        elif response is not None:
             with anyio.move_on_after(CLOSE_LIMIT_S, shield=True):
                 await response.aclose()

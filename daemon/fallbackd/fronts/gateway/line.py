@@ -1,0 +1,351 @@
+"""
+One connection of a caller: its requests as they arrive, its answers as they are made.
+
+What arrives is read at once; a caller that hangs up ends its request. An answer that cannot be
+finished ends by closing the connection behind what was sent, without the end that its framing
+demands.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Protocol
+
+import anyio
+import httptools
+from msgspec import Struct
+
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
+
+MAX_HEAD_BYTES = 64 * 1024
+BODY_LIMIT_S = 120.0
+SLOW_READER_S = 60.0
+FAREWELL_S = 2.0
+MAX_AHEAD_BYTES = 256 * 1024
+"""Of a body that nobody has asked for yet."""
+
+_REASONS = {one.value: one.phrase.encode() for one in HTTPStatus}
+_UNWRITABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class HeadIn(Struct, frozen=True, kw_only=True):
+    method: str
+    path: str
+    query: str
+    headers: list[tuple[str, str]]
+    """Names in lower case, values as they came."""
+    port: int | None
+    """Where it came in; None: through the Unix socket."""
+
+
+class RequestLine(ToCaller, Protocol):
+    """One request whose body is still to be read, and its answer."""
+
+    async def body(self, max_bytes: int) -> bytes | None:
+        """The body of the request; None: it is longer."""
+        ...
+
+
+class _Request:
+    """One request, as far as it has come."""
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.url = b""
+        self.fields: list[tuple[bytes, bytes]] = []
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.has_head = False
+        self.is_whole = False
+        self.is_kept = False
+        """The connection is kept for the next one."""
+        self.is_head_only = False
+        self.may_chunk = True
+
+
+class _Unreadable(Exception):
+    """No request that could be answered. The status says why."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class CallerLine(asyncio.Protocol):
+    """See `RequestLine`. To be served by one task."""
+
+    def __init__(self, port: int | None) -> None:
+        self._port = port
+        self._parser = httptools.HttpRequestParser(self)
+        self._coming = _Request()
+        self._head_bytes = 0
+        """That have arrived since the last request was whole."""
+        self._waiting: deque[_Request] = deque()
+        self._now = self._coming
+        """The one that is answered."""
+        self._refused: int | None = None
+        """Status for what cannot be read; nothing behind it is."""
+        self._is_gone = False
+        self._is_over = False
+        self._is_full = False
+        self._is_paused = False
+        self._has_begun = False
+        self._is_chunked = False
+        self._is_body_read = False
+        self._held = b""
+        """The head of the answer, until its first piece leaves: one packet carries both."""
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    # --- for the task that serves it -------------------------------------------------------------
+
+    async def request(self, *, limit_s: float) -> HeadIn | None:
+        """The next request; None: none came."""
+        if not self._waiting:
+            with anyio.move_on_after(limit_s):
+                while not (self._waiting or self._is_gone or self._refused):
+                    await self._news()
+        if self._is_gone:
+            return None
+        if not self._waiting:
+            await self._refuse()
+            return None
+        self._now = self._waiting.popleft()
+        self._has_begun = self._is_chunked = False
+        path, _, query = self._now.url.partition(b"?")
+        return HeadIn(
+            method=self._now.method,
+            path=path.decode("latin-1"),
+            query=query.decode("latin-1"),
+            headers=[
+                (name.decode("ascii"), value.decode("latin-1")) for name, value in self._now.fields
+            ],
+            port=self._port,
+        )
+
+    @contextmanager
+    def while_there(self) -> Iterator[None]:
+        """What is inside ends when the caller has hung up."""
+        with anyio.CancelScope() as self._scope:
+            if self._is_gone:
+                self._scope.cancel()
+            yield
+        self._scope = None
+
+    async def end_answer(self, *, is_aborted: bool) -> bool:
+        """False: the connection is over."""
+        request = self._now
+        if self._is_gone:
+            return False
+        if is_aborted or not self._has_begun:
+            if self._refused is not None and not self._has_begun:
+                await self._refuse()
+            await self._break_off()
+            return False
+        if self._is_chunked and not request.is_head_only:
+            self._held += b"0\r\n\r\n"
+        self._flush()
+        if self._refused is not None and not self._waiting and request.is_whole:
+            await self._refuse()
+            return False
+        if not request.is_whole or not request.is_kept:
+            await self._break_off()  # what it still sends would turn a close into a reset
+            return False
+        self._resume()
+        return True
+
+    def close(self) -> None:
+        self._is_over = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- one request and its answer --------------------------------------------------------------
+
+    async def body(self, max_bytes: int) -> bytes | None:
+        request = self._now
+        if not request.is_whole:
+            await self._rest_of_body(request, max_bytes)
+        return None if request.size > max_bytes else b"".join(request.pieces)
+
+    async def _rest_of_body(self, request: _Request, max_bytes: int) -> None:
+        expects = next((value for name, value in request.fields if name == b"expect"), b"")
+        if expects.lower() == b"100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._is_body_read = True
+        with anyio.move_on_after(BODY_LIMIT_S):
+            while not request.is_whole and request.size <= max_bytes:
+                if self._is_gone or self._refused:
+                    break
+                self._resume()
+                await self._news()
+        self._is_body_read = False
+        if not request.is_whole and request.size <= max_bytes:
+            raise anyio.EndOfStream
+
+    async def begin(self, reply: AnswerHead) -> None:
+        request = self._now
+        lines = [b"HTTP/1.1 %d %s" % (reply.status, _REASONS.get(reply.status, b""))]
+        has_length = False
+        for name, value in reply.headers:
+            has_length = has_length or name == "content-length"
+            lines.append(f"{name}: {_UNWRITABLE.sub('?', value)}".encode())
+        has_body = not request.is_head_only and reply.status not in (204, 304)
+        self._is_chunked = has_body and not has_length and request.may_chunk
+        if self._is_chunked:
+            lines.append(b"transfer-encoding: chunked")
+        if not request.is_whole or not request.is_kept:
+            request.is_kept = False
+            lines.append(b"connection: close")
+        self._has_begun = True
+        self._held = b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def write(self, data: bytes) -> bool:
+        if data and not self._now.is_head_only:
+            self._held += b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
+        self._flush()
+        return not self._is_full
+
+    async def send(self, data: bytes) -> None:
+        if not self.write(data):
+            await self.drained()
+
+    async def drained(self) -> None:
+        """A caller that stops reading is dropped."""
+        with anyio.move_on_after(SLOW_READER_S):
+            while self._is_full and not self._is_gone:
+                await self._news()
+            return
+        raise Aborted
+
+    def _flush(self) -> None:
+        held, self._held = self._held, b""
+        if held and self._transport is not None and not self._is_gone:
+            self._transport.write(held)
+
+    async def _refuse(self) -> None:
+        if self._refused is not None and self._transport is not None:
+            reason = _REASONS.get(self._refused, b"")
+            head = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            self._transport.write(head % (self._refused, reason))
+            await self._break_off()
+
+    async def _break_off(self) -> None:
+        """Close behind what was sent: a reset would overtake it."""
+        self._is_over = True
+        self._flush()
+        if self._transport is None or self._transport.is_closing():
+            return
+        with anyio.move_on_after(FAREWELL_S):
+            self._transport.write_eof()
+            while not self._is_gone:
+                self._resume()
+                await self._news()
+
+    async def _news(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _tell(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _resume(self) -> None:
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    # --- called by the event loop ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over or self._refused is not None:
+            return
+        coming = self._coming
+        if not coming.has_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+            if not self._coming.has_head and self._head_bytes > MAX_HEAD_BYTES:
+                self._refused = 431
+        except httptools.HttpParserUpgrade:
+            coming.is_kept = False
+            self._is_over = True  # what follows is of another protocol
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refused = cause.status if isinstance(cause, _Unreadable) else 400
+        is_unasked = self._coming.size > MAX_AHEAD_BYTES and not self._is_body_read
+        if is_unasked or len(self._waiting) > 1 or self._refused:
+            self._pause()
+        self._tell()
+
+    def eof_received(self) -> None:
+        self._leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._is_gone = True
+        self._tell()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._tell()
+
+    # --- called by the parser --------------------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        self._coming.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._coming.has_head:  # else it stands behind the body
+            self._coming.fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        coming = self._coming
+        size = len(coming.url) + sum(len(name) + len(value) + 4 for name, value in coming.fields)
+        if size > MAX_HEAD_BYTES:
+            raise _Unreadable(431)
+        named = [name for name, _ in coming.fields]
+        version = self._parser.get_http_version()
+        if named.count(b"host") != 1 and (version != "1.0" or b"host" in named):
+            raise _Unreadable(400)
+        for name, value in coming.fields:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise _Unreadable(501)
+        method = self._parser.get_method()
+        coming.method = method.decode("ascii")
+        coming.is_head_only = method == b"HEAD"
+        coming.may_chunk = version != "1.0"
+        coming.has_head = True
+        self._waiting.append(coming)
+
+    def on_body(self, data: bytes) -> None:
+        self._coming.pieces.append(data)
+        self._coming.size += len(data)
+
+    def on_message_complete(self) -> None:
+        self._coming.is_whole = True
+        self._coming.is_kept = self._parser.should_keep_alive() and self._coming.may_chunk
+        self._coming = _Request()
+        self._head_bytes = 0
