@@ -5,7 +5,7 @@ from typing import Protocol
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse
 
-Take = Callable[[bytes], bool]
+TakePiece = Callable[[bytes], bool]
 """Takes one piece of a body at once, and says whether it wants the next one."""
 
 
@@ -18,7 +18,7 @@ class PassedOn(Protocol):
         """The next piece of the body; None: it is over, and `exit` says how. After `head`."""
         ...
 
-    async def flow(self, take: Take) -> bool:
+    async def flow(self, take: TakePiece) -> bool:
         """
         Hand each piece of the body to `take` as it arrives, and what is left at the end.
 

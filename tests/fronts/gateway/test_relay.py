@@ -24,7 +24,7 @@ from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, NotAnswered
 from fallbackd.fronts.gateway.relay import Patience, Relay
 from fallbackd.fronts.gateway.translate.translation import Target, begin
 from fallbackd.fronts.gateway.translating import TranslatedAnswer
-from fallbackd.ports.passing import PassedOn, Take
+from fallbackd.ports.passing import PassedOn, TakePiece
 
 STREAMS: dict[ApiMode, bytes] = {
     mode: "".join(text for _, text in frames(Answer(model="m"))).encode()
@@ -52,7 +52,7 @@ class Arriving:
         await anyio.sleep(self._pause_s)
         return self._pieces.pop(0) if self._pieces else None
 
-    async def flow(self, take: Take) -> bool:
+    async def flow(self, take: TakePiece) -> bool:
         while (data := await self.read()) is not None:
             if not take(data):
                 return False

@@ -188,7 +188,7 @@ class Exchange:
     def _refuse(self, fit: choosing.Fitting, name: str | None) -> NoReturn:
         """
         Raises:
-            Refusal: Nobody that is configured speaks this API.
+            Refusal: No configured backend speaks this API.
         """
         text = f"no backend that speaks this API ({self._asked.mode}) is configured for"
         text += f" {name or 'requests without a model'}"

@@ -25,7 +25,7 @@ BODY_LIMIT_S = 120.0
 SLOW_READER_S = 60.0
 FAREWELL_S = 2.0
 MAX_AHEAD_BYTES = 256 * 1024
-"""Of a body that nobody has asked for yet."""
+"""Of a body that is not asked for yet."""
 
 _REASONS = {one.value: one.phrase.encode() for one in HTTPStatus}
 _UNWRITABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

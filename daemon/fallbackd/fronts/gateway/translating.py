@@ -15,7 +15,7 @@ from fallbackd.fronts.gateway.relay import AFTER_END_S, FAREWELL_S
 from fallbackd.fronts.gateway.translate import translation
 from fallbackd.fronts.gateway.translate.streams import StreamTranslator
 from fallbackd.fronts.gateway.translate.translation import Target, Translation
-from fallbackd.ports.passing import PassedOn, Take
+from fallbackd.ports.passing import PassedOn, TakePiece
 
 HOP = "x-fallbackd-hop"
 """How often a request has passed a daemon like this one: one that comes back goes round."""
@@ -105,7 +105,7 @@ class TranslatedAnswer:
                 return made
         return None
 
-    async def flow(self, take: Take) -> bool:
+    async def flow(self, take: TakePiece) -> bool:
         while (data := await self.read()) is not None:
             if not take(data):
                 return False

@@ -17,7 +17,7 @@ import anyio
 from msgspec import Struct
 
 from fallbackd.core.protocol import HttpRequest, Tls
-from fallbackd.ports.passing import Take
+from fallbackd.ports.passing import TakePiece
 from fallbackd.transports.http.answering import Broken, Reading
 from fallbackd.transports.http.clients import KEPT, LOOPBACK
 from fallbackd.transports.http.tls import context_of, stamps
@@ -53,8 +53,8 @@ class _Line(asyncio.Protocol):
     """
     One connection to a server.
 
-    What arrives is read at once, and goes on at once to whoever takes it: no task has to run
-    between. Where nobody does, the server waits.
+    What arrives is read at once and given to `take` at once, without a task in between. Without a
+    `take` the server waits.
     """
 
     def __init__(self, place: _Place) -> None:
@@ -63,9 +63,9 @@ class _Line(asyncio.Protocol):
         self.idle_since = 0.0
         self.reading: Reading | None = None
         """Of the request under way."""
-        self.take: Take | None = None
+        self.take: TakePiece | None = None
         self.is_over = False
-        """The server has closed it, or said something that nobody asked for."""
+        """The server has closed it, or sent something unasked."""
         self._waiter: asyncio.Future[None] | None = None
         self._is_full = False
         self._is_paused = False
@@ -104,7 +104,7 @@ class _Line(asyncio.Protocol):
             fault, self._fault = self._fault, None
             raise fault
 
-    async def handed_on(self, take: Take) -> bool:
+    async def handed_on(self, take: TakePiece) -> bool:
         """Pieces go to `take` until anything else happens. False: it wants no more."""
         self.take, self._is_refused = take, False
         try:
@@ -335,7 +335,7 @@ class DirectAnswer:
             await self._line.news()
         return data
 
-    async def flow(self, take: Take) -> bool:
+    async def flow(self, take: TakePiece) -> bool:
         """
         Hand each piece of the body to `take` as it arrives, until `take` says False or all is
         there. The caller bounds the silence.

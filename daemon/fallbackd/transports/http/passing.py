@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import anyio
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer, NotStarted
-from fallbackd.ports.passing import Take
+from fallbackd.ports.passing import TakePiece
 from fallbackd.transports.http.answering import Broken
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S
 from fallbackd.transports.http.direct import DirectAnswer
@@ -51,7 +51,7 @@ class HttpPassing(HttpRunning):
                 return data
         return None
 
-    async def flow(self, take: Take) -> bool:
+    async def flow(self, take: TakePiece) -> bool:
         direct = self._response
         if self._exit is None and isinstance(direct, DirectAnswer):
             return await self._flow(direct, take)
@@ -60,8 +60,8 @@ class HttpPassing(HttpRunning):
                 return False
         return True
 
-    async def _flow(self, response: DirectAnswer, take: Take) -> bool:
-        """Without a task between; whoever takes the pieces bounds the silence."""
+    async def _flow(self, response: DirectAnswer, take: TakePiece) -> bool:
+        """Without a task in between; the caller bounds the silence."""
 
         def masked(data: bytes) -> bool:
             data = self._mask.feed(data)
