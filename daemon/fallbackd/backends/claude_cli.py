@@ -144,21 +144,26 @@ class ClaudeParser(CliParser):
         self._window: dict[str, Any] | None = None
         self._has_refused = False
 
+    def _read_system(self, event: dict[str, Any]) -> Observation:
+        match event.get("subtype"):
+            case "api_retry":
+                return self._read_retry(event)
+            case "init" if words(event.get("session_id")):
+                return Conversation(id=words(event.get("session_id")))
+            case "model_refusal_no_fallback":
+                self._has_refused = True
+        return Output()
+
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         match event.get("type"):
-            case "system" if event.get("subtype") == "api_retry":
-                return [self._read_retry(event)]
-            case "system" if event.get("subtype") == "init" and words(event.get("session_id")):
-                return [Conversation(id=words(event.get("session_id")))]
+            case "system":
+                return [self._read_system(event)]
             case "rate_limit_event":
                 from fallbackd.classify.reset_fields import names_spent_window  # slow to load
 
                 info = fields(event.get("rate_limit_info"))
                 # Later words replace earlier ones: a window may open again within a run.
                 self._window = info if names_spent_window(info) else None
-                return [Output()]
-            case "system" if event.get("subtype") == "model_refusal_no_fallback":
-                self._has_refused = True
                 return [Output()]
             case "assistant":
                 return self._read_assistant(event)

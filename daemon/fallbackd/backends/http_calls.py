@@ -198,6 +198,16 @@ class _Models(Struct):
     """As Google's own API lists them."""
 
 
+def _headers(parts: SplitResult, options: Options, mode: ApiMode) -> dict[str, str]:
+    headers = {"user-agent": "fallbackd"}
+    if _is_codex(parts):
+        # Its edge rejects clients that do not name one of the vendor's own programs.
+        headers["originator"] = CODEX_ORIGINATOR
+    if mode == "messages":
+        headers["anthropic-version"] = messages.VERSION
+    return headers | {name.lower(): text for name, text in options.headers.items()}
+
+
 def _secret_headers(mode: ApiMode, host: str) -> dict[str, str]:
     bearer = {"authorization": f"Bearer {CREDENTIAL}"}
     match mode:
@@ -227,16 +237,10 @@ def request_to(
     reference = credential or _default_key(endpoint, inherited, host)
     if reference is not None and is_open(parts.geturl(), options):
         raise NotConfigured(why_open(parts.geturl()))
-    headers = {"user-agent": "fallbackd"}
-    if _is_codex(parts):
-        # Its edge rejects clients that do not name one of the vendor's own programs.
-        headers["originator"] = CODEX_ORIGINATOR
-    if mode == "messages":
-        headers["anthropic-version"] = messages.VERSION
     return HttpRequest(
         method="GET",
         url=parts.geturl(),
-        headers={**headers, **{name.lower(): text for name, text in options.headers.items()}},
+        headers=_headers(parts, options, mode),
         secret_headers={} if reference is None else _secret_headers(mode, host),
         credential=reference,
         connect_timeout_s=options.connect_timeout_s or 10.0,

@@ -121,6 +121,17 @@ class OpencodeEventReader:
             case "fallbackd.permission":
                 self._rejected.append(loose.text(properties.get("permission")))
                 return [Output()]
+            case str() as kind if kind.startswith("session."):
+                return self._read_of_session(kind, properties, at, is_main=is_main)
+            case str() as kind if kind.startswith("message."):
+                return self._read_of_message(kind, properties, session)
+            case _:
+                return [Output()]
+
+    def _read_of_session(
+        self, kind: str, properties: MessageFields, at: float, *, is_main: bool
+    ) -> list[Observation]:
+        match kind:
             case "session.status":
                 return self._read_status(loose.fields(properties.get("status")), at)
             case "session.error":
@@ -132,8 +143,6 @@ class OpencodeEventReader:
             case "session.idle" if is_main and self._held is not None:
                 self._error, self._held = self._held, None
                 return [GivenUp(evidence=self._error)]
-            case str() as kind if kind.startswith("message."):
-                return self._read_of_message(kind, properties, session)
             case _:
                 return [Output()]
 
@@ -205,14 +214,17 @@ class OpencodeEventReader:
             )
         if last is not None and text and self._is_finished(last):
             return Reply(text=text, usage=self._usage)
+        return self._seal(self._unfinished(last, text))
+
+    def _unfinished(self, last: ServedMessage | None, text: str) -> Evidence:
         if last is not None and last.finish == "content-filter":
             note = "the provider's content filter ended the answer (finish reason content-filter)"
-            return self._seal(Evidence(text=note, stream="jsonl", code="content-filter"))
+            return Evidence(text=note, stream="jsonl", code="content-filter")
         if self._rejected:
             note = f"permission asked for and rejected: {', '.join(self._rejected)}"
-            return self._seal(Evidence(text=note, stream="jsonl", code="permission_rejected"))
+            return Evidence(text=note, stream="jsonl", code="permission_rejected")
         note = "the provider's stream ended without a finish reason" if text else ""
-        return self._seal(Evidence(text=note, stream="jsonl", exit_code=0, empty=True))
+        return Evidence(text=note, stream="jsonl", exit_code=0, empty=True)
 
     @staticmethod
     def _is_finished(message: ServedMessage) -> bool:

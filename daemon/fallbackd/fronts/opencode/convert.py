@@ -193,9 +193,8 @@ def _message(info: EventFields, session: str) -> Sequence[Fact]:
     usage = message_usage(info)
     if usage != Usage():
         found.append(Answered(session=session, reply=reply))
-    time = _table(info.get("time"))
-    completed, created = time.get("completed"), time.get("created")
-    if isinstance(completed, int | float):
+    at = _completed_of(_table(info.get("time")))
+    if at is not None:
         found.append(
             Completed(
                 session=session,
@@ -203,11 +202,19 @@ def _message(info: EventFields, session: str) -> Sequence[Fact]:
                 reply=reply,
                 model=model,
                 usage=usage,
-                at=(created if isinstance(created, int | float) else completed) / 1000,
+                at=at,
                 is_unfinished=info.get("finish") == "unknown",
             )
         )
     return found
+
+
+def _completed_of(time: EventFields) -> float | None:
+    """When a reply was begun that is complete; None: it is not complete."""
+    completed, created = time.get("completed"), time.get("created")
+    if not isinstance(completed, int | float):
+        return None
+    return (created if isinstance(created, int | float) else completed) / 1000
 
 
 def _part(part: EventFields, session: str) -> Sequence[Fact]:

@@ -38,7 +38,7 @@ from fallbackd.fronts.opencode.convert import (
 )
 from fallbackd.fronts.opencode.looking import Look
 from fallbackd.fronts.opencode.replay import Replay
-from fallbackd.fronts.opencode.track import Track, understand, work_of
+from fallbackd.fronts.opencode.track import Track, TurnWork, understand, work_of
 from fallbackd.ports.opencode import Link, ProjectFiles
 
 log = structlog.get_logger("opencode")
@@ -47,6 +47,16 @@ MAX_TRACKED = 2000
 """Sessions that are held in memory; of the others the server is asked again."""
 
 StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+
+
+def _work_seen(track: Track, look: Look) -> TurnWork | None:
+    """What the session is at, by the messages of its server."""
+    work = None if look.messages is None else work_of(look.messages)
+    if work is not None:
+        understand(track, work)
+    if look.messages and (work is None or work.is_aborted):
+        look.is_late = True  # whole answers and what the user has stopped do not fail
+    return work
 
 
 def _looping(evidence: Evidence, *, now: float) -> Failure:
@@ -129,16 +139,17 @@ class Sessions:
 
     # --- facts ---------------------------------------------------------------------------------
 
+    async def _answered(self, track: Track, fact: Answered) -> None:
+        if fact.reply == track.reply and not track.is_answered:
+            track.is_answered = True
+            await self._watched.answered(track.session, message=track.message, model=track.model)
+
     async def _take(self, track: Track, fact: Fact) -> None:
         match fact:
             case Asked():
                 await self._asked(track, fact)
             case Answered():
-                if fact.reply == track.reply and not track.is_answered:
-                    track.is_answered = True
-                    await self._watched.answered(
-                        track.session, message=track.message, model=track.model
-                    )
+                await self._answered(track, fact)
             case ToolUsed():
                 if fact.reply == track.reply or not track.reply:
                     track.may_have_written = True
@@ -212,11 +223,7 @@ class Sessions:
         if look.is_lost:
             return  # the server has exited; the session is looked at when it is back
         messages = look.messages
-        work = None if messages is None else work_of(messages)
-        if work is not None:
-            understand(track, work)
-        if messages and (work is None or work.is_aborted):
-            look.is_late = True  # whole answers and what the user has stopped do not fail
+        work = _work_seen(track, look)
         if not track.message or not track.model:
             log.warning("fallback.skipped", session=track.session, why="no user message")
             return

@@ -10,20 +10,21 @@ import os
 _MAX_BYTES = 4096
 
 
+def _top(directory: str) -> str:
+    """The nearest one above with a `.git`, or the root."""
+    while directory != "/" and not os.path.lexists(os.path.join(directory, ".git")):
+        directory = os.path.dirname(directory)
+    return directory
+
+
 def git_places(cwd: str) -> list[str]:
     """
     Directories that `git commit` writes to: of a linked worktree, of a submodule, of the repository
     above. Empty where there is none, or all of it is in `cwd`.
     """
-    top = os.path.realpath(cwd)
-    while True:
-        marker = os.path.join(top, ".git")
-        if os.path.lexists(marker):
-            break
-        if top == "/":
-            return []
-        top = os.path.dirname(top)
-    if os.path.islink(marker):
+    top = _top(os.path.realpath(cwd))
+    marker = os.path.join(top, ".git")
+    if os.path.islink(marker) or not os.path.exists(marker):
         return []
     if os.path.isdir(marker):
         return [marker] if _is_repository(marker) else []
