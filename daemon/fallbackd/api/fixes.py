@@ -51,9 +51,14 @@ def none_installed(candidates: Sequence[CandidateVerdict], path: str | None) -> 
     if not candidates or any(one.verdict != "not_installed" for one in candidates):
         return None
     names = list(dict.fromkeys(one.backend for one in candidates))
-    what = names[0] if len(names) == 1 else f"none of {', '.join(names)}"
-    where = f"{'is not' if len(names) == 1 else 'is'} on the daemon's PATH ({path or 'not set'})"
+    where = f"on the daemon's PATH ({path or 'not set'})"
+    command = _first_command(candidates)
+    if len(names) == 1:
+        return f"{names[0]} is not {where}; install it" + (_WITH + command if command else "")
+    example = f", for example{_WITH}{command}" if command else ""
+    return f"none of {', '.join(names)} is {where}; install one{example}"
+
+
+def _first_command(candidates: Sequence[CandidateVerdict]) -> str:
     known = (one.fix.text.partition(_WITH)[2] for one in candidates if one.fix is not None)
-    command = next((one for one in known if one), "")
-    how = "install it" if len(names) == 1 else "install one, for example"
-    return f"{what} {where}; " + (how + _WITH + command if command else how.partition(",")[0])
+    return next((one for one in known if one), "")

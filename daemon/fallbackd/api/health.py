@@ -45,6 +45,10 @@ async def health(engine: "Engine", params: HealthParams, caller: Caller) -> Heal
     return HealthResult(health=_one(engine, target))
 
 
+def _concealed(engine: "Engine", text: str | None) -> str | None:
+    return engine.world.redact(text) if text else None
+
+
 async def _everywhere(engine: "Engine", params: HealthParams) -> HealthResult:
     """Set a manual override on every machine of the group, this one included."""
     peers, action = engine.peers, params.action
@@ -55,17 +59,13 @@ async def _everywhere(engine: "Engine", params: HealthParams) -> HealthResult:
             kind="not_shared",
         )
     assert action in ("mark", "clear", "pause", "resume")
-    is_clear = action == "clear" or (action == "mark" and params.ttl_s == 0)
-    conceal = engine.world.redact
-    told = await peers.say(
-        params.target,
-        "clear" if is_clear else action,
-        reason=params.reason and conceal(params.reason),
-        ttl_s=params.ttl_s,
-        note=(params.note or (params.reason if action == "pause" else None) or None)
-        and conceal(params.note or params.reason or ""),
-    )
-    if is_clear:
+    if action == "mark" and params.ttl_s == 0:
+        action = "clear"
+    reason, note = _concealed(engine, params.reason), _concealed(engine, params.note)
+    if action == "pause":
+        note = note or reason
+    told = await peers.say(params.target, action, reason=reason, ttl_s=params.ttl_s, note=note)
+    if action == "clear":
         return HealthResult(cleared=(params.target,) if params.target else tuple(told))
     return HealthResult(health=_one(engine, params.target or ""))
 

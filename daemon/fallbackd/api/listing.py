@@ -31,14 +31,7 @@ async def page(engine: "Engine", params: DelegationListParams) -> DelegationList
         ApiError: The cursor is none that an answer gave.
     """
     limit = params.limit or DEFAULT_LIMIT
-    wanted = Selection(
-        session=None if params.session is None else SessionId(params.session),
-        state=params.state,
-        is_ended=params.ended,
-        since_at=params.since_at,
-        prefix=params.prefix or "",
-        before=None if params.cursor is None else _place(params.cursor),
-    )
+    wanted = _wanted(params)
     is_picky = params.backend is not None or params.cwd is not None
     reach = max(limit, MAX_LOOKED_AT) if is_picky else limit
     found = await engine.delegations(wanted, limit=reach + 1)
@@ -46,19 +39,32 @@ async def page(engine: "Engine", params: DelegationListParams) -> DelegationList
     # Everything up to the last one that is shown has been looked at, or else up to `reach`.
     last = listed[-1] if len(listed) == limit else found[reach - 1] if len(found) > reach else None
     if params.brief:
-        starts = await engine.prompt_starts(listed, max_bytes=PROMPT_BYTES)
         return DelegationListResult(
-            lines=tuple(
-                shapes.delegation_line(one, prompt=_start(starts.get(one.delegation)))
-                for one in listed
-            ),
-            next_cursor=_cursor(wanted, last, found),
+            lines=await _lines(engine, listed), next_cursor=_cursor(wanted, last, found)
         )
     shown, is_whole = _whole(listed)
     if not is_whole:
         last = listed[len(shown) - 1]
     return DelegationListResult(
         delegations=shown, truncated=not is_whole, next_cursor=_cursor(wanted, last, found)
+    )
+
+
+def _wanted(params: DelegationListParams) -> Selection:
+    return Selection(
+        session=None if params.session is None else SessionId(params.session),
+        state=params.state,
+        is_ended=params.ended,
+        since_at=params.since_at,
+        prefix=params.prefix or "",
+        before=None if params.cursor is None else _place(params.cursor),
+    )
+
+
+async def _lines(engine: "Engine", listed: Sequence[Delegation]) -> tuple[wire.DelegationLine, ...]:
+    starts = await engine.prompt_starts(listed, max_bytes=PROMPT_BYTES)
+    return tuple(
+        shapes.delegation_line(one, prompt=_start(starts.get(one.delegation))) for one in listed
     )
 
 

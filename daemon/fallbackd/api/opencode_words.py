@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.protocol import Usage
@@ -39,24 +40,7 @@ def status_words(
     if name is not None and session is None:
         lines.append("- Nothing has been seen of it yet")
     if session is not None:
-        lines += [
-            f"- Agent: {_plain(session.role or 'unknown')}",
-            f"- Original model: {model_words(session.original)}",
-            f"- Current model: {model_words(session.current)}",
-            f"- Fallback depth: {session.depth}",
-        ]
-        if session.rescue is not None:
-            rescue = session.rescue
-            lines.append(
-                f"- Under way: {model_words(rescue.left)} → {model_words(rescue.to)}, at"
-                f" {rescue.step} ({rescue.reason})"
-            )
-        lines += ["", "### Fallback History", ""]
-        lines += [
-            f"- {_clock(hop.at)} — {model_words(hop.from_backend)} → {model_words(hop.to_backend)}"
-            f" ({hop.reason}, {hop.trigger})"
-            for hop in session.hops[-MAX_HOPS:]
-        ] or ["- None"]
+        lines += _session(session)
     if warnings:
         lines += ["", "### Configuration Warnings", ""]
         lines += [f"- {_plain(one)}" for one in warnings[:MAX_WARNINGS]]
@@ -64,6 +48,27 @@ def status_words(
     if verbose and session is not None:
         lines += _usage(session)
     return "\n".join(lines) + "\n"
+
+
+def _session(session: Session) -> list[str]:
+    lines = [
+        f"- Agent: {_plain(session.role or 'unknown')}",
+        f"- Original model: {model_words(session.original)}",
+        f"- Current model: {model_words(session.current)}",
+        f"- Fallback depth: {session.depth}",
+    ]
+    if session.rescue is not None:
+        rescue = session.rescue
+        lines.append(
+            f"- Under way: {model_words(rescue.left)} → {model_words(rescue.to)}, at"
+            f" {rescue.step} ({rescue.reason})"
+        )
+    hops = [
+        f"- {_clock(hop.at)} — {model_words(hop.from_backend)} → {model_words(hop.to_backend)}"
+        f" ({hop.reason}, {hop.trigger})"
+        for hop in session.hops[-MAX_HOPS:]
+    ]
+    return [*lines, "", "### Fallback History", "", *(hops or ["- None"])]
 
 
 def _health(engine: Engine, session: Session | None, *, now: float) -> list[str]:
@@ -78,17 +83,21 @@ def _health(engine: Engine, session: Session | None, *, now: float) -> list[str]
             continue  # a program that was never set up
         if entry["state"] == "healthy" and not entry["count"]:
             continue
-        sign = _SIGNS.get(entry["state"], "✗")
-        line = f"- {sign} {model_words(name)}: {entry['state']}"
-        if entry["reason"]:
-            line += f" ({entry['reason']})"
-        if entry["seconds_remaining"] is not None:
-            left = duration(entry["seconds_remaining"])
-            line += f", {_WORDS.get(entry['state'], 'for')} {left}"
-        if entry["count"]:
-            line += f" [{entry['count']} failure{'s' if entry['count'] != 1 else ''}]"
-        found.append(line)
+        found.append(_health_line(name, entry))
     return found or ["- All models healthy (no issues detected)"]
+
+
+def _health_line(name: str, entry: dict[str, Any]) -> str:
+    sign = _SIGNS.get(entry["state"], "✗")
+    line = f"- {sign} {model_words(name)}: {entry['state']}"
+    if entry["reason"]:
+        line += f" ({entry['reason']})"
+    if entry["seconds_remaining"] is not None:
+        left = duration(entry["seconds_remaining"])
+        line += f", {_WORDS.get(entry['state'], 'for')} {left}"
+    if entry["count"]:
+        line += f" [{entry['count']} failure{'s' if entry['count'] != 1 else ''}]"
+    return line
 
 
 def _usage(session: Session) -> list[str]:

@@ -103,9 +103,6 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
     Args:
         text: The answer, which is not part of the record.
     """
-    tiers = dict.fromkeys(each.tier for each in one.attempts if each.tier is not None)
-    if one.state == "handed_back":
-        tiers["in_session"] = None
     failed = {
         each.backend: each.failure.reason for each in one.attempts if each.failure is not None
     }
@@ -117,7 +114,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         fallback_reason=views.fallback_reason(one),
         requested_platform=one.requested,
         active_platform=one.active,
-        tiers_attempted=tuple(tiers),
+        tiers_attempted=_tiers(one),
         attempts=tuple(attempt(each) for each in one.attempts),
         hops=tuple(hop(each) for each in one.hops),
         candidates=tuple(verdict(each, failed.get(each.backend)) for each in one.verdicts),
@@ -130,6 +127,14 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         metadata=one.metadata or None,
         model=one.attempts[-1].model if one.attempts else None,
     )
+
+
+def _tiers(one: state.Delegation) -> tuple[str, ...]:
+    """The tiers that were tried, in their order."""
+    tiers = dict.fromkeys(each.tier for each in one.attempts if each.tier is not None)
+    if one.state == "handed_back":
+        tiers["in_session"] = None
+    return tuple(tiers)
 
 
 def delegation_line(one: state.Delegation, *, prompt: str | None = None) -> wire.DelegationLine:

@@ -3,13 +3,15 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core import day_use, meter
 from fallbackd.core.health.scopes import backend_scope, find_backend
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Policy
+from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.records import Meter
 from fallbackd.engine.requests import Unknown
 from fallbackd.ports.store import Selection
@@ -82,30 +84,13 @@ def _of_backends(
     """Minutes are kept for one hour, days (UTC) for a month: `since_at` reaches back no further."""
     begin_at = max(now - HOUR_S, since_at or 0.0)
     today = day_use.day_of(now)
+    periods = {"day": today, "week": today - 6}
+    if since_at is not None:
+        periods["since"] = day_use.day_of(since_at)
     for one in meters:
-        recent = [each for each in one.starts if (each[0] + 1) * 60.0 > begin_at]
         backend = find_backend(policy, one.backend)
         cost = None if backend is None else backend.cost
-        is_tokens = backend is not None and backend.cap_unit == "tokens"
-        spent = meter.spent_since(one, begin_at)
-        cap = None if backend is None else backend.hourly_cap or backend.shown_cap
-        yield UsageRow(
-            backend=one.backend,
-            period="hour",
-            since_at=begin_at,
-            attempts=sum(each[1] for each in recent),
-            successes=sum(good for minute, good, _ in one.ends if (minute + 1) * 60.0 > begin_at),
-            failures=sum(bad for minute, _, bad in one.ends if (minute + 1) * 60.0 > begin_at),
-            input_tokens=spent.input_tokens,
-            output_tokens=spent.output_tokens,
-            cost_usd=spent.cost_usd,
-            cap=None if cap is None else float(cap),
-            unit=None if cap is None else ("tokens" if is_tokens else "requests"),
-            cost=cost,
-        )
-        periods = {"day": today, "week": today - 6}
-        if since_at is not None:
-            periods["since"] = day_use.day_of(since_at)
+        yield _of_hour(one, backend, begin_at)
         for period, first in periods.items():
             yield _of_days(one, period, first, cost=cost)
         yield UsageRow(
@@ -119,6 +104,32 @@ def _of_backends(
             output_tokens=one.totals.output_tokens,
             cost_usd=one.totals.cost_usd,
         )
+
+
+def _of_hour(one: Meter, backend: Backend | None, begin_at: float) -> UsageRow:
+    """The last hour, beside the cap that counts in it."""
+    spent = meter.spent_since(one, begin_at)
+    ends = [(good, bad) for minute, good, bad in one.ends if (minute + 1) * 60.0 > begin_at]
+    row = UsageRow(
+        backend=one.backend,
+        period="hour",
+        since_at=begin_at,
+        attempts=sum(count for minute, count, _ in one.starts if (minute + 1) * 60.0 > begin_at),
+        successes=sum(good for good, _ in ends),
+        failures=sum(bad for _, bad in ends),
+        input_tokens=spent.input_tokens,
+        output_tokens=spent.output_tokens,
+        cost_usd=spent.cost_usd,
+    )
+    if backend is None:
+        return row
+    cap = backend.hourly_cap or backend.shown_cap
+    return structs.replace(
+        row,
+        cost=backend.cost,
+        cap=None if cap is None else float(cap),
+        unit=None if cap is None else "tokens" if backend.cap_unit == "tokens" else "requests",
+    )
 
 
 HANDLERS: tuple[Handler[Any, Any], ...] = (Handler(USAGE, usage),)

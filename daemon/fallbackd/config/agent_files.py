@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,7 +24,6 @@ def read_agent(text: str, *, path: str, say: Say) -> AgentFile | None:
     Returns:
         None where the file says nothing of fallbacks, or nothing that can be used.
     """
-    stem = path.rpartition("/")[2].rpartition(".")[0]
     try:
         raw = json.loads(text) if path.endswith(".json") else parse(split(text) or "")
     except (ValueError, RecursionError):
@@ -36,8 +36,13 @@ def read_agent(text: str, *, path: str, say: Say) -> AgentFile | None:
     fallback = raw.get("fallback") if isinstance(raw, Mapping) else None
     if not isinstance(fallback, Mapping) or "models" not in fallback:
         return None
-    name = raw.get("name")
-    if not isinstance(name, str) or not (1 <= len(name) <= 128 and name.isprintable()):
-        name = stem
+    name = _name_of(raw, path)
     models = read_models(fallback["models"], f"{path}: fallback.models", say)
     return AgentFile(name=name, models=models) if models and name else None
+
+
+def _name_of(raw: Mapping[str, Any], path: str) -> str:
+    name = raw.get("name")
+    if isinstance(name, str) and 1 <= len(name) <= 128 and name.isprintable():
+        return name
+    return path.rpartition("/")[2].rpartition(".")[0]

@@ -1,5 +1,6 @@
 """What a type allows, in words for a person. Loaded only when something in a file is wrong."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import inspect as shapes
@@ -15,6 +16,26 @@ def _bounds(low: float | None, high: float | None) -> str:
     return f" of at most {show(high)}" if high is not None else ""
 
 
+def _text(shape: shapes.StrType) -> str:
+    if shape.pattern and shape.pattern.startswith("^[A-Za-z_]"):
+        return "the name of an environment variable"
+    return "text" + (f" of at most {shape.max_length} characters" if shape.max_length else "")
+
+
+def _one_of(values: Iterable[Any]) -> str:
+    return "one of " + ", ".join(sorted(show(value) for value in values))
+
+
+def _list(shape: shapes.VarTupleType | shapes.ListType) -> str:
+    some = "a list, not empty, each entry " if shape.min_length else "a list, each entry "
+    return some + _describe(shape.item_type)
+
+
+def _either(shape: shapes.UnionType) -> str:
+    known = [one for one in shape.types if not isinstance(one, shapes.NoneType)]
+    return " or ".join(_describe(one) for one in known)
+
+
 def _describe(shape: shapes.Type) -> str:
     match shape:
         case shapes.BoolType():
@@ -24,22 +45,17 @@ def _describe(shape: shapes.Type) -> str:
         case shapes.FloatType():
             return "a number" + _bounds(shape.ge, shape.le)
         case shapes.StrType():
-            if shape.pattern and shape.pattern.startswith("^[A-Za-z_]"):
-                return "the name of an environment variable"
-            longest = f" of at most {shape.max_length} characters" if shape.max_length else ""
-            return "text" + longest
+            return _text(shape)
         case shapes.LiteralType():
-            return "one of " + ", ".join(sorted(show(value) for value in shape.values))
+            return _one_of(shape.values)
         case shapes.EnumType():
-            return "one of " + ", ".join(sorted(show(member.value) for member in shape.cls))
+            return _one_of([member.value for member in shape.cls])
         case shapes.VarTupleType() | shapes.ListType():
-            some = "a list, not empty, each entry " if shape.min_length else "a list, each entry "
-            return some + _describe(shape.item_type)
+            return _list(shape)
         case shapes.DictType():
             return f"a table, each value {_describe(shape.value_type)}"
         case shapes.UnionType():
-            known = [one for one in shape.types if not isinstance(one, shapes.NoneType)]
-            return " or ".join(_describe(one) for one in known)
+            return _either(shape)
         case _:
             return "a table"
 

@@ -147,27 +147,23 @@ def _migrated(raw: Mapping[str, Any], say: Say) -> dict[str, Any]:  # any JSON
 
 
 def _read(raw: Mapping[str, Any], say: Say, *, home: str) -> Fallbacks:
-    for key in raw:
-        if key not in _TOP:
-            say(key, "is not a known key; it has no effect." + guess(key, _TOP))
+    _say_unknown(raw, _TOP, "", say)
     given: dict[str, Any] = {}
-    for key, name in (("enabled", "enabled"), ("logging", "logging")):
-        if key in raw:
-            if isinstance(raw[key], bool):
-                given[name] = raw[key]
-            else:
-                say(key, f"{show(raw[key])}: must be true or false; true is used.")
+    for key in ("enabled", "logging"):
+        if isinstance(raw.get(key), bool):
+            given[key] = raw[key]
+        elif key in raw:
+            say(key, f"{show(raw[key])}: must be true or false; true is used.")
     given |= _defaults(raw.get("defaults", {}), say)
     if "agents" in raw:
         given["chains"] = _agents(raw["agents"], say)
     if "patterns" in raw:
         given["rules"] = _patterns(raw["patterns"], say)
-    if "logLevel" in raw:
-        if raw["logLevel"] in ("debug", "info"):
-            given["log_level"] = raw["logLevel"]
-        else:
-            say("logLevel", f'{show(raw["logLevel"])}: must be "debug" or "info"; info is used.')
-    if "logPath" in raw and (place := _inside(raw["logPath"], home)) is not None:
+    if raw.get("logLevel") in ("debug", "info"):
+        given["log_level"] = raw["logLevel"]
+    elif "logLevel" in raw:
+        say("logLevel", f'{show(raw["logLevel"])}: must be "debug" or "info"; info is used.')
+    if (place := _inside(raw.get("logPath"), home)) is not None:
         given["log_path"] = place
     elif "logPath" in raw:
         say("logPath", f"{show(raw['logPath'])}: must lie inside $HOME; the default is used.")
@@ -181,9 +177,7 @@ def _defaults(raw: object, say: Say) -> dict[str, Any]:
         say("defaults", f"{show(raw)}: must be an object; the defaults are used.")
         return {}
     given: dict[str, Any] = {}
-    for key in raw:
-        if key not in _DEFAULTS:
-            say(f"defaults.{key}", "is not a known key; it has no effect." + guess(key, _DEFAULTS))
+    _say_unknown(raw, _DEFAULTS, "defaults.", say)
     for key, name in (("cooldownMs", "window_s"), ("retryOriginalAfterMs", "healthy_after_s")):
         value: Any = raw.get(key)
         if _is_number(value) and LEAST_MS <= value <= MOST_MS:
@@ -203,6 +197,12 @@ def _defaults(raw: object, say: Say) -> dict[str, Any]:
     if "fallbackOn" in raw:
         given["fallback_on"] = _categories(raw["fallbackOn"], say)
     return given
+
+
+def _say_unknown(raw: Mapping[str, Any], known: tuple[str, ...], prefix: str, say: Say) -> None:
+    for key in raw:
+        if key not in known:
+            say(f"{prefix}{key}", "is not a known key; it has no effect." + guess(key, known))
 
 
 def _is_number(value: Any) -> bool:

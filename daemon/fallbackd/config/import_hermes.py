@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fallbackd.config.importing import Imported, Report, Tables
-from fallbackd.config.providers import find_provider, has_password, is_address
+from fallbackd.config.providers import Provider, find_provider, has_password, is_address
 
 FILE_NAME = "config.yaml"
 MAX_ENTRIES = 100
@@ -73,15 +73,13 @@ def _primary(raw: Mapping[Any, Any], report: Report) -> list[tuple[str, Any]]:
             report.leave("model", "not a mapping or a name")
         return []
     name = next((found for key in _MODEL_KEYS if (found := _word(model, key))), None)
-    for key in model:
-        if key not in (*_MODEL_KEYS, *_ENTRY_KEYS, "fallback_chain"):
-            report.leave(f"model.{key}", "has no meaning here")
+    _leave_rest("model", model, (*_MODEL_KEYS, *_ENTRY_KEYS, "fallback_chain"), report)
     provider = _word(model, "provider")
     if name is None:
         if provider is not None:
             report.leave("model", "names no model, so it is not known what would be asked first")
         return []
-    if (provider or "auto").lower() in _DECIDED_LATER:
+    if _is_decided_later(provider):
         if not _word(model, "base_url"):
             report.leave(
                 "model",
@@ -116,30 +114,51 @@ def _roles(
         return {}
     made: Tables = {}
     for task, given in tasks.items():
-        where = f"auxiliary.{task}"
-        if not isinstance(given, Mapping):
-            reader.report.leave(where, "not a mapping")
-            continue
-        entries = _list_of(f"{where}.fallback_chain", given.get("fallback_chain"), reader.report)
-        own = {key: value for key, value in given.items() if key in _ENTRY_KEYS and value}
-        provider = (_word(own, "provider") or "auto").lower()
-        if provider == "main" and primary:
-            own = {**primary[0][1], **own, "provider": primary[0][1]["provider"]}
-            provider = own["provider"]
-        if _word(own, "model") and provider not in _DECIDED_LATER:
-            entries.insert(0, (where, own))
-        for key in given:
-            if key not in (*_ENTRY_KEYS, "fallback_chain"):
-                reader.report.leave(f"{where}.{key}", "has no meaning here")
-        chain = reader.take_all(entries, f"roles.{task}.chain")
+        chain = _chain_of(str(task), given, reader, main, primary)
         if chain:
-            chain += [name for name in main if name not in chain]
             made[str(task)] = {"kind": "utility", "chain": chain}
-        elif not entries:
-            reader.report.leave(
-                where, "names no model with its provider: work for it goes along the main chain"
-            )
     return made
+
+
+def _chain_of(
+    task: str, given: object, reader: "_Reader", main: list[str], primary: list[tuple[str, Any]]
+) -> list[str]:
+    where, report = f"auxiliary.{task}", reader.report
+    if not isinstance(given, Mapping):
+        report.leave(where, "not a mapping")
+        return []
+    entries = _list_of(f"{where}.fallback_chain", given.get("fallback_chain"), report)
+    own = _own_entry(given, primary)
+    if _word(own, "model") and not _is_decided_later(_word(own, "provider")):
+        entries.insert(0, (where, own))
+    _leave_rest(where, given, (*_ENTRY_KEYS, "fallback_chain"), report)
+    chain = reader.take_all(entries, f"roles.{task}.chain")
+    if not entries:
+        report.leave(
+            where, "names no model with its provider: work for it goes along the main chain"
+        )
+    return [*chain, *(name for name in main if name not in chain)] if chain else []
+
+
+def _own_entry(given: Mapping[Any, Any], primary: list[tuple[str, Any]]) -> Tables:
+    """What a task says of its own model; `main` is the provider of the primary."""
+    own = {key: value for key, value in given.items() if key in _ENTRY_KEYS and value}
+    if primary and (_word(own, "provider") or "").lower() == "main":
+        first = primary[0][1]
+        return {**first, **own, "provider": first["provider"]}
+    return own
+
+
+def _is_decided_later(provider: str | None) -> bool:
+    return (provider or "auto").lower() in _DECIDED_LATER
+
+
+def _leave_rest(
+    where: str, given: Mapping[Any, Any], known: tuple[str, ...], report: Report
+) -> None:
+    for key in given:
+        if key not in known:
+            report.leave(f"{where}.{key}", "has no meaning here")
 
 
 def _list_of(key: str, value: object, report: Report) -> list[tuple[str, Any]]:
@@ -192,41 +211,48 @@ class _Reader:
             missing = "provider" if provider is None else "model"
             report.leave(where, f"has no {missing}, and one is needed to know what would be used")
             return None
-        known = find_provider(provider)
-        if base_url and has_password(base_url):
-            report.leave(f"{where}.base_url", "holds a user or a password; put it into a variable")
-            return None
-        if base_url and not is_address(base_url):
-            report.leave(f"{where}.base_url", "is no http or https address")
+        if base_url and (why := _why_unusable(base_url)) is not None:
+            report.leave(f"{where}.base_url", why)
             return None
         key = (provider.lower(), model.lower(), base_url.lower())
         if key in self._seen:
             return self._seen[key][1]
         name = _name(provider, model, self.backends)
         self._seen[key] = (where, name)
-        made: Tables = {
-            "kind": "openai-http" if known is None else known.kind,
-            "provider": provider,
-            "model": model,
-        }
-        address = base_url or (None if known is None else known.base_url)
-        if address is None:
+        known = find_provider(provider)
+        made = _backend_of(known, provider, model, base_url)
+        if "base_url" not in made:
             report.leave(
                 f"{where}.base_url",
                 f"no address of provider {provider!r} is known: {name} stays in the chain, but is"
                 " passed over as not_configured until base_url is set in its table of [backends]",
             )
-        else:
-            made["base_url"] = address
-            if base_url.endswith("/anthropic") or "api.anthropic.com" in base_url:
-                made["kind"] = "anthropic-http"
         _take_key(where, entry, report, made, name, None if known is None else known.key_env)
         _take_mode(where, entry, report, made, name)
-        for other in entry:
-            if other not in _ENTRY_KEYS:
-                report.leave(f"{where}.{other}", "has no meaning here")
+        _leave_rest(where, entry, _ENTRY_KEYS, report)
         self.backends[name] = made
         return name
+
+
+def _why_unusable(base_url: str) -> str | None:
+    if has_password(base_url):
+        return "holds a user or a password; put it into a variable"
+    return None if is_address(base_url) else "is no http or https address"
+
+
+def _backend_of(known: Provider | None, provider: str, model: str, base_url: str) -> Tables:
+    """The table of a backend, without `base_url` where no address is known."""
+    made: Tables = {
+        "kind": "openai-http" if known is None else known.kind,
+        "provider": provider,
+        "model": model,
+    }
+    address = base_url or (None if known is None else known.base_url)
+    if address is not None:
+        made["base_url"] = address
+        if base_url.endswith("/anthropic") or "api.anthropic.com" in base_url:
+            made["kind"] = "anthropic-http"
+    return made
 
 
 def _take_key(

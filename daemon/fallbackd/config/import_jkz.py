@@ -62,6 +62,7 @@ _SUFFIXES = (
     "BACKEND",
     "API_KEY",
 )
+_ENDPOINT = "JKZ_API_ENDPOINT"
 _ROLE = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 
 
@@ -103,6 +104,12 @@ class _Reader:
         if not value or not value.isprintable() or len(value) > 2000:
             return None
         return value
+
+    def _variable(self, here: str, what: str) -> str:
+        """The role's own variable where it is set, else the general one. A key may be empty."""
+        own = f"{here}_{what}"
+        is_set = self._value(own) is not None or (what == "API_KEY" and own in self._all)
+        return own if is_set else f"JKZ_API_{what}"
 
     def _take(self, name: str, to: str) -> None:
         self._used.add(name)
@@ -189,10 +196,9 @@ class _Reader:
             return self._with_model(role, here, {"backend": "codex", "tier": "primary"}, model)
         if chosen is not None:
             self._leave(f"{here}_BACKEND", "only codex has a meaning")
-        own = self._address(f"{here}_ENDPOINT")
-        url = own or self._address("JKZ_API_ENDPOINT")
-        if url is not None:
-            return self._at(role, here, url, is_own=own is not None, model=model)
+        for variable in (f"{here}_ENDPOINT", _ENDPOINT):
+            if (url := self._address(variable)) is not None:
+                return self._at(role, here, url, endpoint=variable, model=model)
         if kind == "validator":
             return self._with_model(role, here, {"backend": "gemini", "tier": "primary"}, model)
         return None
@@ -203,35 +209,29 @@ class _Reader:
             self._take(f"{here}_MODEL", f"roles.{role}.chain[0].model")
         return entry
 
-    def _at(self, role: str, here: str, url: str, *, is_own: bool, model: str | None) -> Tables:
+    def _at(self, role: str, here: str, url: str, *, endpoint: str, model: str | None) -> Tables:
         """An entry for the endpoint: the general backend, or one of the role where it differs."""
-        fallback = self._value(f"{here}_MODEL_FALLBACK")
-        general = self._value("JKZ_API_MODEL")
-        spare = self._value("JKZ_API_MODEL_FALLBACK")
-        key = f"{here}_API_KEY" if f"{here}_API_KEY" in self._all else "JKZ_API_KEY"
-        is_general = not (is_own or fallback or key != "JKZ_API_KEY")
+        key, swap = self._variable(here, "API_KEY"), self._variable(here, "MODEL_FALLBACK")
+        is_general = (endpoint, key, swap) == (_ENDPOINT, "JKZ_API_KEY", "JKZ_API_MODEL_FALLBACK")
         name = "jkz-api" if is_general else f"jkz-{role}"
+        general, swapped = self._value("JKZ_API_MODEL"), self._value(swap)
         wanted = general if is_general else model or general
-        if wanted is None and model is None:
-            self._report.leave(f"model of role {role}", "none is named; the endpoint chooses")
         backend: Tables = {"kind": "openai-http", "base_url": url}
         if wanted is not None:
             backend["model"] = wanted
-        if (swap := fallback or spare) is not None:
-            backend["fallback_model"] = swap
+        elif model is None:
+            self._report.leave(f"model of role {role}", "none is named; the endpoint chooses")
+        if swapped is not None:
+            backend["fallback_model"] = swapped
         if key in self._all:
             backend["credentials"] = [{"label": "jkz", "env": key}]
             self._take(key, f"backends.{name}.credentials")
         self._backends[name] = backend
-        self._take(
-            f"{here}_ENDPOINT" if is_own else "JKZ_API_ENDPOINT", f"backends.{name}.base_url"
-        )
+        self._take(endpoint, f"backends.{name}.base_url")
         if general is not None and (is_general or model is None):
             self._take("JKZ_API_MODEL", f"backends.{name}.model")
-        if fallback is not None:
-            self._take(f"{here}_MODEL_FALLBACK", f"backends.{name}.fallback_model")
-        elif spare is not None:
-            self._take("JKZ_API_MODEL_FALLBACK", f"backends.{name}.fallback_model")
+        if swapped is not None:
+            self._take(swap, f"backends.{name}.fallback_model")
         entry: Tables = {"backend": name, "tier": "primary"}
         return self._with_model(role, here, entry, model)
 

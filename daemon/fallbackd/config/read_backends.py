@@ -135,23 +135,13 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     credentials = read_credentials(
         given.pop("credentials", None), path, say, is_http=kind in ENDPOINTS
     )
-    options = msgspec.structs.replace(
-        options, **{name: given[name] for name in _OF_OPTIONS & given.keys()}
-    )
-    if credentials:
-        options = msgspec.structs.replace(options, credentials=credentials)
-    if options.env:
-        options = msgspec.structs.replace(options, env=_without_tilde(options.env))
+    options = _with_given(options, given, credentials)
     lacks = lacks or lack_of_secrecy(kind, options, path, say)
     options = msgspec.structs.replace(options, lacks=lacks)
     of_backend = {name: given[name] for name in _OF_BACKEND & given.keys()}
-    url = options.base_url
-    if url is None and profile is None and kind in ENDPOINTS and lacks is None:
-        url = ENDPOINTS[kind].base_url
     check_model(kind, options, path, say)
-    if url is not None and (profile is None or "base_url" in given):
-        host, is_local = _place(url)
-        of_backend = {"provider": host, "loopback": is_local} | of_backend
+    if profile is None or "base_url" in given:
+        of_backend = _of_place(kind, options) | of_backend
     backend = msgspec.structs.replace(
         own,
         kind=kind,
@@ -161,6 +151,30 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     )
     backend = msgspec.structs.replace(backend, account=_account(kind, options))
     return _startable(profiles.of_kind(backend, options), options, path, say), options
+
+
+def _with_given(
+    options: Options, given: Mapping[str, Any], credentials: tuple[CredentialRef, ...]
+) -> Options:
+    made = msgspec.structs.replace(
+        options, **{name: given[name] for name in _OF_OPTIONS & given.keys()}
+    )
+    return msgspec.structs.replace(
+        made,
+        credentials=credentials or made.credentials,
+        env=_without_tilde(made.env) if made.env else made.env,
+    )
+
+
+def _of_place(kind: str, options: Options) -> dict[str, Any]:
+    """What the address of a backend says of it, also the one that its kind always has."""
+    url = options.base_url
+    if url is None and kind in ENDPOINTS and options.lacks is None:
+        url = ENDPOINTS[kind].base_url
+    if url is None:
+        return {}
+    host, is_local = _place(url)
+    return {"provider": host, "loopback": is_local}
 
 
 def _account(kind: str, options: Options) -> str | None:

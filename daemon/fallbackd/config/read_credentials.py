@@ -4,16 +4,14 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import msgspec
+
 from fallbackd.config.fields import BY_VALUE, Say, convert, guess, join, show
 from fallbackd.config.schema import CredentialTable
 from fallbackd.core.protocol import CredentialRef
 
-_SOURCES: tuple[Literal["env", "file", "command", "systemd"], ...] = (
-    "env",
-    "file",
-    "command",
-    "systemd",
-)
+Source = Literal["env", "file", "command", "systemd"]
+_SOURCES: tuple[Source, ...] = ("env", "file", "command", "systemd")
 _WRITE = {
     "env": BY_VALUE,
     "file": 'must be the path of a file, absolute or from ~/, as in file = "~/.config/acme.key"',
@@ -59,36 +57,47 @@ def _credential(raw: object, path: str, say: Say, *, is_http: bool) -> Credentia
     given = _fields(raw, path, say)
     if given is None:
         return None
-    sources = [one for one in _SOURCES if one in given]
-    if len(sources) != 1:
-        what = f"names {len(sources)} places: give one of env, file, command or systemd"
-        say(path, f"{what if sources else BY_VALUE}; it is left out.")
+    source = _source(given, path, say)
+    if source is None:
         return None
-    types = CredentialTable.__annotations__
-    for key in [key for key in raw if key not in types]:
-        say(join(path, key), f"has no effect; {BY_VALUE}.{guess(key, types)}")
-    source = sources[0]
+    _say_unknown(raw, path, say)
     place: Any = given[source]
-    name = "" if source == "command" else str(place)
-    label = given.get("label") or _label(source, place)
     into = given.get("into")
     if is_http and into is not None:
         say(join(path, "into"), "has no effect: requests carry the credential themselves.")
         into = None
     elif not is_http and into is None:
-        into = name if source == "env" else None
-        if into is None:
+        if source != "env":
             cure = 'name the variable that the program reads, as in into = "ACME_API_KEY"'
             say(join(path, "into"), f"is missing: {cure}; it is left out.")
             return None
-    return CredentialRef(
-        label=label,
+        into = str(place)
+    found = CredentialRef(
+        label=given.get("label") or _label(source, place),
         source=source,
-        name=name,
-        argv=tuple(place) if source == "command" else (),
         field=given.get("field"),
         into=into,
     )
+    if source == "command":
+        return msgspec.structs.replace(found, argv=tuple(place))
+    return msgspec.structs.replace(found, name=str(place))
+
+
+def _source(given: Mapping[str, Any], path: str, say: Say) -> Source | None:
+    """The one place that is named; None: there is none, or there are several."""
+    sources = [one for one in _SOURCES if one in given]
+    if len(sources) == 1:
+        return sources[0]
+    what = f"names {len(sources)} places: give one of env, file, command or systemd"
+    say(path, f"{what if sources else BY_VALUE}; it is left out.")
+    return None
+
+
+def _say_unknown(raw: Mapping[str, object], path: str, say: Say) -> None:
+    types = CredentialTable.__annotations__
+    for key in raw:
+        if key not in types:
+            say(join(path, key), f"has no effect; {BY_VALUE}.{guess(key, types)}")
 
 
 def _fields(raw: Mapping[str, object], path: str, say: Say) -> dict[str, Any] | None:  # by field

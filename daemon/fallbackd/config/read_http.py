@@ -13,7 +13,7 @@ from fallbackd.backends.http_calls import (
     is_open,
     why_open,
 )
-from fallbackd.backends.spec import Options
+from fallbackd.backends.spec import Endpoint, Options
 from fallbackd.config.fields import Say, guess, join, show
 from fallbackd.config.schema import BackendTable
 
@@ -40,23 +40,28 @@ def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  
             if name in given:
                 say(join(path, name), f"has no effect: {kind} is no HTTP API.")
         return
-    mode = given.get("api_mode")
-    if mode is None:
-        meant = MODES_BY_PROVIDER.get(str(given.get("provider", "")).lower())
-        if meant is not None:
-            given["api_mode"] = meant
-    elif mode not in MODES or (MODES[mode] == "hermes_chat" and not endpoint.is_hermes):
-        modes = [one for one in MODES if one != "hermes_chat" or endpoint.is_hermes]
-        names = ", ".join(map(show, modes))
-        known = f"is not one of {names}.{guess(str(mode), modes)}"
-        say(join(path, "api_mode"), f"{show(mode)} {known} It is chosen by the URL.")
-        del given["api_mode"]
+    _check_mode(endpoint, given, path, say)
     if "tls_client_key" in given and "tls_client_cert" not in given:
         say(join(path, "tls_client_key"), "has no effect without tls_client_cert.")
         del given["tls_client_key"]
     if given.get("tls_verify") is False:
         cure = "better name the certificate of the server in tls_ca_file."
         say(join(path, "tls_verify"), f"is off, so the key can be read in transit; {cure}")
+
+
+def _check_mode(endpoint: Endpoint, given: dict[str, Any], path: str, say: Say) -> None:
+    mode = given.get("api_mode")
+    if mode is None:
+        meant = MODES_BY_PROVIDER.get(str(given.get("provider", "")).lower())
+        if meant is not None:
+            given["api_mode"] = meant
+        return
+    if mode not in MODES or (MODES[mode] == "hermes_chat" and not endpoint.is_hermes):
+        modes = [one for one in MODES if one != "hermes_chat" or endpoint.is_hermes]
+        names = ", ".join(map(show, modes))
+        known = f"is not one of {names}.{guess(str(mode), modes)}"
+        say(join(path, "api_mode"), f"{show(mode)} {known} It is chosen by the URL.")
+        del given["api_mode"]
 
 
 def lack_of_address(

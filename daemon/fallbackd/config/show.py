@@ -8,12 +8,10 @@ from msgspec import Struct
 
 from fallbackd.config import profiles
 from fallbackd.config.load import Loaded
-from fallbackd.config.read_gateway import Gateway
-from fallbackd.config.read_interactive import Interactive
 from fallbackd.config.read_notify import Notify
-from fallbackd.config.read_opencode import Opencode
+from fallbackd.config.read_signatures import Signature
 from fallbackd.config.schema import BackendTable, ReasonTable
-from fallbackd.core.policy import Backend, Entry, Handoff, Role
+from fallbackd.core.policy import Backend, Entry, Policy, Role
 from fallbackd.core.protocol import CredentialRef
 from fallbackd_conversations.redact import redact_command
 
@@ -38,31 +36,17 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         "backends": {
             backend.id: _backend(backend, loaded)
             for backend in policy.backends.values()
-            if not backend.implicit and not _is_left_out(backend)
+            if _is_shown(backend)
         },
-        "chains": {
-            name: _chain(chain)
-            for name, chain in policy.chains.items()
-            if name != profiles.ANY or not policy.any_is_built_in
-        },
+        "chains": _chains(policy),
         "roles": {name: _role(role) for name, role in policy.roles.items()},
-        "opencode": {} if loaded.opencode == Opencode() else _fields(loaded.opencode),
+        "opencode": _fields_if_set(loaded.opencode),
         "share": {} if loaded.share is None else _fields(loaded.share),
         "notify": _notify(loaded.notify),
-        "handoff": {} if policy.handoff == Handoff() else _fields(policy.handoff),
-        "interactive": {} if loaded.interactive == Interactive() else _fields(loaded.interactive),
-        "gateway": {} if loaded.gateway == Gateway() else _fields(loaded.gateway),
-        "signatures": [
-            {
-                "id": one.rule.id,
-                "kind": one.kind,
-                "stream": one.rule.streams[0] if len(one.rule.streams) <= 2 else None,
-                "pattern": one.rule.pattern,
-                "reason": one.rule.reason.value,
-                "detail": one.rule.detail,
-            }
-            for one in loaded.signatures
-        ],
+        "handoff": _fields_if_set(policy.handoff),
+        "interactive": _fields_if_set(loaded.interactive),
+        "gateway": _fields_if_set(loaded.gateway),
+        "signatures": [_signature(one) for one in loaded.signatures],
     }
     written = _without_nulls(shown)
     assert isinstance(written, dict)
@@ -76,10 +60,27 @@ def _fields(value: Struct, names: Sequence[str] | None = None) -> dict[str, Any]
     }
 
 
-def _is_left_out(backend: Backend) -> bool:
-    """A profile that a table would set up, and none has."""
+def _fields_if_set(value: Struct) -> dict[str, Any]:
+    """Nothing of a table in which every value is the default."""
+    return {} if value == type(value)() else _fields(value)
+
+
+def _signature(one: Signature) -> dict[str, Any]:
+    return {
+        "id": one.rule.id,
+        "kind": one.kind,
+        "stream": one.rule.streams[0] if len(one.rule.streams) <= 2 else None,
+        "pattern": one.rule.pattern,
+        "reason": one.rule.reason.value,
+        "detail": one.rule.detail,
+    }
+
+
+def _is_shown(backend: Backend) -> bool:
+    """Not what is implicit, nor a profile that a table would set up, and none has."""
     profile = profiles.BACKENDS.get(backend.id)
-    return profile is not None and profile.lacks is not None and backend == profile
+    is_left_out = profile is not None and profile.lacks is not None and backend == profile
+    return not (backend.implicit or is_left_out)
 
 
 def _notify(notify: Notify) -> dict[str, Any]:
@@ -120,6 +121,14 @@ def _credential(one: CredentialRef) -> dict[str, Any]:
     place: Any = redact_command(one.argv) if one.source == "command" else one.name
     shown = {"label": one.label, one.source: place, "field": one.field}
     return {**shown, "into": one.into if one.into != one.name else None}
+
+
+def _chains(policy: Policy) -> dict[str, Any]:
+    return {
+        name: _chain(chain)
+        for name, chain in policy.chains.items()
+        if name != profiles.ANY or not policy.any_is_built_in
+    }
 
 
 def _chain(chain: Sequence[Entry]) -> list[Any]:

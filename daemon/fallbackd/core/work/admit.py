@@ -38,18 +38,12 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
         session=snapshot.session,
     )
     parent = None if event.parent is None else snapshot.active.get(event.parent)
-    rejected = (
-        _without_place(case, event, candidates)
-        or _not_inside(case, event, parent)
-        or _too_much(case, event)
-    )
-    if rejected is not None:
+    if (rejected := _not_at_all(case, event, candidates, parent)) is not None:
         return rejected
     opened = _opened(case, event, candidates, parent)
     by = blocker(case, opened)
     if by is not None and (not event.queue or by.delegation == event.parent):
-        kind: RejectionKind = "busy" if by.session == event.session else "workspace"
-        return _reject(case, kind, why_blocked(opened, by), delegation=by.delegation)
+        return _blocked(case, opened, by)
     case.open(opened)
     if opened.tmux_window is not None:
         most = policy.defaults.tmux_windows
@@ -65,6 +59,25 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
             WakeAt(at=opened.deadline_at, delegation=event.delegation, purpose="deadline")
         )
     return case.finish()
+
+
+def _not_at_all(
+    case: Case,
+    event: DelegateRequested,
+    candidates: tuple[Entry, ...],
+    parent: Delegation | None,
+) -> Decision | None:
+    """What stands against the work whether it may wait or not."""
+    return (
+        _without_place(case, event, candidates)
+        or _not_inside(case, event, parent)
+        or _too_much(case, event)
+    )
+
+
+def _blocked(case: Case, opened: Delegation, by: Delegation) -> Decision:
+    kind: RejectionKind = "busy" if by.session == opened.session else "workspace"
+    return _reject(case, kind, why_blocked(opened, by), delegation=by.delegation)
 
 
 def _opened(

@@ -9,7 +9,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.questions import USE, AnsweredBy, Question, find
-from fallbackd.core.records import HandedBack
+from fallbackd.core.records import Delegation, HandedBack
 from fallbackd.core.work.apply import advance, apply
 from fallbackd.core.work.ask import MIN_REST_S, REST_S, return_at
 from fallbackd.core.work.asking import close_question
@@ -27,6 +27,32 @@ def question_answered(case: Case, event: QuestionAnswered) -> Decision:
             f"no question {event.question!r}; `fallbackd-client questions` lists the open ones",
             event,
         )
+    if (rejected := _not_now(case, event, delegation, question)) is not None:
+        return rejected
+    answered = structs.replace(
+        question,
+        answered_at=case.now,
+        answered_by=AnsweredBy(uid=event.uid, pid=event.pid),
+        choice=event.choice,
+        note=event.note,
+        closed_at=case.now,
+    )
+    close_question(case, answered, text=f"{answered.question} is answered: {answered.choice}")
+    case.update(last_activity_at=case.now)
+    case.tell(
+        delegation,
+        "question answered",
+        outcome=f"user {event.uid} chose {answered.choice} for {answered.question}",
+        evidence=answered.note or "",
+    )
+    _act(case, answered)
+    return case.finish(answer=answered)
+
+
+def _not_now(
+    case: Case, event: QuestionAnswered, delegation: Delegation, question: Question
+) -> Decision | None:
+    """Why this choice cannot be made; None: it can."""
     if not question.is_open or delegation.cancelling or delegation.outcome is not None:
         return _reject("answered", _why_closed(question), event)
     choices = [one.choice for one in question.options]
@@ -53,24 +79,7 @@ def question_answered(case: Case, event: QuestionAnswered) -> Decision:
             "open: answer it again when that has ended",
             event,
         )
-    answered = structs.replace(
-        question,
-        answered_at=case.now,
-        answered_by=AnsweredBy(uid=event.uid, pid=event.pid),
-        choice=event.choice,
-        note=event.note,
-        closed_at=case.now,
-    )
-    close_question(case, answered, text=f"{answered.question} is answered: {answered.choice}")
-    case.update(last_activity_at=case.now)
-    case.tell(
-        delegation,
-        "question answered",
-        outcome=f"user {event.uid} chose {answered.choice} for {answered.question}",
-        evidence=answered.note or "",
-    )
-    _act(case, answered)
-    return case.finish(answer=answered)
+    return None
 
 
 def _reject(kind: RejectionKind, message: str, event: QuestionAnswered) -> Decision:

@@ -5,7 +5,7 @@ from typing import Any, assert_never
 from fallbackd.core.case import Case
 from fallbackd.core.effects import Answer, StartAttempt, WakeAt
 from fallbackd.core.questions import closed
-from fallbackd.core.records import Ending, HandedBack
+from fallbackd.core.records import Attempt, Delegation, DelegationState, Ending, HandedBack, Hop
 from fallbackd.core.so_far import reactive_hops
 from fallbackd.core.views import fallback_from
 from fallbackd.core.work.asking import ask, clear
@@ -84,13 +84,7 @@ def _start(case: Case, step: Start, *, event: str) -> None:
     if hop is None:
         case.keep_session(on_candidate(case.session, choice))
     else:
-        if hop.tier_to == "model" and hop.from_backend == hop.to_backend:
-            warning = (
-                f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
-            )
-            case.update(warnings=(*one.warnings, warning))
-        case.update(hops=(*one.hops, hop))
-        fallen(case, hop)
+        _hopped(case, hop)
     budget: dict[str, Any] = {"retry_budget": shown(case)} if one.attempts else {}
     case.meters.count_start(choice.backend.id, is_first=not one.attempts)
     case.meters.count_credential(choice.backend.id, choice.credential)
@@ -109,11 +103,7 @@ def _start(case: Case, step: Start, *, event: str) -> None:
     case.tell(
         case.delegation,
         event,
-        outcome=f"starts {attempt.attempt} on {choice.backend.id}"
-        + (" as a trial" if attempt.trial else "")
-        + (" once more" if step.retry_of is not None else "")
-        + ("" if step.resumes is None else f" in the conversation of {step.resumes}")
-        + (f" with credential {choice.credential}" if step.rotates else ""),
+        outcome=_words_of(step, attempt),
         verdicts=case.delegation.verdicts,
         attempt=one.attempts[-1].attempt if one.attempts else None,
         max_fallback_depth=one.turn.max_hops,
@@ -138,6 +128,27 @@ def _start(case: Case, step: Start, *, event: str) -> None:
         case.effects.append(
             WakeAt(at=one.deadline_at, delegation=one.delegation, purpose="deadline")
         )
+
+
+def _hopped(case: Case, hop: Hop) -> None:
+    one = case.delegation
+    if hop.tier_to == "model" and hop.from_backend == hop.to_backend:
+        warning = (
+            f"the model {hop.from_model} of {hop.to_backend} is missing; {hop.to_model} is used"
+        )
+        case.update(warnings=(*one.warnings, warning))
+    case.update(hops=(*one.hops, hop))
+    fallen(case, hop)
+
+
+def _words_of(step: Start, attempt: Attempt) -> str:
+    return (
+        f"starts {attempt.attempt} on {attempt.backend}"
+        + (" as a trial" if attempt.trial else "")
+        + (" once more" if step.retry_of is not None else "")
+        + ("" if step.resumes is None else f" in the conversation of {step.resumes}")
+        + (f" with credential {step.choice.credential}" if step.rotates else "")
+    )
 
 
 def _wait(case: Case, step: Wait, *, event: str) -> None:
@@ -219,20 +230,18 @@ def _end(case: Case, step: End, *, event: str) -> None:
 
 def _close(case: Case, outcome: Ending) -> None:
     """Give the delegation its one answer and its session back."""
-    one, state, message = case.delegation, outcome.state, outcome.message
+    one, state = case.delegation, outcome.state
     is_success = state == "succeeded"
-    warnings = one.warnings
-    if one.unstopped and is_success:
+    message, warnings = outcome.message, one.warnings
+    if is_success:
         warnings = (*warnings, *one.unstopped)
     elif one.unstopped:
-        message = "; ".join([*((message,) if message else ()), *one.unstopped])
-    served_by = one.attempts[-1] if is_success else None
-    tier = None if served_by is None else served_by.tier
+        message = "; ".join(part for part in (message, *one.unstopped) if part)
     enter(
         case,
         state,
-        served_by=None if served_by is None else served_by.backend,
-        tier_served="in_session" if state == "handed_back" else tier,
+        served_by=one.attempts[-1].backend if is_success else None,
+        tier_served=_tier_served(one, state),
         handed_back=outcome.handed_back,
         questions=closed(one.questions, now=case.now),
         forced=None,
@@ -252,17 +261,27 @@ def _close(case: Case, outcome: Ending) -> None:
         case.move(author_family=author_of(case, one))
     if case.session.running == one.delegation:
         case.move(running=None, last_used_at=case.now)
+    _note_end(case, one, retry_at=outcome.retry_at)
+    case.tell(one, "ended", outcome=state + (f": {message}" if message else ""))
+    case.effects.append(Answer(delegation=one.delegation))
+    case.wake_waiting()
+
+
+def _tier_served(one: Delegation, state: DelegationState) -> str | None:
+    if state == "handed_back":
+        return "in_session"
+    return one.attempts[-1].tier if state == "succeeded" else None
+
+
+def _note_end(case: Case, one: Delegation, *, retry_at: float | None) -> None:
     case.note(
         "delegation.ended",
         one,
         backend=one.served_by or one.active,
-        state=state,
+        state=one.state,
         served_by=one.served_by,
         fallback_from=fallback_from(one),
         reason=None if one.failure is None else one.failure.reason.value,
         detail=None if one.failure is None else one.failure.detail,
-        retry_at=outcome.retry_at,
+        retry_at=retry_at,
     )
-    case.tell(one, "ended", outcome=state + (f": {message}" if message else ""))
-    case.effects.append(Answer(delegation=one.delegation))
-    case.wake_waiting()

@@ -58,16 +58,11 @@ def attempt_ended(case: Case, event: AttemptEnded) -> None:
         failure = give_up(case, failure, backend, luck=event.luck)
         message = case.delegation.message or BY_CALLER
         _end(case, ended("cancelled", message, failure=failure))
-    elif _is_late(case):
+    elif case.delegation.is_late(case.now):
         give_up(case, failure, backend, luck=event.luck)
         _end(case, deadline_passed(now=case.now))
     else:
         _failed(case, failure, backend, luck=event.luck)
-
-
-def _is_late(case: Case) -> bool:
-    deadline_at = case.delegation.deadline_at
-    return deadline_at is not None and case.now >= deadline_at
 
 
 def _end(case: Case, step: Step) -> None:
@@ -80,8 +75,7 @@ def _failure_of(
     """What the attempt ended with: what it was stopped for comes before what it says itself."""
     failure, ending = event.failure, attempt.ending
     # Silence while no daemon was there is no limit that a backend has passed.
-    is_lost = failure is not None and failure.detail == DAEMON_LOST_DETAIL
-    if failure is not None and ending is not None and not is_lost:
+    if failure is not None and ending is not None and not _is_lost(failure):
         failure = ending
     if case.delegation.cancelling:
         failure = failure or ending
@@ -266,8 +260,7 @@ def _retry_at(
 ) -> float | None:
     """When the same candidate is tried again by ourselves; None: it is given up."""
     one = case.delegation
-    is_lost = failure.detail == DAEMON_LOST_DETAIL
-    if attempt.effects != "none" or (attempt.trial and not is_lost) or backend is None:
+    if backend is None or not _is_repeatable(attempt, failure):
         return None
     if len(one.attempts) >= one.turn.budget:
         return None
@@ -277,24 +270,32 @@ def _retry_at(
     if may_try_otherwise(attempt, failure):
         return case.now
     if failure.reason is Reason.RATE_LIMIT:
-        is_first = first_throttle(
-            case,
-            backend,
-            failure,
-            model=attempt.model,
-            credential=attempt.credential,
-            started_at=attempt.started_at,
-        )
-        at = case.now if is_first else stated_at
+        at = case.now if _is_first_throttle(case, attempt, failure, backend) else stated_at
     else:
         at = _backed_off(case, attempt, failure, backend, stated_at, luck=luck)
-    if at is None or (one.deadline_at is not None and at >= one.deadline_at):
+    if at is None or one.is_late(at):
         return None
     if may_retry(case):
         return at
     why = "no retry: the budget of this host for further attempts is used up"
     case.tell(one, "attempt failed", outcome=why, retry_budget=shown(case))
     return None
+
+
+def _is_repeatable(attempt: Attempt, failure: Failure) -> bool:
+    """Whether nothing was done that a second attempt would do twice, and it was no trial."""
+    return attempt.effects == "none" and (not attempt.trial or _is_lost(failure))
+
+
+def _is_first_throttle(case: Case, attempt: Attempt, failure: Failure, backend: Backend) -> bool:
+    return first_throttle(
+        case,
+        backend,
+        failure,
+        model=attempt.model,
+        credential=attempt.credential,
+        started_at=attempt.started_at,
+    )
 
 
 def _backed_off(
@@ -309,18 +310,14 @@ def _backed_off(
     """When a failure that may pass is followed by a retry; None: as many were made as may be."""
     if not failure.retry_same:
         return None
-    policy = case.policy.reason(failure.reason, attempt.backend)
-    allowed = 0 if policy is None else policy.retries
-    if backend.retries is not None:
-        allowed = backend.retries
     here = [
-        one.failure
+        one
         for one in case.delegation.attempts
         if (one.backend, one.model) == (attempt.backend, attempt.model)
     ]
     # What ended with a daemon was our end, not that of the backend: it uses up no retry.
-    lost = [one for one in here if one is not None and one.detail == DAEMON_LOST_DETAIL]
-    if failure.detail != DAEMON_LOST_DETAIL and len(here) - len(lost) > allowed:
+    used = sum(not _is_lost(one.failure) for one in here)
+    if not _is_lost(failure) and used > _retries(case, failure, backend):
         return None
     at = case.now + backoff_s(case, backend, len(here), luck=luck)
     if stated_at is not None:
@@ -329,6 +326,18 @@ def _backed_off(
     if patience_at is not None and at >= patience_at and has_alternative(case):
         return None  # the program's own retries have used it up
     return at
+
+
+def _retries(case: Case, failure: Failure, backend: Backend) -> int:
+    """How often a failure is followed by a retry: as the backend says, else its reason."""
+    if backend.retries is not None:
+        return backend.retries
+    policy = case.policy.reason(failure.reason, backend.id)
+    return 0 if policy is None else policy.retries
+
+
+def _is_lost(failure: Failure | None) -> bool:
+    return failure is not None and failure.detail == DAEMON_LOST_DETAIL
 
 
 def _wait_to_retry(

@@ -68,15 +68,18 @@ def _marked_now(case: Case, backend: Backend, failure: Failure) -> dict[ScopeId,
             continue
         if not _is_now(case, outage.last_failure_at) or outage.source in ("person", "import"):
             continue
-        kind, _, name = scope.partition(":")
-        hosts = [one for one in case.policy.backends.values() if one.provider == name]
-        if kind == "backend":
-            one = find_backend(case.policy, BackendId(name))
-            hosts = [] if one is None else [one]
-        if any(one.is_local or _is_same_host(one, backend) for one in hosts):
-            continue
-        found[scope] = outage
+        if not any(one.is_local or _is_same_host(one, backend) for one in _hosts_of(case, scope)):
+            found[scope] = outage
     return found
+
+
+def _hosts_of(case: Case, scope: ScopeId) -> list[Backend]:
+    """The backends whose host a scope is about."""
+    kind, _, name = scope.partition(":")
+    if kind == "backend":
+        one = find_backend(case.policy, BackendId(name))
+        return [] if one is None else [one]
+    return [one for one in case.policy.backends.values() if one.provider == name]
 
 
 def _is_same_host(left: Backend, right: Backend) -> bool:

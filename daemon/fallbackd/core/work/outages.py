@@ -6,6 +6,8 @@ What needs a repair is out at once, anything else after three failures without a
 one trial comes when the window is over, and five minutes after the last failure at the earliest.
 """
 
+from collections.abc import Iterator
+
 from msgspec import Struct, structs
 
 from fallbackd.core.case_view import CaseView
@@ -57,25 +59,19 @@ def guard(
     """
     if turn.on_outage == "fallback":
         return resolved, None
-    has_choice = resolved.choice is not None
-    for number, verdict in enumerate(resolved.verdicts):
-        is_chosen = verdict.verdict == "chosen"
-        is_passed = has_choice and not is_chosen and verdict.tier in _LABELLED
-        if not is_passed and verdict.verdict not in _NO_MATTER:
-            is_out, trial_at = service_of(case, verdict)
-            if is_out:
-                trial = None
-                if trial_at is not None and case.now >= trial_at:
-                    trial = _trial_of(case, candidates, request, resolved, number=number)
-                if trial is None:
-                    out = _out_of(verdict, is_first=number == 0, trial_at=trial_at)
-                    return without_choice(resolved, _why(out, turn)), out
-                resolved = trial
-                break
-        if is_chosen:
-            break
-    has_choice = resolved.choice is not None
-    if not has_choice or not turn.creative or _writes_alike(case, candidates, resolved):
+    for number, verdict in _in_question(resolved):
+        is_out, trial_at = service_of(case, verdict)
+        if not is_out:
+            continue
+        trial = None
+        if trial_at is not None and case.now >= trial_at:
+            trial = _trial_of(case, candidates, request, resolved, number=number)
+        if trial is None:
+            out = _out_of(verdict, is_first=number == 0, trial_at=trial_at)
+            return without_choice(resolved, _why(out, turn)), out
+        resolved = trial
+        break
+    if resolved.choice is None or not turn.creative or _writes_alike(case, candidates, resolved):
         return resolved, None
     first = resolved.verdicts[0]
     found = Out(
@@ -84,6 +80,18 @@ def guard(
         f"other backend may write in the place of {turn.role or 'a creative role'}",
     )
     return without_choice(resolved, _why(found, turn)), found
+
+
+def _in_question(resolved: Resolved) -> Iterator[tuple[int, Verdict]]:
+    """The candidates up to the chosen one whose service may be out, with their numbers."""
+    has_choice = resolved.choice is not None
+    for number, verdict in enumerate(resolved.verdicts):
+        is_chosen = verdict.verdict == "chosen"
+        is_passed = has_choice and not is_chosen and verdict.tier in _LABELLED
+        if not is_passed and verdict.verdict not in _NO_MATTER:
+            yield number, verdict
+        if is_chosen:
+            return
 
 
 def _why(out: Out, turn: Turn) -> str:

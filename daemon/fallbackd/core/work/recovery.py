@@ -137,10 +137,7 @@ def answered_by(
         return structs.replace(session, answers=1, needed=0, rose_at=None)
     needed = answers_needed(role, session)
     if missed or here > before:
-        is_soon = missed or (
-            session.rose_at is not None
-            and (session.answers < needed or case.now - session.rose_at < SOON_S)
-        )
+        is_soon = missed or _rose_soon_before(session, needed, now=case.now)
         return structs.replace(
             session,
             answers=1,
@@ -152,6 +149,13 @@ def answered_by(
     answers = session.answers + 1
     is_safe = session.rose_at is not None and answers >= needed
     return structs.replace(session, answers=answers, needed=0 if is_safe else session.needed)
+
+
+def _rose_soon_before(session: Session, needed: int, *, now: float) -> bool:
+    """Whether the session came back up only lately, by answers or by the clock."""
+    if session.rose_at is None:
+        return False
+    return session.answers < needed or now - session.rose_at < SOON_S
 
 
 def missed_by(

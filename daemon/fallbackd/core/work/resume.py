@@ -3,7 +3,7 @@
 from fallbackd.core.case import Case
 from fallbackd.core.effects import AskPerson, StartAttempt, StopAttempt, WakeAt
 from fallbackd.core.events import Resumed
-from fallbackd.core.records import Delegation
+from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.work.apply import advance
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.starting import handoff
@@ -39,26 +39,28 @@ def resumed(case: Case, event: Resumed) -> None:
         outcome=f"looks for {running.attempt}, which ran on {running.backend} before"
         + (" the machine was started anew" if rebooted else ""),
     )
-    case.effects.append(
-        StartAttempt(
-            attempt=running.attempt,
-            delegation=delegation.delegation,
-            backend=running.backend,
-            model=running.model,
-            effort=running.effort,
-            credential=running.credential,
-            handoff=None if running.resumes else handoff(delegation.attempts[:-1]),
-            resume=resumed_conversation(delegation, running),
-            taken_up=True,
-            was_started=running.state == "running" or running.pid is not None,
-            rebooted=rebooted,
-        )
-    )
+    case.effects.append(_same_again(delegation, running, rebooted=rebooted))
     if running.state == "stopping":
         case.effects.append(
             StopAttempt(attempt=running.attempt, grace_s=case.policy.defaults.stop_grace_s)
         )
     _mind_deadline(case, delegation)
+
+
+def _same_again(delegation: Delegation, running: Attempt, *, rebooted: bool) -> StartAttempt:
+    return StartAttempt(
+        attempt=running.attempt,
+        delegation=delegation.delegation,
+        backend=running.backend,
+        model=running.model,
+        effort=running.effort,
+        credential=running.credential,
+        handoff=None if running.resumes else handoff(delegation.attempts[:-1]),
+        resume=resumed_conversation(delegation, running),
+        taken_up=True,
+        was_started=running.state == "running" or running.pid is not None,
+        rebooted=rebooted,
+    )
 
 
 def _mind_deadline(case: Case, delegation: Delegation) -> None:

@@ -27,25 +27,29 @@ def resume_at(
 ) -> float | None:
     """When the conversation of an attempt that has ended is resumed; None: it is given up."""
     delegation = case.delegation
-    if attempt.effects == "none" or attempt.conversation is None or attempt.answered_at is None:
+    if backend is None or not _is_resumable(attempt, failure):
         return None
-    if attempt.resumes is not None or backend is None:
-        return None
-    if not failure.reason.row.is_passing or not failure.hop:
-        return None  # without `hop` it is trouble of this machine
     if len(delegation.attempts) >= delegation.turn.budget:
         return None
     stated_at = stated_until(failure, now=case.now) or case.now
     at = max(case.now + backoff_s(case, backend, 1, luck=luck), stated_at)
     if at > case.now + PATIENCE_TIMES * case.policy.patience_s(delegation.mode):
         return None
-    if delegation.deadline_at is not None and at >= delegation.deadline_at:
+    if delegation.is_late(at):
         return None
     if may_retry(case):
         return at
     why = "not resumed: the budget of this host for further attempts is used up"
     case.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(case))
     return None
+
+
+def _is_resumable(attempt: Attempt, failure: Failure) -> bool:
+    """Whether an attempt has work to lose, for the first time, to a failure that passes."""
+    if attempt.effects == "none" or attempt.conversation is None or attempt.answered_at is None:
+        return False
+    is_passing = failure.reason.row.is_passing and failure.hop  # else trouble of this machine
+    return is_passing and attempt.resumes is None
 
 
 def resumed_conversation(delegation: Delegation, attempt: Attempt) -> str | None:

@@ -1,5 +1,7 @@
 """What an attempt shows while it runs, and the limits that it may pass."""
 
+from math import inf
+
 from fallbackd.core.case import Case
 from fallbackd.core.effects import StopAttempt, WakeAt
 from fallbackd.core.events import (
@@ -36,27 +38,32 @@ def limits_of(case: Case, delegation: Delegation, backend: Backend) -> WatchLimi
     first_answer_s = backend.first_answer_s or defaults.first_answer_s
     if first_answer_s is None:
         first_answer_s = 120.0 if delegation.mode == "interactive" else 300.0
-    stall_s = backend.stall_s or defaults.stall_s
-    if stall_s is None:
-        stall_s = AGENT_STALL_S
-        if backend.is_http:
-            stall_s = LOOPBACK_STALL_S if backend.loopback else HTTP_STALL_S
     first_output_s = defaults.first_output_s or first_answer_s
     running = delegation.running
     if running is not None and continues(running):
         first_output_s = min(first_output_s, case.policy.handoff.start_s)
-    total_s = backend.timeout_s
-    if total_s is None and backend.is_http and not backend.loopback:
-        total_s = HTTP_TOTAL_S
     return WatchLimits(
         first_output_s=first_output_s,
         first_answer_s=first_answer_s,
-        stall_s=stall_s,
+        stall_s=backend.stall_s or defaults.stall_s or _stall_s(backend),
         busy_stall_s=backend.busy_stall_s or defaults.busy_stall_s,
-        total_s=total_s,
+        total_s=_total_s(backend),
         loop_steps=defaults.loop_steps,
         shows_answer=not backend.plain_output,
     )
+
+
+def _total_s(backend: Backend) -> float | None:
+    if backend.timeout_s is None and backend.is_http and not backend.loopback:
+        return HTTP_TOTAL_S
+    return backend.timeout_s
+
+
+def _stall_s(backend: Backend) -> float:
+    """How long a backend of its sort may be silent."""
+    if not backend.is_http:
+        return AGENT_STALL_S
+    return LOOPBACK_STALL_S if backend.loopback else HTTP_STALL_S
 
 
 def running_attempt(case: Case, name: AttemptId) -> Attempt | None:
@@ -161,13 +168,7 @@ def attempt_retrying(case: Case, event: AttemptRetrying) -> None:
     until_at = attempt.patience_until_at or since_at + patience_s
     stated_at = stated_until(event.failure, now=now)
     ends_at = max(now, now + (event.wait_s or 0.0), stated_at or now)
-    why = None
-    if not event.failure.retryable:
-        why = "a retry cannot help"
-    elif ends_at > until_at or now >= until_at:
-        why = "it will wait longer than patience lasts"
-    elif stated_at is not None and has_waited(one, attempt, now=now):
-        why = "the time that its provider stated was waited for once already"
+    why = _why_not_borne(case, attempt, event.failure, ends_at=ends_at, until_at=until_at)
     if why is not None:
         case.tell(
             one,
@@ -188,6 +189,26 @@ def attempt_retrying(case: Case, event: AttemptRetrying) -> None:
     if stated_at is not None:
         case.update(waited=with_waited(one, attempt))
     _look_at(case, until_at)
+
+
+def _why_not_borne(
+    case: Case, attempt: Attempt, failure: Failure, *, ends_at: float, until_at: float
+) -> str | None:
+    """
+    Why a program that retries by itself is stopped; None: it goes on.
+
+    Args:
+        ends_at: When its wait is over.
+        until_at: How long patience lasts.
+    """
+    if not failure.retryable:
+        return "a retry cannot help"
+    if ends_at > until_at or case.now >= until_at:
+        return "it will wait longer than patience lasts"
+    is_stated = stated_until(failure, now=case.now) is not None
+    if is_stated and has_waited(case.delegation, attempt, now=case.now):
+        return "the time that its provider stated was waited for once already"
+    return None
 
 
 def attempt_gave_up(case: Case, event: AttemptGaveUp) -> None:
@@ -212,10 +233,9 @@ def woke(case: Case, event: Woke) -> None:
     if running is None:
         advance(case, event="woke")
         return
-    deadline_at = delegation.deadline_at
     if running.state == "stopping":
         return
-    if deadline_at is not None and case.now >= deadline_at:
+    if delegation.is_late(case.now):
         case.tell(delegation, "deadline", outcome=f"stops {running.attempt}")
         stop_running(case, Reason.TIMEOUT, "the caller's own deadline is over")
         return
@@ -230,14 +250,9 @@ def _look(case: Case, attempt: Attempt, watch: Watch) -> None:
     if backend is None:
         return
     limits = limits_of(case, delegation, backend)
-    next_at = float("inf")
+    next_at = inf
     if attempt.trial and backend.plain_output and not attempt.proven:
-        grace_at = attempt.started_at + case.policy.defaults.trial_grace_s
-        if now >= grace_at and attempt.patience_until_at is None:
-            _prove(case, attempt)
-            case.update_attempt(proven=True)
-        elif now < grace_at:
-            next_at = grace_at
+        next_at = _look_at_trial(case, attempt)
     if attempt.patience_until_at is not None and attempt.failure is not None:
         # Nothing has come since it failed. What answers now has the limits of every answer.
         borne_until_at = attempt.patience_until_at
@@ -266,6 +281,17 @@ def _look(case: Case, attempt: Attempt, watch: Watch) -> None:
         return
     # Output that comes from now on, or the end of a tool, begins the shorter limit of silence.
     _look_at(case, min(found, next_at, now + limits.stall_s))
+
+
+def _look_at_trial(case: Case, attempt: Attempt) -> float:
+    """A trial without a sign of its provider has passed after a time; when that is to be seen."""
+    grace_at = attempt.started_at + case.policy.defaults.trial_grace_s
+    if case.now < grace_at:
+        return grace_at
+    if attempt.patience_until_at is None:
+        _prove(case, attempt)
+        case.update_attempt(proven=True)
+    return inf
 
 
 def _limit_failure(case: Case, attempt: Attempt, passed: Passed) -> Failure:

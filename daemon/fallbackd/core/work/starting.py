@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from collections.abc import Iterable
+from itertools import chain
+
 from msgspec import structs
 
 from fallbackd.core.case import Case
@@ -17,6 +20,8 @@ from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
 from fallbackd.core.work.sessions import MAX_HOPS, moved
 from fallbackd.core.work.steps import Start
 
+MOST_FILES = 20
+"""Changed files that the next backend is told by name."""
 _REASON_WORDS = frozenset(reason.value for reason in Reason)
 
 
@@ -197,13 +202,20 @@ def handoff(attempts: tuple[Attempt, ...]) -> str | None:
     for one in begun:
         ended = "ended" if one.failure is None else f"ended with {one.failure.reason.value}"
         lines.append(f"It was {one.backend}, and it {ended}.")
-    changed = tuple(dict.fromkeys(name for one in acted for name in one.changed_files))
-    if changed:
-        shown = ", ".join(changed[:20])
-        more = len(changed) - 20
-        lines.append(f"Changed files: {shown}" + (f" and {more} more" if more > 0 else "") + ".")
-    outside = tuple(dict.fromkeys(what for one in acted for what in one.outside))
-    if outside:
+    if changed := _each(one.changed_files for one in acted):
+        lines.append(_words_of_files(changed))
+    if outside := _each(one.outside for one in acted):
         lines.append(f"It has run what must not be done twice: {', '.join(outside)}.")
     lines.append("Look at what is there before you go on.")
     return "\n".join(lines)
+
+
+def _each(found: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Everything that was found, once, in its order."""
+    return tuple(dict.fromkeys(chain.from_iterable(found)))
+
+
+def _words_of_files(changed: tuple[str, ...]) -> str:
+    shown = ", ".join(changed[:MOST_FILES])
+    more = len(changed) - MOST_FILES
+    return f"Changed files: {shown}" + (f" and {more} more" if more > 0 else "") + "."
