@@ -9,7 +9,7 @@ import anyio.to_thread
 import structlog
 
 from fallbackd.config.load import VOICE_FILE, Loaded
-from fallbackd.config.voice import VoiceMark, read_voice, render_voice
+from fallbackd.config.voice import VoiceHealth, VoiceMark, read_voice, render_voice
 from fallbackd.core.views import health_entries
 from fallbackd.engine import marking
 from fallbackd.engine.api import Engine
@@ -84,23 +84,24 @@ class VoiceImport:
             for problem in found.warnings:
                 log.warning("import.questioned", path=problem.path, message=problem.message)
             known = set(read_voice(before, path=path, now=now).marks)
-            news = [one for one in found.marks if one not in known and self._is_newer(one)]
-            for mark in news:
-                ttl_s = FOR_EVER_S if mark.ttl_s is None else mark.ttl_s
-                await marking.import_mark(
-                    self._engine,
-                    mark.backend,
-                    reason=mark.words,
-                    since_at=mark.since_at,
-                    ttl_s=ttl_s,
-                )
-            named = {one.backend for one in found.marks} | found.ours
-            for mark in known:
-                if mark.backend not in named and self._is_on_record(mark):
-                    await marking.clear(self._engine, mark.backend)
+            taken = await self._apply(found, known)
             hit("import.taken")
             await self._engine.store.set_meta(key, text)
-            log.info("import.taken", path=path, marks=len(news))
+            log.info("import.taken", path=path, marks=taken)
+
+    async def _apply(self, found: VoiceHealth, known: set[VoiceMark]) -> int:
+        """Take what is new, withdraw what is gone; the number of marks that were taken."""
+        news = [one for one in found.marks if one not in known and self._is_newer(one)]
+        for mark in news:
+            ttl_s = FOR_EVER_S if mark.ttl_s is None else mark.ttl_s
+            await marking.import_mark(
+                self._engine, mark.backend, reason=mark.words, since_at=mark.since_at, ttl_s=ttl_s
+            )
+        named = {one.backend for one in found.marks} | found.ours
+        for mark in known:
+            if mark.backend not in named and self._is_on_record(mark):
+                await marking.clear(self._engine, mark.backend)
+        return len(news)
 
     def _since_at(self, backend: str) -> float | None:
         entry = self._entries().get(backend)

@@ -151,6 +151,29 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
     """The real path of a directory that is allowed; empty where none is given."""
     if cwd is None or cwd == "":
         return ""
+    real = _usable(cwd)
+    defaults = policy.defaults
+    roots = [os.path.realpath(os.path.expanduser(root)) for root in defaults.allowed_roots]
+    if roots and not any(is_below(real, root) for root in roots):
+        raise NotPermitted(
+            f"cwd: {real} is outside allowed_roots ({', '.join(roots)}); "
+            "work there, or add it to allowed_roots in [defaults]"
+        )
+    if not defaults.allow_broad_cwd and real in ("/", os.path.realpath(world.home)):
+        raise NotPermitted(
+            f"refusing to run in {real}: choose a project directory with --cwd DIR (cwd), "
+            "or set allow_broad_cwd = true in [defaults]"
+        )
+    return real
+
+
+def _usable(cwd: str) -> str:
+    """
+    The real path of a directory that can be read and entered.
+
+    Raises:
+        Invalid: It is none.
+    """
     if "\0" in cwd:
         raise Invalid("cwd: a path has no NUL in it")
     if not os.path.isabs(cwd):
@@ -167,18 +190,6 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
         raise Invalid(
             f"cwd: {cwd} cannot be used (Permission denied); "
             "allow the user of the daemon to read and enter it, or give another directory"
-        )
-    defaults = policy.defaults
-    roots = [os.path.realpath(os.path.expanduser(root)) for root in defaults.allowed_roots]
-    if roots and not any(is_below(real, root) for root in roots):
-        raise NotPermitted(
-            f"cwd: {real} is outside allowed_roots ({', '.join(roots)}); "
-            "work there, or add it to allowed_roots in [defaults]"
-        )
-    if not defaults.allow_broad_cwd and real in ("/", os.path.realpath(world.home)):
-        raise NotPermitted(
-            f"refusing to run in {real}: choose a project directory with --cwd DIR (cwd), "
-            "or set allow_broad_cwd = true in [defaults]"
         )
     return real
 

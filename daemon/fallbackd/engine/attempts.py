@@ -16,6 +16,7 @@ from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import BackendId
 from fallbackd.core.watch import Watch
 from fallbackd.engine.carrying import from_record, place_of
 from fallbackd.engine.confinement import explained, footprint_of
@@ -121,16 +122,18 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
     permissions = prepared.delegation.permissions
     if footprint_of(host.settings, host.world, order.backend, permissions) is not None:
         ended = structs.replace(ended, failure=explained(ended.failure))
-    if kind.program(options) is None or permissions == "read":
-        return ended
-    backend = find_backend(host.settings.policy, order.backend)
-    # Who shows its tools has done nothing where it has shown none.
-    shows_tools = kind.structured and not (backend is not None and backend.plain_output)
-    if shows_tools and ended.effects == "none":
+    is_able = kind.program(options) is not None and permissions != "read"
+    if not is_able or (ended.effects == "none" and _shows_tools(host, order.backend, kind)):
         return ended
     return await with_tracks(
         host, prepared, ended, cwd=cwd, before=begun.before, started_at=live.watch.started_at
     )
+
+
+def _shows_tools(host: LiveHost, name: BackendId, kind: BackendKind) -> bool:
+    """Whether an attempt that has shown no tool has used none."""
+    backend = find_backend(host.settings.policy, name)
+    return kind.structured and not (backend is not None and backend.plain_output)
 
 
 async def _found(host: LiveHost, live: LiveAttempt) -> Running | None:

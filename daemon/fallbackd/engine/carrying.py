@@ -94,24 +94,62 @@ async def carried(
     said = await _bounded(host, past, running.backend)
     if not said:
         return GivenPast(prompt=prompt, why="the earlier turns are not on record any more")
-    if handoff.mode == "native" and kind.takes_messages(options):
-        return GivenPast(how="messages", why=why, prompt=prompt, said=said)
-    if handoff.mode == "native" and not_taken != "native":
-        try:
-            taken = await _taken(host, prepared, kind, options, said)
-        except NotTaken as reason:
-            why = f"{why}; {reason}" if why else str(reason)
-        else:
-            return GivenPast(
-                how="native", why=why, prompt=prompt, resume=taken.resume, history=taken.history
-            )
-    footprint = footprint_of(host.settings, host.world, running.backend, delegation.permissions)
-    has_file = footprint is None and kind.program(options) is not None
+    if handoff.mode == "native":
+        given = await _as_own(
+            host, prepared, kind, options, said, why=why, may_write=not_taken != "native"
+        )
+        if isinstance(given, GivenPast):
+            return given
+        why = given
+    has_file = _can_read_file(host, delegation, running.backend, kind, options)
     return GivenPast(
         how="brief",
         why=why,
         prompt=words.brief(said, prompt, path=path if has_file else ""),
         text=words.as_text(said) if has_file else "",
+    )
+
+
+def _can_read_file(
+    host: LiveHost,
+    delegation: Delegation,
+    name: BackendId,
+    kind: BackendKind,
+    options: Options,
+) -> bool:
+    """Whether it is a program that the kernel does not hold to its own directories."""
+    if kind.program(options) is None:
+        return False
+    return footprint_of(host.settings, host.world, name, delegation.permissions) is None
+
+
+async def _as_own(
+    host: LiveHost,
+    prepared: Prepared,
+    kind: BackendKind,
+    options: Options,
+    said: tuple[Utterance, ...],
+    *,
+    why: str,
+    may_write: bool,
+) -> GivenPast | str:
+    """
+    The earlier turns as a conversation of the agent's own; else why it has none.
+
+    Args:
+        may_write: Into the agent's store.
+    """
+    prompt = prepared.prompt or ""
+    if kind.takes_messages(options):
+        return GivenPast(how="messages", why=why, prompt=prompt, said=said)
+    if not may_write:
+        return why
+    try:
+        taken = await _taken(host, prepared, kind, options, said)
+    except NotTaken as reason:
+        return f"{why}; {reason}" if why else str(reason)
+    return GivenPast(
+        how="native", why=why, prompt=prompt, resume=taken.resume, history=taken.history
     )
 
 

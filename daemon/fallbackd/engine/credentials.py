@@ -164,16 +164,13 @@ class CredentialLooks:
         now = host.clock.now()
         if ref.source == "command":
             # Running a program is no look: only for one that cannot be used as it is.
-            if not outages or 0 <= now - self._asked_at.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
+            if not outages or not self._may_ask(key, now):
                 return None
-            self._asked_at[key] = now
         seen = await host.world.secrets.look(ref, fresh=ref.source == "command")
-        own = next((one for scope, one in outages.items() if "+model:" not in scope), None)
+        own = _own_outage(outages)
         if seen.problem is not None:
             reason = Reason.AUTH if seen.is_old else Reason.NOT_CONFIGURED
-            if own is not None and own.until_at is None:
-                return None
-            if own is not None and own.reason is reason and (own.until_at or 0) - now > 60:
+            if _says_it(own, reason, now=now):
                 return None
             return CredentialSeen(
                 backend=name, credential=ref.label, reason=reason, detail=seen.problem
@@ -181,13 +178,18 @@ class CredentialLooks:
         before = self._digests.get(key)
         if seen.digest is not None:
             self._digests[key] = seen.digest
-        if not outages:
-            return None
+        changed = bool(outages) and self._is_changed(ref, seen, before, outages)
         is_mended = own is not None and own.source == "readiness"
-        changed = self._is_changed(ref, seen, before, outages)
         if not (is_mended or changed):
             return None
         return CredentialSeen(backend=name, credential=ref.label, changed=changed)
+
+    def _may_ask(self, key: tuple[BackendId, str], now: float) -> bool:
+        """Whether its program has not been run for a while; then this is the next time."""
+        if 0 <= now - self._asked_at.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
+            return False
+        self._asked_at[key] = now
+        return True
 
     def _is_changed(
         self,
@@ -204,6 +206,18 @@ class CredentialLooks:
         failed_at = max(one.last_failure_at for one in outages.values())
         is_newer = seen.changed_at is not None and seen.changed_at > failed_at
         return ref.source == "file" and is_newer
+
+
+def _own_outage(outages: Mapping[ScopeId, Outage]) -> Outage | None:
+    """Of the credential with whatever model."""
+    return next((one for scope, one in outages.items() if "+model:" not in scope), None)
+
+
+def _says_it(own: Outage | None, reason: Reason, *, now: float) -> bool:
+    """Whether what is on record of a credential needs no further look at what is wrong."""
+    if own is None:
+        return False
+    return own.until_at is None or (own.reason is reason and own.until_at - now > 60)
 
 
 def _read_digests(text: str | None) -> dict[tuple[BackendId, str], bytes]:

@@ -69,22 +69,7 @@ def _train(engine: "Engine", place: Path) -> Training:
     known = [one for one in samples if _can_learn(one)]
     lessons = [_lesson(one) for one in known]
     model = learn(lessons) if lessons else None
-    tried: list[TriedSample] = []
-    for fold in range(FOLDS):
-        others = [one for at, one in enumerate(lessons) if at % FOLDS != fold]
-        unseen = learn(others) if others else None
-        for one in known[fold::FOLDS]:
-            after = _judged(engine, one, model)
-            tried.append(
-                TriedSample(
-                    attempt=one.attempt,
-                    right=Reason(one.right_reason or ""),
-                    before=_reason(_judged(engine, one, None)),
-                    after=_reason(after),
-                    unseen=_reason(_judged(engine, one, unseen)),
-                    signature="" if after is None else after.signature,
-                )
-            )
+    tried = _tried(engine, known, lessons, model)
     if model is None or model.added is None:
         place.unlink(missing_ok=True)
     else:
@@ -118,6 +103,31 @@ def _samples(directory: Path) -> list[_Sample]:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.warning("sample.unreadable", path=str(path), error=str(error))
     return found
+
+
+def _tried(
+    engine: "Engine", known: list[_Sample], lessons: list["Lesson"], model: "Model | None"
+) -> list[TriedSample]:
+    """What is found in each sample: before, after, and by a model that has not learned it."""
+    from fallbackd.classify.learning import learn  # see `judging.get_ready`
+
+    tried: list[TriedSample] = []
+    for fold in range(FOLDS):
+        others = [one for at, one in enumerate(lessons) if at % FOLDS != fold]
+        unseen = learn(others) if others else None
+        for one in known[fold::FOLDS]:
+            after = _judged(engine, one, model)
+            tried.append(
+                TriedSample(
+                    attempt=one.attempt,
+                    right=Reason(one.right_reason or ""),
+                    before=_reason(_judged(engine, one, None)),
+                    after=_reason(after),
+                    unseen=_reason(_judged(engine, one, unseen)),
+                    signature="" if after is None else after.signature,
+                )
+            )
+    return tried
 
 
 def _can_learn(sample: _Sample) -> bool:

@@ -247,22 +247,17 @@ class Performer:
         match effect:
             case StartAttempt():
                 hit("effect.start_attempt")
-                assert self.tasks is not None
-                live = LiveAttempt(effect, started_at=self._started_at(effect))
-                self._live[effect.attempt] = live
-                self.tasks.start_soon(self._attempt, live, name=effect.attempt)
+                self._start_attempt(effect)
             case StopAttempt():
                 hit("effect.stop_attempt")
-                if (found := self._live.get(effect.attempt)) is not None:
-                    found.stop(effect.grace_s)
+                self._stop_attempt(effect)
             case Answer():
                 hit("effect.answer")
                 self._answer(effect.delegation)
             case AskPerson():
                 self._let_go(effect.delegation)
             case GoOn():
-                if (asked := self._held.get(effect.delegation)) is not None:
-                    asked.finished = anyio.Event()
+                self._hold_again(effect.delegation)
             case WakeAt():
                 hit("effect.wake_at")
                 if effect.delegation in self._held:
@@ -278,6 +273,20 @@ class Performer:
                 self.on_export()
             case _:
                 assert_never(effect)
+
+    def _start_attempt(self, effect: StartAttempt) -> None:
+        assert self.tasks is not None
+        live = LiveAttempt(effect, started_at=self._started_at(effect))
+        self._live[effect.attempt] = live
+        self.tasks.start_soon(self._attempt, live, name=effect.attempt)
+
+    def _hold_again(self, name: DelegationId) -> None:
+        if (asked := self._held.get(name)) is not None:
+            asked.finished = anyio.Event()
+
+    def _stop_attempt(self, effect: StopAttempt) -> None:
+        if (found := self._live.get(effect.attempt)) is not None:
+            found.stop(effect.grace_s)
 
     def _started_at(self, order: StartAttempt) -> float:
         if order.taken_up and (found := self.store.peek().active.get(order.delegation)) is not None:

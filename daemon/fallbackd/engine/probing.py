@@ -153,49 +153,44 @@ class Ladder:
         options: Options,
         credential: CredentialRef | None,
     ) -> Rung:
-        world, settings = self._host.world, self._host.settings
+        world = self._host.world
         assert kind.models is not None
         if backend.lacks is not None:
             return Rung(name="models", ok=False, detail=backend.lacks)
         if not backend.loopback and not world.has_route():
             return Rung(name="models", detail="this machine has no network")
-        names = {name: world.environ[name] for name in kind.reads_env if name in world.environ}
-        work = Work(
-            prompt="", prompt_path="", cwd="/", scratch="/", inherited=names, credential=credential
-        )
         try:
-            request = kind.models(work, options)
+            request = kind.models(_nothing_to_do(kind, world, credential), options)
         except ValueError as error:
             return Rung(name="models", ok=False, detail=str(error))
         fetched = await world.probe.fetch(request)
         match fetched.exit:
             case HttpResponse(status=200):
-                served = read_models(fetched.body)
-                if served is None:
-                    return Rung(name="models", detail="answers with something else than a list")
-                if options.model is None or options.model in served:
-                    return Rung(name="models", ok=True, detail=f"{len(served)} models")
-                return Rung(
-                    name="models", detail=f"{options.model} is not among its {len(served)} models"
-                )
+                return _listed(fetched.body, options)
             case HttpResponse(status=404 | 405):
                 return Rung(name="models", detail="has no list of models")
             case HttpResponse(status=status):
-                evidence = Evidence(
-                    text=fetched.body.decode("utf-8", "replace")[:4000],
-                    stream="http",
-                    http_status=status,
-                    headers=fetched.exit.headers,
-                )
-                failure = judge(evidence, settings, kind, backend.id, now=self._host.clock.now())
-                word = "unknown" if failure is None else failure.reason.value
-                return Rung(name="models", ok=False, detail=f"HTTP {status}: {word}")
+                reason = self._reason_of(fetched.exit, fetched.body, backend, kind)
+                return Rung(name="models", ok=False, detail=f"HTTP {status}: {reason}")
             case NoAnswer(exception=name, text=text) if name == FOREIGN_LISTENER:
                 return Rung(name="models", ok=False, detail=text)
             case NoAnswer(exception=name):
                 return Rung(name="models", ok=False, detail=f"no answer: {name}")
             case _:
                 return Rung(name="models", ok=False, detail="cannot be asked")
+
+    def _reason_of(
+        self, answer: HttpResponse, body: bytes, backend: Backend, kind: BackendKind
+    ) -> str:
+        evidence = Evidence(
+            text=body.decode("utf-8", "replace")[:4000],
+            stream="http",
+            http_status=answer.status,
+            headers=answer.headers,
+        )
+        now = self._host.clock.now()
+        failure = judge(evidence, self._host.settings, kind, backend.id, now=now)
+        return "unknown" if failure is None else failure.reason.value
 
     def _request(self, backend: Backend) -> Rung:
         host = self._host
@@ -213,3 +208,21 @@ class Ladder:
             words.append(state.state)
         ok = None if answered_at is None else state.state == "healthy" and not state.unproven
         return Rung(name="request", ok=ok, detail="; ".join(words) or "none yet")
+
+
+def _listed(body: bytes, options: Options) -> Rung:
+    """Whether the model that is configured is among those that are served."""
+    served = read_models(body)
+    if served is None:
+        return Rung(name="models", detail="answers with something else than a list")
+    if options.model is None or options.model in served:
+        return Rung(name="models", ok=True, detail=f"{len(served)} models")
+    return Rung(name="models", detail=f"{options.model} is not among its {len(served)} models")
+
+
+def _nothing_to_do(kind: BackendKind, world: World, credential: CredentialRef | None) -> Work:
+    """Work without a prompt, for a request that only asks about the service."""
+    names = {name: world.environ[name] for name in kind.reads_env if name in world.environ}
+    return Work(
+        prompt="", prompt_path="", cwd="/", scratch="/", inherited=names, credential=credential
+    )

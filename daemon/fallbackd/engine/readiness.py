@@ -11,7 +11,7 @@ from typing import Protocol
 from fallbackd.backends.spec import BackendKind, Login, Options
 from fallbackd.core.events import Event, ReadinessSeen
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import view
+from fallbackd.core.health.record import Outage, view
 from fallbackd.core.health.scopes import backend_scope, credential_scope, find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
@@ -76,13 +76,9 @@ class Readiness:
         obstacle = self._obstacle(backend, kind)
         if obstacle is not None:
             reason, detail = obstacle
-            known = (
-                outage is not None
-                and state.state == "broken"
-                and (outage.until_at is None or outage.until_at - now > 60)
-                and (outage.source != "readiness" or outage.reason is reason)
-            )
-            return None if known else ReadinessSeen(backend=name, reason=reason, detail=detail)
+            if state.state == "broken" and _says_it(outage, reason, now=now):
+                return None
+            return ReadinessSeen(backend=name, reason=reason, detail=detail)
         if outage is not None and outage.source == "readiness":
             return ReadinessSeen(backend=name)
         if self._is_repaired(name, backend, now):
@@ -117,14 +113,14 @@ class Readiness:
         def place(file: str) -> str:
             return expand(file, environ, home=world.home) or file
 
+        def is_set_up(file: str, words: Iterable[str]) -> bool:
+            text = world.read_text(place(file)) or ""
+            return any(word in text for word in words)
+
         return (
             not any(name.startswith(login.variables) and name != login.home for name in environ)
             and all(world.changed_at(place(file)) is None for file in login.files)
-            and not any(
-                word in (world.read_text(place(file)) or "")
-                for file, words in login.settings.items()
-                for word in words
-            )
+            and not any(is_set_up(file, words) for file, words in login.settings.items())
             and world.is_program_of(login.package, path)
         )
 
@@ -147,3 +143,10 @@ class Readiness:
                 if changed_at is not None and changed_at > outage.last_failure_at:
                     return True
         return False
+
+
+def _says_it(outage: Outage | None, reason: Reason, *, now: float) -> bool:
+    """Whether what is on record needs no further look at why nothing can be started."""
+    if outage is None or (outage.until_at is not None and outage.until_at - now <= 60):
+        return False
+    return outage.source != "readiness" or outage.reason is reason

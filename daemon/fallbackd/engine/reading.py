@@ -277,9 +277,7 @@ class Reader:
     async def finish(self, exit: Exit) -> AttemptEnded:
         host, live = self._host, self._live
         outcome = self._parser.finish(exit)
-        exit_code = None
-        if isinstance(exit, ProcessExit):
-            exit_code = exit.code if exit.signal is None else -exit.signal
+        exit_code = _code_of(exit)
         watch = live.watch
         failure: Failure | None = None
         usage = watch.usage
@@ -318,3 +316,10 @@ class Reader:
             gone=exit.gone,
             answered=watch.answered_at is not None or failure is None,
         )
+
+
+def _code_of(exit: Exit) -> int | None:
+    """Of a process; the number of the signal that has ended it, below zero."""
+    if not isinstance(exit, ProcessExit):
+        return None
+    return exit.code if exit.signal is None else -exit.signal

@@ -111,8 +111,19 @@ class Telling:
         health = self._engine.store.peek().health.get(scope)
         if name is None or health is None:
             return
-        now, outage = self._engine.clock.now(), health.outage
-        withdrawn_at = self._withdrawn.get(scope)
+        now = self._engine.clock.now()
+        await self._report(share, name, health, now=now)
+        self._withdrawn.pop(scope, None)
+        held = self._held.get(scope)
+        is_ours = is_leased(health, now=now) and not (
+            health.trial is not None and is_peer(health.trial.attempt)
+        )
+        if held is not None and held.is_used and not is_ours:
+            del self._held[scope]
+            await share.release(name, owner=self._grouping.owner, gen=held.gen, limit_s=COMMAND_S)
+
+    async def _report(self, share: Share, name: ScopeId, health: Health, *, now: float) -> None:
+        outage, withdrawn_at = health.outage, self._withdrawn.get(health.scope)
         if outage is not None and is_shared_fact(outage):
             found = failing(outage, self._grouping.machine, now=now)
             await share.report_failure(name, found, limit_s=COMMAND_S)
@@ -124,14 +135,6 @@ class Telling:
                 source=self._grouping.machine,
                 limit_s=COMMAND_S,
             )
-        self._withdrawn.pop(scope, None)
-        held = self._held.get(scope)
-        is_ours = is_leased(health, now=now) and not (
-            health.trial is not None and is_peer(health.trial.attempt)
-        )
-        if held is not None and held.is_used and not is_ours:
-            del self._held[scope]
-            await share.release(name, owner=self._grouping.owner, gen=held.gen, limit_s=COMMAND_S)
 
     async def renew(self, share: Share) -> None:
         """A lease lasts as long as its attempt; without one it is given back."""
