@@ -62,7 +62,8 @@ _SUFFIXES = (
     "BACKEND",
     "API_KEY",
 )
-_ENDPOINT = "JKZ_API_ENDPOINT"
+_ENDPOINT, _KEY, _SWAP = "JKZ_API_ENDPOINT", "JKZ_API_KEY", "JKZ_API_MODEL_FALLBACK"
+"""The general variables, where a role has none of its own."""
 _ROLE = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 
 
@@ -105,11 +106,14 @@ class _Reader:
             return None
         return value
 
-    def _variable(self, here: str, what: str) -> str:
-        """The role's own variable where it is set, else the general one. A key may be empty."""
-        own = f"{here}_{what}"
-        is_set = self._value(own) is not None or (what == "API_KEY" and own in self._all)
-        return own if is_set else f"JKZ_API_{what}"
+    def _key_of(self, here: str) -> str:
+        """The variable of the role's own key where there is one, whatever it holds."""
+        return f"{here}_API_KEY" if f"{here}_API_KEY" in self._all else _KEY
+
+    def _swap_of(self, here: str) -> str:
+        """The variable of the role's own fallback model where it is set, else the general one."""
+        own = f"{here}_MODEL_FALLBACK"
+        return _SWAP if self._value(own) is None else own
 
     def _take(self, name: str, to: str) -> None:
         self._used.add(name)
@@ -211,8 +215,8 @@ class _Reader:
 
     def _at(self, role: str, here: str, url: str, *, endpoint: str, model: str | None) -> Tables:
         """An entry for the endpoint: the general backend, or one of the role where it differs."""
-        key, swap = self._variable(here, "API_KEY"), self._variable(here, "MODEL_FALLBACK")
-        is_general = (endpoint, key, swap) == (_ENDPOINT, "JKZ_API_KEY", "JKZ_API_MODEL_FALLBACK")
+        key, swap = self._key_of(here), self._swap_of(here)
+        is_general = (endpoint, key, swap) == (_ENDPOINT, _KEY, _SWAP)
         name = "jkz-api" if is_general else f"jkz-{role}"
         general, swapped = self._value("JKZ_API_MODEL"), self._value(swap)
         wanted = general if is_general else model or general

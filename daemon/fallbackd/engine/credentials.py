@@ -162,10 +162,9 @@ class CredentialLooks:
     ) -> CredentialSeen | None:
         host, key = self._host, (name, ref.label)
         now = host.clock.now()
-        if ref.source == "command":
-            # Running a program is no look: only for one that cannot be used as it is.
-            if not outages or not self._may_ask(key, now):
-                return None
+        # Running a program is no look: only for one that cannot be used as it is.
+        if ref.source == "command" and not (outages and self._may_ask(key, now)):
+            return None
         seen = await host.world.secrets.look(ref, fresh=ref.source == "command")
         own = _own_outage(outages)
         if seen.problem is not None:
