@@ -259,9 +259,6 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_ended(self) -> bool:
         return self.state in ENDED
 
-    def is_late(self, at: float) -> bool:
-        return self.deadline_at is not None and at >= self.deadline_at
-
     @property
     def running(self) -> Attempt | None:
         """The attempt that is under way, if any: never more than one."""

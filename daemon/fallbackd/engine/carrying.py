@@ -101,13 +101,10 @@ async def carried(
         if isinstance(given, GivenPast):
             return given
         why = given
-    has_file = _can_read_file(host, delegation, running.backend, kind, options)
-    return GivenPast(
-        how="brief",
-        why=why,
-        prompt=words.brief(said, prompt, path=path if has_file else ""),
-        text=words.as_text(said) if has_file else "",
-    )
+    if not _can_read_file(host, delegation, running.backend, kind, options):
+        return GivenPast(how="brief", why=why, prompt=words.brief(said, prompt, path=""))
+    prompt = words.brief(said, prompt, path=path)
+    return GivenPast(how="brief", why=why, prompt=prompt, text=words.as_text(said))
 
 
 def _can_read_file(

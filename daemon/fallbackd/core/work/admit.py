@@ -80,6 +80,14 @@ def _blocked(case: Case, opened: Delegation, by: Delegation) -> Decision:
     return _reject(case, kind, why_blocked(opened, by), delegation=by.delegation)
 
 
+def _deadline(case: Case, event: DelegateRequested, parent: Delegation | None) -> float | None:
+    """No later than that of the work from inside which it is asked for."""
+    timeout_s = case.policy.defaults.timeout_s if event.timeout_s is None else event.timeout_s
+    own_at = None if timeout_s is None else case.now + timeout_s
+    outer_at = None if parent is None else parent.deadline_at
+    return min((at for at in (own_at, outer_at) if at is not None), default=None)
+
+
 def _opened(
     case: Case,
     event: DelegateRequested,
@@ -98,12 +106,8 @@ def _opened(
         allow_metered=event.allow_metered,
         differs_from=event.differs_from,
     )
-    timeout_s = event.timeout_s if event.timeout_s is not None else policy.defaults.timeout_s
-    deadline_at = None if timeout_s is None else now + timeout_s
     if parent is not None:
         turn = _within(turn, parent)
-        if parent.deadline_at is not None:
-            deadline_at = min(deadline_at or parent.deadline_at, parent.deadline_at)
     warnings: tuple[str, ...] = ()
     if event.role is not None and role is None:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
@@ -120,7 +124,7 @@ def _opened(
         active=requested,
         created_at=now,
         last_activity_at=now,
-        deadline_at=deadline_at,
+        deadline_at=_deadline(case, event, parent),
         failover=event.failover,
         on_partial=event.on_partial or policy.defaults.on_partial,
         permissions=event.permissions,

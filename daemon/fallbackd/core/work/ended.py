@@ -29,7 +29,12 @@ from fallbackd.core.work.running import running_attempt
 from fallbackd.core.work.sessions import charged
 from fallbackd.core.work.steps import End, Step, Wait, ended
 from fallbackd.core.work.stopping import stop_below
-from fallbackd.core.work.waits import has_alternative, is_worth_waiting, stated_until
+from fallbackd.core.work.waits import (
+    has_alternative,
+    is_past_deadline,
+    is_worth_waiting,
+    stated_until,
+)
 
 
 def attempt_ended(case: Case, event: AttemptEnded) -> None:
@@ -58,7 +63,7 @@ def attempt_ended(case: Case, event: AttemptEnded) -> None:
         failure = give_up(case, failure, backend, luck=event.luck)
         message = case.delegation.message or BY_CALLER
         _end(case, ended("cancelled", message, failure=failure))
-    elif case.delegation.is_late(case.now):
+    elif is_past_deadline(case.delegation, case.now):
         give_up(case, failure, backend, luck=event.luck)
         _end(case, deadline_passed(now=case.now))
     else:
@@ -273,7 +278,7 @@ def _retry_at(
         at = case.now if _is_first_throttle(case, attempt, failure, backend) else stated_at
     else:
         at = _backed_off(case, attempt, failure, backend, stated_at, luck=luck)
-    if at is None or one.is_late(at):
+    if at is None or is_past_deadline(one, at):
         return None
     if may_retry(case):
         return at

@@ -11,7 +11,7 @@ from fallbackd.core.failures import NO_CONVERSATION, Failure, Reason, make_failu
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
-from fallbackd.core.work.waits import stated_until
+from fallbackd.core.work.waits import is_past_deadline, stated_until
 
 PATIENCE_TIMES = 10
 """Work that was begun is worth a longer wait than a first answer."""
@@ -35,7 +35,7 @@ def resume_at(
     at = max(case.now + backoff_s(case, backend, 1, luck=luck), stated_at)
     if at > case.now + PATIENCE_TIMES * case.policy.patience_s(delegation.mode):
         return None
-    if delegation.is_late(at):
+    if is_past_deadline(delegation, at):
         return None
     if may_retry(case):
         return at

@@ -22,7 +22,7 @@ from fallbackd.core.work.apply import advance
 from fallbackd.core.work.remembering import continues, note_carried, own_conversation
 from fallbackd.core.work.resumption import not_resumed, resumed_conversation
 from fallbackd.core.work.stopping import stop_running
-from fallbackd.core.work.waits import has_waited, stated_until, with_waited
+from fallbackd.core.work.waits import has_waited, is_past_deadline, stated_until, with_waited
 
 AGENT_STALL_S = 450.0
 HTTP_STALL_S = 180.0
@@ -235,7 +235,7 @@ def woke(case: Case, event: Woke) -> None:
         return
     if running.state == "stopping":
         return
-    if delegation.is_late(case.now):
+    if is_past_deadline(delegation, case.now):
         case.tell(delegation, "deadline", outcome=f"stops {running.attempt}")
         stop_running(case, Reason.TIMEOUT, "the caller's own deadline is over")
         return

@@ -1,9 +1,8 @@
 """The start of an attempt, with the hop, the notice and the lease that belong to it."""
 
-from typing import Any
-
 from collections.abc import Iterable
 from itertools import chain
+from typing import Any
 
 from msgspec import structs
 
@@ -199,15 +198,18 @@ def handoff(attempts: tuple[Attempt, ...]) -> str | None:
     if not begun:
         return None
     lines = ["Note: another agent has already worked on this and may have changed files."]
-    for one in begun:
-        ended = "ended" if one.failure is None else f"ended with {one.failure.reason.value}"
-        lines.append(f"It was {one.backend}, and it {ended}.")
+    lines += [_words_of_end(one) for one in begun]
     if changed := _each(one.changed_files for one in acted):
         lines.append(_words_of_files(changed))
     if outside := _each(one.outside for one in acted):
         lines.append(f"It has run what must not be done twice: {', '.join(outside)}.")
     lines.append("Look at what is there before you go on.")
     return "\n".join(lines)
+
+
+def _words_of_end(one: Attempt) -> str:
+    ended = "ended" if one.failure is None else f"ended with {one.failure.reason.value}"
+    return f"It was {one.backend}, and it {ended}."
 
 
 def _each(found: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -42,6 +42,11 @@ def has_waited(delegation: Delegation, attempt: Attempt, *, now: float) -> bool:
     return attempt.waits_until_at is None or now >= attempt.waits_until_at
 
 
+def is_past_deadline(delegation: Delegation, at: float) -> bool:
+    """Whether the caller's own deadline is over by then."""
+    return delegation.deadline_at is not None and at >= delegation.deadline_at
+
+
 def is_worth_waiting(case: CaseView, *, until_at: float) -> bool:
     """Whether the engine waits until then, and tries the candidate that failed last again."""
     wait_s, delegation = until_at - case.now, case.delegation
