@@ -10,8 +10,8 @@ from fallbackd.config.fields import BY_VALUE, Say, convert, guess, join, show
 from fallbackd.config.schema import CredentialTable
 from fallbackd.core.protocol import CredentialRef
 
-Source = Literal["env", "file", "command", "systemd"]
-_SOURCES: tuple[Source, ...] = ("env", "file", "command", "systemd")
+_Source = Literal["env", "file", "command", "systemd"]
+_SOURCES: tuple[_Source, ...] = ("env", "file", "command", "systemd")
 _WRITE = {
     "env": BY_VALUE,
     "file": 'must be the path of a file, absolute or from ~/, as in file = "~/.config/acme.key"',
@@ -83,7 +83,7 @@ def _credential(raw: object, path: str, say: Say, *, is_http: bool) -> Credentia
     return msgspec.structs.replace(found, name=str(place))
 
 
-def _source(given: Mapping[str, Any], path: str, say: Say) -> Source | None:
+def _source(given: Mapping[str, Any], path: str, say: Say) -> _Source | None:
     """The one place that is named; None: there is none, or there are several."""
     sources = [one for one in _SOURCES if one in given]
     if len(sources) == 1:

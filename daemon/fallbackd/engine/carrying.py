@@ -94,13 +94,12 @@ async def carried(
     said = await _bounded(host, past, running.backend)
     if not said:
         return GivenPast(prompt=prompt, why="the earlier turns are not on record any more")
-    if handoff.mode == "native":
-        given = await _as_own(
-            host, prepared, kind, options, said, why=why, may_write=not_taken != "native"
-        )
-        if isinstance(given, GivenPast):
-            return given
-        why = given
+    given = await _as_own(
+        host, prepared, kind, options, said, why=why, may_write=not_taken != "native"
+    )
+    if isinstance(given, GivenPast):
+        return given
+    why = given
     if not _can_read_file(host, delegation, running.backend, kind, options):
         return GivenPast(how="brief", why=why, prompt=words.brief(said, prompt, path=""))
     prompt = words.brief(said, prompt, path=path)
@@ -137,6 +136,8 @@ async def _as_own(
         may_write: Into the agent's store.
     """
     prompt = prepared.prompt or ""
+    if host.settings.policy.handoff.mode != "native":
+        return why
     if kind.takes_messages(options):
         return GivenPast(how="messages", why=why, prompt=prompt, said=said)
     if not may_write:

@@ -1,5 +1,7 @@
 """What people read about sharing: whether it works, what a name stands for."""
 
+from collections.abc import Iterable
+
 from msgspec import structs
 
 from fallbackd.core.failures import Reason
@@ -11,10 +13,10 @@ from fallbackd.core.share.folding import mark_of
 from fallbackd.core.share.records import MAX_DETAIL, PersonWord, WordAction
 from fallbackd.core.upkeep.marks import reason_of
 from fallbackd.engine.loop import Performer
-from fallbackd.engine.peers import Tested
+from fallbackd.engine.peers import Grouping, Tested
 from fallbackd.engine.requests import Unknown
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.share import Failing, Share, ShareAway, ShareRefused
+from fallbackd.ports.share import Card, Failing, Share, ShareAway, ShareRefused
 from fallbackd_conversations.redact import redact
 
 TEST_S = 5.0
@@ -104,3 +106,21 @@ async def tested(share: Share, owner: str, instance: str, clock: Clock) -> tuple
         if not ok:
             break
     return tuple(done)
+
+
+def warning(
+    grouping: Grouping, cards: Iterable[Card], *, deaf: str | None, look_s: float
+) -> str | None:
+    """
+    What does not keep the machines from sharing, but has to be set right.
+
+    Args:
+        deaf: Why changes are not heard at once.
+        look_s: How often they are looked for then.
+    """
+    if deaf is not None:
+        return f"what others find is heard late, every {look_s:g} s: {deaf}"
+    twins = {one.instance for one in cards if one.name == grouping.machine}
+    if twins - {grouping.instance}:
+        return f"another machine of the group is called {grouping.machine}, too"
+    return grouping.warning

@@ -12,31 +12,21 @@ from typing import Literal
 
 import anyio
 import structlog
-from msgspec import structs
 
 from fallbackd.core.changes import Decision, PutHealth
 from fallbackd.core.events import ClockStepped, Event, SharedSeen
 from fallbackd.core.health.record import is_leased
-from fallbackd.core.health.scopes import is_scope_of
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.share.folding import untold
-from fallbackd.core.share.records import SharedRecord, moved
 from fallbackd.core.share.scopes import SharedNames
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining
 from fallbackd.engine.share_advice import advice, missed
+from fallbackd.engine.share_hearing import Hearing
 from fallbackd.engine.share_telling import COMMAND_S, Telling
-from fallbackd.engine.share_turns import ProbeTurns, ServerClock, is_running, unasked
-from fallbackd.engine.share_words import scopes_meant, tested, word_of
-from fallbackd.ports.share import (
-    Card,
-    Share,
-    ShareAway,
-    ShareReading,
-    ShareRefused,
-    ShareState,
-)
+from fallbackd.engine.share_turns import ProbeTurns, is_running, unasked
+from fallbackd.engine.share_words import scopes_meant, tested, warning, word_of
+from fallbackd.ports.share import Card, Share, ShareAway, ShareRefused, ShareState
 
 log = structlog.get_logger("share")
 
@@ -79,9 +69,8 @@ class Sharing:
         self._problem = problem
         self._since_at = engine.clock.now()
         self._names = SharedNames()
-        self._seen: dict[ScopeId, SharedRecord] = {}
-        """As the server had them, by their shared names."""
-        self._clock = ServerClock(engine, self._seen.clear)
+        self._hearing = Hearing(engine, grouping, names=lambda: self._names)
+        self._clock = self._hearing.clock
         self._telling = Telling(
             engine,
             grouping,
@@ -180,7 +169,7 @@ class Sharing:
         if not found.seen.records:  # of a newer version: it is no arbiter for us
             self._telling.hold(scope, gen=-1)
             return True
-        await self._take(found.seen, is_answer=True)
+        await self._hearing.take(found.seen, is_answer=True)
         return False
 
     def _unanswered(self, error: ShareAway | ShareRefused) -> None:
@@ -260,8 +249,9 @@ class Sharing:
         if self._state != "connected":
             self._moved("connected", None)
             self._failed_asks = 0
-        await self._take(seen)
-        self._find_untold(seen)
+        await self._hearing.take(seen)
+        for scope in self._hearing.untold(seen):
+            self._telling.add(scope)
         self._is_connected.set()
         self._telling.look()
 
@@ -284,21 +274,16 @@ class Sharing:
             await self._is_connected.wait()
             try:
                 after, names = await share.changes(after, wait_s=WAIT_S)
-                mine = [one for one in names if self._is_mine(one)]
+                mine = [one for one in names if self._hearing.is_ours(one)]
                 if mine:
-                    await self._take(await self._clock.timed(share.read(mine, limit_s=COMMAND_S)))
+                    await self._hearing.take(
+                        await self._clock.timed(share.read(mine, limit_s=COMMAND_S))
+                    )
                 self._deaf = None
             except (ShareAway, ShareRefused) as error:
                 self._deaf = str(error) if isinstance(error, ShareRefused) else None
                 self._suspect(error)
                 await anyio.sleep(1.0)
-
-    def _is_mine(self, name: ScopeId) -> bool:
-        scope = self._names.local(name)
-        if scope is None:
-            return False
-        policy, health = self._engine.settings.policy, self._engine.store.peek().health
-        return scope in health or any(is_scope_of(one, scope) for one in policy.backends.values())
 
     def _suspect(self, error: ShareAway | ShareRefused) -> None:
         """Something did not go through: whether the server is there, the next look says."""
@@ -328,44 +313,6 @@ class Sharing:
             log.error("share.refused", problem=problem)
         else:
             log.warning(f"share.{state}", problem=problem)
-
-    # --- hearing -----------------------------------------------------------------------------
-
-    async def _take(self, seen: ShareReading, *, is_answer: bool = False) -> None:
-        """
-        Args:
-            is_answer: It says why something was denied, which was perhaps heard before.
-        """
-        if self._clock.ahead_s is None:
-            return
-        by_s = self._engine.shifted_s - self._clock.ahead_s
-        news: list[SharedRecord] = []
-        for record in seen.records:
-            scope = self._names.local(record.scope)
-            if scope is None or (self._seen.get(record.scope) == record and not is_answer):
-                continue
-            self._seen[record.scope] = record
-            lease = record.lease
-            if lease is not None and lease.owner == self._grouping.owner:
-                record = structs.replace(record, lease=None)
-            found = moved(record, by_s, scope=scope)
-            if found.lease is not None:
-                owner = found.lease.owner.rpartition("/")[0] or found.lease.owner
-                found = structs.replace(found, lease=structs.replace(found.lease, owner=owner))
-            news.append(found)
-        if news:
-            await self._engine.handle(SharedSeen(records=tuple(news)))
-
-    def _find_untold(self, seen: ShareReading) -> None:
-        health, now = self._engine.store.peek().health, self._engine.clock.now()
-        by_s = self._engine.shifted_s - (self._clock.ahead_s or 0.0)
-        for record in seen.records:
-            scope = self._names.local(record.scope)
-            known = None if scope is None else health.get(scope)
-            if scope is None or known is None or self._names.mirrored(scope) is None:
-                continue
-            if untold(known, moved(record, by_s, scope=scope), now=now) is not None:
-                self._telling.add(scope)
 
     # --- people ------------------------------------------------------------------------------
 
@@ -397,22 +344,19 @@ class Sharing:
                 "machine alone"
             )
         word, window_s = word_of(action, reason, ttl_s, note, self._grouping.machine)
-        told: list[ScopeId] = []
-        for scope in scopes:
-            if (name := self._names.named(scope)) is None:
-                continue
+        names = {scope: name for scope in scopes if (name := self._names.named(scope)) is not None}
+        for name in names.values():
             try:
                 seen = await self._share.say(name, word, window_s=window_s, limit_s=COMMAND_S)
             except (ShareAway, ShareRefused) as error:
                 self._suspect(error)
                 raise Draining(f"the other machines could not be reached: {error}") from error
-            await self._take(seen)
-            told.append(scope)
-        if not told:
+            await self._hearing.take(seen)
+        if not names:
             raise Draining(
                 f"{target} has no name that other machines know: set group_secret_env in [share]"
             )
-        return tuple(told)
+        return tuple(names)
 
     def _known_scopes(self) -> tuple[ScopeId, ...]:
         engine = self._engine
@@ -426,12 +370,6 @@ class Sharing:
 
     def shown(self) -> Shared:
         offset_s = self._clock.ahead_s
-        twins = {one.instance for one in self._machines if one.name == self._grouping.machine}
-        warning = self._grouping.warning
-        if twins - {self._grouping.instance}:
-            warning = f"another machine of the group is called {self._grouping.machine}, too"
-        if self._deaf is not None:
-            warning = f"what others find is heard late, every {LOOK_S:g} s: {self._deaf}"
         return Shared(
             state=self._state,
             group=self._grouping.group,
@@ -445,7 +383,7 @@ class Sharing:
             scopes=tuple(
                 one for one in self._known_scopes() if self._names.mirrored(one) is not None
             ),
-            warning=warning,
+            warning=warning(self._grouping, self._machines, deaf=self._deaf, look_s=LOOK_S),
             advice=advice(self._missed(), self._grouping.machine, self._machines),
             is_arbiter_away=not self._may_ask,
             alone_at=self._alone and self._alone[0] + self._engine.shifted_s,
