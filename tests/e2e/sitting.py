@@ -11,7 +11,8 @@ from tests.e2e.scenes import HANG_S, Scene
 from tests.e2e.tmux import Tmux
 
 COLUMNS = "150"
-PROMPT = {"claude": "❯", "codex": "›"}
+PROMPT = {"claude": "❯", "codex": "›", "gemini": "PONG-OK", "opencode": "PONG-OK"}
+"""What is shown where it can be typed; of those that are only given a prompt, the answer."""
 _TOKEN = "scripted-token"  # of a plan; with an API key claude knows no plan's windows
 
 
@@ -40,6 +41,7 @@ class Person:
     @property
     def env(self) -> dict[str, str]:
         env = {**self._s.home.env, "IS_SANDBOX": "1", "TERM": "xterm-256color"}
+        env["GEMINI_CLI_TRUST_WORKSPACE"] = "true"
         if self.agent == "claude":
             del env["ANTHROPIC_API_KEY"]
             env["CLAUDE_CODE_OAUTH_TOKEN"] = _TOKEN
@@ -59,7 +61,7 @@ class Person:
                 "projects": {work: {"hasTrustDialogAccepted": True}},
             }
             (home.path / ".claude.json").write_text(json.dumps(known))
-        else:
+        elif self.agent == "codex":
             config = home.path / ".codex" / "config.toml"
             trusted = f'\n[projects.{json.dumps(work)}]\ntrust_level = "trusted"\n'
             config.write_text(config.read_text() + trusted)

@@ -82,7 +82,10 @@ async def test_a_limit_of_codex_is_shown_to_a_person_in_claude(tmp_path: Path) -
             await in_claude.sees(r"codex from \d\d:\d\d · opencode ok")
 
 
-@pytest.mark.parametrize(("agent", "other"), [("claude", "codex"), ("codex", "claude")])
+@pytest.mark.parametrize(
+    ("agent", "other"),
+    [("claude", "codex"), ("codex", "claude"), ("claude", "gemini"), ("claude", "opencode")],
+)
 async def test_a_person_continues_with_the_other_agent(
     tmp_path: Path, agent: str, other: str
 ) -> None:
@@ -99,6 +102,9 @@ async def test_a_person_continues_with_the_other_agent(
             after.answer_first_questions()
             words = ("continue", "--from", "@last-limited", "--to", other, "--interactive")
             await after.run([PROGRAM, "--socket", s.daemon.socket, *words])
+            if other == "opencode":  # it sends no prompt to a session that it opens
+                await after.sees(second)
+                await after.says("continue", then="continue")
             await s.provider.called(other, where=lambda call: second in said(call))
             await after.sees("PONG-OK")
         asked = said(next(one for one in s.provider.calls(other) if second in said(one)))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_PROMPT_CHARS = 30_000
 """A longer one stays in the history: a command line has an end."""
 _IMPORT_S = 60.0
+_ASKED_BY_HAND = ("opencode",)
+"""They drop a prompt beside the session that they open: it stays the last one of the history."""
 
 
 class NotCarried(Exception):
@@ -41,6 +43,7 @@ class Carried:
         environ: Beside that of the person.
         turns: Prompts of the person in the history.
         prompt: What was not answered yet, which the agent is asked at once; empty: nothing.
+        waits: The last prompt of the history has no answer, and the agent gives none by itself.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Carried:
         environ: Mapping[str, str],
         turns: int,
         prompt: str,
+        waits: bool,
     ) -> None:
         self.id = id
         self.command = command
@@ -59,6 +63,7 @@ class Carried:
         self.environ = environ
         self.turns = turns
         self.prompt = prompt
+        self.waits = waits
 
 
 class ReadSession:
@@ -111,6 +116,8 @@ def carry(
         NotCarried: It cannot be written for that agent.
     """
     answered, prompt = unanswered(session.said)
+    if target.agent in _ASKED_BY_HAND:
+        answered, prompt = session.said, ""
     history = bounded(answered, max_turns=target.max_turns, context_tokens=target.context_tokens)
     if not history:
         raise NotCarried(
@@ -147,6 +154,7 @@ def carry(
         environ=target.environ,
         turns=sum(one.role == "user" for one in history),
         prompt=prompt,
+        waits=history[-1].role == "user",
     )
 
 
@@ -172,7 +180,7 @@ def command(agent: str, id: str, path: str, prompt: str) -> list[str]:
         case "gemini":
             return ["gemini", "--session-file", path, *(["-i", prompt] if prompt else [])]
         case _:
-            return ["opencode", "--session", id, *(["--prompt", prompt] if prompt else [])]
+            return ["opencode", "--session", id]
 
 
 def _make(written: Rendered, said: Sequence[Utterance], own: Path, place: Path) -> Path:

@@ -234,6 +234,20 @@ def test_gemini_is_given_a_private_file(home: Path, capsys: pytest.CaptureFixtur
     assert Path(words[2]).stat().st_mode & 0o777 == 0o600
 
 
+def test_opencode_shows_the_unanswered_prompt_which_it_would_not_send(
+    home: Path, run_cli: RunCli
+) -> None:
+    installed(home, "opencode")
+    limited(home)
+    backends = {"opencode": {"kind": "opencode", "model": "acme/m"}}
+    answers = {"config.get": {"config": {"backends": backends}, "path": None}}
+    words = ["continue", "--from", "@last-limited", "--to", "opencode"]
+    found = json.loads(run_cli(["--json", *words], answers).out)
+    assert found["command"] == ["opencode", "--session", found["to"]["id"]]
+    assert (found["prompt"], found["waits"], found["turns"]) == ("", True, 2)
+    assert 'send "continue" to have it answered' in run_cli(words, answers).err
+
+
 def test_without_a_choice_the_sessions_are_listed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,8 @@ def run(args: argparse.Namespace, client: Client) -> int:
     else:
         turns = f"{carried.turns} {'turn' if carried.turns == 1 else 'turns'}"
         note(f"{session.agent} → {target.backend}: {turns} carried over")
+        if carried.waits:
+            note('the last prompt has no answer yet: send "continue" to have it answered')
         print(_line(carried), flush=True)
     if args.interactive or (not args.json and _is_wanted()):
         _start(carried)
@@ -173,6 +175,7 @@ def _document(session: FoundSession, target: Target, carried: Carried) -> dict[s
         "to": {"backend": target.backend, "agent": target.agent, "id": carried.id},
         "turns": carried.turns,
         "prompt": carried.prompt,
+        "waits": carried.waits,
         "cwd": carried.cwd,
         "env": dict(carried.environ),
         "command": carried.command,
