@@ -133,6 +133,8 @@ class HttpParser:
         """Nothing that still comes belongs to the answer."""
         self.has_open_call = False
         """The last that it said is a call of a tool, which nothing will answer."""
+        self.response_id = ""
+        """Its name at the provider, where a later request may continue it by its name."""
         self.answered = False
         self.has_said = False
         """A piece of it has arrived; before that it may have been opened only."""

@@ -59,29 +59,31 @@ class Passage(Struct, frozen=True, kw_only=True):
     side: str = ""
     """`count_tokens`, `compact`, `countTokens`: a question beside the generation of text."""
     query: str = ""
+    previous: str | None = None
+    """The answer that the request continues, of which only its maker has the conversation."""
 
 
-class _Body(Struct):
+class AskedBody(Struct):
+    """Of the body of a request, what decides where it goes."""
+
     model: str | None = None
     stream: bool | None = None
+    previous_response_id: str | None = None
 
 
 class Unreadable(ValueError):
     """The body is no request of this API. The text says why."""
 
 
-def read_body(body: bytes) -> tuple[str | None, bool]:
+def read_body(body: bytes) -> AskedBody:
     """
-    Model and `stream` of a request.
-
     Raises:
         Unreadable: It is no JSON object, or they are of another type.
     """
     try:
-        found = msgspec.json.decode(body, type=_Body)
+        return msgspec.json.decode(body, type=AskedBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"the body is not a request of this API: {error}") from error
-    return found.model, bool(found.stream)
 
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]]', re.S)
@@ -108,7 +110,7 @@ def with_model(body: bytes, model: str) -> bytes:
                 if value is None:
                     break
                 made = body[: value.start(1)] + msgspec.json.encode(model) + body[value.end(1) :]
-                if read_body(made)[0] != model:
+                if read_body(made).model != model:
                     break  # a second one follows, which would count
                 return made
     raise Unreadable("the body has no single `model` that could be replaced")
@@ -226,6 +228,11 @@ class AnswerWatch:
         return self._parser.is_over
 
     @property
+    def response_id(self) -> str:
+        """What a later request may name it by; empty: the API has no such names."""
+        return self._parser.response_id
+
+    @property
     def usage(self) -> Usage:
         return self._parser.usage
 
@@ -260,6 +267,7 @@ _WORDS: Mapping[int, tuple[str, str]] = {
     415: ("invalid_request_error", "INVALID_ARGUMENT"),
     429: ("rate_limit_error", "RESOURCE_EXHAUSTED"),
     503: ("overloaded_error", "UNAVAILABLE"),
+    504: ("timeout_error", "DEADLINE_EXCEEDED"),
     508: ("api_error", "FAILED_PRECONDITION"),
 }
 _OTHER = ("api_error", "INTERNAL")

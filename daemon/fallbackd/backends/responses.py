@@ -110,6 +110,7 @@ class ResponsesParser(HttpParser):
             self._complete(value)
 
     def _complete(self, response: dict[str, Any]) -> None:
+        self.response_id = words(response.get("id"))
         status = words(response.get("status"))
         if status == "incomplete":
             details = fields(response.get("incomplete_details"))

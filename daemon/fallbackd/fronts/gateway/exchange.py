@@ -32,7 +32,9 @@ from fallbackd.engine.feedback import judged
 from fallbackd.fronts.gateway import choosing, pauses
 from fallbackd.fronts.gateway.affinity import session_of
 from fallbackd.fronts.gateway.answers import AnswerHead, NotAnswered, Refusal, ToCaller
+from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
+from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Patience, Relay
 from fallbackd.fronts.gateway.reporting import CallReport, give_back
@@ -76,6 +78,7 @@ class Exchange:
         caller: ToCaller,
         pauses: Pauses,
         choices: choosing.Choices,
+        makers: Makers,
         owner: str | None = None,
     ) -> None:
         self._engine = engine
@@ -88,6 +91,8 @@ class Exchange:
         self._caller = caller
         self._pauses = pauses
         self._choices = choices
+        self._makers = makers
+        self._deadline = CallerDeadline(self._named)
         self._owner = owner
         self._session = session_of(self._named, asked, body.plain or b"")
         self._attempts = 0
@@ -106,7 +111,7 @@ class Exchange:
         """
         state = "failed"
         try:
-            if await self._run():
+            if await self._deadline.bounds(self._run):
                 state = "succeeded"
         except anyio.get_cancelled_exc_class():
             state = "cancelled"
@@ -130,7 +135,8 @@ class Exchange:
         self._is_whole = self._rules.hold == "whole" or found.name in self._rules.hold_whole
         if not fit.entries:
             self._refuse(fit, name)
-        entries = fit.entries
+        previous = self._asked.previous
+        entries = self._makers.fitting(previous, fit.entries)
         asks: Mapping[str, Any] = {
             "session": self._session,
             "role": found.role,
@@ -163,11 +169,14 @@ class Exchange:
             answer = await reported.failed(failed.evidence)
             self._note_failure(chosen, answer)
             is_refused = answer.failure is not None and answer.failure.reason in _FINAL
-            if answer.next is None or is_refused or self._named.get(FAILOVER) == "0":
+            stays = previous is not None or self._named.get(FAILOVER) == "0"
+            if answer.next is None or is_refused or stays:
                 await give_back(engine, asks, answer)
                 retry_at = answer.retry_at
                 break
             chosen, turn = answer.next, answer.turn
+        if last is None and previous is not None:
+            raise self._makers.unavailable(previous)
         if last is None and any(one.verdict == "consent" for one in chosen.candidates):
             text = "only backends that bill each call are available: allow_metered = true in"
             text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
@@ -263,6 +272,7 @@ class Exchange:
         if isinstance(done, NotAnswered):
             return done if call.translation is None else in_callers_words(done, call.translation)
         self._record.model = call.model
+        self._makers.keep(done.response_id, chosen.backend or "")
         await report.succeeded(done)
         return None
 
@@ -289,7 +299,7 @@ class Exchange:
             Patience(first_s=own_first_s or first_s, stall_s=own_stall_s or STALL_S),
             name=str(chosen.backend),
             is_whole=self._is_whole,
-            said=lambda: self._said(chosen.backend, model),
+            said=lambda: self._begun(chosen.backend, model),
             broken=broken,
         )
 
@@ -348,6 +358,10 @@ class Exchange:
         at = self._engine.clock.now()
         candidates = (*chosen.candidates, *passed_over)
         self._record.note("Resolved", text, at=at, candidates=candidates)
+
+    def _begun(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
+        self._deadline.begun()
+        return self._said(backend, model)
 
     def _said(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
         said = {

@@ -16,6 +16,7 @@ from fallbackd.fronts.gateway import choosing, encodings, guard, routes
 from fallbackd.fronts.gateway.answers import AnswerHead, Refusal, told
 from fallbackd.fronts.gateway.exchange import Exchange
 from fallbackd.fronts.gateway.line import HeadIn, RequestLine
+from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.server import GatewayServer
 from fallbackd.fronts.gateway.settings import Bounds, Rules
@@ -52,6 +53,7 @@ class GatewayFront:
         self._allowed_uids = allowed_uids
         self._pauses = Pauses()
         self._choices = choosing.Choices()
+        self._makers = Makers()
         self._server = GatewayServer(self.answer, allows=self._allows)
 
     async def serve(self, listener: socket.socket) -> None:
@@ -121,6 +123,7 @@ class GatewayFront:
             caller=line,
             pauses=self._pauses,
             choices=self._choices,
+            makers=self._makers,
         ).run()
 
     async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:

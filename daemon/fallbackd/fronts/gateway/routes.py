@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from fallbackd.backends.passage import Passage, read_body
+from fallbackd.backends.passage import AskedBody, Passage, read_body
 from fallbackd.backends.spec import ApiMode
 from fallbackd.fronts.gateway.line import HeadIn
 
@@ -70,15 +70,16 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
     """
     if body is None:
         accepted = dict(request.headers).get("accept", "")
-        model, is_streamed = None, "text/event-stream" in accepted
+        found = AskedBody(stream="text/event-stream" in accepted)
     else:
-        model, is_streamed = read_body(body)
+        found = read_body(body)
     is_google = route.mode == "generate_content"
     # The key of a caller may stand in a query of Google's API, and nothing else does.
     return Passage(
         mode=route.mode,
-        model=route.model if is_google else model,
-        is_streamed=route.is_streamed if is_google else is_streamed and not route.side,
+        model=route.model if is_google else found.model,
+        is_streamed=route.is_streamed if is_google else bool(found.stream) and not route.side,
         side=route.side,
         query="" if is_google else request.query,
+        previous=found.previous_response_id if route.mode == "responses" else None,
     )
