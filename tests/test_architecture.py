@@ -15,11 +15,11 @@ CORE_MAY_IMPORT = {
     "collections", "datetime", "email", "enum", "fallbackd", "functools", "hashlib", "itertools",
     "fallbackd_conversations",
     "json", "math", "msgspec", "re", "re2", "types", "typing", "zoneinfo",
-    "array", "pkgutil", "zlib",
+    "array", "pkgutil", "struct", "zlib",
 }  # fmt: skip
 """`datetime`, `email`, `zoneinfo`: reset times are calendar arithmetic on a given instant. `re2`:
 the patterns of users, in linear time. `array`, `pkgutil`, `zlib`: the weights of the classifier,
-a file of the package."""
+a file of the package. `struct`: n-grams of bytes as numbers."""
 BACKENDS_MAY_IMPORT = CORE_MAY_IMPORT | {"codecs", "tomllib", "urllib"}
 PURE = ("core", "classify", "backends")
 CLOCKS = {"now", "today", "utcnow"}

@@ -25,6 +25,8 @@ from fallbackd.classify.classifier import rule_of
 from fallbackd.classify.features import PARTS, Features, features_of
 from fallbackd.core.protocol import Evidence
 
+ROWS = Path(__file__).parent / "rows.xz"
+
 API_KINDS = {
     "openai-api": "openai-http",
     "codex-legacy": "codex",

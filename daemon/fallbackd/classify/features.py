@@ -6,26 +6,27 @@ for training can be handed on without the texts that they come from.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import pairwise, repeat
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain, pairwise
+from struct import unpack_from
 from zlib import crc32
 
 from msgspec import Struct
 
 from fallbackd_conversations.redact import strip_escapes
 
-BUCKETS = 1 << 18
-"""An n-gram is known by one of these; the weights of most are left out of the shipped file."""
-_MASK = BUCKETS - 1
+BUCKETS = 1_044_023
+"""An n-gram is known by one of these; the weights of most are left out of the shipped file. A prime
+number, since the remainder of an n-gram's bytes is its bucket."""
 
 HEAD_CHARS, TAIL_CHARS = 600, 1_800
 """Of a long text its beginning and its end are read: it bounds what a text costs."""
 _LAST_LINES, _LAST_CHARS = 3, 600
-_SIZES = (3, 4, 5)
 
-PARTS = ("whole", "last", "shape")
-_BEGINS = {"whole": 0, "last": 0x51ED270B, "shape": 0x2C1B3C6D}
-"""Where a checksum begins: the same n-gram in another part is another feature."""
+PARTS = ("whole", "last", "shape", "cause")
+_SIZES = {"whole": (3, 5), "last": (3, 5), "cause": (4,)}
+"""Of n-grams, in bytes: what tells a failure best is not what tells its reason best."""
+_WINDOW = 8
 
 
 class Features(Struct, frozen=True):
@@ -35,29 +36,35 @@ class Features(Struct, frozen=True):
     last: Collection[int]
     """Of the last lines alone: a failure that ended a run stands there."""
     shape: Collection[int]
+    cause: Collection[int]
+    """Of the whole again: for the reason."""
 
 
 def features_of(text: str, http_status: int | None = None, kind: str | None = None) -> Features:
     """Cut, normalise and hash. An empty text has a shape as well."""
     text = _cut(text)
     plain = _normalised(text)
+    shape = (*shape_of(text, http_status), *_of_kind(kind))
     return Features(
-        whole=_hashed_grams("whole", plain),
-        last=_hashed_grams("last", _last_of(plain)),
-        shape=buckets_of("shape", (*shape_of(text, http_status), *_of_kind(kind))),
+        whole=_hashed("whole", plain),
+        last=_hashed("last", _last_of(plain)),
+        shape={crc32(name.encode("utf-8", "replace")) % BUCKETS for name in shape},
+        cause=_hashed("cause", plain),
     )
 
 
 def named_features(
     text: str, http_status: int | None = None, kind: str | None = None
-) -> dict[str, set[str]]:
-    """What is hashed, by part: n-grams of characters, words (`w …`), properties of the lines."""
+) -> dict[str, dict[int, str]]:
+    """By part and bucket what is hashed: n-grams, words (`w …`), properties of the lines."""
     text = _cut(text)
     plain = _normalised(text)
+    shape = (*shape_of(text, http_status), *_of_kind(kind))
     return {
-        "whole": {*_grams(plain), *_words(plain)},
-        "last": {*_grams(_last_of(plain)), *_words(_last_of(plain))},
-        "shape": {*shape_of(text, http_status), *_of_kind(kind)},
+        "whole": dict(_named("whole", plain)),
+        "last": dict(_named("last", _last_of(plain))),
+        "shape": {crc32(name.encode("utf-8", "replace")) % BUCKETS: name for name in shape},
+        "cause": dict(_named("cause", plain)),
     }
 
 
@@ -71,11 +78,6 @@ def _of_kind(kind: str | None) -> tuple[str, ...]:
     if kind is None:
         return ()
     return (f"kind={kind.removesuffix('-cli')}", f"api={kind.endswith('-http')}")
-
-
-def buckets_of(part: str, names: Iterable[str]) -> set[int]:
-    encoded = (name.encode("utf-8", "replace") for name in names)
-    return set(map(_MASK.__and__, map(crc32, encoded, repeat(_BEGINS[part]))))
 
 
 def _cut(text: str) -> str:
@@ -107,40 +109,50 @@ _WORD = re.compile(
 )
 
 
-def _grams(text: str) -> Iterator[str]:
-    flat = f"\n{text}\n"
-    for size in _SIZES:
-        yield from (flat[at : at + size] for at in range(len(flat) - size + 1))
-
-
-def _words(text: str) -> Iterator[str]:
-    words = _WORD.findall(text)
-    yield from (f"w {word}" for word in words)
-    yield from (f"w {one} {two}" for one, two in pairwise(words))
-
-
-def _hashed_grams(part: str, text: str) -> set[int]:
-    """
-    The buckets of `_grams` and `_words`, many times faster than by the names.
-
-    The checksum of an n-gram is that of the one before it, carried on by one character.
-    """
-    characters = [one.encode("utf-8", "replace") for one in f"\n{text}\n"]
-    sums: list[int] = [_BEGINS[part]] * len(characters)
-    found = buckets_of(part, _words(text))
-    for size in range(1, max(_SIZES) + 1):
-        sums = list(map(crc32, characters[size - 1 :], sums))
-        if size in _SIZES:
-            found.update(map(_MASK.__and__, sums))
+def _hashed(part: str, text: str) -> set[int]:
+    """Buckets of the n-grams of bytes, as numbers in the first byte's order, and of the words."""
+    data = f"\n{text}\n".encode("utf-8", "replace")
+    padded = data + bytes(2 * _WINDOW)
+    masks = [(1 << 8 * size) - 1 for size in _SIZES[part]]
+    grams: set[int] = set()
+    for begin in range(_WINDOW):
+        # Every eighth byte a number of eight bytes: eight times that is all of them.
+        count = (len(data) - begin + _WINDOW - 1) // _WINDOW
+        windows = unpack_from(f"<{count}Q", padded, begin)
+        for mask in masks:
+            grams.update(map(mask.__and__, windows))
+    found = {gram % BUCKETS for gram in grams}
+    found.update([gram % BUCKETS for gram in _sums_of_words(text)])
     return found
+
+
+def _sums_of_words(text: str) -> Iterator[int]:
+    """Checksums of the words and, carried on from one to the next, of their pairs."""
+    words = " ".join(_WORD.findall(text)).encode("utf-8", "replace").split(b" ")
+    sums = list(map(crc32, words))
+    return chain(sums, map(crc32, words[1:], sums))
+
+
+def _named(part: str, text: str) -> Iterator[tuple[int, str]]:
+    """What `_hashed` finds, with a name; many times slower."""
+    data = f"\n{text}\n".encode("utf-8", "replace")
+    padded = data + bytes(_WINDOW)
+    for size in _SIZES[part]:
+        for at in range(len(data)):
+            gram = padded[at : at + size]
+            name = gram.rstrip(b"\0").decode("utf-8", "replace")
+            yield int.from_bytes(gram, "little") % BUCKETS, name
+    words = _WORD.findall(text) or [""]
+    names = chain(words, map(" ".join, pairwise(words)))
+    for bucket, name in zip(_sums_of_words(text), names, strict=True):
+        yield bucket % BUCKETS, f"w {name}"
 
 
 # --- the shape ---------------------------------------------------------------------------------
 
 _LEVEL = re.compile(
     r"\b(?:error|fatal|failed|failure|exception|warn(?:ing)?|info|debug|panic|traceback|critical"
-    r"|denied|unable|cannot|invalid)\b",
-    re.I,
+    r"|denied|unable|cannot|invalid)\b"
 )
 _CODE = re.compile(
     r"\s*(?:def|class|import|from|return|if|for|const|let|var|func|fn|pub|async|export|try|except"
@@ -162,7 +174,7 @@ _SHARES: tuple[tuple[str, Callable[[str], object]], ...] = (
     ("bullet", _BULLET.match),
     ("diff", _CHANGED.match),
     ("deep", lambda x: x.startswith(("    ", "\t"))),
-    ("level", _LEVEL.search),
+    ("level", lambda x: _LEVEL.search(x.lower())),
     ("json", lambda x: x.lstrip()[:1] in ("{", "[")),
     ("prose", lambda x: len(x.split()) > 7 and x.rstrip()[-1:] in (".", "!", "?", ":")),
     ("frames", _FRAME.match),
@@ -185,32 +197,30 @@ _PROVIDERS = (
     r"|hugging ?face|replicate|yandexgpt|gpt-|llm|chat/completions|v1/messages|api[ _-]?key"
     r"|completion|prompt)"
 )
-_AGENT = re.compile(rf"{_AGENTS}\b", re.I)
-_HAS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("agent", re.compile(rf"(?<![a-z]){_AGENTS}(?![a-z])", re.I)),
-    ("agent-code", re.compile(rf"(?:[\\/@_.-]|bunfs.{{0,20}}){_AGENTS}[\w-]{{0,20}}[\\/]", re.I)),
-    ("agent-run", re.compile(rf"^.{{0,80}}[$%>❯#] ?(?:npx \S* ?)?{_AGENTS}\b", re.I | re.M)),
-    ("agent-says", re.compile(rf"^\W{{0,3}}{_AGENTS}\W{{0,3}} ?[:>]", re.I | re.M)),
-    ("provider", re.compile(rf"(?<![a-z]){_PROVIDERS}", re.I)),
-    ("tokens", re.compile(r"\btokens?\b|\bmodels?\b|模型|モデル|모델|модел", re.I)),
+_AGENT = re.compile(rf"{_AGENTS}\b")
+_HAS: tuple[tuple[str, re.Pattern[str]], ...] = (  # in the text in lower case
+    ("agent", re.compile(rf"(?<![a-z]){_AGENTS}(?![a-z])")),
+    ("agent-code", re.compile(rf"(?:[\\/@_.-]|bunfs.{{0,20}}){_AGENTS}[\w-]{{0,20}}[\\/]")),
+    ("agent-run", re.compile(rf"^.{{0,80}}[$%>❯#] ?(?:npx \S* ?)?{_AGENTS}\b", re.M)),
+    ("agent-says", re.compile(rf"^\W{{0,3}}{_AGENTS}\W{{0,3}} ?[:>]", re.M)),
+    ("provider", re.compile(rf"(?<![a-z]){_PROVIDERS}")),
+    ("tokens", re.compile(r"\btokens?\b|\bmodels?\b|模型|モデル|모델|модел")),
     (
         "failed",
         re.compile(
             r"fehler|erreur|erro[r]?\b|errore|ошибк|错误|錯誤|エラー|오류|失败|失敗|실패|خطأ|hata|błąd"
-            r"|falha|échou|échec|fall[oó]|异常|無法|无法|konnte nicht|impossible de|não foi poss",
-            re.I,
+            r"|falha|échou|échec|fall[oó]|异常|無法|无法|konnte nicht|impossible de|não foi poss"
         ),
     ),
-    ("limit", re.compile(r"limit|quota|límite|lim[ií]te|лимит|额度|限制|上限|한도|الحد", re.I)),
+    ("limit", re.compile(r"limit|quota|límite|lim[ií]te|лимит|额度|限制|上限|한도|الحد")),
     ("fence", re.compile(r"```")),
     ("source-file", re.compile(r"\.(?:py|ts|js|go|rs|md|java)\b")),
     ("source-line", re.compile(r"\.(?:py|ts|js|go|rs|java|md):\d")),
-    ("I", re.compile(r"\b(?:I|I'll|I've|Let me)\b")),
-    ("you", re.compile(r"\byou(?:r|'ve|'re)?\b", re.I)),
+    ("I", re.compile(r"\b(?:i|i'll|i've|let me)\b")),
+    ("you", re.compile(r"\byou(?:r|'ve|'re)?\b")),
     ("url", re.compile(r"https?://")),
-    ("reset", re.compile(r"reset|try again|retry", re.I)),
-    ("test", re.compile(r"\b(?:test|assert|mock|expect)", re.I)),
-    ("tool", _TOOL),
+    ("reset", re.compile(r"reset|try again|retry")),
+    ("test", re.compile(r"\b(?:test|assert|mock|expect)")),
 )
 
 
@@ -229,8 +239,10 @@ def shape_of(text: str, http_status: int | None) -> list[str]:
     for name, is_one in _SHARES:
         share = sum(1 for line in lines if is_one(line)) / count
         found.append(f"share-{name}={_step(share, (0, 0.1, 0.25, 0.5, 0.75, 0.99))}")
-    found += [f"has-{name}={pattern.search(text) is not None}" for name, pattern in _HAS]
-    found.append(f"has-agent-last={_AGENT.search(lines[-1] if lines else '') is not None}")
+    low = text.lower()
+    found += [f"has-{name}={pattern.search(low) is not None}" for name, pattern in _HAS]
+    found.append(f"has-tool={_TOOL.search(text) is not None}")
+    found.append(f"has-agent-last={_AGENT.search(lines[-1].lower() if lines else '') is not None}")
     found += _shape_of_line("first", lines[0] if lines else "")
     found += _shape_of_line("last", lines[-1] if lines else "")
     return found
@@ -239,7 +251,7 @@ def shape_of(text: str, http_status: int | None) -> list[str]:
 def _shape_of_line(name: str, line: str) -> list[str]:
     bare = line.strip()
     first, last = bare[:1], bare[-1:]
-    levels = ",".join(sorted({word.lower() for word in _LEVEL.findall(bare)})[:2])
+    levels = ",".join(sorted(set(_LEVEL.findall(bare.lower())))[:2])
     return [
         f"{name}-begins={'a' if first.isalnum() else first}",
         f"{name}-ends={'a' if last.isalnum() else last}",

@@ -15,7 +15,7 @@ from pkgutil import get_data
 import msgspec
 from msgspec import Struct
 
-from fallbackd.classify.features import Features, buckets_of, features_of, named_features
+from fallbackd.classify.features import Features, features_of, named_features
 from fallbackd.core.failures import Reason
 
 MAGIC = b"fallbackd-weights-1\n"
@@ -195,8 +195,7 @@ class Model:
             names = named_features(text, http_status, kind)[table.head.part]
             one = table.head.norm / sqrt(max(1, len(names))) if table.head.norm else 1.0
             scale = table.head.scales[column] * one
-            for name in names:
-                (bucket,) = buckets_of(table.head.part, (name,))
+            for bucket, name in names.items():
                 place = table.places.get(bucket)
                 weight = 0.0 if place is None else table.columns[column][place] * scale
                 weight += self._more(table, (bucket,), reason, whole=len(names))

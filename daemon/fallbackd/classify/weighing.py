@@ -19,9 +19,9 @@ RULE_REASON = 0.7
 
 LIKELY = 0.35
 """A reason that is less likely is not named, for a program that is known to have failed."""
-_LIKELY_OF_LITTLE, _LITTLE = 0.6, 70
+_LIKELY_OF_LITTLE, _LITTLE = 0.6, 35
 """So many n-grams that the model knows are too few for a guess, unless it is a clear one."""
-_HARMLESS, _ALONE, _LAST = -1.0, 0.3, 0.65
+_HARMLESS, _ALONE, _LAST = -0.6, 0.2, 0.8
 """Margins of the whole, of a line apart and of the last line."""
 _LITTLE_CHARS = 200
 """So much may stand beside a line apart."""
