@@ -195,7 +195,7 @@ def _why_not_borne(
     case: Case, attempt: Attempt, failure: Failure, *, ends_at: float, until_at: float
 ) -> str | None:
     """
-    Why a program that retries by itself is stopped; None: it goes on.
+    Why a program that retries by itself is stopped; None: it may continue.
 
     Args:
         ends_at: When its wait is over.
@@ -284,7 +284,7 @@ def _look(case: Case, attempt: Attempt, watch: Watch) -> None:
 
 
 def _look_at_trial(case: Case, attempt: Attempt) -> float:
-    """A trial without a sign of its provider has passed after a time; when that is to be seen."""
+    """When a trial without any output of its provider has to be looked at: it then has passed."""
     grace_at = attempt.started_at + case.policy.defaults.trial_grace_s
     if case.now < grace_at:
         return grace_at

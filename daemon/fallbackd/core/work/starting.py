@@ -20,7 +20,7 @@ from fallbackd.core.work.sessions import MAX_HOPS, moved
 from fallbackd.core.work.steps import Start
 
 MOST_FILES = 20
-"""Changed files that the next backend is told by name."""
+"""Changed files that are named to the next backend."""
 _REASON_WORDS = frozenset(reason.value for reason in Reason)
 
 
