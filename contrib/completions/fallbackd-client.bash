@@ -276,7 +276,7 @@ _fallbackd_client_value() {
         "gateway env:--socket") _fallbackd_client_paths -f ;;
         "gateway env:1") _fallbackd_client_words "claude codex opencode gemini openai anthropic" ;;
         "gateway setup:--socket") _fallbackd_client_paths -f ;;
-        "gateway setup:1") _fallbackd_client_words "claude codex opencode" ;;
+        "gateway setup:1") _fallbackd_client_words "claude codex gemini opencode" ;;
         "gateway token:--socket") _fallbackd_client_paths -f ;;
         "gateway list:--socket") _fallbackd_client_paths -f ;;
         "health:--socket") _fallbackd_client_paths -f ;;

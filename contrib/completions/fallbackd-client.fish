@@ -358,7 +358,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\'' -s h -
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\'' -l print -d 'print what to add, write nothing'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\'' -l yes -d 'write without asking'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\'' -l undo -d 'remove it again'
-complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\' 0' -a 'claude codex opencode'
+complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\' 0' -a 'claude codex gemini opencode'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway token\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway token\'' -l rotate -d 'make a new one; the old one ends at once'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway list\'' -s h -l help -d 'show this help message and exit'

@@ -13,10 +13,11 @@ from tests.support.daemon import ROOT
 from tests.support.provider_frames import TEXT
 
 CLIENT = ROOT / ".venv" / "bin" / "fallbackd-client"
-APIS = {"claude": "messages", "codex": "responses", "opencode": "chat"}
+APIS = {"claude": "messages", "codex": "responses", "gemini": "google", "opencode": "chat"}
 ARGV = {
     "claude": ["-p", "say pong"],
     "codex": ["exec", "say pong"],
+    "gemini": ["--skip-trust", "-p", "say pong"],
     "opencode": ["run", "--title", "t", "-m", "fallbackd/team", "say pong"],
 }
 
@@ -39,7 +40,7 @@ def without_the_way(s: GatewayScene) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("tool", APIS)
-async def test_a_program_that_is_set_up_asks_the_gateway_and_no_file_has_the_token(
+async def test_a_program_that_is_set_up_asks_the_gateway_and_its_file_has_no_token_without_need(
     tmp_path: Path, tool: str
 ) -> None:
     async with gateway_scene(tmp_path) as s:
@@ -68,7 +69,9 @@ async def test_a_program_that_is_set_up_asks_the_gateway_and_no_file_has_the_tok
         assert done.returncode == 0, (done, s.daemon.log()[-3000:])
         assert TEXT in done.stdout
         assert s.tries(APIS[tool])[0] >= 1
-        assert not [path for path in files(s) if s.token in path.read_text(errors="replace")]
+        # Gemini reads its key from no command and from no other file.
+        holding = [s.home.path / ".gemini/.env"] if tool == "gemini" else []
+        assert holding == [path for path in files(s) if s.token in path.read_text(errors="replace")]
         undone = await run(*setup, "--undo")
         assert undone.returncode == 0, undone.stderr
         assert {path: path.read_text() for path in before} == before
@@ -76,5 +79,6 @@ async def test_a_program_that_is_set_up_asks_the_gateway_and_no_file_has_the_tok
 
 def files(s: GatewayScene) -> list[Path]:
     """The settings of the programs."""
-    known = (".claude/settings.json", ".codex/config.toml", ".config/opencode/opencode.json")
+    known: tuple[str, ...] = (".claude/settings.json", ".codex/config.toml", ".gemini/.env")
+    known += (".config/opencode/opencode.json",)
     return [path for name in known if (path := s.home.path / name).exists()]

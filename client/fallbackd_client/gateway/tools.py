@@ -39,6 +39,14 @@ class Gateway:
         self.token_file = token_file
         self.models = models
 
+    def token_text(self) -> str:
+        """For a program that can get it from nowhere else than its own settings."""
+        try:
+            with open(self.token_file, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError as error:
+            raise Unreadable(f"{self.token_file}: {error.strerror}") from error
+
 
 class Tool:
     """
@@ -211,6 +219,42 @@ def _opencode_port(text: str) -> int | None:
     return _port(_at(jsonc.load(text), "provider", _PROVIDER, "options", "baseURL"))
 
 
+# --- gemini: reads its key from a file of variables; from no command, and from no other file ------
+
+_GEMINI_URL, _GEMINI_KEY = "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"
+_VARIABLE = re.compile(r"^\s*(?:export\s+)?(\w+)\s*=\s*(.*?)\s*$", re.M)
+
+
+def _gemini_file(environ: Mapping[str, str]) -> str:
+    return os.path.join(environ.get("GEMINI_CLI_HOME") or _home(environ), ".gemini", ".env")
+
+
+def _gemini(path: str, gateway: Gateway) -> Part:
+    url = f"{_GEMINI_URL}={gateway.url}"
+
+    def put(text: str) -> str:
+        if os.path.exists(path) and os.stat(path).st_mode & 0o077:
+            raise Unreadable("other users can read it, and the token would be in it: chmod 600")
+        left = take(text)
+        for name, _ in _VARIABLE.findall(left):
+            if name in (_GEMINI_URL, _GEMINI_KEY):
+                raise _taken((name,))
+        gap = "" if not left or left.endswith("\n") else "\n"
+        block = f"{url}\n{_GEMINI_KEY}={gateway.token_text()}"
+        return f"{left}{gap}# {_HEAD}: begin\n{block}\n# {_HEAD}: end\n"
+
+    def take(text: str) -> str:
+        return toml_block.without_block(text, _HEAD)
+
+    return Part(path, f"{url}\n{_GEMINI_KEY}=…", put=put, take=take, hides=_GEMINI_KEY)
+
+
+def _gemini_port(text: str) -> int | None:
+    if f"# {_HEAD}: begin" not in text:
+        return None
+    return _port(dict(_VARIABLE.findall(text)).get(_GEMINI_URL))
+
+
 def _home(environ: Mapping[str, str], *names: str) -> str:
     return os.path.join(environ.get("HOME") or os.path.expanduser("~"), *names)
 
@@ -220,6 +264,7 @@ TOOLS: Mapping[str, Tool] = {
     for one in (
         Tool("claude", file=_claude_file, part=_claude, port=_claude_port),
         Tool("codex", file=_codex_file, part=_codex, port=_codex_port),
+        Tool("gemini", file=_gemini_file, part=_gemini, port=_gemini_port),
         Tool("opencode", file=_opencode_file, part=_opencode, port=_opencode_port),
     )
 }

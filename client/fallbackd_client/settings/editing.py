@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 
 from fallbackd_client.settings.jsonc import BYTE_ORDER_MARK, Unreadable
@@ -33,6 +34,7 @@ class Part:
         snippet: What a person would paste.
         put: The text of the file with it.
         take: The text of the file without it.
+        hides: Name of a variable in it whose value is not shown.
     """
 
     def __init__(
@@ -42,20 +44,23 @@ class Part:
         *,
         put: Callable[[str], str],
         take: Callable[[str], str],
+        hides: str = "",
     ) -> None:
         self.path = path
         self.snippet = snippet
         self.put = put
         self.take = take
+        self.hides = hides
 
 
 class Edit:
     """One file as it is and as it is to be; `before` is None where it is missing."""
 
-    __slots__ = ("after", "before", "path")
+    __slots__ = ("after", "before", "hides", "path")
 
-    def __init__(self, path: str, before: str | None, after: str) -> None:
+    def __init__(self, path: str, before: str | None, after: str, *, hides: str = "") -> None:
         self.path = path
+        self.hides = hides
         self.before = before
         self.after = after
 
@@ -67,7 +72,8 @@ class Edit:
             self.path,
             lineterm="",
         )
-        return "\n".join(lines)
+        shown = "\n".join(lines)
+        return re.sub(rf"({self.hides}=).*", r"\1…", shown) if self.hides else shown
 
     def document(self) -> dict[str, Json]:
         return {"path": self.path, "diff": self.diff()}
@@ -101,7 +107,7 @@ def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
         except Unreadable as error:
             raise Unreadable(f"{path}: {error}") from error
         if after != text:
-            found.append(Edit(path, before, after))
+            found.append(Edit(path, before, after, hides=part.hides))
     return found
 
 

@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 
 from fallbackd_client.gateway.tools import TOOLS, Gateway
-from fallbackd_client.settings.editing import Command, Part
+from fallbackd_client.settings.editing import Command, Part, edits
 from fallbackd_client.settings.jsonc import Unreadable
 
 TOKEN = Command("/opt/fallbackd-client", ["gateway", "token"])
 URL = "http://127.0.0.1:41411"
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gateway, "token_text", lambda _: "the-token")
 
 
 def gateway(port: int = 41411) -> Gateway:
@@ -24,6 +29,8 @@ def part_of(tool: str, port: int = 41411) -> Part:
 
 
 def load(tool: str, text: str) -> dict[str, Any]:
+    if tool == "gemini":
+        return dict(one.split("=", 1) for one in text.splitlines() if not one.startswith("#"))
     found: dict[str, Any] = tomllib.loads(text) if tool == "codex" else json.loads(text)
     return found
 
@@ -44,6 +51,7 @@ PLACES = {
             }
         },
     },
+    "gemini": {"GOOGLE_GEMINI_BASE_URL": URL, "GEMINI_API_KEY": "the-token"},
     "opencode": {
         "provider": {
             "fallbackd": {
@@ -61,6 +69,7 @@ PLACES = {
 KEPT = {
     "claude": '{\n  // mine\n  "model": "opus",\n  "env": {"A": "b"}\n}\n',
     "codex": '# mine\nmodel = "gpt-5"\n\n[model_providers.other]\nname = "other"\n',
+    "gemini": "# mine\nGEMINI_MODEL=m\n",
     "opencode": '{\n  // mine\n  "provider": {"other": {}},\n  "model": "other/m"\n}\n',
 }
 TAKEN = {
@@ -74,6 +83,7 @@ TAKEN = {
         '[model_providers.fallbackd]\nname = "mine"\n',
         "model_providers = {}\n",
     ],
+    "gemini": ["GEMINI_API_KEY=mine\n", "export GOOGLE_GEMINI_BASE_URL=https://corp.example\n"],
     "opencode": ['{"provider": {"fallbackd": {"options": {"baseURL": "https://corp.example"}}}}'],
 }
 
@@ -118,7 +128,21 @@ def test_settings_stand_where_each_program_looks(tmp_path: Path) -> None:
     assert found == {
         "claude": ".claude/settings.json",
         "codex": ".codex/config.toml",
+        "gemini": ".gemini/.env",
         "opencode": ".config/opencode/opencode.json",
     }
     assert TOOLS["claude"].file({**home, "CLAUDE_CONFIG_DIR": "/c"}) == "/c/settings.json"
     assert TOOLS["codex"].file({**home, "CODEX_HOME": "/c"}) == "/c/config.toml"
+
+
+def test_the_token_of_gemini_stands_in_no_file_that_others_can_read(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("A=b\n")
+    path.chmod(0o644)
+    part = TOOLS["gemini"].part(str(path), gateway())
+    with pytest.raises(Unreadable, match="chmod 600"):
+        part.put("A=b\n")
+    path.chmod(0o600)
+    (edit,) = edits([part], undo=False)
+    assert "GEMINI_API_KEY=the-token" in edit.after
+    assert "the-token" not in part.snippet + edit.diff()

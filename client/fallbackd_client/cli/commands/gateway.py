@@ -50,8 +50,8 @@ _FILES = {
 """What stands in a file of the program, as comments."""
 
 
-SETUP = ("claude", "codex", "opencode")
-"""Programs that can get the token from a command or a file, so that none holds it."""
+SETUP = ("claude", "codex", "gemini", "opencode")
+"""Of these gemini alone needs the token in its own settings, anew when it was rotated."""
 _ACTIONS = {
     "env": "print what to export in a shell before the program is started",
     "setup": "write it into the settings of the program; shows the change first",

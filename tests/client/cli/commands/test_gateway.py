@@ -87,7 +87,7 @@ def test_no_call_is_said(run_cli: RunCli) -> None:
 def test_a_program_is_set_up_and_the_change_is_shown_first(
     run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
 ) -> None:
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME"):
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "gateway.token").write_text("the-token\n")
@@ -100,7 +100,9 @@ def test_a_program_is_set_up_and_the_change_is_shown_first(
     assert run_cli(["gateway", "setup", tool, "--yes"], answers).code == 0
     made = path.read_text()
     assert TOOLS[tool].port(made) == 41411
-    assert "the-token" not in made
+    assert "the-token" not in shown.out
+    assert ("the-token" in made) == (tool == "gemini")
+    assert path.stat().st_mode & 0o077 == 0
     again = run_cli(["gateway", "setup", tool, "--yes"], answers)
     assert "nothing to change" in again.err
     off = {**answers, "config.get": {"config": {}}}
