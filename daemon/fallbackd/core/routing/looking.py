@@ -151,7 +151,9 @@ def look(
     no = _by_request(facts, request, policy) or _by_health(facts)
     if no is not None:
         return _refused(facts, *no)
-    trial_scopes = _unproven(facts, health, now=now)
+    trial_scopes: tuple[ScopeId, ...] = ()
+    if facts.record is not None:  # else nothing is wrong with any of them, the commonest case
+        trial_scopes = _unproven(facts.scopes, health, now=now)
     leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
     if leased:
         decided_at = max(_decided_at(one, backend, policy) for one in leased)
@@ -205,14 +207,12 @@ def _facts(
 
 
 def _unproven(
-    facts: _Facts, health: Mapping[ScopeId, Health], *, now: float
+    scopes: tuple[ScopeId, ...], health: Mapping[ScopeId, Health], *, now: float
 ) -> tuple[ScopeId, ...]:
-    """The scopes of a candidate that a trial has to prove."""
-    if facts.record is None:
-        return ()  # nothing is wrong with any of them, the commonest case
+    """The scopes that a trial has to prove."""
     return tuple(
         scope
-        for scope in facts.scopes
+        for scope in scopes
         if (one := health.get(scope)) is not None and view(one, now=now).unproven
     )
 

@@ -5,7 +5,7 @@ Healthy before cooldown; within a state the order of the chain. A candidate that
 the clock alone (unproven, or in cooldown) is used by one leased trial at a time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct, structs
 
@@ -67,19 +67,24 @@ def resolve(
         best = _last_resort(seen, policy, health, now=now)
         if best is not None:
             seen[best] = _early(seen[best], policy, health, now=now)
+    retry_at, stated_at = _instants(seen)
     return Resolved(
         choice=None if best is None else seen[best].choice,
         verdicts=_verdicts(seen, best, request),
-        retry_at=_earliest(one for one in seen if one.verdict.verdict not in NEVER_BY_TIME),
-        stated_at=_earliest(
-            one for one in seen if one.stated and one.verdict.verdict == "rate_limited"
-        ),
+        retry_at=retry_at,
+        stated_at=stated_at,
         in_trial=any(one.verdict.verdict == "in_trial" for one in seen),
     )
 
 
-def _earliest(seen: Iterable[Candidate]) -> float | None:
-    return min((one.returns_at for one in seen if one.returns_at is not None), default=None)
+def _instants(seen: list[Candidate]) -> tuple[float | None, float | None]:
+    """When the first is available again, by all that is known and by what providers stated."""
+    known = [(one.returns_at, one) for one in seen if one.returns_at is not None]
+    if not known:
+        return None, None
+    retry = [at for at, one in known if one.verdict.verdict not in NEVER_BY_TIME]
+    stated = [at for at, one in known if one.stated and one.verdict.verdict == "rate_limited"]
+    return min(retry, default=None), min(stated, default=None)
 
 
 def _best(seen: list[Candidate], request: Request) -> int | None:
