@@ -55,7 +55,7 @@ class GatewayService:
             self._problem = None
 
     async def _serve(self, wanted: Gateway) -> None:
-        from fallbackd.fronts.gateway.front import GatewayFront  # h11, where it is enabled
+        from fallbackd.fronts.gateway.front import GatewayFront  # httptools, where it is enabled
 
         front = GatewayFront(
             self._engine,
