@@ -8,7 +8,7 @@ a tool is sent with the words that it was interrupted.
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,6 +53,14 @@ def _key(message: dict[str, Any]) -> str:
     return text_of(message.get("id")) or as_json(message)
 
 
+def _read_answer(talk: Listener, parts: Iterable[dict[str, Any]]) -> None:
+    for part in parts:
+        if part.get("thought") is not True:
+            talk.agent(text_of(part.get("text")))
+        if call := fields(part.get("functionCall")):
+            talk.tool(text_of(call.get("id")), _use(call))
+
+
 def _read_message(talk: Listener, message: dict[str, Any]) -> None:
     content = message.get("content")
     parts = [{"text": content}] if isinstance(content, str) else objects_in(content)
@@ -65,12 +73,7 @@ def _read_message(talk: Listener, message: dict[str, Any]) -> None:
             if talk_to.strip():
                 talk.user(talk_to)
         case "gemini":
-            for part in parts:
-                if part.get("thought") is not True:
-                    talk.agent(text_of(part.get("text")))
-                call = fields(part.get("functionCall"))
-                if call:
-                    talk.tool(text_of(call.get("id")), _use(call))
+            _read_answer(talk, parts)
             for call in objects_in(message.get("toolCalls")):
                 talk.tool(text_of(call.get("id")), _use(call))
                 for part in objects_in(call.get("result")):

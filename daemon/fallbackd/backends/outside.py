@@ -35,7 +35,7 @@ class Act(Struct, frozen=True, kw_only=True):
     """Where the call fails, it was not done."""
 
 
-MAX_COMMAND_CHARS = 65_536
+MAX_COMMAND_CHARS = 16_384
 MAX_DEPTH = 3
 _COMMAND_FIELDS = ("command", "cmd", "script")
 
@@ -160,13 +160,25 @@ def _act_of_command(words: tuple[str, ...], depth: int) -> Act | None:
         return _act_inside(rest, depth)
     if program in HTTP_CLIENTS:
         return _act_over_http(program, rest)
-    if any(one in ("--dry-run", "--abort", "--help", "-h", "--version") for one in rest):
+    if not _WITHOUT_EFFECT.isdisjoint(rest):
         return None
     plain = _without_options(program, rest)
+    return _act_by_table(program, plain) or _act_of_client(program, plain, rest)
+
+
+_WITHOUT_EFFECT = frozenset({"--dry-run", "--abort", "--help", "-h", "--version"})
+
+
+def _act_by_table(program: str, plain: tuple[str, ...]) -> Act | None:
     for phrase in ACTS.get(program, ()):
         if plain[: len(phrase)] == phrase:
             what = " ".join((program, *phrase))
             return Act(what=what, all_or_nothing=program in AT_ONCE)
+    return None
+
+
+def _act_of_client(program: str, plain: tuple[str, ...], rest: tuple[str, ...]) -> Act | None:
+    """Of a program that talks to others, or that runs the user's own tasks."""
     if program in FORGES and plain:
         return None if _only_reads(plain, rest) else Act(what=_short(program, plain))
     if program in COPIES and re.match(r"[\w.@-]+:", plain[-1] if plain else ""):

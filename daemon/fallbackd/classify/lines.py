@@ -350,6 +350,12 @@ def _is_short(line: str) -> bool:
     return len(line.split()) <= 5 and not re.match(r"[\w./-]+: ", line)
 
 
+def _may_be_notice(rule: Rule, stream: str) -> bool:
+    if not rule.reason.row.may_be_notice or not rule.pattern or rule.opens or rule.statuses:
+        return False
+    return not rule.streams or stream in rule.streams
+
+
 def _notice(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
     """A limit notice as the whole answer of a program."""
     text = strip_escapes(evidence.text).replace("’", "'").strip()
@@ -359,11 +365,7 @@ def _notice(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
         return None
     first = text.splitlines()[0]
     for rule in (*rules, *COMMON_RULES):
-        if not rule.reason.row.may_be_notice or not rule.pattern or rule.opens or rule.statuses:
-            continue
-        if rule.streams and evidence.stream not in rule.streams:
-            continue
-        found = compiled(rule).match(first)
+        found = compiled(rule).match(first) if _may_be_notice(rule, evidence.stream) else None
         if found and (rule in rules or is_statement(first, found, is_bare=True)):
             return Hit(rule=rule, text=text, confidence="text")
     return None

@@ -97,27 +97,24 @@ def _session(args: argparse.Namespace) -> FoundSession | None:
     if args.source not in (None, LAST_LIMITED) and agent not in AGENTS:
         raise UsageError(f"--from takes {', '.join(AGENTS)}, AGENT:ID or {LAST_LIMITED}")
     if colon:
-        one = by_id(agent, id, environ, home=home)
-        if one is None:
-            raise UsageError(
-                f"{agent} has no session {id}; list them with: fallbackd-client continue"
-            )
-        return one
-    found = newest((agent,) if agent in AGENTS else AGENTS, environ, home=home, limit=_LISTED)
+        return _required(by_id(agent, id, environ, home=home), f"{agent} has no session {id}")
+    agents = (agent,) if agent in AGENTS else AGENTS
+    found = newest(agents, environ, home=home, limit=_LISTED)
     if not found:
-        raise UsageError(f"no sessions of {agent if agent in AGENTS else ', '.join(AGENTS)} found")
+        raise UsageError(f"no sessions of {', '.join(agents)} found")
     limited = last_limited(found, cwd)
     if args.source == LAST_LIMITED:
-        if limited is None:
-            raise UsageError(
-                "no session has met a limit; list them with: fallbackd-client continue"
-            )
-        return limited
+        return _required(limited, "no session has met a limit")
     here = [one for one in found if is_here(one, cwd)]
     if args.source is not None:
         return next(iter(here or found))
-    default = limited or next(iter(here or found))
-    return _asked(args, found, default)
+    return _asked(args, found, limited or next(iter(here or found)))
+
+
+def _required(found: FoundSession | None, otherwise: str) -> FoundSession:
+    if found is None:
+        raise UsageError(f"{otherwise}; list them with: fallbackd-client continue")
+    return found
 
 
 def _asked(

@@ -90,6 +90,16 @@ def _assistant(blocks: list[dict[str, Any]], lost: Losses) -> list[dict[str, Any
     return [made | {"tool_calls": calls} if calls else made]
 
 
+def _result(block: dict[str, Any], lost: Losses) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a tool's result, and its pictures."""
+    if block.get("is_error"):
+        lost.note("is_error")
+    inside = [part for one in _blocks(block.get("content")) for part in _part(one, lost)]
+    text = "\n".join(part["text"] for part in inside if part["type"] == "text")
+    pictures = [part for part in inside if part["type"] != "text"]
+    return text or ("(an image, which follows)" if pictures else ""), pictures
+
+
 def _user(blocks: list[dict[str, Any]], lost: Losses) -> list[dict[str, Any]]:
     """Results of tools first, which must follow their calls; pictures in them go behind."""
     results: list[dict[str, Any]] = []
@@ -99,13 +109,7 @@ def _user(blocks: list[dict[str, Any]], lost: Losses) -> list[dict[str, Any]]:
         if block.get("type") != "tool_result":
             parts += _part(block, lost)
             continue
-        if block.get("is_error"):
-            lost.note("is_error")
-        inside = [part for one in _blocks(block.get("content")) for part in _part(one, lost)]
-        text = "\n".join(part["text"] for part in inside if part["type"] == "text")
-        pictures = [part for part in inside if part["type"] != "text"]
-        if pictures and not text:
-            text = "(an image, which follows)"
+        text, pictures = _result(block, lost)
         id = tool_id(block.get("tool_use_id"))
         results.append({"role": "tool", "tool_call_id": id, "content": text})
         parts += pictures

@@ -22,6 +22,17 @@ _CACHE = {"type": "ephemeral"}
 _DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w=.-]+)*;base64,(.*)", re.S)
 
 
+def _merged(turns: list[tuple[str, list[dict[str, Any]]]]) -> list[dict[str, Any]]:
+    """Results of parallel calls stand in one message."""
+    made: list[dict[str, Any]] = []
+    for role, blocks in turns:
+        if made and made[-1]["role"] == role:
+            made[-1]["content"] += blocks
+        elif blocks:
+            made.append({"role": role, "content": blocks})
+    return made
+
+
 def messages_request(asked: dict[str, Any], lost: Losses) -> dict[str, Any]:
     """
     Without `model` and `max_tokens`.
@@ -38,15 +49,7 @@ def messages_request(asked: dict[str, Any], lost: Losses) -> dict[str, Any]:
     while head < len(said) and _is_system(said[head]):
         head += 1
     system = [block for turn in said[:head] for block in _blocks(turn.get("content"), lost)]
-    made: list[dict[str, Any]] = []
-    for turn in said[head:]:
-        role, blocks = _turn(turn, lost)
-        if not blocks:
-            continue
-        if made and made[-1]["role"] == role:
-            made[-1]["content"] += blocks  # results of parallel calls stand in one message
-        else:
-            made.append({"role": role, "content": blocks})
+    made = _merged([_turn(turn, lost) for turn in said[head:]])
     _mark_cached(system, made)
     request: dict[str, Any] = {"messages": made}
     if system:
