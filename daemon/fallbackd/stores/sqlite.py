@@ -87,7 +87,7 @@ class SqliteStore:
         if self._needs_disk(request):
             await self._in_turn(request)
         else:
-            self._decide_at_once(request)
+            self._decide_alone(request, must_write=False)
         if request.error is not None:
             raise request.error
         assert request.answer is not None
@@ -112,19 +112,6 @@ class SqliteStore:
         is_undecided = bool(self._waiting) or (self._lock.locked() and not self._is_flushing)
         is_busy = is_undecided or (self._commit is not None and bool(self._commit.requests))
         return request.outlives != "nothing" or is_busy or self._missing([request]) != ([], [])
-
-    def _decide_at_once(self, request: CommitRequest) -> None:
-        """In memory alone: as soon as it is decided it is kept as well as it has to be."""
-        draft = Draft(self._mirror)
-        decided = request.decide(draft)
-        if decided is None:
-            return
-        answer, writes = decided
-        if not writes.is_empty:
-            self._count_finished(draft, writes)
-            self._backlog.merge(writes)
-        self._mirror.apply(draft)
-        request.answer = answer
 
     async def _decide_waiting(self) -> None:
         requests = [one for one in self._waiting if not one.is_done][:MAX_TOGETHER]
@@ -195,7 +182,7 @@ class SqliteStore:
         self._tell(sentence(self._database.path, commit.error))
         for request in commit.requests:
             if not request.is_done:
-                self._decide_without_disk(request)
+                self._decide_alone(request, must_write=True)
 
     def _conclude_flush(self, commit: Commit) -> None:
         """Meanwhile more may have been decided, which is in the mirror and in a new backlog."""
@@ -213,14 +200,17 @@ class SqliteStore:
             self._mirror.forget_surplus()
         hit("store.acknowledged")
 
-    def _decide_without_disk(self, request: CommitRequest) -> None:
-        """Again and alone: those before it may have been refused."""
+    def _decide_alone(self, request: CommitRequest, *, must_write: bool) -> None:
+        """
+        In memory, to be written later. `must_write`: what has to be kept is refused, since the
+        disk takes nothing now.
+        """
         draft = Draft(self._mirror)
         decided = request.decide(draft)
         if decided is None:
             return
         answer, writes = decided
-        if request.must_keep and not writes.is_empty:
+        if must_write and request.must_keep and not writes.is_empty:
             request.error = StoreUnwritable(self._problem)
             return
         self._count_finished(draft, writes)

@@ -20,13 +20,11 @@ from fallbackd.core.protocol import HttpRequest, Tls
 from fallbackd.ports.passing import TakePiece
 from fallbackd.transports.http.answering import Broken, Reading
 from fallbackd.transports.http.clients import KEPT, LOOPBACK
+from fallbackd.transports.http.direct_line import LineKey, ServerLine
 from fallbackd.transports.http.tls import context_of, stamps
 
 KEPT_S = 30.0
 """Servers close what is idle after a minute or more."""
-WRITE_LIMIT_S = 60.0
-AT_ONCE_BYTES = 256 * 1024
-"""A long request is given so long for each part of it, and as much of an answer is held."""
 NEXT_ADDRESS_S = 0.25
 """Before the next address of a host is tried beside the first."""
 AGENT = "fallbackd"
@@ -38,8 +36,6 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _PORTS = {"http": 80, "https": 443}
 
-_Place = tuple[object, ...]
-
 
 class _Target(Struct, frozen=True):
     scheme: str
@@ -49,139 +45,11 @@ class _Target(Struct, frozen=True):
     path: str
 
 
-class _Line(asyncio.Protocol):
-    """
-    One connection to a server.
-
-    What arrives is read at once and given to `take` at once, without a task in between. Without a
-    `take` the server waits.
-    """
-
-    def __init__(self, place: _Place) -> None:
-        self.place = place
-        self.is_used = False
-        self.idle_since = 0.0
-        self.reading: Reading | None = None
-        """Of the request under way."""
-        self.take: TakePiece | None = None
-        self.is_over = False
-        """The server has closed it, or sent something unasked."""
-        self._waiter: asyncio.Future[None] | None = None
-        self._is_full = False
-        self._is_paused = False
-        self._is_refused = False
-        self._fault: Exception | None = None
-        """Of `take`."""
-
-    async def write(self, data: bytes) -> None:
-        """
-        Raises:
-            TimeoutError: The server does not read.
-        """
-        for at in range(0, len(data), AT_ONCE_BYTES):
-            if self.is_over:
-                return
-            self._transport.write(data[at : at + AT_ONCE_BYTES])
-            if self._has_to_wait():
-                with anyio.fail_after(WRITE_LIMIT_S):
-                    while self._has_to_wait():
-                        await self.news()
-
-    def _has_to_wait(self) -> bool:
-        return self._is_full and not self.is_over
-
-    async def news(self) -> None:
-        """Returns when anything has happened."""
-        if self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-        if self._fault is not None:
-            fault, self._fault = self._fault, None
-            raise fault
-
-    async def handed_on(self, take: TakePiece) -> bool:
-        """Pieces go to `take` until anything else happens. False: it wants no more."""
-        self.take, self._is_refused = take, False
-        try:
-            await self.news()
-        finally:
-            self.take = None
-        return not self._is_refused
-
-    def abort(self) -> None:
-        self.is_over = True
-        self._transport.abort()
-
-    def _tell(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    # --- called by the event loop ----------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        reading = self.reading
-        if reading is None:
-            self.abort()
-            return
-        try:
-            reading.feed(data)
-            if self.take is None:
-                self._hold(reading)
-            elif (found := reading.taken()) and not self.take(found):
-                self._is_refused, self.take = True, None
-            elif not reading.is_over and reading.problem is None:
-                return
-        except Broken as error:
-            reading.problem = error
-        except Exception as error:
-            self._fault = error
-        self._tell()
-
-    def _hold(self, reading: Reading) -> None:
-        if reading.held_bytes > AT_ONCE_BYTES and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
-
-    def eof_received(self) -> None:
-        self._end(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end(exc)
-
-    def _end(self, error: Exception | None) -> None:
-        self.is_over = True
-        reading = self.reading
-        if reading is not None and reading.problem is None and not reading.is_over:
-            try:
-                if error is not None:
-                    raise Broken("ReadError", str(error))
-                reading.end()
-            except Broken as problem:
-                reading.problem = problem
-        self._tell()
-
-    def pause_writing(self) -> None:
-        self._is_full = True
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        self._tell()
-
-
 class DirectPool:
     def __init__(self) -> None:
-        self._lines: set[_Line] = set()
+        self._lines: set[ServerLine] = set()
         """All that are open."""
-        self._kept: deque[_Line] = deque()
+        self._kept: deque[ServerLine] = deque()
         """Those without a request, the longest idle first."""
         self._contexts: dict[tuple[object, ...], ssl.SSLContext] = {}
 
@@ -242,9 +110,9 @@ class DirectPool:
             self._contexts[key] = found
         return found
 
-    def _take(self, place: _Place) -> _Line | None:
+    def _take(self, place: LineKey) -> ServerLine | None:
         """A kept connection that is open still; the one used last."""
-        found: _Line | None = None
+        found: ServerLine | None = None
         now = anyio.current_time()
         while self._kept and now - self._kept[0].idle_since > KEPT_S:
             self.drop(self._kept.popleft())
@@ -258,14 +126,14 @@ class DirectPool:
             self.drop(line)
         return found
 
-    def keep(self, line: _Line) -> None:
+    def keep(self, line: ServerLine) -> None:
         line.is_used = True
         line.idle_since = anyio.current_time()
         self._kept.append(line)
         while len(self._kept) > KEPT:
             self.drop(self._kept.popleft())
 
-    def drop(self, line: _Line) -> None:
+    def drop(self, line: ServerLine) -> None:
         self._lines.discard(line)
         line.abort()
 
@@ -279,9 +147,9 @@ class DirectPool:
 class DirectAnswer:
     """One answer, its body read as it is asked for. The server waits where it is not."""
 
-    def __init__(self, pool: DirectPool, line: _Line, *, read_limit_s: float) -> None:
+    def __init__(self, pool: DirectPool, line: ServerLine, *, read_limit_s: float) -> None:
         self._pool = pool
-        self._line: _Line | None = line
+        self._line: ServerLine | None = line
         self._limit_s = read_limit_s
         self._reading = Reading()
 
@@ -392,12 +260,12 @@ class DirectAnswer:
 
 
 async def _connected(
-    target: _Target, place: _Place, context: ssl.SSLContext | None, *, limit_s: float
-) -> _Line:
+    target: _Target, place: LineKey, context: ssl.SSLContext | None, *, limit_s: float
+) -> ServerLine:
     try:
         with anyio.fail_after(limit_s):
             _, line = await asyncio.get_running_loop().create_connection(
-                lambda: _Line(place),
+                lambda: ServerLine(place),
                 target.host,
                 target.port,
                 ssl=context,
