@@ -180,6 +180,17 @@ async def test_refused_connection_is_no_answer_with_the_library_s_name(tmp_path:
     assert running.exit.gone
 
 
+@pytest.mark.parametrize("host", ["api..example", f"{'a' * 70}.example"])
+async def test_a_name_that_no_host_can_have_is_refused_as_a_connection_is(
+    tmp_path: Path, host: str
+) -> None:
+    async with transporting() as transport:
+        running = await start(transport, tmp_path, HttpRequest(method="GET", url=f"http://{host}/"))
+        await body_of(running)
+    assert isinstance(running.exit, NoAnswer)
+    assert running.exit.exception == "ConnectError"
+
+
 async def test_reset_before_an_answer_is_no_answer(tmp_path: Path) -> None:
     async with serving(reset) as server, transporting() as transport:
         running = await start(transport, tmp_path, HttpRequest(method="GET", url=server.url))

@@ -276,7 +276,7 @@ async def _connected(
     except TimeoutError as error:
         text = f"no connection to {target.authority} within {limit_s:g} s"
         raise Broken("ConnectTimeout", text) from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a name with an empty or too long part
         raise Broken("ConnectError", str(error)) from error
 
 
