@@ -82,7 +82,7 @@ async def test_what_a_shell_has_changed_is_not_done_twice_and_is_handed_over(
         assert failure.reason in ("overloaded", "server_error")
         assert f"It was p, and it ended with {failure.reason.value}." in prompt
         assert f"Changed files: {changed}." in prompt
-        assert prompt.endswith("the task")
+        assert prompt.startswith("the task\n\nNote:")
 
 
 async def test_who_follows_is_told_of_the_work_and_nothing_of_the_session_before(
@@ -111,7 +111,7 @@ async def test_who_follows_is_told_of_the_work_and_nothing_of_the_session_before
         prompt = (tmp_path / "prompt").read_text()
         assert "It was claude, and it ended with usage_limit." in prompt
         assert "Changed files: notes.md." in prompt
-        assert prompt.rstrip().endswith("the task")
+        assert prompt.startswith("the task\n\nNote:")
         assert session not in (tmp_path / "argv").read_text()
         assert session not in prompt
 

@@ -85,7 +85,8 @@ def with_token(tmp_path: Path, token: str = TOKEN) -> Home:
 def set_up(home: Home, tool: str, port: int) -> None:
     one = TOOLS[tool]
     path = one.file(home.environ)
-    gateway = Gateway(port, token=Command("/x", ["gateway", "token"]), token_file="/t")
+    token_file = str(home.state / "gateway.token")
+    gateway = Gateway(port, token=Command("/x", ["gateway", "token"]), token_file=token_file)
     home.write(Path(path), one.part(path, gateway).put(""))
 
 
