@@ -67,10 +67,21 @@ def _leave_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _bear_any_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # not where a test or a caller has replaced it
             stream.reconfigure(errors="backslashreplace")
+
+
+def _complete_id(args: argparse.Namespace, client: Client) -> None:
+    if getattr(args, "delegation", None):
+        from fallbackd_client.cli.ids import whole_id
+
+        args.delegation = whole_id(client, args.delegation)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    _bear_any_character()
     wants_json = False
     try:
         args, command = _parse(list(sys.argv[1:] if argv is None else argv))
@@ -81,10 +92,7 @@ def _run(argv: Sequence[str] | None) -> int:
         with Client(
             args.socket, connect_s=_CONNECT_S, reconnect_s=reconnect_s, on_loss=_tell_loss
         ) as client:
-            if getattr(args, "delegation", None):
-                from fallbackd_client.cli.ids import whole_id
-
-                args.delegation = whole_id(client, args.delegation)
+            _complete_id(args, client)
             return load(command.name).run(args, client)
     except SystemExit as leaving:  # argparse: help, or usage already printed
         return leaving.code if isinstance(leaving.code, int) else exits.USAGE

@@ -77,22 +77,22 @@ def choose(
         backends = config["backends"]
     except (ClientError, KeyError, TypeError):
         return _without_daemon(source, wanted, path, _written(_config_path(environ, home)))
-    if wanted in backends or wanted in AGENTS:
-        names = [str(wanted)]
-    else:
-        names = _candidates(client, source, wanted)
+    is_backend = wanted in {*backends, *AGENTS}
+    names = [str(wanted)] if is_backend else _candidates(client, source, wanted)
     homes, max_turns = _homes(_written(file)), _max_turns(config)
     targets = [_target(name, backends, homes, max_turns=max_turns) for name in names]
+    able = [one for one in targets if one is not None and shutil.which(one.agent, path=path)]
     found = [
-        one
-        for one in targets
-        if one is not None and (one.backend == wanted or _is_another(one, source, environ, home))
-        if shutil.which(one.agent, path=path)
+        one for one in able if one.backend == wanted or _is_another(one, source, environ, home)
     ]
-    if found:
-        return found
-    raise NoTarget(
-        f"none of {', '.join(names) or wanted or 'the chain'} can continue the conversation now;"
+    if not found:
+        raise _none(", ".join(names) or wanted)
+    return found
+
+
+def _none(names: str | None) -> NoTarget:
+    return NoTarget(
+        f"none of {names or 'the chain'} can continue the conversation now;"
         f" name an agent that is installed with --to: {', '.join(AGENTS)}"
     )
 

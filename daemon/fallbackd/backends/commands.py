@@ -119,14 +119,21 @@ def substitute(command: tuple[str, ...], work: Work, options: Options) -> tuple[
                 options_end = True
         options_end = options_end or part == "--"
         value = _PLACEHOLDER.sub(lambda m: _value(m[1], work, options), part)
-        if names and not options_end and part.startswith("{") and value.startswith("-"):
-            raise ValueError(
-                f"the value of {{{names[0]}}} begins with '-' and would be read as an option"
-            )
-        if names and "\0" in value:
-            raise ValueError(f"the value of {{{names[0]}}} holds a NUL character")
+        if names:
+            _require_harmless(value, names[0], opens=part.startswith("{") and not options_end)
         filled.append(value)
     return tuple(filled)
+
+
+def _require_harmless(value: str, name: str, *, opens: bool) -> None:
+    """
+    Args:
+        opens: The value begins the word, and an option may stand there.
+    """
+    if opens and value.startswith("-"):
+        raise ValueError(f"the value of {{{name}}} begins with '-' and would be read as an option")
+    if "\0" in value:
+        raise ValueError(f"the value of {{{name}}} holds a NUL character")
 
 
 def _names_prompt(command: tuple[str, ...]) -> bool:

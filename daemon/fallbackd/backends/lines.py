@@ -114,6 +114,10 @@ class Excerpt:
         return "\n".join((*self._head, *self._tail))
 
 
+def _is_well(exit: ProcessExit) -> bool:
+    return exit.code == 0 and not exit.stopped
+
+
 class CliParser:
     """Lines of JSON on stdout, words for people on stderr."""
 
@@ -223,23 +227,31 @@ class CliParser:
             self.has_events = True
             self._whole.clear()
             return self.read_event(event, at)
+        return self._read_plain(stream, line, at)
+
+    def _read_plain(self, stream: StreamName, line: str, at: float) -> list[Observation]:
         (self.stdout if stream == "stdout" else self.stderr).add(line)
         seen = self.read_text(stream, line, at)
         # Where text is asked for, what comes on stdout is the answer.
         return [*seen, *self.says(line)] if self.plain and stream == "stdout" else seen
 
+    def _cut_short(self, exit: ProcessExit) -> Evidence | None:
+        return _CUT if self.cut and self.has_events and _is_well(exit) else None
+
+    def _text_answer(self) -> Reply | None:
+        text = "\n".join(self._whole).strip("\r\n")
+        if not strip_escapes(text).strip():
+            return None
+        return Reply(text=text, usage=self.usage, warnings=self._losses())
+
     def _ended(self, exit: ProcessExit) -> Outcome:
         if not self.plain and (reply := self.reply(exit)) is not None:
             return reply
-        told = self.error or self.retrying
+        told = self.error or self.retrying or self._cut_short(exit)
         # A program that was asked for events and prints none (a wrapper, say) still answers.
-        is_text = self.plain or not (self.has_events or told is not None)
-        if exit.code == 0 and not exit.stopped:
-            text = "\n".join(self._whole).strip("\r\n") if is_text else ""
-            if strip_escapes(text).strip():
-                return Reply(text=text, usage=self.usage, warnings=self._losses())
-            if self.cut and self.has_events:
-                told = told or _CUT
+        may_be_text = self.plain or (told is None and not self.has_events)
+        if _is_well(exit) and may_be_text and (answer := self._text_answer()) is not None:
+            return answer
         if told is not None:
             return msgspec.structs.replace(
                 told, exit_code=exit.code, signal=exit.signal, answered=self.answered

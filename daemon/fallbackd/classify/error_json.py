@@ -85,8 +85,10 @@ def read_body(value: Any, *, status: int | None = None) -> list[Said]:
         value = parsed
     if isinstance(value, list):
         return [s for item in value[:20] for s in read_body(item, status=status)]
-    if not isinstance(value, dict):
-        return []
+    return _of_object(value, status) if isinstance(value, dict) else []
+
+
+def _of_object(value: dict[str, Any], status: int | None) -> list[Said]:
     found = list(_event(value))
     if found or (status is not None and status < 400 and not is_error(value)):
         return [Said(s.text, s.words, s.status or status, s.value) for s in found]

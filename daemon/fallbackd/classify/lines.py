@@ -55,17 +55,18 @@ SIGNAL_EXITS = frozenset(128 + n for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 def first_fit(said: Said, rules: Iterable[Rule]) -> Rule | None:
     """Wording before status: statuses that stand alone are at the end of the common rules."""
-    lines = said.lines
+    lines, words = said.lines, frozenset(said.words)
     for rule in rules:
         if rule.opens:
             continue
-        if rule.codes and any(w in rule.codes for w in said.words):
+        if not words.isdisjoint(rule.codes):
             return rule
-        if rule.pattern:
-            status_fits = not rule.statuses or said.status in rule.statuses
-            if status_fits and any(compiled(rule).search(line) for line in lines):
-                return rule
-        elif rule.statuses and said.status in rule.statuses:
+        if rule.statuses and said.status not in rule.statuses:
+            continue
+        pattern = compiled(rule) if rule.pattern else None
+        if pattern is None and rule.statuses:
+            return rule
+        if pattern is not None and any(pattern.search(line) for line in lines):
             return rule
     return None
 
@@ -77,9 +78,11 @@ def text_hit(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
         return _notice(evidence, rules) or _despite_success(evidence, rules)
     signalled = evidence.signal is not None or evidence.exit_code in SIGNAL_EXITS
     hit = _vendor_line(evidence, rules)
-    if hit is None and not signalled and evidence.stream in ("stderr", "unknown", "jsonl"):
+    if hit is not None or signalled:
+        return hit
+    if evidence.stream in ("stderr", "unknown", "jsonl"):
         hit = _common_line(evidence)
-    if hit is None and evidence.exit_code is not None and not signalled:
+    if hit is None and evidence.exit_code is not None:
         hit = _notice(evidence, rules)
     return hit
 

@@ -264,6 +264,15 @@ def _clock_time(flat: str, now: float, zone: tzinfo | None) -> float | None:
     return next((s for s in reversed(list(clocks)) if s is not None), None)
 
 
+def _iso_in(flat: str, *, now: float, zone: tzinfo | None) -> float | None:
+    for match in _ISO.finditer(flat):
+        moment = iso_instant(match[0], zone)
+        is_near = moment is not None and moment - now > -MAX_BELIEVABLE_S
+        if is_near and _speaks_of_reset(flat[: match.start()]):
+            return moment
+    return None
+
+
 def _instant(flat: str, *, now: float, zone: tzinfo | None) -> float | None:
     """A date and time in the forms that machines print."""
     if match := _HTTP_DATE.search(flat):
@@ -276,11 +285,8 @@ def _instant(flat: str, *, now: float, zone: tzinfo | None) -> float | None:
         stated = f"{match['d']}T{hour}:{minute}:00{'Z' if match['z'] else ''}"
         if (moment := iso_instant(stated, zone)) is not None:
             return moment
-    for match in _ISO.finditer(flat):
-        moment = iso_instant(match[0], zone)
-        is_near = moment is not None and moment - now > -MAX_BELIEVABLE_S
-        if is_near and _speaks_of_reset(flat[: match.start()]):
-            return moment
+    if (moment := _iso_in(flat, now=now, zone=zone)) is not None:
+        return moment
     day = _DAY_ONLY.search(flat)
     if day and _speaks_of_reset(flat[: day.start()]):
         return iso_instant(f"{day['day']}T00:00:00", zone)

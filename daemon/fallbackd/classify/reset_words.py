@@ -6,6 +6,7 @@ through here only where a number has other digits.
 """
 
 import re
+from collections.abc import Sequence
 
 _DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹0123456789", "0123456789" * 3)
 _HAN_NUMBERS = {"一": 1, "两": 2, "兩": 2, "二": 2, "三": 3, "四": 4, "五": 5, "六": 6, "七": 7}
@@ -70,11 +71,7 @@ def plain_digits(text: str) -> str:
     return text if text.isascii() else text.translate(_DIGITS)
 
 
-def to_english(text: str) -> str | None:
-    """`resets in 3 hours`, `resets at 15:00`, …; None where no other language states a time."""
-    cues = [found.start() for found in _CUES.finditer(text)]
-    if not cues:
-        return None
+def _with_english_units(text: str) -> str:
     text = re.sub(
         r"[一两兩二三四五六七八九十](?=\s?[个個]?(?:秒|分|小|時|天|日|周|週|星))",
         lambda found: str(_HAN_NUMBERS[found[0]]),
@@ -82,26 +79,40 @@ def to_english(text: str) -> str | None:
     )
     for pattern, unit in _UNITS:
         text = pattern.sub(unit, text)
+    return text
+
+
+def _near(pattern: re.Pattern[str], text: str, cues: Sequence[int]) -> re.Match[str] | None:
+    """The first one that stands near the words that announce a time."""
+    for found in pattern.finditer(text):
+        first, last = found.start() - MAX_DISTANCE, found.end() + MAX_DISTANCE
+        if any(first <= cue <= last for cue in cues):
+            return found
+    return None
+
+
+def _at(clock: re.Match[str] | None) -> str:
+    return "" if clock is None else f" at {clock['h']}:{clock['m']}"
+
+
+def to_english(text: str) -> str | None:
+    """`resets in 3 hours`, `resets at 15:00`, …; None where no other language states a time."""
     cues = [found.start() for found in _CUES.finditer(text)]
-
-    def is_near(found: re.Match[str]) -> bool:
-        return any(
-            found.start() - MAX_DISTANCE <= cue <= found.end() + MAX_DISTANCE for cue in cues
-        )
-
-    if found := next(filter(is_near, _ISO.finditer(text)), None):
+    if not cues:
+        return None
+    text = _with_english_units(text)
+    cues = [found.start() for found in _CUES.finditer(text)]
+    if found := _near(_ISO, text, cues):
         return f"resets at {found[0]}"
-    clock = next(filter(is_near, _CLOCK.finditer(text)), None)
-    at = "" if clock is None else f" at {clock['h']}:{clock['m']}"
-    if found := next(filter(is_near, _HAN_DATE.finditer(text)), None):
-        month = tuple(_MONTHS)[int(found[2]) - 1] if 1 <= int(found[2]) <= 12 else None
-        if month is not None:
-            year = f", {found[1]}" if found[1] else ""
-            return f"resets {month} {found[3]}{year}{at}"
-    if found := next(filter(is_near, _DATE.finditer(text)), None):
+    at = _at(_near(_CLOCK, text, cues))
+    found = _near(_HAN_DATE, text, cues)
+    if found and 1 <= int(found[2]) <= 12:
+        year = f", {found[1]}" if found[1] else ""
+        return f"resets {tuple(_MONTHS)[int(found[2]) - 1]} {found[3]}{year}{at}"
+    if found := _near(_DATE, text, cues):
         year = f", {found['year']}" if found["year"] else ""
         return f"resets {_NAMES[found['month'].lower()]} {found['day']}{year}{at}"
-    if found := next(filter(is_near, _SPAN.finditer(text)), None):
+    if found := _near(_SPAN, text, cues):
         span = re.sub(r"(?<=[a-z])\s{0,3}(?:und|et|y|e|و|和|,)\s{0,3}(?=\d)", " ", found[0])
         return f"resets in {span.replace(',', '.')}"
     return f"resets{at}" if at else None

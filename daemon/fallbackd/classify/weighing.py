@@ -57,6 +57,10 @@ def weigh(model: Model, guess: Guess, rule: Reason | None) -> tuple[Reason, floa
     return best, shares[best]
 
 
+def _named(hit: Hit | None) -> Reason | None:
+    return None if hit is None or hit.rule.reason is Reason.UNKNOWN else hit.rule.reason
+
+
 def weighed(
     hit: Hit | None,
     evidence: Evidence,
@@ -76,7 +80,7 @@ def weighed(
         return hit
     model = model or shipped()
     guess = model.guess(evidence.text, evidence.http_status, kind)
-    named = None if hit is None or hit.rule.reason is Reason.UNKNOWN else hit.rule.reason
+    named = _named(hit)
     best, likely = weigh(model, guess, named)
     if _has_failed(hit, evidence):
         if named is None and likely < _least(hit, guess):

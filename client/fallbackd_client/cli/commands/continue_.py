@@ -88,14 +88,20 @@ def _carried(
     raise UsageError("; ".join(why))
 
 
+def _source(given: str | None) -> tuple[str, str, str]:
+    """The agent, whether an id is named, and the id."""
+    agent, colon, id = (given or "").partition(":")
+    if given not in (None, LAST_LIMITED) and agent not in AGENTS:
+        raise UsageError(f"--from takes {', '.join(AGENTS)}, AGENT:ID or {LAST_LIMITED}")
+    return agent, colon, id
+
+
 def _session(args: argparse.Namespace) -> FoundSession | None:
     """None: the sessions were listed instead."""
     from fallbackd_client.interactive.sessions import by_id, is_here, last_limited, newest
 
     environ, home, cwd = os.environ, os.path.expanduser("~"), os.getcwd()
-    agent, colon, id = (args.source or "").partition(":")
-    if args.source not in (None, LAST_LIMITED) and agent not in AGENTS:
-        raise UsageError(f"--from takes {', '.join(AGENTS)}, AGENT:ID or {LAST_LIMITED}")
+    agent, colon, id = _source(args.source)
     if colon:
         return _required(by_id(agent, id, environ, home=home), f"{agent} has no session {id}")
     agents = (agent,) if agent in AGENTS else AGENTS

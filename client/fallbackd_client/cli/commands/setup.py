@@ -87,9 +87,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
     print(f"fallbackd {__version__}, {program}", flush=True)
     print(agents_view(machine, programs, style_of(sys.stdout)), flush=True)
     service, _ = ask_manager(machine)
-    if not service.units and not args.no_service:
-        print(_why_no_service(machine), flush=True)
-    is_service = bool(service.units) and not args.no_service
+    is_service = not args.no_service and _can_be_a_service(machine, service)
     changes = _changes(machine, service, client, program, programs, is_service=is_service)
     if not _has_made(changes, asking):
         return exits.FAILED
@@ -122,6 +120,13 @@ def _has_made(changes: list[Change], asking: Asking) -> bool:
 def _files_view(found: dict[str, Json], style: Style) -> str:
     width = max(len(name) for name in found)
     return "\n".join(f"{name.ljust(width)}  {path or 'missing'}" for name, path in found.items())
+
+
+def _can_be_a_service(machine: Machine, service: Service) -> bool:
+    """Where it cannot, the person reads why."""
+    if not service.units:
+        print(_why_no_service(machine), flush=True)
+    return bool(service.units)
 
 
 def _why_no_service(machine: Machine) -> str:

@@ -96,8 +96,20 @@ complete -F _fallbackd_client fallbackd-client
 """
 
 
+def _values(node: Node, path: str) -> list[str]:
+    keys = [
+        ("|".join(f'"{path}:{flag}"' for flag in option.flags), option.value)
+        for option in node.options
+        if option.value is not None
+    ]
+    for place, positional in enumerate(node.positionals, start=1):
+        keys.append((f'"{path}:{place}"', positional.value))
+    return [f"        {key}) {action} ;;\n" for key, value in keys if (action := _action(value))]
+
+
 def script(root: Node) -> str:
-    tables, values = [], []
+    tables: list[str] = []
+    values: list[str] = []
     for node in root.walk():
         path = " ".join(node.path)
         flags = [flag for option in node.shown for flag in option.flags]
@@ -108,15 +120,7 @@ def script(root: Node) -> str:
             f'            valued="{" ".join(valued)}"\n'
             f'            children="{" ".join(node.children)}" ;;\n'
         )
-        for option in node.options:
-            action = "" if option.value is None else _action(option.value)
-            if action:
-                keys = "|".join(f'"{path}:{flag}"' for flag in option.flags)
-                values.append(f"        {keys}) {action} ;;\n")
-        for place, positional in enumerate(node.positionals, start=1):
-            action = _action(positional.value)
-            if action:
-                values.append(f'        "{path}:{place}") {action} ;;\n')
+        values += _values(node, path)
     return _HEAD + "".join(tables) + _VALUES + "".join(values) + _TAIL
 
 

@@ -66,9 +66,13 @@ def look_at_state(machine: Machine) -> list[Finding]:
 _USED = ("fallbackd.db", "lock", "runs", "servers")
 
 
+def _foreign(machine: Machine, directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if _owner(directory, name) not in (None, machine.uid)]
+
+
 def _contents(machine: Machine, directory: str, names: list[str]) -> list[Finding]:
     found: list[Finding] = []
-    foreign = [name for name in names if _owner(directory, name) not in (None, machine.uid)]
+    foreign = _foreign(machine, directory, names)
     if foreign:
         what = f"in {directory} the daemon cannot use what belongs to others: {', '.join(foreign)}"
         fix = command("sudo", "chown", "-R", machine.user, directory)
@@ -130,6 +134,16 @@ def lock_holder(machine: Machine, path: str) -> int | None:
     return None
 
 
+def _unwritable(machine: Machine, check: str, directory: str, seen: os.stat_result) -> Finding:
+    what = f"nothing can be written in the directory {directory}"
+    if _is_writable(machine, seen):
+        mount = command("findmnt", "--target", directory)
+        return Finding(check, ERROR, f"{what}: its disk is read-only", mount)
+    mode = stat.S_IMODE(seen.st_mode)
+    fix = command("chmod", "u+rwx", directory)
+    return Finding(check, ERROR, f"{what} (mode {mode:04o})", fix)
+
+
 def _directory(
     machine: Machine, check: str, directory: str, *, is_private: bool = True
 ) -> list[Finding]:
@@ -139,9 +153,11 @@ def _directory(
     except OSError:
         return []
     mode = stat.S_IMODE(seen.st_mode)
-    is_for_all = is_private and os.path.basename(directory) != "fallbackd"
-    # One that is not ours by name may be for all, such as that of temporary files.
-    if seen.st_uid != machine.uid and not (is_for_all and seen.st_uid == 0):
+    is_own = is_private and os.path.basename(directory) == "fallbackd"
+    allowed = {machine.uid}
+    if is_private and not is_own:  # it may be for all, such as that of temporary files
+        allowed.add(0)
+    if seen.st_uid not in allowed:
         what = f"the directory {directory} belongs to {user_name(seen.st_uid)}"
         fix = command("sudo", "chown", "-R", machine.user, directory)
         return [Finding(check, ERROR, what, fix)]
@@ -149,17 +165,16 @@ def _directory(
         what = f"others may write to the directory {directory} (mode {mode:04o})"
         fix = command("chmod", "700" if is_private else "go-w", directory)
         return [Finding(check, ERROR, what, fix)]
-    if not _is_writable(machine, seen):
-        what = f"nothing can be written in the directory {directory} (mode {mode:04o})"
-        return [Finding(check, ERROR, what, command("chmod", "u+rwx", directory))]
-    if not os.access(directory, os.W_OK | os.X_OK):
-        what = f"nothing can be written in the directory {directory}: its disk is read-only"
-        mount = command("findmnt", "--target", directory)
-        return [Finding(check, ERROR, what, mount)]
-    if is_private and mode & 0o077 and os.path.basename(directory) == "fallbackd":
-        what = f"others may look into the directory {directory} (mode {mode:04o})"
-        return [Finding(check, WARNING, what, command("chmod", "700", directory))]
-    return []
+    if not _is_writable(machine, seen) or not os.access(directory, os.W_OK | os.X_OK):
+        return [_unwritable(machine, check, directory, seen)]
+    return _visible(check, directory, mode) if is_own else []
+
+
+def _visible(check: str, directory: str, mode: int) -> list[Finding]:
+    if not mode & 0o077:
+        return []
+    what = f"others may look into the directory {directory} (mode {mode:04o})"
+    return [Finding(check, WARNING, what, command("chmod", "700", directory))]
 
 
 def _is_writable(machine: Machine, seen: os.stat_result) -> bool:

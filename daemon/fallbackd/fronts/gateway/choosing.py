@@ -1,6 +1,7 @@
 """Which backends can answer a request, and what each is asked for."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from msgspec import Struct
 
@@ -45,11 +46,15 @@ def wanted(model: str | None, policy: Policy) -> Wanted:
         return Wanted(entries=(Entry(backend=backend), *behind), name=name)
     if name in policy.chains and name != _ANY:
         return Wanted(entries=policy.chains[name], name=name)
-    serving = [
-        Entry(backend=one.id) for one in policy.backends.values() if model and one.model == model
-    ]
-    others = (Entry(backend=one.id) for one in policy.backends.values() if one.is_http)
-    return Wanted(entries=(*serving, *policy.chains.get(_ANY, ()), *others), model=model)
+    return Wanted(entries=_serving(model, policy), model=model)
+
+
+def _serving(model: str | None, policy: Policy) -> tuple[Entry, ...]:
+    """Backends of a real model, then those that may be asked for any."""
+    backends = policy.backends.values()
+    own = [Entry(backend=one.id) for one in backends if model and one.model == model]
+    others = [Entry(backend=one.id) for one in backends if one.is_http]
+    return (*own, *policy.chains.get(_ANY, ()), *others)
 
 
 class Fitting(Struct, frozen=True, kw_only=True):
@@ -173,20 +178,19 @@ def model_for(entry: Entry, backend: Backend, asked: str | None) -> str | None:
     )
 
 
+def _is_served(
+    entries: tuple[Entry, ...], *, settings: Settings, kinds: Mapping[str, BackendKind]
+) -> bool:
+    found = Wanted(entries=entries)
+    return any(fitting(found, settings, kinds, mode).entries for mode in passage.MODES)
+
+
 def names(policy: Policy, settings: Settings, kinds: Mapping[str, BackendKind]) -> list[str]:
     """What `model` may be: chains, roles, backends and their models that this front can ask."""
-
-    def is_served(entries: tuple[Entry, ...]) -> bool:
-        found = Wanted(entries=entries)
-        return any(fitting(found, settings, kinds, mode).entries for mode in passage.MODES)
-
+    is_served = partial(_is_served, settings=settings, kinds=kinds)
+    served = [one for one in policy.backends.values() if is_served((Entry(backend=one.id),))]
     own = [name for name, entries in policy.chains.items() if name != _ANY and is_served(entries)]
     own += [name for name, role in policy.roles.items() if is_served(role.chain)]
-    own += [one for one in policy.backends if is_served((Entry(backend=one),))]
-    real = [
-        one.model
-        for one in policy.backends.values()
-        if one.model and is_served((Entry(backend=one.id),))
-    ]
-    listed = [*own, *(ALIAS + one for one in own if not one.startswith("claude")), *real]
-    return list(dict.fromkeys(listed))
+    own += [one.id for one in served]
+    aliases = [ALIAS + one for one in own if not one.startswith("claude")]
+    return list(dict.fromkeys([*own, *aliases, *filter(None, (one.model for one in served))]))

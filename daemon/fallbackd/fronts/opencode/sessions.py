@@ -151,8 +151,7 @@ class Sessions:
             case Answered():
                 await self._answered(track, fact)
             case ToolUsed():
-                if fact.reply == track.reply or not track.reply:
-                    track.may_have_written = True
+                track.may_have_written |= fact.reply == track.reply or not track.reply
             case Completed():
                 await self._completed(track, fact)
             case Retried():

@@ -98,6 +98,15 @@ class TurnWork(Struct, frozen=True, kw_only=True):
     """Its reply has ended without an error and without an end."""
 
 
+def _unanswered(
+    asked: dict[str, EventFields], replies: Sequence[EventFields]
+) -> EventFields | None:
+    """The newest message, where it has no reply."""
+    newest = next(reversed(asked.values()), None)
+    replied = {str(_info(one).get("parentID")) for one in replies}
+    return None if newest is None or _id(newest) in replied else newest
+
+
 def work_of(messages: Sequence[EventFields]) -> TurnWork | None:
     """
     The reply that is not whole, or the newest message that was never replied to. None: every
@@ -105,10 +114,7 @@ def work_of(messages: Sequence[EventFields]) -> TurnWork | None:
     """
     asked = {_id(one): one for one in messages if _info(one).get("role") == "user"}
     replies = [one for one in messages if _info(one).get("role") == "assistant"]
-    replied = {str(_info(one).get("parentID")) for one in replies}
-    newest = next(reversed(asked.values()), None)
-    if newest is not None and _id(newest) in replied:
-        newest = None
+    newest = _unanswered(asked, replies)
     last = replies[-1] if replies else None
     if last is not None and not _is_whole(_info(last)) and not _is_behind(newest, last):
         return _work(asked.get(str(_info(last).get("parentID"))), last, reply=_id(last))

@@ -36,6 +36,14 @@ class _Row(Struct, frozen=True):
     """0: of a connection that no process has accepted yet; its uid is then 0 as well."""
 
 
+def _owners(peer: tuple[Address, int], own: tuple[Address, int]) -> tuple[set[int], set[int]]:
+    """Of the listener and of the connection: one that is not accepted yet has no owner."""
+    rows = [row for row in _rows() if row.local[1] == peer[1]]
+    listening = {r.uid for r in rows if r.is_listening and _serves(r.local[0], peer[0])}
+    accepted = {r.uid for r in rows if (r.local, r.remote) == (peer, own) and r.inode}
+    return listening, accepted
+
+
 def require_own_peer(connected: socket.socket, *, uid: int | None = None) -> None:
     """
     Accept a connection to loopback only where its server runs as `uid` (None: ours) or as root.
@@ -49,10 +57,7 @@ def require_own_peer(connected: socket.socket, *, uid: int | None = None) -> Non
     peer, own = _endpoint(connected.getpeername()), _endpoint(connected.getsockname())
     if not peer[0].is_loopback:
         return
-    rows = [row for row in _rows() if row.local[1] == peer[1]]
-    # The listener too: a connection that is not accepted yet has no owner.
-    listening = {r.uid for r in rows if r.is_listening and _serves(r.local[0], peer[0])}
-    accepted = {r.uid for r in rows if (r.local, r.remote) == (peer, own) and r.inode}
+    listening, accepted = _owners(peer, own)
     where = f"{f'[{peer[0]}]' if peer[0].version == 6 else peer[0]}:{peer[1]}"
     if not listening:
         raise ForeignListener(f"which user serves {where} cannot be determined; nothing was sent")
