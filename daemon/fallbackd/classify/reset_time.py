@@ -14,6 +14,7 @@ from typing import Any
 from fallbackd.classify.reset_fields import Stated, read_headers, read_json
 from fallbackd.classify.reset_values import (
     SPAN,
+    hour_minute,
     iso_instant,
     moment_or_span,
     number_in,
@@ -237,14 +238,14 @@ def _span(flat: str, now: float, zone: tzinfo | None) -> float | None:
 
 def _tomorrow(flat: str, now: float, zone: tzinfo | None) -> float | None:
     for match in _TOMORROW_AT.finditer(flat):
-        if (found := _hour_minute(match)) is not None:
+        if (found := hour_minute(match)) is not None:
             return _on_day(found, match, days=1, now=now, zone=zone)
     return None
 
 
 def _weekday(flat: str, now: float, zone: tzinfo | None) -> float | None:
     for match in _WEEKDAY_AT.finditer(flat):
-        if _speaks_of_reset(flat[: match.start()]) and (found := _hour_minute(match)) is not None:
+        if _speaks_of_reset(flat[: match.start()]) and (found := hour_minute(match)) is not None:
             today = _local(now, zone_of(match["zone"]) or zone).weekday()
             days = (_WEEKDAYS.index(match["day"].lower()) - today) % 7
             seconds = _on_day(found, match, days=days, now=now, zone=zone)
@@ -327,21 +328,9 @@ def _local(now: float, zone: tzinfo | None) -> datetime:
     return utc.astimezone(zone)  # astimezone(None) is the machine's zone
 
 
-def _hour_minute(match: re.Match[str]) -> tuple[int, int] | None:
-    """None for what is no clock time: a bare number without minutes and without am/pm."""
-    if match["h"] is None or (match["m"] is None and match["ap"] is None):
-        return None
-    hour, minute = int(match["h"]), int(match["m"] or 0)
-    if match["ap"]:
-        if not 1 <= hour <= 12:
-            return None
-        hour = hour % 12 + (12 if match["ap"][0] in "pP" else 0)
-    return (hour, minute) if hour < 24 and minute < 60 else None
-
-
 def _clock(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | None:
     """The next time at which a clock in that zone shows this."""
-    found = _hour_minute(match)
+    found = hour_minute(match)
     if found is None:
         return None
     here = _local(now, zone_of(match["zone"]) or zone)
@@ -370,7 +359,7 @@ def _named_date(match: re.Match[str], *, now: float, zone: tzinfo | None) -> flo
     month = int(name) if name.isdigit() else _MONTHS.index(name[:3].lower()) + 1
     used = zone_of(match["zone"]) or zone
     here = _local(now, used)
-    hour, minute = _hour_minute(match) or (0, 0)
+    hour, minute = hour_minute(match) or (0, 0)
     year = int(match["year"]) if match["year"] else here.year
     try:
         day = date(year, month, int(match["day"]))

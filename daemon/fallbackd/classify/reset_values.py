@@ -78,3 +78,15 @@ def iso_instant(text: str, zone: tzinfo | None) -> float | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone) if zone is not None else moment.astimezone()
     return moment.timestamp()
+
+
+def hour_minute(match: re.Match[str]) -> tuple[int, int] | None:
+    """None for what is no clock time: a bare number without minutes and without am/pm."""
+    if match["h"] is None or (match["m"] is None and match["ap"] is None):
+        return None
+    hour, minute = int(match["h"]), int(match["m"] or 0)
+    if match["ap"]:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if match["ap"][0] in "pP" else 0)
+    return (hour, minute) if hour < 24 and minute < 60 else None
