@@ -19,9 +19,11 @@ _TOKEN = "scripted-token"  # of a plan; with an API key claude knows no plan's w
 def client(s: Scene, *words: str) -> "subprocess.CompletedProcess[str]":
     """`fallbackd-client`, as the person calls it in the directory of the work."""
     command = [PROGRAM, "--socket", s.daemon.socket, *words]
-    return subprocess.run(
-        command, env=dict(s.home.env), cwd=s.home.work, check=True, capture_output=True, text=True
+    found = subprocess.run(
+        command, env=dict(s.home.env), cwd=s.home.work, capture_output=True, text=True
     )
+    assert found.returncode == 0, found.stderr
+    return found
 
 
 class HasHome(Protocol):
