@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from fallbackd_client.calls import Json
 
-_ANSWER_S = 1.0
+_ANSWER_S = 3.0
+"""A busy machine takes more than a second for the list of methods."""
 _SHOWN = 50
 _PLAIN = re.compile(r"[A-Za-z0-9][\w.:/@+-]*", re.ASCII)
 """What no shell has to quote. Other names are left to be typed."""
