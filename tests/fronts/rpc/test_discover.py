@@ -1,6 +1,7 @@
 """The contract describes itself: fields, words, errors, and an example of each method."""
 
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec import Raw
 from tests.support.front import front
 
 from fallbackd.core.failures import Reason
-from fallbackd.fronts.rpc.discover import document
+from fallbackd.fronts.rpc.discover import document, encoded
 from fallbackd.fronts.rpc.errors import _CODES
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import ReasonWord
@@ -107,3 +108,15 @@ async def test_a_word_that_is_misspelt_or_unknown_is_refused_by_name(
         error = (await peer.call(method, **params))["error"]
         assert error["code"] == codes.INVALID_PARAMS
         assert what in error["message"]
+
+
+async def test_callers_that_ask_at_the_same_time_have_the_document_made_once() -> None:
+    document.cache_clear()
+    encoded.cache_clear()
+    async with front() as served, AsyncExitStack() as peers:
+        each = [await peers.enter_async_context(served.peer()) for _ in range(20)]
+        for peer in each:
+            await peer.ask(1, "rpc.discover")
+        found = [await peer.line() for peer in each]
+    assert {one["result"]["openrpc"] for one in found} == {"1.3.2"}
+    assert document.cache_info().misses == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 import msgspec
+from anyio.lowlevel import RunVar
 
 from fallbackd.api.handler import Handler
 from fallbackd.api.handlers import HANDLERS as OF_THE_API
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 OPENRPC_VERSION = "1.3.2"
 _REF = "#/components/schemas/{name}"
+_ONE_AT_A_TIME: RunVar[anyio.CapacityLimiter] = RunVar("rpc.discover")
+"""Many callers ask at once: one thread makes the document, and the others find it made. The parser
+that reads the descriptions fails in Python 3.11 where two threads use it (python/cpython#106905)."""
 
 # Each of its own types, so `Any` for all together; the document is the specification's JSON.
 Document = dict[str, Any]
@@ -125,7 +129,11 @@ async def rpc_discover(
 ) -> RpcDiscoverResult:
     # Made once, beside the loop: it takes a quarter of a second, for which other callers must not
     # wait.
-    raw: Any = await anyio.to_thread.run_sync(encoded, caller.host.version)
+    limiter = _ONE_AT_A_TIME.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(1)
+        _ONE_AT_A_TIME.set(limiter)
+    raw: Any = await anyio.to_thread.run_sync(encoded, caller.host.version, limiter=limiter)
     return raw  # type: ignore[no-any-return] # already JSON
 
 
