@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 OPENRPC_VERSION = "1.3.2"
 _REF = "#/components/schemas/{name}"
 _ONE_AT_A_TIME: RunVar[anyio.CapacityLimiter] = RunVar("rpc.discover")
-"""Many callers ask at once: one thread makes the document, and the others find it made. The parser
-that reads the descriptions fails in Python 3.11 where two threads use it (python/cpython#106905)."""
+"""Where many callers ask at once, one thread makes the document, and the others find it made. The
+parser that reads the descriptions fails where two threads use it (python/cpython#106905)."""
 
 # Each of its own types, so `Any` for all together; the document is the specification's JSON.
 Document = dict[str, Any]
