@@ -30,7 +30,7 @@ def change(
     Args:
         shown_by: Command that prints what to add by hand.
     """
-    from fallbackd_client.settings.editing import edits, write
+    from fallbackd_client.settings.editing import edits, write_all
     from fallbackd_client.settings.jsonc import Unreadable
 
     if args.only_print:
@@ -44,8 +44,7 @@ def change(
             return exits.OK
         if not _is_confirmed(args, found):
             return exits.OK if args.json else exits.FAILED
-        for one in found:
-            write(one)
+        write_all(found)
     except (Unreadable, OSError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise UsageError(f"{why}; see what to add with: {shown_by}") from error

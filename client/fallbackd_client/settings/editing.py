@@ -111,6 +111,28 @@ def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
     return found
 
 
+def write_all(changes: list[Edit]) -> None:
+    """
+    Every file or none: where one cannot be written, those before it are put back.
+
+    Raises:
+        Unreadable: A file was changed meanwhile.
+        OSError: One cannot be written.
+    """
+    written: list[Edit] = []
+    try:
+        for one in changes:
+            write(one)
+            written.append(one)
+    except (Unreadable, OSError):
+        for one in reversed(written):
+            if one.before is None:
+                os.unlink(one.path)
+            else:
+                write(Edit(one.path, one.after, one.before))
+        raise
+
+
 def write(edit: Edit) -> None:
     """
     Whole or not at all.

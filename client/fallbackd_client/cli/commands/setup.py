@@ -16,7 +16,7 @@ from fallbackd_client.cli.doctor.service import ask_manager
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import note, show, style_of
 from fallbackd_client.cli.setup import background, units
-from fallbackd_client.cli.setup.agents import agents_view, installed
+from fallbackd_client.cli.setup.agents import agents_view, first_question, installed
 from fallbackd_client.cli.setup.asking import Asking, make_changes
 from fallbackd_client.cli.setup.completions import completion_changes
 from fallbackd_client.cli.setup.starter import config_changes
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
     if not installed(machine, programs):
         note("no agent is installed yet; install one, then run: fallbackd-client setup")
         return exits.CONFIG
-    if args.no_delegate or not asking.agree("Run a first prompt? It counts towards your plan."):
+    if args.no_delegate or not asking.agree(first_question(machine, programs)):
         return exits.OK
     return _first_delegation(args, client)
 

@@ -27,6 +27,17 @@ def _login(machine: Machine, program: Program, style: Style) -> str:
     return style.paint(f"  not logged in: {program.login}", "yellow")
 
 
+def first_question(machine: Machine, programs: Sequence[Program]) -> str:
+    """Whether to run a prompt. A login that is kept elsewhere, in a key ring, cannot be seen."""
+    there = [one for one, _ in installed(machine, programs)]
+    if any(not one.files or is_logged_in(machine, one, {}) for one in there):
+        return "Run a first prompt? It counts towards your plan."
+    return (
+        f"No agent seems to be logged in (log in with: {there[0].login})."
+        " Run a first prompt all the same?"
+    )
+
+
 def agents_view(machine: Machine, programs: Sequence[Program], style: Style) -> str:
     there = installed(machine, programs)
     lines = ["Agents on your PATH:"]
