@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.gateway import Gate, gate
+from tests.support.gateway import Gate, gate, last_event
 
 
 async def test_a_caller_says_how_long_it_waits_and_no_backend_is_marked(tmp_path: Path) -> None:
@@ -42,24 +42,19 @@ async def continued(g: Gate, previous: str) -> tuple[int, dict[str, str], str]:
     return answer.status_code, dict(answer.headers), answer.text
 
 
-def named(stream: str) -> str:
-    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
-    return str(events[-1]["response"]["id"])
-
-
 async def test_a_response_is_continued_by_its_maker_alone(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
         g.api.behave("one", "503", "ok")
         first = await g.ask()
         assert first.headers["x-fallbackd-served-by"] == "two"
         await g.daemon.client.call("health", {"action": "clear"})
-        status, headers, _ = await continued(g, named(first.text))
+        status, headers, _ = await continued(g, last_event(first.text)["response"]["id"])
         assert (status, headers["x-fallbackd-served-by"]) == (200, "two")
 
 
 async def test_without_its_maker_it_is_refused_in_the_words_of_the_api(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
-        previous = named((await g.ask()).text)
+        previous = last_event((await g.ask()).text)["response"]["id"]
         await g.daemon.client.call("health", {"action": "pause", "target": "one"})
         status, _, text = await continued(g, previous)
         assert status == 400

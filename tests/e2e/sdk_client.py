@@ -50,6 +50,24 @@ def responses(url: str, model: str) -> tuple[str, object]:
     return text, end
 
 
+def stored(url: str, model: str) -> tuple[str, object]:
+    """One answer, then everything that can be asked of it by its id; how the last question ends."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    made = client.responses.create(model=model, input=SAID, background=True)
+    found = client.responses.retrieve(made.id)
+    assert found.id == made.id
+    *_, last = client.responses.retrieve(made.id, stream=True)
+    assert last.type == "response.completed"
+    assert client.responses.input_items.list(made.id).data == []
+    assert client.responses.cancel(made.id).status == "cancelled"
+    client.responses.delete(made.id)
+    try:
+        client.responses.retrieve(made.id)
+    except openai.NotFoundError as error:
+        return found.output_text, error.code
+    return found.output_text, None
+
+
 def messages(url: str, model: str) -> tuple[str, object]:
     client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0)
     with client.messages.stream(
@@ -63,6 +81,7 @@ CLIENTS = {
     "openai-chat": chat,
     "openai-chat-whole": chat_whole,
     "openai-responses": responses,
+    "openai-stored": stored,
     "anthropic": messages,
 }
 

@@ -1,9 +1,11 @@
 """A real daemon with its gateway before two backends of the scripted provider."""
 
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
@@ -155,6 +157,12 @@ async def gate(
                 yield found
             finally:
                 await found.client.aclose()
+
+
+def last_event(stream: str) -> dict[str, Any]:
+    """Of a stream of the responses API."""
+    events = [line[6:] for line in stream.splitlines() if line.startswith("data: {")]
+    return dict(json.loads(events[-1]))
 
 
 async def read_into(got: bytearray, gate: Gate, **headers: str) -> None:

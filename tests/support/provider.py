@@ -35,7 +35,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from msgspec import Struct
-from tests.support import provider_refusals
+from tests.support import provider_refusals, provider_stored
 from tests.support.provider_http import MAX_LINE_BYTES, Peer, Request
 from tests.support.provider_refusals import Dialect
 from tests.support.provider_script import ANSWERS, NAMES, Behaviour, perform
@@ -79,6 +79,8 @@ class Provider:
         self.port = 0
         self.looks: list[tuple[str, str]] = []
         """(route, credential) of each unbilled request for the list of models."""
+        self.lookups: list[tuple[str, str]] = []
+        """(route, "METHOD /path?query") of each request for an answer that is stored."""
         self._behaviours: dict[_Place, Behaviour] = {}
         self._met: dict[_Place, int] = defaultdict(int)
         self._models: dict[str, tuple[str, ...]] = {}
@@ -206,6 +208,8 @@ class Provider:
                 await peer.send(200, {"input_tokens": 120, "totalTokens": 120})
             case "alive":
                 await peer.send(200, {})
+            case "stored":
+                return await self._look_up(peer, request)
             case "unknown":
                 await peer.send(404, {"error": {"message": f"no such path: {request.path}"}})
             case dialect:
@@ -232,6 +236,13 @@ class Provider:
             return
         models = [{"id": one, "object": "model"} for one in self._models.get(request.route, ())]
         await peer.send(200, {"object": "list", "data": models})
+
+    async def _look_up(self, peer: Peer, request: Request) -> bool:
+        """False when the connection is over."""
+        asked = f"{request.method} {request.path}" + (f"?{request.query}" if request.query else "")
+        self.lookups.append((request.route, asked))
+        behaviour = self._behaviours.get(self._place(request), Behaviour())
+        return await provider_stored.perform(peer, request, behaviour.stored)
 
     async def _model_call(self, peer: Peer, request: Request, dialect: Dialect) -> bool:
         place = self._place(request)

@@ -14,13 +14,16 @@ from msgspec import Struct
 from tests.support.provider_refusals import Dialect
 
 MAX_LINE_BYTES = 1 << 26
-Family = Dialect | Literal["models", "count", "alive", "unknown"]
+Family = Dialect | Literal["models", "count", "alive", "stored", "unknown"]
+_STORED = re.compile(r".*/responses/[^/]+(?:/input_items|/cancel)?")
 
 
 class Request(Struct, frozen=True, kw_only=True):
+    method: str
     route: str
     path: str
     """What follows the route, without the query."""
+    query: str
     family: Family
     kind: str
     model: str
@@ -132,7 +135,7 @@ class Peer:
 
 def read_request(method: str, target: str, headers: Mapping[str, str], raw: bytes) -> Request:
     route, _, rest = target.lstrip("/").partition("/")
-    path = "/" + rest.partition("?")[0]
+    path, _, query = f"/{rest}".partition("?")
     body = json.loads(raw) if raw else {}
     family = "alive" if method == "HEAD" or path == "/" else _family(method, path)
     named = re.search(r"/models/([^:/]+):", path)
@@ -143,8 +146,10 @@ def read_request(method: str, target: str, headers: Mapping[str, str], raw: byte
     )
     schema = _schema(body)
     return Request(
+        method=method,
         route=route,
         path=path,
+        query=query,
         family=family,
         kind=_kind(body, has_schema=schema is not None),
         model=named.group(1) if named else str(body.get("model", "")),
@@ -159,6 +164,8 @@ def read_request(method: str, target: str, headers: Mapping[str, str], raw: byte
 def _family(method: str, path: str) -> Family:
     if path.endswith(("/count_tokens", ":countTokens")):
         return "count"
+    if _STORED.fullmatch(path):
+        return "stored"
     if method == "GET":
         return "models" if "/models" in path else "unknown"
     if path.endswith("/chat/completions"):

@@ -11,6 +11,7 @@ from tests.support import (
     provider_frames,
     provider_misbehaviour,
     provider_refusals,
+    provider_stored,
 )
 from tests.support.provider_http import Peer, Request
 from tests.support.provider_refusals import Dialect
@@ -47,6 +48,8 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     status: int = 400
     message: str = "no"
     """What `refuse` says, in the shape of OpenAI."""
+    stored: provider_stored.Stored = "ok"
+    """How requests for an answer that is stored are met."""
     pause_s: float = 1.5
     """Between two events of `slow`."""
     until: str = ""

@@ -72,6 +72,7 @@ class ResponsesParser(HttpParser):
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         kind = words(event.get("type")) or name
         response = fields(event.get("response"))
+        self.response_id = words(response.get("id")) or self.response_id
         if kind == "response.failed" or response.get("error"):
             return self.fails({"type": "response.failed", "error": response.get("error") or {}})
         if kind in _FINAL:
@@ -110,7 +111,7 @@ class ResponsesParser(HttpParser):
             self._complete(value)
 
     def _complete(self, response: dict[str, Any]) -> None:
-        self.response_id = words(response.get("id"))
+        self.response_id = words(response.get("id")) or self.response_id
         status = words(response.get("status"))
         if status == "incomplete":
             details = fields(response.get("incomplete_details"))

@@ -23,11 +23,10 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry
-from fallbackd.core.protocol import Evidence, HttpRequest
+from fallbackd.core.protocol import Evidence
 from fallbackd.core.records import Verdict
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
-from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.feedback import judged
 from fallbackd.fronts.gateway import choosing, pauses
 from fallbackd.fronts.gateway.affinity import session_of
@@ -35,13 +34,12 @@ from fallbackd.fronts.gateway.answers import AnswerHead, NotAnswered, Refusal, T
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.makers import Makers
+from fallbackd.fronts.gateway.outgoing import HOP, OutwardCall, next_hop, request_to
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Patience, Relay
 from fallbackd.fronts.gateway.reporting import CallReport, give_back
 from fallbackd.fronts.gateway.settings import Rules
 from fallbackd.fronts.gateway.translating import (
-    HOP,
-    OutwardCall,
     TranslatedAnswer,
     in_callers_words,
     outward,
@@ -122,7 +120,7 @@ class Exchange:
 
     async def _run(self) -> bool:
         """Whether the caller has an answer."""
-        self._count_hop()
+        self._headers[HOP] = next_hop(self._named)
         engine = self._engine
         name = self._named.get("x-fallbackd-chain") or self._asked.model
         found, fit = self._choices.find(
@@ -183,16 +181,6 @@ class Exchange:
             raise Refusal(402, text, "consent")
         await self._give_up(last, retry_at)
         return False
-
-    def _count_hop(self) -> None:
-        """
-        Raises:
-            Refusal: It goes round in a circle.
-        """
-        hops = self._named.get(HOP, "0")
-        if not hops.isdecimal() or int(hops) >= 2:
-            raise Refusal(508, "this request has come back to where it began", "loop")
-        self._headers[HOP] = str(int(hops) + 1)
 
     def _refuse(self, fit: choosing.Fitting, name: str | None) -> NoReturn:
         """
@@ -255,7 +243,7 @@ class Exchange:
         self._record.note("Asked", f"{chosen.backend} is asked", at=at)
         try:
             call = self._call(entry, asked)
-            request = self._request(chosen, entry, call)
+            request = request_to(self._engine, entry.backend, chosen.credential, call)
         except NotConfigured as error:
             return NotAnswered(
                 evidence=Evidence(text=str(error), stream="exception", code="NotConfigured")
@@ -265,14 +253,15 @@ class Exchange:
         passed = await self._pass_on(request)
         if call.translation is not None:
             passed = TranslatedAnswer(passed, call.translation, at=at)
+        relay = self._relay(chosen, report, call.model)
         try:
-            done = await self._relay(chosen, report, call.model).run(passed)
+            done = await relay.run(passed)
         finally:
+            self._makers.keep(relay.response_id, entry.backend, chosen.credential)
             await passed.aclose()
         if isinstance(done, NotAnswered):
             return done if call.translation is None else in_callers_words(done, call.translation)
         self._record.model = call.model
-        self._makers.keep(done.response_id, chosen.backend or "")
         await report.succeeded(done)
         return None
 
@@ -328,28 +317,6 @@ class Exchange:
         text += f"; not carried over: {lost}" if lost else ""
         self._record.note("Translated", text, at=engine.clock.now())
         return call
-
-    def _request(self, chosen: Resolution, entry: Entry, call: OutwardCall) -> HttpRequest:
-        engine = self._engine
-        backend = engine.settings.policy.backends[entry.backend]
-        kind = engine.world.kinds[backend.kind]
-        assert kind.endpoint is not None
-        options = engine.settings.options_of(backend.id)
-        credential = credential_of(options, chosen.credential)
-        environ = engine.world.environ
-        request = passage.call_of(
-            kind.endpoint,
-            options,
-            call.asked,
-            model=call.model,
-            headers=call.headers,
-            body=call.body,
-            credential=credential,
-            inherited={name: environ[name] for name in kind.reads_env if name in environ},
-        )
-        carried = carrying(request, credential, options)
-        assert isinstance(carried, HttpRequest)
-        return carried
 
     def _note(self, chosen: Resolution, passed_over: tuple[Verdict, ...]) -> None:
         text = "no backend is available now"

@@ -20,6 +20,7 @@ from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.server import GatewayServer
 from fallbackd.fronts.gateway.settings import Bounds, Rules
+from fallbackd.fronts.gateway.stored import StoredAnswers, stored_call
 from fallbackd.lib.peercred import peer
 from fallbackd.ports.passing import PassOn
 
@@ -54,6 +55,7 @@ class GatewayFront:
         self._pauses = Pauses()
         self._choices = choosing.Choices()
         self._makers = Makers()
+        self._stored = StoredAnswers(engine, pass_on, self._makers)
         self._server = GatewayServer(self.answer, allows=self._allows)
 
     async def serve(self, listener: socket.socket) -> None:
@@ -94,6 +96,13 @@ class GatewayFront:
         if is_open:
             is_well = request.path != routes.HEALTH or not self._engine.is_draining
             await _send(line, AnswerHead(status=200 if is_well else 503, headers=[]), b"")
+            return
+        stored = stored_call(request.method, request.path, request.query)
+        if stored is not None:
+            given = await line.body(self._limits.max_body_bytes)
+            if given is None:
+                raise self._too_long()
+            await self._stored.answer(stored, request.headers, given, line)
             return
         if is_get:
             await self._looked_up(request, line)
@@ -137,8 +146,11 @@ class GatewayFront:
         except Unreadable as error:
             raise Refusal(400, str(error), "invalid_body") from error
         except encodings.TooLong as error:
-            text = f"the body is longer than {most // (1024 * 1024)} MiB"
-            raise Refusal(413, text, "too_large") from error
+            raise self._too_long() from error
+
+    def _too_long(self) -> Refusal:
+        most = self._limits.max_body_bytes // (1024 * 1024)
+        return Refusal(413, f"the body is longer than {most} MiB", "too_large")
 
     async def _looked_up(self, request: HeadIn, line: RequestLine) -> None:
         if "upgrade" in dict(request.headers) and request.path == "/v1/responses":

@@ -1,25 +1,40 @@
-"""Which backend made an answer that a later request may continue by its id alone."""
+"""Which backend made an answer that a later request may name by its id alone."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from msgspec import Struct
+
+from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry
 from fallbackd.fronts.gateway.answers import Refusal
 
 KEPT = 10_000
 
 
+class Maker(Struct, frozen=True):
+    backend: BackendId
+    credential: str | None
+    """The label of the account that has it."""
+
+
 class Makers:
     """In memory, a bounded number of them. Another provider does not know the conversation."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._kept: OrderedDict[str, Maker] = OrderedDict()
 
-    def keep(self, response: str, backend: str) -> None:
-        if response:
-            self._kept[response] = backend
+    def keep(self, response: str, backend: BackendId | None, credential: str | None) -> None:
+        if response and backend is not None:
+            self._kept[response] = Maker(backend, credential)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
+
+    def find(self, response: str) -> Maker | None:
+        return self._kept.get(response)
+
+    def forget(self, response: str) -> None:
+        self._kept.pop(response, None)
 
     def fitting(self, previous: str | None, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """
@@ -29,13 +44,14 @@ class Makers:
             Refusal: None of them can.
         """
         maker = self._kept.get(previous or "")
-        found = tuple(one for one in entries if maker is None or one.backend == maker)
+        found = tuple(one for one in entries if maker is None or one.backend == maker.backend)
         if not found:
             raise self.unavailable(previous)
         return found
 
     def unavailable(self, previous: str | None) -> Refusal:
-        maker = self._kept.get(previous or "", "another backend")
-        text = f"previous_response_id: {maker} made this response and is not available now;"
+        maker = self._kept.get(previous or "")
+        name = "another backend" if maker is None else maker.backend
+        text = f"previous_response_id: {name} made this response and is not available now;"
         text += " send the whole conversation instead"
         return Refusal(400, text, "previous_response_not_found")

@@ -73,6 +73,11 @@ class Relay:
         self._is_good = self._is_held_to_end = False
         self._heard_at = 0.0
 
+    @property
+    def response_id(self) -> str:
+        """The name under which its provider keeps it; empty: the caller has seen none."""
+        return self._watch.response_id if self._is_begun else ""
+
     async def run(self, passed: PassedOn) -> NotAnswered | AnswerWatch:
         """
         What was read, when the caller has all of it; else why the next backend is asked.

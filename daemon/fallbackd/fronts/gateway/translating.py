@@ -4,33 +4,22 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import anyio
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fallbackd.backends.passage import MAX_WHOLE_BYTES, Passage
 from fallbackd.backends.spec import ApiMode, Options
 from fallbackd.core.protocol import Exit, HttpResponse
 from fallbackd.fronts.gateway.answers import NotAnswered
 from fallbackd.fronts.gateway.encodings import Body
+from fallbackd.fronts.gateway.outgoing import HOP, OutwardCall
 from fallbackd.fronts.gateway.relay import AFTER_END_S, FAREWELL_S
 from fallbackd.fronts.gateway.translate import translation
 from fallbackd.fronts.gateway.translate.streams import StreamTranslator
 from fallbackd.fronts.gateway.translate.translation import Target, Translation
 from fallbackd.ports.passing import PassedOn, TakePiece
 
-HOP = "x-fallbackd-hop"
-"""How often a request has passed a daemon like this one: one that comes back goes round."""
 _KEPT = ("user-agent", HOP)
 """Of the headers: the others belong to the API of the caller."""
-
-
-class OutwardCall(Struct, frozen=True, kw_only=True):
-    """What a backend is sent."""
-
-    asked: Passage
-    model: str | None
-    headers: Mapping[str, str]
-    body: bytes
-    translation: Translation | None = None
 
 
 def outward(

@@ -1,0 +1,210 @@
+"""
+Answers that their provider has stored: read again, cancelled, deleted, by their id.
+
+Only the backend that made one knows it, so there is nothing to choose and nothing to fail over to.
+Health is neither asked for nor changed: a look at what is stored uses no model, and says nothing
+about whether one would answer. A backend that a person has paused is left alone.
+"""
+
+import re
+from urllib.parse import parse_qs
+
+import anyio
+from msgspec import Struct, structs
+
+from fallbackd.backends import passage
+from fallbackd.backends.passage import AnswerWatch, Passage
+from fallbackd.backends.spec import NotConfigured
+from fallbackd.core.health.record import view
+from fallbackd.core.health.scopes import backend_scope
+from fallbackd.core.protocol import HttpRequest, HttpResponse
+from fallbackd.engine.api import Engine
+from fallbackd.engine.exchanges import ExchangeRecord
+from fallbackd.fronts.gateway import choosing
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCaller, reply_of
+from fallbackd.fronts.gateway.deadline import CallerDeadline
+from fallbackd.fronts.gateway.makers import Maker, Makers
+from fallbackd.fronts.gateway.outgoing import HOP, OutwardCall, next_hop, request_to
+from fallbackd.ports.passing import PassedOn, PassOn
+
+SILENCE_S = 180.0
+_PATH = re.compile(r"/v1/responses/([\w-]{1,200})(/input_items|/cancel)?", re.A)
+_METHODS = {None: ("GET", "HEAD", "DELETE"), "/input_items": ("GET", "HEAD"), "/cancel": ("POST",)}
+
+
+class StoredCall(Struct, frozen=True, kw_only=True):
+    method: str
+    response: str
+    side: str
+    """What stands behind `/responses/`."""
+    query: str
+
+    @property
+    def is_streamed(self) -> bool:
+        return parse_qs(self.query).get("stream") == ["true"]
+
+
+def stored_call(method: str, path: str, query: str) -> StoredCall | None:
+    """None: the request is of another kind."""
+    found = _PATH.fullmatch(path)
+    if found is None or method not in _METHODS[found[2]]:
+        return None
+    side = found[1] + (found[2] or "")
+    return StoredCall(method=method, response=found[1], side=side, query=query)
+
+
+class StoredAnswers:
+    def __init__(self, engine: Engine, pass_on: PassOn, makers: Makers) -> None:
+        self._engine = engine
+        self._pass_on = pass_on
+        self._makers = makers
+
+    async def answer(
+        self, call: StoredCall, headers: list[tuple[str, str]], body: bytes, caller: ToCaller
+    ) -> None:
+        """
+        Raises:
+            Refusal: Before anything was sent.
+            Aborted: In the middle of the answer.
+        """
+        named = dict(headers)
+        deadline = CallerDeadline(named)
+        sent = {**passage.forwarded(headers), HOP: next_hop(named)}
+        maker = self._maker(call)
+        request = self._request(maker, call, sent, body)
+        record = self._engine.exchanges.begin(
+            self._engine.world.mint(), api="responses", asked=None, at=self._engine.clock.now()
+        )
+        record.requested = maker.backend
+        text = f"{maker.backend} is asked: {call.method} of a response that it has made"
+        record.note("Asked", text, at=self._engine.clock.now())
+        state = "failed"
+
+        async def work() -> bool:
+            passed = await self._pass_on(request)
+            try:
+                return await _passed_back(passed, call, _Way(caller, deadline, record, maker))
+            finally:
+                await passed.aclose()
+
+        try:
+            if await deadline.bounds(work):
+                state = "succeeded"
+                record.served_by = maker.backend
+                if call.method == "DELETE":
+                    self._makers.forget(call.response)
+        except anyio.get_cancelled_exc_class():
+            state = "cancelled"
+            raise
+        finally:
+            record.state, record.ended_at = state, self._engine.clock.now()
+
+    def _maker(self, call: StoredCall) -> Maker:
+        """
+        Raises:
+            Refusal: It is not known, or not to be asked.
+        """
+        engine = self._engine
+        maker = self._makers.find(call.response)
+        backend = None if maker is None else engine.settings.policy.backends.get(maker.backend)
+        if maker is None or backend is None or not backend.enabled:
+            text = f"response {call.response} is not known here: only those that were made through"
+            text += " this endpoint since the daemon started, by a backend that is still"
+            raise Refusal(404, text + " configured, can be asked for", "response_not_found")
+        if choosing.api_of(backend, engine.settings, engine.world.kinds) != "responses":
+            text = f"{backend.id} made response {call.response}, and is configured now for an API"
+            raise Refusal(404, text + " without stored responses", "response_not_found")
+        health = engine.store.peek().health.get(backend_scope(backend.id))
+        if view(health, now=engine.clock.now()).state == "paused":
+            text = f"{backend.id} made response {call.response} and is paused:"
+            text += f" fallbackd-client health resume {backend.id}"
+            raise Refusal(400, text, "paused")
+        return maker
+
+    def _request(
+        self, maker: Maker, call: StoredCall, headers: dict[str, str], body: bytes
+    ) -> HttpRequest:
+        asked = Passage(
+            mode="responses",
+            model=None,
+            is_streamed=call.is_streamed,
+            side=call.side,
+            query=call.query,
+        )
+        outward = OutwardCall(asked=asked, model=None, headers=headers, body=body)
+        try:
+            request = request_to(self._engine, maker.backend, maker.credential, outward)
+        except NotConfigured as error:
+            raise Refusal(503, f"{maker.backend}: {error}", "not_configured") from error
+        return structs.replace(request, method=call.method)
+
+
+class _Way(Struct, frozen=True):
+    """Back to the caller."""
+
+    caller: ToCaller
+    deadline: CallerDeadline
+    record: ExchangeRecord
+    maker: Maker
+
+    async def begin(self, head: HttpResponse, *, length: int | None = None) -> None:
+        self.deadline.begun()
+        reply = reply_of(head)
+        said = [("x-fallbackd-served-by", str(self.maker.backend))]
+        said.append(("x-fallbackd-exchange", self.record.exchange))
+        if length is not None:
+            said.append(("content-length", str(length)))
+        await self.caller.begin(AnswerHead(status=reply.status, headers=reply.headers + said))
+
+    def failed(self, why: str) -> Refusal:
+        return Refusal(502, f"{self.maker.backend} did not answer: {why}", "upstream_failed")
+
+
+async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
+    """Whether it is what was asked for, rather than an error in the words of its provider."""
+    head: HttpResponse | None = None
+    with anyio.move_on_after(SILENCE_S) as silence:
+        head = await passed.head()
+    if head is None:
+        raise way.failed("it was silent" if silence.cancelled_caught else _why(passed))
+    if call.is_streamed and head.status < 300:
+        await _streamed(passed, head, way)
+        return True
+    body = bytearray()
+    with anyio.move_on_after(SILENCE_S) as silence:
+        while (piece := await passed.read()) is not None:
+            body += piece
+            if len(body) > passage.MAX_WHOLE_BYTES:
+                raise way.failed("what it sends is longer than any answer")
+    if silence.cancelled_caught or not isinstance(passed.exit, HttpResponse):
+        raise way.failed("it broke off")
+    await way.begin(head, length=len(body))
+    await way.caller.send(bytes(body))
+    return head.status < 300
+
+
+async def _streamed(passed: PassedOn, head: HttpResponse, way: _Way) -> None:
+    """
+    The events of an answer, which may still be made.
+
+    Raises:
+        Aborted: They end before it does. No client takes that for a whole answer.
+    """
+    watch = AnswerWatch("responses")
+    await way.begin(head)
+    while True:
+        piece: bytes | None = None
+        with anyio.move_on_after(SILENCE_S):
+            piece = await passed.read()
+        if piece is None:
+            break
+        watch.feed(piece)
+        await way.caller.send(piece)
+    if not (watch.has_ended or watch.has_failed):
+        text = f"{way.maker.backend} broke off its answer"
+        await way.caller.send(passage.error_event("responses", text))
+        raise Aborted
+
+
+def _why(passed: PassedOn) -> str:
+    return getattr(passed.exit, "text", "") or "no connection"

@@ -1,0 +1,128 @@
+"""An answer that its provider has stored: asked for by its id, of the backend that made it."""
+
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.support.gateway import Gate, gate, last_event, read_into
+
+
+async def asked(g: Gate, method: str, path: str, **headers: str) -> httpx2.Response:
+    return await g.client.request(method, path, headers={"x-api-key": g.token, **headers})
+
+
+async def made_by_the_second(g: Gate) -> str:
+    """The id of an answer; both backends are healthy behind it."""
+    g.api.behave("one", "503", "ok")
+    answer = await g.ask()
+    assert answer.headers["x-fallbackd-served-by"] == "two"
+    await g.daemon.client.call("health", {"action": "clear"})
+    return str(last_event(answer.text)["response"]["id"])
+
+
+@pytest.mark.parametrize(
+    ("method", "rest"),
+    [
+        ("GET", ""),
+        ("GET", "?include=reasoning.encrypted_content"),
+        ("GET", "/input_items?limit=5"),
+        ("POST", "/cancel"),
+        ("DELETE", ""),
+    ],
+)
+async def test_it_is_asked_of_its_maker_alone(tmp_path: Path, method: str, rest: str) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        name = await made_by_the_second(g)
+        answer = await asked(g, method, f"/v1/responses/{name}{rest}")
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert answer.json().get("id") in (name, None)
+        assert g.api.lookups == [("two", f"{method} /v1/responses/{name}{rest}")]
+
+
+async def test_what_was_made_of_one_piece_is_known_too(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        name = (await g.ask(stream=False)).json()["id"]
+        assert (await asked(g, "GET", f"/v1/responses/{name}")).json()["id"] == name
+
+
+async def test_what_broke_off_on_its_way_can_be_asked_for_again(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        g.api.behave("one", "truncated")
+        got = bytearray()
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await read_into(got, g)
+        name = got.decode().split('"id": "resp_')[1].partition('"')[0]
+        found = await asked(g, "GET", f"/v1/responses/resp_{name}?stream=true&starting_after=2")
+        assert last_event(found.text)["type"] == "response.completed"
+
+
+async def test_an_unknown_one_is_not_found_and_no_backend_is_asked(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel")):
+            answer = await asked(g, method, f"/v1/responses/resp_of_another_day{path}")
+            assert answer.status_code == 404
+            error = answer.json()["error"]
+            assert error["message"].startswith("response resp_of_another_day is not known here")
+            assert error["code"] == "response_not_found"
+        assert g.api.lookups == []
+
+
+async def test_one_that_was_deleted_is_not_known_any_more(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        path = f"/v1/responses/{await made_by_the_second(g)}"
+        assert (await asked(g, "DELETE", path)).json()["deleted"] is True
+        assert (await asked(g, "GET", path)).status_code == 404
+        assert len(g.api.lookups) == 1
+
+
+@pytest.mark.parametrize(("stored", "status"), [("gone", 404), ("limited", 429), ("reset", 502)])
+async def test_what_its_maker_says_of_it_says_nothing_about_the_maker(
+    tmp_path: Path, stored: str, status: int
+) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        name = await made_by_the_second(g)
+        g.api.behave("two", "ok", stored=stored)
+        answer = await asked(g, "GET", f"/v1/responses/{name}")
+        assert answer.status_code == status
+        assert answer.json()["error"]["message"]
+        health = await g.daemon.client.call("health", {"action": "list"})
+        assert health["health"]["two"]["state"] == "healthy"
+
+
+async def test_a_limit_of_its_maker_does_not_hide_it(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        name = await made_by_the_second(g)
+        mark = {"action": "mark", "target": "two", "reason": "usage_limit"}
+        await g.daemon.client.call("health", mark)
+        assert (await asked(g, "GET", f"/v1/responses/{name}")).status_code == 200
+
+
+async def test_a_maker_that_a_person_has_paused_is_not_asked(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        name = await made_by_the_second(g)
+        await g.daemon.client.call("health", {"action": "pause", "target": "two"})
+        answer = await asked(g, "GET", f"/v1/responses/{name}")
+        assert answer.status_code == 400
+        assert "fallbackd-client health resume two" in answer.json()["error"]["message"]
+        assert g.api.lookups == []
+
+
+async def test_a_stream_that_stops_short_is_no_whole_answer(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        name = await made_by_the_second(g)
+        g.api.behave("two", "ok", stored="truncated")
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await asked(g, "GET", f"/v1/responses/{name}?stream=true")
+
+
+async def test_it_needs_the_token_and_explain_shows_who_was_asked(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        name = await made_by_the_second(g)
+        path = f"/v1/responses/{name}"
+        assert (await g.client.get(path)).status_code == 401
+        answer = await asked(g, "GET", path)
+        exchange = answer.headers["x-fallbackd-exchange"]
+        told = await g.daemon.client.call("explain", {"delegation": exchange})
+        assert "two" in str(told)
+        assert (await asked(g, "PUT", path)).status_code == 405

@@ -1,0 +1,50 @@
+"""Answers that the scripted provider has stored, asked for by their id alone."""
+
+from typing import Literal
+
+from tests.support.provider_answers import stream
+from tests.support.provider_frames import TEXT, Answer, responses_whole
+from tests.support.provider_http import Peer, Request
+
+Stored = Literal["ok", "gone", "limited", "truncated", "reset"]
+"""Found; the words of the API for an id that is unknown, and for too many requests; breaks off."""
+
+
+async def perform(peer: Peer, request: Request, name: Stored) -> bool:
+    """False: the connection is over."""
+    if name == "gone":
+        message = "Response with id 'resp' not found."
+        await peer.send(404, {"error": {"message": message, "type": "invalid_request_error"}})
+        return True
+    if name == "limited":
+        error = {"message": "Rate limit reached for requests", "type": "requests"}
+        await peer.send(429, {"error": error}, {"retry-after": "30"})
+        return True
+    if name == "reset":
+        peer.reset()
+        return False
+    named = request.path.split("/responses/")[1].partition("/")[0]
+    if request.method == "DELETE":
+        deleted = {"id": named, "object": "response", "deleted": True}
+        await peer.send(200, deleted)
+    elif request.path.endswith("/input_items"):
+        items = {"object": "list", "data": [], "has_more": False, "first_id": "", "last_id": ""}
+        await peer.send(200, items)
+    elif request.path.endswith("/cancel"):
+        whole = responses_whole(Answer(model="m", text=TEXT))
+        await peer.send(200, {**whole, "id": named, "status": "cancelled"})
+    elif "stream=true" in request.query:
+        return await _streamed(peer, is_whole=name == "ok")
+    else:
+        whole = responses_whole(Answer(model="m", text=TEXT))
+        await peer.send(200, {**whole, "id": named})
+    return True
+
+
+async def _streamed(peer: Peer, *, is_whole: bool) -> bool:
+    found = stream("responses", Answer(model="m", text=TEXT))
+    await peer.begin_stream()
+    for frame in (*found.head, *found.tail) if is_whole else found.head:
+        await peer.event(frame)
+    await peer.end_stream()
+    return True
