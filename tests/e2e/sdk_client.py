@@ -77,12 +77,80 @@ def messages(url: str, model: str) -> tuple[str, object]:
         return stream.get_final_text(), stream.get_final_message().stop_reason
 
 
+def messages_thinking(url: str, model: str) -> tuple[str, object]:
+    """
+    A conversation of four turns that changes its backend with each: `first` and `other` are chains.
+
+    The end is a list of the blocks of each turn, as the library has put them together.
+    """
+    client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0)
+    tool = {"name": "Bash", "input_schema": {"type": "object", "properties": {"command": {}}}}
+    said: list[dict[str, object]] = [{"role": "user", "content": SAID}]
+    turns = []
+    for chain in ("other", "first", "other", "first"):
+        with client.messages.stream(
+            model=chain,
+            max_tokens=4096,
+            thinking={"type": "enabled", "budget_tokens": 1024},
+            messages=said,
+            tools=[tool],
+        ) as stream:
+            stream.until_done()
+            answer = stream.get_final_message()
+        blocks = [block.model_dump(exclude_none=True) for block in answer.content]
+        turns.append(blocks)
+        calls = [one["id"] for one in blocks if one["type"] == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": id, "content": "done"} for id in calls]
+        said += [
+            {"role": "assistant", "content": blocks},
+            {"role": "user", "content": results or "and then?"},
+        ]
+    return model, turns
+
+
+def chat_thinking(url: str, model: str) -> tuple[str, object]:
+    """The same in chat completions, by a client that sends what the model thought back with it."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    tool = {"type": "function", "function": {"name": "Bash", "parameters": {"type": "object"}}}
+    said: list[dict[str, object]] = [{"role": "user", "content": SAID}]
+    turns = []
+    for chain in ("other", "first", "other", "first"):
+        text, thought, calls, end = "", "", {}, None
+        for chunk in client.chat.completions.create(
+            model=chain, messages=said, tools=[tool], stream=True
+        ):
+            for choice in chunk.choices:
+                end = choice.finish_reason or end
+                text += choice.delta.content or ""
+                thought += getattr(choice.delta, "reasoning_content", None) or ""
+                for one in choice.delta.tool_calls or []:
+                    call = calls.setdefault(one.index, {"id": one.id, "name": "", "arguments": ""})
+                    call["name"] += one.function.name or ""
+                    call["arguments"] += one.function.arguments or ""
+        turns.append({"text": text, "thought": thought, "calls": list(calls.values()), "end": end})
+        made = [
+            {
+                "id": one["id"],
+                "type": "function",
+                "function": {"name": one["name"], "arguments": one["arguments"]},
+            }
+            for one in calls.values()
+        ]
+        answer = {"role": "assistant", "content": text or None, "reasoning_content": thought}
+        said.append(answer | ({"tool_calls": made} if made else {}))
+        said += [{"role": "tool", "tool_call_id": one["id"], "content": "done"} for one in made]
+        said += [] if made else [{"role": "user", "content": "and then?"}]
+    return model, turns
+
+
 CLIENTS = {
     "openai-chat": chat,
     "openai-chat-whole": chat_whole,
     "openai-responses": responses,
     "openai-stored": stored,
+    "openai-thinking": chat_thinking,
     "anthropic": messages,
+    "anthropic-thinking": messages_thinking,
 }
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
 import json
 import os
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 from tests.support.daemon import HANG_S, ROOT
-from tests.support.gateway import Gate, gate
-from tests.support.provider_frames import TEXT
+from tests.support.gateway import KINDS, Gate, gate
+from tests.support.provider_frames import TEXT, Answer
 
 PYTHON = ROOT / ".venv-sdk" / "bin" / "python"
 
@@ -38,3 +40,67 @@ async def test_a_stored_response_is_retrieved_cancelled_and_deleted(tmp_path: Pa
         assert {route for route, _ in g.api.lookups} == {"two"}
         methods = [asked.partition(" ")[0] for _, asked in g.api.lookups]
         assert methods == ["GET", "GET", "GET", "POST", "DELETE"]
+
+
+THIRD = """
+[backends.three]
+kind = "{kind}"
+base_url = "{{url}}{path}"
+model = "model-of-three"
+api_mode = "{mode}"
+cost = "local"
+"""
+CHAINS = 'first = ["one"]\nother = [{ backend = "three", translate = true }]'
+OWN, FOREIGN = "a thought of one", "a thought of three"
+
+
+@asynccontextmanager
+async def thinking(tmp_path: Path, mode: str, other: str) -> AsyncIterator[Gate]:
+    """`one` speaks the client's API, `three` the other; both think, call a tool, then answer."""
+    kind, path = KINDS[other]
+    more = THIRD.format(kind=kind, path=path, mode=other)
+    async with gate(tmp_path, mode=mode, chains=CHAINS, more=more) as g:
+        for route, thought in (("one", OWN), ("three", FOREIGN)):
+            g.api.behave(route, "tool", command=f"by {route}", thought=thought)
+        yield g
+
+
+async def test_a_conversation_of_the_messages_api_keeps_its_signed_thoughts_and_no_others(
+    tmp_path: Path,
+) -> None:
+    async with thinking(tmp_path, "messages", "chat_completions") as g:
+        turns = (await library(g, "anthropic-thinking"))["end"]
+        own = Answer(model="", thought=OWN)
+        thought = {"type": "thinking", "thinking": OWN, "signature": own.signature}
+        (call,), second, third, fourth = turns
+        assert (call["type"], call["name"]) == ("tool_use", "Bash")
+        assert call["input"]["command"] == "by three"
+        text = {"type": "text", "text": TEXT}
+        assert (second, third, fourth) == ([thought, text], [text], [thought, text])
+        # What no provider has signed never came back to the one that signs, and what it has
+        # signed itself came back as it was; to the other one neither.
+        _, last = g.api.calls("one")
+        blocks = [one for turn in last.body["messages"] for one in turn["content"]]
+        assert [one for one in blocks if "thinking" in one or "signature" in one] == [thought]
+        for sent in g.api.calls("three"):
+            said = json.dumps(sent.body)
+            assert OWN not in said
+            assert "signature" not in said
+
+
+async def test_a_conversation_of_chat_completions_never_sends_a_thought_as_a_signed_one(
+    tmp_path: Path,
+) -> None:
+    async with thinking(tmp_path, "chat_completions", "messages") as g:
+        first, second, third, fourth = (await library(g, "openai-thinking"))["end"]
+        (call,) = first["calls"]
+        assert (call["name"], first["end"], first["thought"]) == ("Bash", "tool_calls", FOREIGN)
+        assert json.loads(call["arguments"])["command"] == "by three"
+        for turn, thought in ((second, OWN), (third, FOREIGN), (fourth, OWN)):
+            assert (turn["text"], turn["thought"], turn["end"]) == (TEXT, thought, "stop")
+        for sent in g.api.calls("three"):
+            said = json.dumps(sent.body["messages"])
+            assert "thinking" not in said
+            assert "signature" not in said
+            assert OWN not in said
+        assert "signed:" not in json.dumps([sent.body for sent in g.api.calls("one")])

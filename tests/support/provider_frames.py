@@ -4,6 +4,7 @@ Complete answers of four model APIs, as one body and as server-sent events.
 A frame is (is it a piece of the text?, the event as it goes out).
 """
 
+import hashlib
 import itertools
 import json
 import uuid
@@ -29,6 +30,13 @@ class Answer(Struct, frozen=True, kw_only=True):
     """In place of the text."""
     ending: Literal["stop", "length", "filter"] = "stop"
     """Why it ends, where it is not for a tool."""
+    thought: str = ""
+    """What the model thinks before it; of the chat and the messages API."""
+
+    @property
+    def signature(self) -> str:
+        """By which the provider of the messages API knows a thought as its own."""
+        return "signed:" + hashlib.sha256(self.thought.encode()).hexdigest()
 
 
 _FINISH = {"stop": "stop", "length": "length", "filter": "content_filter"}
@@ -42,6 +50,10 @@ Frames = list[tuple[bool, str]]
 def _words(text: str) -> list[str]:
     words = text.split(" ")
     return [word + " " for word in words[:-1]] + words[-1:]
+
+
+def _thoughts(answer: Answer) -> list[str]:
+    return _words(answer.thought) if answer.thought else []
 
 
 def data(value: Any) -> str:
@@ -73,6 +85,8 @@ def chat_whole(answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.tool:
         message |= {"content": None, "tool_calls": [_chat_tool(answer.tool)]}
+    if answer.thought:
+        message["reasoning_content"] = answer.thought
     finish = "tool_calls" if answer.tool else _FINISH[answer.ending]
     return {
         "id": _id("chatcmpl-"),
@@ -92,6 +106,7 @@ def chat_frames(answer: Answer) -> Frames:
         return data({**base, "choices": [{"index": 0, "delta": fields, "finish_reason": finish}]})
 
     frames: Frames = [(False, delta({"role": "assistant", "content": ""}))]
+    frames += [(False, delta({"reasoning_content": word})) for word in _thoughts(answer)]
     if answer.tool:
         frames.append((False, delta({"tool_calls": [_chat_tool(answer.tool)]})))
     else:
@@ -212,30 +227,42 @@ def anthropic_whole(answer: Answer) -> dict[str, Any]:
         "type": "message",
         "role": "assistant",
         "model": answer.model,
-        "content": [block],
+        "content": [*_thinking(answer), block],
         "stop_reason": "tool_use" if answer.tool else _STOP_REASON[answer.ending],
         "stop_sequence": None,
         "usage": _ANTHROPIC_USAGE,
     }
 
 
+def _thinking(answer: Answer) -> list[dict[str, Any]]:
+    if not answer.thought:
+        return []
+    return [{"type": "thinking", "thinking": answer.thought, "signature": answer.signature}]
+
+
 def anthropic_frames(answer: Answer) -> Frames:
     message = anthropic_whole(answer)
-    (block,) = message["content"]
+    *thoughts, block = message["content"]
     begun = {**message, "content": [], "stop_reason": None}
     begun["usage"] = {**_ANTHROPIC_USAGE, "output_tokens": 1}
     empty: dict[str, Any] = {"input": {}} if answer.tool else {"text": ""}
 
-    def delta(fields: dict[str, Any]) -> str:
-        return event("content_block_delta", {"index": 0, "delta": fields})
+    at = len(thoughts)
 
-    frames: Frames = [
-        (False, event("message_start", {"message": begun})),
-        (
-            False,
-            event("content_block_start", {"index": 0, "content_block": {**block, **empty}}),
-        ),
-    ]
+    def delta(fields: dict[str, Any], index: int = at) -> str:
+        return event("content_block_delta", {"index": index, "delta": fields})
+
+    frames: Frames = [(False, event("message_start", {"message": begun}))]
+    for place, one in enumerate(thoughts):
+        blank = {**one, "thinking": "", "signature": ""}
+        head = event("content_block_start", {"index": place, "content_block": blank})
+        pieces = [{"type": "thinking_delta", "thinking": word} for word in _thoughts(answer)]
+        pieces.append({"type": "signature_delta", "signature": answer.signature})
+        foot = event("content_block_stop", {"index": place})
+        frames += [(False, line) for line in (head, *(delta(each, place) for each in pieces), foot)]
+    frames.append(
+        (False, event("content_block_start", {"index": at, "content_block": {**block, **empty}}))
+    )
     if answer.tool:
         text = json.dumps(answer.tool.arguments)
         frames.append((False, delta({"type": "input_json_delta", "partial_json": text})))
@@ -245,7 +272,7 @@ def anthropic_frames(answer: Answer) -> Frames:
         ]
     end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     usage = {"output_tokens": OUTPUT_TOKENS}
-    frames.append((False, event("content_block_stop", {"index": 0})))
+    frames.append((False, event("content_block_stop", {"index": at})))
     frames.append((False, event("message_delta", {"delta": end, "usage": usage})))
     frames.append((False, event("message_stop", {})))
     return frames

@@ -45,6 +45,8 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     waits: str = ""
     """Another tool, called as long as the last result says that its delegation is running."""
     text: str = provider_frames.TEXT
+    thought: str = ""
+    """Before each answer; of the chat and the messages API."""
     status: int = 400
     message: str = "no"
     """What `refuse` says, in the shape of OpenAI."""
@@ -97,7 +99,11 @@ async def perform(
     tool = _tool_of(behaviour, dialect, request.body) if name == "tool" else None
     text = request.wanted_json or behaviour.text
     answer = provider_frames.Answer(
-        model=request.model, text=text, tool=tool, ending=ENDINGS.get(name, "stop")
+        model=request.model,
+        text=text,
+        tool=tool,
+        ending=ENDINGS.get(name, "stop"),
+        thought=behaviour.thought,
     )
     if name in provider_misbehaviour.NAMES:
         whole = json.dumps(provider_answers.whole(dialect, answer))
