@@ -118,9 +118,9 @@ class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     secret_headers: Mapping[str, str] = field(default_factory=dict)
-    """Header name → name of the environment variable that holds its value; `Bearer {}` as
-    template is `"Authorization": "Bearer {HERMES_API_KEY}"`. Resolved by the transport.
-    `{credential}` is the secret of `credential`."""
+    """Header name → template, as `"Authorization": "Bearer {HERMES_API_KEY}"`: `{NAME}` is the
+    value of an environment variable, `{credential}` the secret of `credential`. Filled in by the
+    transport."""
     credential: CredentialRef | None = None
     """Whose secret `{credential}` stands for."""
     body: bytes = b""

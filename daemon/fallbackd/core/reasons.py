@@ -1,7 +1,8 @@
 """
 The reasons for which a call fails: one row for each, with everything that follows from it.
 
-Nothing else lists reasons by what they mean: a new one is a row here and the rule that finds it.
+Nothing else decides by the meaning of a reason: a new one is a row here and the rule that finds it.
+Callers read its word in `wire/bounds`, people in `docs/words.md`; a test compares each.
 Every column is required, so that a row without one does not pass the type checker.
 """
 

@@ -84,15 +84,14 @@ def admit(
 
 
 def digest(work: NewWork) -> str:
-    """A fingerprint of the parameters, except how long the caller waits for the answer."""
-    whole = msgspec.structs.asdict(work)
-    for name in ("wait", "queue", "request_id", "parent", "client", "orphan_s"):
-        del whole[name]
-    for name in ("allow_metered", "differs_from", "fresh"):
-        if not whole[name]:
-            del whole[name]  # requests from before there were such fields are known still
-    encoded = msgspec.json.encode(whole, order="deterministic")
-    return hashlib.sha256(encoded).hexdigest()
+    """
+    A fingerprint of the parameters, except who asks and how long the caller waits for the answer.
+    Defaults are no part of it: a field that is new later changes no request that is known.
+    """
+    asked = msgspec.structs.replace(
+        work, wait="settled", queue=True, request_id=None, parent=None, client=None, orphan_s=None
+    )
+    return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
 
 
 def _require_printable(name: str, value: str | None, maximum: int) -> None:

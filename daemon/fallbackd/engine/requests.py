@@ -36,7 +36,7 @@ class Draining(Exception):
         self.kind = kind
 
 
-class NewWork(Struct, frozen=True, kw_only=True):
+class NewWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The parameters of `delegate`, aliases resolved."""
 
     prompt: str
