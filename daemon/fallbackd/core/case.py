@@ -42,13 +42,21 @@ from fallbackd.core.records import (
     Verdict,
     session_of,
 )
-from fallbackd.core.routing.looking import Choice, Request
+from fallbackd.core.routing.configured import Choice
+from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved, resolve
 from fallbackd.core.so_far import turn_of
 from fallbackd.core.turn import MadeMark, Turn, without_marks
 
 
 class Case:
+    """
+    Attributes:
+        delegation: Absent where the decision is about none.
+    """
+
+    delegation: Delegation
+
     def __init__(
         self, snapshot: Snapshot, policy: Policy, *, now: float, luck: float = 0.5
     ) -> None:
@@ -59,7 +67,8 @@ class Case:
         self.health: dict[ScopeId, Health] = dict(snapshot.health)
         self.meters = Meters(snapshot.meters, now=now)
         self.effects: list[Effect] = []
-        self._delegation = snapshot.delegation
+        if snapshot.delegation is not None:
+            self.delegation = snapshot.delegation
         self._session = snapshot.session
         self._turn: tuple[Delegation, Turn] | None = None
         self._is_session_lost = False
@@ -73,11 +82,6 @@ class Case:
         self._others: list[Change] = []
 
     # --- the delegation and its session ----------------------------------------------------
-
-    @property
-    def delegation(self) -> Delegation:
-        assert self._delegation is not None, "this decision is about no delegation"
-        return self._delegation
 
     @property
     def turn(self) -> Turn:
@@ -94,16 +98,16 @@ class Case:
 
     def open(self, delegation: Delegation) -> None:
         """Begin a delegation."""
-        self._delegation = delegation
+        self.delegation = delegation
 
     def update(self, **fields: Any) -> None:
         """Change fields of the delegation. Its state is changed by `enter` alone."""
         assert "state" not in fields, "only `enter` moves a delegation to another state"
-        self._delegation = structs.replace(self.delegation, **fields)
+        self.delegation = structs.replace(self.delegation, **fields)
 
     def enter(self, state: DelegationState, **fields: Any) -> None:
         """Move the delegation to a state. Called by `core.work.transitions` alone."""
-        self._delegation = structs.replace(self.delegation, state=state, **fields)
+        self.delegation = structs.replace(self.delegation, state=state, **fields)
 
     def update_attempt(self, **fields: Any) -> Attempt:
         """Change fields of the last attempt."""
@@ -389,8 +393,9 @@ class Case:
             assert self._session is not None
             yield PutSession(self._session)
         yield from self._dropped
-        if self._delegation is not None and self._delegation != seen.delegation:
-            yield PutDelegation(self._delegation)
+        delegation: Delegation | None = getattr(self, "delegation", None)
+        if delegation is not None and delegation != seen.delegation:
+            yield PutDelegation(delegation)
 
     def _other_records(self) -> Iterator[Change]:
         yield from (PutSession(one) for one in self._other_sessions)

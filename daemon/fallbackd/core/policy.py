@@ -7,7 +7,8 @@ Configuration is the file, policy the value: `config/` turns one into the other.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -271,8 +272,8 @@ class Handoff(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     started once more with a brief."""
 
 
-class Policy(Struct, frozen=True, kw_only=True):
-    """Everything that a decision reads besides the records."""
+class Policy(Struct, frozen=True, kw_only=True, dict=True):
+    """Everything that a decision reads besides the records. Its mappings are never changed."""
 
     defaults: Defaults = Defaults()
     handoff: Handoff = Handoff()
@@ -298,6 +299,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     kernel_confines: Literal["no", "partly", "yes"] = "no"
     """Whether the kernel can hold a program to the places that it may write to. Partly: a file
     elsewhere can still be truncated."""
+
+    @cached_property
+    def computed(self) -> dict[Any, Any]:
+        """What follows from it, see `core.computed`."""
+        return {}
 
     def confines(self, backend: Backend) -> bool:
         """Whether its program is to be confined, as far as the kernel can."""

@@ -327,11 +327,13 @@ class Usage(Struct, frozen=True, kw_only=True, tag="usage"):
     cost_usd: float | None = None
 
     def __add__(self, other: "Usage") -> "Usage":
-        costs = [one.cost_usd for one in (self, other) if one.cost_usd is not None]
+        cost_usd = self.cost_usd
+        if other.cost_usd is not None:
+            cost_usd = other.cost_usd if cost_usd is None else cost_usd + other.cost_usd
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
-            cost_usd=sum(costs) if costs else None,
+            cost_usd=cost_usd,
         )
 
 

@@ -9,7 +9,8 @@ from fallbackd.core.case import Case
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import IN_SESSION_KIND
-from fallbackd.core.routing.looking import Choice, Request
+from fallbackd.core.routing.configured import Choice
+from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved, without_choice
 from fallbackd.core.so_far import FREE_TIERS
 from fallbackd.core.turn import Halt, Tried, Turn

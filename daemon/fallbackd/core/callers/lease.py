@@ -10,7 +10,7 @@ from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.records import Hop, Session, Verdict
 from fallbackd.core.routing.candidates import candidates_for, find_role
-from fallbackd.core.routing.looking import Choice
+from fallbackd.core.routing.configured import Choice
 from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.recovery import missed_by, role_counting

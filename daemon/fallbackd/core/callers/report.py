@@ -24,8 +24,8 @@ from fallbackd.core.ids import AttemptId, SessionId, is_lease
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 from fallbackd.core.records import Session
 from fallbackd.core.routing.candidates import candidates_for, find_role
+from fallbackd.core.routing.configured import Choice
 from fallbackd.core.routing.families import UNKNOWN, family_of
-from fallbackd.core.routing.looking import Choice
 from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.offline import own_trouble

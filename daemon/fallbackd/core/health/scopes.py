@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from fallbackd.core.computed import once
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.record import HEALTHY, Health, View, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
@@ -215,8 +216,11 @@ def find_backend(policy: Policy, backend: BackendId) -> Backend | None:
     role names it, or a known opencode server offers it.
     """
     found = policy.backends.get(backend)
-    if found is not None or "/" not in backend:
-        return found
+    return found if found is not None or "/" not in backend else _implicit(policy, backend)
+
+
+@once
+def _implicit(policy: Policy, backend: BackendId) -> Backend | None:
     if backend not in policy.served and backend not in named_ids(policy):
         return None
     return implicit_backend(backend, like=policy.backends.get(OPENCODE), quotas=policy.quotas)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
+from fallbackd.core.computed import once
 from fallbackd.core.events import Event
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
@@ -22,6 +23,11 @@ def project_of(snapshot: Snapshot, event: Event) -> str:
 
 
 def in_project(policy: Policy, directory: str) -> Policy:
+    return _laid_over(policy, directory) if policy.projects else policy
+
+
+@once
+def _laid_over(policy: Policy, directory: str) -> Policy:
     """
     A project's own file goes before the configuration, that one before the user's file: the
     nearest to the work wins.

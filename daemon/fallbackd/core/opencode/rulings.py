@@ -21,7 +21,7 @@ from fallbackd.core.opencode.session import (
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Session
 from fallbackd.core.rescue import Message, Rescue
-from fallbackd.core.routing.looking import Choice
+from fallbackd.core.routing.configured import Choice
 from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.turn_events import TurnFailed
 from fallbackd.core.work.offline import own_trouble

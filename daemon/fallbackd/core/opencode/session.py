@@ -18,7 +18,7 @@ from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Hop, Session
 from fallbackd.core.rescue import Message, Period
 from fallbackd.core.routing.candidates import candidates_for, find_role
-from fallbackd.core.routing.looking import Choice
+from fallbackd.core.routing.configured import Choice
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.work.sessions import charged, moved
 

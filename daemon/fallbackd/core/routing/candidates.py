@@ -2,6 +2,7 @@
 
 from msgspec import structs
 
+from fallbackd.core.computed import once
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry, Policy, Role
 from fallbackd.core.records import Session
@@ -29,8 +30,24 @@ def candidates_for(
     if requested is None and not found and session is not None:
         requested = session.original
     is_open = backend is None and known is None
-    found = found or _chain_of(policy, requested, is_open=is_open)
-    return labelled(_led_by(requested, model, found), policy, fallback_model=fallback_model)
+    return _chain_led_by(policy, requested, model, found, is_open, fallback_model)
+
+
+@once
+def _chain_led_by(
+    policy: Policy,
+    requested: BackendId | None,
+    model: str | None,
+    chain: tuple[Entry, ...],
+    is_open: bool,
+    fallback_model: str | None,
+) -> tuple[Entry, ...]:
+    """
+    Args:
+        chain: Of the request or of its role; empty: the configured one.
+    """
+    chain = chain or _chain_of(policy, requested, is_open=is_open)
+    return labelled(_led_by(requested, model, chain), policy, fallback_model=fallback_model)
 
 
 def _led_by(
@@ -53,6 +70,7 @@ def _chain_of(policy: Policy, requested: BackendId | None, *, is_open: bool) -> 
     return policy.chains.get("*", ())
 
 
+@once
 def find_role(policy: Policy, name: str) -> Role | None:
     """Exact, then a unique normalised match: lower case, letters and digits, without `agent`."""
     if name in policy.roles:

@@ -9,30 +9,18 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import Health, Outage, View, is_leased, view
 from fallbackd.core.health.scopes import (
     backend_scope,
-    context_of,
-    find_backend,
     is_missing_model,
-    model_of,
-    scopes_of,
     worst,
 )
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.policy import IN_SESSION_KIND, OPENCODE, Backend, Entry, Policy
+from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy
 from fallbackd.core.records import Meter, Verdict, VerdictWord
+from fallbackd.core.routing.configured import Candidate, Configured, configured
 from fallbackd.core.routing.credentials import pick
 from fallbackd.core.routing.tiers import FREE, Limits, forbidden
 
 LONGEST_TRIAL_S = 300.0
 """A trial without a limit of its own is decided by then: the first answer of batch work."""
-
-
-class Choice(Struct, frozen=True, kw_only=True):
-    entry: Entry
-    backend: Backend
-    model: str | None = None
-    credential: str | None = None
-    trial_scopes: tuple[ScopeId, ...] = ()
-    """Scopes whose single trial this attempt has to lease; empty: no trial."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -64,27 +52,10 @@ class Request(Struct, frozen=True, kw_only=True):
     luck: float = 0.5
 
 
-def candidate_key(backend: str, model: str | None) -> str:
-    return backend if model is None else f"{backend}|{model}"
-
-
-class Candidate(Struct, frozen=True, kw_only=True):
-    entry: Entry
-    choice: Choice | None
-    verdict: Verdict
-    rank: int = 9
-    returns_at: float | None = None
-    stated: bool = False
-    over_budget: bool = False
-
-
 class _Facts(Struct, frozen=True, kw_only=True):
-    """What is known of a candidate before anything is said about it."""
+    """What is known of a candidate of which something is known."""
 
-    entry: Entry
-    backend: Backend
-    model: str | None
-    credential: str | None
+    of: Configured
     scopes: tuple[ScopeId, ...]
     state: View
     """The worst of its scopes."""
@@ -112,20 +83,25 @@ class _Facts(Struct, frozen=True, kw_only=True):
     def until_at(self) -> float | None:
         return self.budget_until_at if self.is_capped else self.state.until_at
 
-    @property
-    def verdict(self) -> Verdict:
-        state = self.state.state
-        return Verdict(
-            backend=self.backend.id,
-            kind=self.backend.kind,
-            account=self.backend.account,
-            model=self.model,
-            verdict="healthy",
+    def verdict(
+        self, word: VerdictWord, why: str | None, *, detail: str | None, until_at: float | None
+    ) -> Verdict:
+        plain, state = self.of.healthy.verdict, self.state.state
+        return structs.replace(
+            plain,
+            verdict=word,
+            reason=why,
+            detail=detail,
             state="rate_limited" if self.is_capped else state,
-            tier=self.entry.tier,
-            credential=self.credential,
+            until_at=until_at,
             scope=None if self.record is None or state == "healthy" else self.record.scope,
         )
+
+
+No = tuple[VerdictWord, str | None]
+"""Why a candidate is not used: a verdict with a sentence."""
+
+_TRIED: No = ("tried", "tried already by this delegation")
 
 
 def look(
@@ -137,73 +113,96 @@ def look(
     *,
     now: float,
 ) -> Candidate:
-    backend = find_backend(policy, entry.backend)
-    if backend is None:
-        verdict = Verdict(
-            backend=entry.backend,
-            model=entry.model,
-            verdict="not_configured",
-            reason="no such backend is configured",
-            tier=entry.tier,
+    found = configured(policy, entry, None)
+    if found is None:
+        return _not_configured(entry)
+    backend = found.backend
+    if backend.credentials:
+        label = _credential_of(found, request, health, meters, now=now)
+        found = configured(policy, entry, label) or found
+    scopes = found.scopes
+    if found.has_own_scopes or request.at_server:
+        scopes = _scopes_now(found, request, health)
+    state, record = worst(health, scopes, now=now)
+    budget_until_at = None
+    if backend.hourly_cap is not None:
+        budget_until_at = meter.over_cap_until(
+            meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
         )
-        return Candidate(entry=entry, choice=None, verdict=verdict)
-    facts = _facts(entry, backend, request, health, meters, now=now)
-    no = _by_request(facts, request, policy) or _by_health(facts)
+    no: No | None = _by_request(found, request)
+    if no is None and record is None and budget_until_at is None:
+        return found.healthy  # the commonest case
+    facts = _Facts(
+        of=found, scopes=scopes, state=state, record=record, budget_until_at=budget_until_at
+    )
+    if no is None:
+        no = _by_health(facts)
+    elif no is _TRIED:
+        no = "tried", facts.reason or no[1]
     if no is not None:
         return _refused(facts, *no)
-    trial_scopes: tuple[ScopeId, ...] = ()
-    if facts.record is not None:  # else nothing is wrong with any of them, the commonest case
-        trial_scopes = _unproven(facts.scopes, health, now=now)
-    leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
-    if leased:
-        decided_at = max(_decided_at(one, backend, policy) for one in leased)
-        until_at = facts.until_at or decided_at
-        refused = _refused(facts, "in_trial", facts.reason, until_at=until_at)
-        return structs.replace(refused, returns_at=until_at)  # at the latest
-    return _usable(facts, trial_scopes)
+    return _in_trial(facts, policy, health, now=now)
 
 
-def _facts(
-    entry: Entry,
-    backend: Backend,
+def _not_configured(entry: Entry) -> Candidate:
+    verdict = Verdict(
+        backend=entry.backend,
+        model=entry.model,
+        verdict="not_configured",
+        reason="no such backend is configured",
+        tier=entry.tier,
+    )
+    return Candidate(entry=entry, choice=None, verdict=verdict)
+
+
+def _credential_of(
+    found: Configured,
     request: Request,
     health: Mapping[ScopeId, Health],
     meters: Mapping[BackendId, Meter],
     *,
     now: float,
-) -> _Facts:
-    model = model_of(entry, backend)
-    used = meters.get(backend.id)
-    credential = pick(
-        backend,
-        model,
+) -> str | None:
+    return pick(
+        found.backend,
+        found.model,
         health,
-        used,
+        meters.get(found.backend.id),
         only=request.credential,
         without=request.without,
         now=now,
         luck=request.luck,
     )
-    scopes = scopes_of(backend, model, credential)
-    if entry.tier == "model":
+
+
+def _scopes_now(
+    found: Configured, request: Request, health: Mapping[ScopeId, Health]
+) -> tuple[ScopeId, ...]:
+    """The scopes that count by what is known of them."""
+    scopes = found.scopes
+    if found.entry.tier == "model":
         scopes = tuple(one for one in scopes if not is_missing_model(health.get(one)))
     if request.at_server:
-        scopes = tuple(one for one in scopes if not _is_missing_program(health.get(one)))
-    elif backend.implicit and _is_missing_program(health.get(backend_scope(OPENCODE))):
-        scopes = (*scopes, backend_scope(OPENCODE))  # whose program it would be
-    state, record = worst(health, scopes, now=now)
-    return _Facts(
-        entry=entry,
-        backend=backend,
-        model=model,
-        credential=credential,
-        scopes=scopes,
-        state=state,
-        record=record,
-        budget_until_at=meter.over_cap_until(
-            used, backend.hourly_cap, now=now, unit=backend.cap_unit
-        ),
-    )
+        return tuple(one for one in scopes if not _is_missing_program(health.get(one)))
+    if found.backend.implicit and _is_missing_program(health.get(backend_scope(OPENCODE))):
+        return (*scopes, backend_scope(OPENCODE))  # whose program it would be
+    return scopes
+
+
+def _in_trial(
+    facts: _Facts, policy: Policy, health: Mapping[ScopeId, Health], *, now: float
+) -> Candidate:
+    """A candidate that may be used, unless another call is its one trial."""
+    trial_scopes: tuple[ScopeId, ...] = ()
+    if facts.record is not None:
+        trial_scopes = _unproven(facts.scopes, health, now=now)
+    leased = [health[scope] for scope in trial_scopes if is_leased(health[scope], now=now)]
+    if not leased:
+        return _usable(facts, trial_scopes)
+    decided_at = max(_decided_at(one, facts.of.backend, policy) for one in leased)
+    until_at = facts.until_at or decided_at
+    refused = _refused(facts, "in_trial", facts.reason, until_at=until_at)
+    return structs.replace(refused, returns_at=until_at)  # at the latest
 
 
 def _unproven(
@@ -217,20 +216,18 @@ def _unproven(
     )
 
 
-def _by_request(
-    facts: _Facts, request: Request, policy: Policy
-) -> tuple[VerdictWord, str | None] | None:
+def _by_request(found: Configured, request: Request) -> No | None:
     """What rules a candidate out whatever its health: settings, what was tried, the rules."""
-    entry, backend, model = facts.entry, facts.backend, facts.model
-    if not backend.enabled:
-        return "disabled", "switched off in the configuration"
-    if backend.lacks is not None:
-        return "not_configured", backend.lacks
-    if (no := _by_failures(facts, request)) is not None:
-        return no
-    if why := _too_small(context_of(policy, backend, model), request):
+    if found.never is not None:
+        return found.never
+    if found.key in request.tried:
+        return _TRIED
+    if found.same_as in request.same_as_failed:
+        return "same_as_failed", "the same provider, model and credential have failed"
+    if why := _too_small(found.context_tokens, request):
         return "context", why
-    if (no := forbidden(entry, backend, model, request.limits)) is not None:
+    backend = found.backend
+    if (no := forbidden(found.entry, backend, found.model, request.limits)) is not None:
         return no
     if request.not_provider == (backend.provider or backend.id):
         return "same_as_failed", "the same provider rejected the form of the request"
@@ -239,20 +236,7 @@ def _by_request(
     return None
 
 
-def _by_failures(facts: _Facts, request: Request) -> tuple[VerdictWord, str] | None:
-    """What rules a candidate out because of what has failed for the same work."""
-    backend = facts.backend
-    if facts.credential is None and backend.credentials:
-        return "tried", "each of its credentials has failed for this work"
-    if candidate_key(backend.id, facts.entry.model) in request.tried:
-        return "tried", facts.reason or "tried already by this delegation"
-    same = request.same_as_failed
-    if same and sameness(backend, facts.model, facts.credential) in same:
-        return "same_as_failed", "the same provider, model and credential have failed"
-    return None
-
-
-def _by_health(facts: _Facts) -> tuple[VerdictWord, str | None] | None:
+def _by_health(facts: _Facts) -> No | None:
     """What keeps a candidate from use now: a pause, an outage, our own cap."""
     outage = facts.outage
     match facts.state.state:
@@ -269,15 +253,14 @@ def _by_health(facts: _Facts) -> tuple[VerdictWord, str | None] | None:
 def _refused(
     facts: _Facts, verdict: VerdictWord, why: str | None, *, until_at: float | None = None
 ) -> Candidate:
-    outage, state = facts.outage, facts.state.state
-    is_out = facts.is_capped or state in ("rate_limited", "broken")
+    outage = facts.outage
+    is_out = facts.is_capped or facts.state.state in ("rate_limited", "broken")
     return Candidate(
-        entry=facts.entry,
+        entry=facts.of.entry,
         choice=None,
-        verdict=structs.replace(
-            facts.verdict,
-            verdict=verdict,
-            reason=why,
+        verdict=facts.verdict(
+            verdict,
+            why,
             detail=None if outage is None else outage.detail,
             until_at=until_at or facts.until_at,
         ),
@@ -288,28 +271,23 @@ def _refused(
 
 
 def _usable(facts: _Facts, trial_scopes: tuple[ScopeId, ...]) -> Candidate:
-    outage, is_recovering = facts.outage, facts.state.state == "cooldown"
+    healthy, outage = facts.of.healthy, facts.outage
+    assert healthy.choice is not None
+    is_recovering = facts.state.state == "cooldown"
     verdict: VerdictWord = "healthy"
     if is_recovering or trial_scopes:
         verdict = "cooldown" if is_recovering else "unproven"
     is_proven = verdict == "healthy"
-    return Candidate(
-        entry=facts.entry,
-        choice=Choice(
-            entry=facts.entry,
-            backend=facts.backend,
-            model=facts.model,
-            credential=facts.credential,
-            trial_scopes=trial_scopes,
-        ),
-        verdict=structs.replace(
-            facts.verdict,
-            verdict=verdict,
-            reason=None if is_proven else facts.reason,
+    return structs.replace(
+        healthy,
+        choice=structs.replace(healthy.choice, trial_scopes=trial_scopes),
+        verdict=facts.verdict(
+            verdict,
+            None if is_proven else facts.reason,
             detail=None if is_proven or outage is None else outage.detail,
             until_at=facts.until_at,
         ),
-        rank=2 if facts.backend.kind == IN_SESSION_KIND else int(is_recovering),
+        rank=healthy.rank or int(is_recovering),
     )
 
 
@@ -319,16 +297,6 @@ def _is_missing_program(record: Health | None) -> bool:
         and record.outage is not None
         and record.outage.reason is Reason.NOT_INSTALLED
     )
-
-
-def sameness(backend: Backend, model: str | None, credential: str | None) -> str:
-    """
-    Two entries with the same provider, model and credential fail together. What is not known is
-    the same as nothing else.
-    """
-    if backend.provider is None or model is None:
-        return f"{backend.id}|{model}|{credential}"
-    return f"{backend.provider}|{model}|{credential}"
 
 
 def _too_small(size: int | None, request: Request) -> str | None:

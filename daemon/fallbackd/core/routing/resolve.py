@@ -18,7 +18,8 @@ from fallbackd.core.health.scopes import (
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Meter, Verdict, VerdictWord
-from fallbackd.core.routing.looking import Candidate, Choice, Request, look
+from fallbackd.core.routing.configured import Candidate, Choice
+from fallbackd.core.routing.looking import Request, look
 from fallbackd.core.routing.tiers import wanted
 
 NEVER_BY_TIME: frozenset[VerdictWord] = frozenset({"context", "must_differ", "consent"})
@@ -67,29 +68,37 @@ def resolve(
         best = _last_resort(seen, policy, health, now=now)
         if best is not None:
             seen[best] = _early(seen[best], policy, health, now=now)
-    retry_at, stated_at = _instants(seen)
+    away = [one for one in seen if one.returns_at is not None]
+    retry_at, stated_at = _instants(away)
     return Resolved(
         choice=None if best is None else seen[best].choice,
         verdicts=_verdicts(seen, best, request),
         retry_at=retry_at,
         stated_at=stated_at,
-        in_trial=any(one.verdict.verdict == "in_trial" for one in seen),
+        in_trial=any(one.verdict.verdict == "in_trial" for one in away),
     )
 
 
-def _instants(seen: list[Candidate]) -> tuple[float | None, float | None]:
+def _instants(away: list[Candidate]) -> tuple[float | None, float | None]:
     """When the first is available again, by all that is known and by what providers stated."""
-    known = [(one.returns_at, one) for one in seen if one.returns_at is not None]
-    if not known:
+    if not away:
         return None, None
+    known = [(one.returns_at, one) for one in away if one.returns_at is not None]
     retry = [at for at, one in known if one.verdict.verdict not in NEVER_BY_TIME]
     stated = [at for at, one in known if one.stated and one.verdict.verdict == "rate_limited"]
     return min(retry, default=None), min(stated, default=None)
 
 
 def _best(seen: list[Candidate], request: Request) -> int | None:
-    usable = [index for index, one in enumerate(seen) if one.choice is not None]
-    return min(usable, key=lambda index: _order(seen[index], request), default=None)
+    """The first one of the best rank; of that rank the preferred one before the others."""
+    usable = [(one.rank, index) for index, one in enumerate(seen) if one.choice is not None]
+    if not usable:
+        return None
+    best, first = min(usable)
+    if request.preferred is None:
+        return first
+    alike = (index for rank, index in usable if rank == best)
+    return next((index for index in alike if _is_preferred(seen[index], request)), first)
 
 
 def _verdicts(seen: list[Candidate], best: int | None, request: Request) -> tuple[Verdict, ...]:
@@ -110,14 +119,9 @@ def _passed_over(one: Verdict, preferred: BackendId) -> Verdict:
     return structs.replace(one, verdict="affinity", reason=why)
 
 
-def _order(one: Candidate, request: Request) -> tuple[int, int]:
-    choice = one.choice
-    is_preferred = (
-        choice is not None
-        and choice.backend.id == request.preferred
-        and request.preferred_model in (None, choice.model)
-    )
-    return (one.rank, 0 if is_preferred else 1)
+def _is_preferred(one: Candidate, request: Request) -> bool:
+    verdict = one.verdict
+    return verdict.backend == request.preferred and request.preferred_model in (None, verdict.model)
 
 
 def _outages(

@@ -10,8 +10,9 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Entry
 from fallbackd.core.records import Delegation
 from fallbackd.core.routing.candidates import find_role
+from fallbackd.core.routing.configured import Choice
 from fallbackd.core.routing.families import UNKNOWN, differs, family_of
-from fallbackd.core.routing.looking import Choice, Request
+from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.routing.tiers import Limits
 from fallbackd.core.work.outages import service_of

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from fallbackd.core.case_view import CaseView
 from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.records import Delegation, Waiting
-from fallbackd.core.routing.looking import Choice, Request
+from fallbackd.core.routing.configured import Choice
+from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.work.ask import at_outage, by_rules, is_recovered, resting, unanswered
 from fallbackd.core.work.choices import resolved_by_person

@@ -10,8 +10,9 @@ from fallbackd.core.health.scopes import context_of, find_backend, model_of
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy, Role
 from fallbackd.core.records import Attempt, Session
 from fallbackd.core.routing.candidates import find_role
+from fallbackd.core.routing.configured import candidate_key, sameness
 from fallbackd.core.routing.families import AUTHOR, UNKNOWN
-from fallbackd.core.routing.looking import Request, candidate_key, sameness
+from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.tiers import ONCE, Limits
 from fallbackd.core.turn import Halt, Tried, Turn
 from fallbackd.core.work.recovery import prefer, role_counting

@@ -18,7 +18,7 @@ from fallbackd.core import meter
 from fallbackd.core.case_view import CaseView
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
-from fallbackd.core.routing.looking import Choice
+from fallbackd.core.routing.configured import Choice
 
 RETRIES_PART = 0.6
 HOPS_PART = 0.8

@@ -9,8 +9,8 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Delegation, Hop, Session
+from fallbackd.core.routing.configured import Choice
 from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model
-from fallbackd.core.routing.looking import Choice
 
 MAX_HOPS = 50
 """Of a session: the latest ones."""

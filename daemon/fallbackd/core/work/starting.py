@@ -14,7 +14,7 @@ from fallbackd.core.health.scopes import backend_scope
 from fallbackd.core.ids import attempt_id
 from fallbackd.core.policy import Entry
 from fallbackd.core.records import Attempt, Delegation, Hop, Verdict
-from fallbackd.core.routing.looking import Choice
+from fallbackd.core.routing.configured import Choice
 from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
 from fallbackd.core.work.sessions import MAX_HOPS, moved
 from fallbackd.core.work.steps import Start

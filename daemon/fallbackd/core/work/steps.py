@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.questions import QuestionKind
 from fallbackd.core.records import DelegationState, Ending, Verdict, Waiting
-from fallbackd.core.routing.looking import Choice
+from fallbackd.core.routing.configured import Choice
 from fallbackd.core.work.outages import Out
 
 Verdicts = tuple[Verdict, ...]

@@ -11,7 +11,7 @@ own or one of the engine, and what is left of patience with its failure.
 from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Failure
 from fallbackd.core.records import Attempt, Delegation, Waiting
-from fallbackd.core.routing.looking import candidate_key
+from fallbackd.core.routing.configured import candidate_key
 from fallbackd.core.work.resolution import halted, request_after
 from fallbackd.core.work.rotation import rotated
 

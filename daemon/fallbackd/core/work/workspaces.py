@@ -26,15 +26,16 @@ def blocker(case: CaseView, delegation: Delegation) -> Delegation | None:
     family = _family(case, delegation)
     writes = _locks(case.policy, delegation)
     for other in case.snapshot.active.values():
-        if other.delegation == delegation.delegation:
+        is_same_session = other.session == delegation.session
+        if not (is_same_session or writes) or other.delegation == delegation.delegation:
             continue
         if other.blocked_by is not None and (
             delegation.parent is not None or _age(other) > _age(delegation)
         ):
             continue  # nested work is part of work that has its place
-        if _shares_session(delegation, other):
+        if is_same_session:
             return other
-        if writes and other.delegation not in family and _meet(case.policy, delegation, other):
+        if other.delegation not in family and _meet(case.policy, delegation, other):
             return other
     return None
 
@@ -69,10 +70,6 @@ def _holder(case: CaseView, delegation: Delegation, *, beside: set[str]) -> Dele
         if _meet(case.policy, delegation, other):
             return other
     return None
-
-
-def _shares_session(one: Delegation, other: Delegation) -> bool:
-    return one.session == other.session
 
 
 def _age(one: Delegation) -> tuple[float, str]:
