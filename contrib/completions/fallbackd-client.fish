@@ -360,7 +360,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\'' -l yes
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\'' -l undo -d 'remove it again'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway setup\' 0' -a 'claude codex gemini opencode'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway token\'' -s h -l help -d 'show this help message and exit'
-complete -c fallbackd-client -n '__fallbackd_client_at \'gateway token\'' -l rotate -d 'make a new one; the old one ends at once'
+complete -c fallbackd-client -n '__fallbackd_client_at \'gateway token\'' -l rotate -d 'replace it at once, and name the programs whose settings hold the old one'
 complete -c fallbackd-client -n '__fallbackd_client_at \'gateway list\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'health\' 0' -a 'list' -d 'list all backends (the default)'
 complete -c fallbackd-client -n '__fallbackd_client_at \'health\' 0' -a 'get' -d 'show one backend'

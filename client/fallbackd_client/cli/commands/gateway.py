@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import sys
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.actions import add_actions
@@ -51,7 +52,7 @@ _FILES = {
 
 
 SETUP = ("claude", "codex", "gemini", "opencode")
-"""Of these gemini alone needs the token in its own settings, anew when it was rotated."""
+"""Of these gemini alone needs the token in its own settings, again after `token --rotate`."""
 _ACTIONS = {
     "env": "print what to export in a shell before the program is started",
     "setup": "write it into the settings of the program; shows the change first",
@@ -68,14 +69,19 @@ def register(parser: argparse.ArgumentParser) -> None:
     setup.add_argument("--undo", action="store_true", help="remove it again")
     actions["env"].add_argument("tool", choices=tuple(_EXPORTS), help="the program")
     actions["token"].add_argument(
-        "--rotate", action="store_true", help="make a new one; the old one ends at once"
+        "--rotate",
+        action="store_true",
+        help="replace it at once, and name the programs whose settings hold the old one",
     )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
     match args.action:
         case "token":
-            print(_token(client, rotate=args.rotate))
+            if args.rotate:
+                _rotate(args, client)
+            else:
+                print(_token(client))
         case "list":
             show(args, client.call("exchange.list", {}), list_view)
         case "setup":
@@ -140,16 +146,28 @@ def list_view(found: dict[str, Json], style: Style) -> str:
     return "\n".join([*lines, "", style.paint(hint, "dim")])
 
 
-def _token(client: Client, *, rotate: bool) -> str:
+def _rotate(args: argparse.Namespace, client: Client) -> None:
+    """Print the new token; on stderr, which programs still send the old one."""
+    from fallbackd_client.gateway.rotation import holders
+    from fallbackd_client.gateway.tools import Gateway
+    from fallbackd_client.settings.editing import own_command
+
+    path = _token_file(client)
+    old = _token(client) if os.path.exists(path) else ""
+    text = secrets.token_urlsafe(32)
+    made = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(made, "w") as file:
+        file.write(text + "\n")
+    os.replace(f"{path}.new", path)
+    print(text)
+    gateway = Gateway(0, token=own_command(args.socket, "gateway", "token"), token_file=path)
+    for line in holders(old, gateway, os.environ):
+        print(one_line(line), file=sys.stderr)
+
+
+def _token(client: Client) -> str:
     """Read from the state directory, which only its user can read: it passes no other process."""
     path = _token_file(client)
-    if rotate:
-        text = secrets.token_urlsafe(32)
-        made = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(made, "w") as file:
-            file.write(text + "\n")
-        os.replace(f"{path}.new", path)
-        return text
     try:
         with open(path, encoding="ascii") as file:
             return file.read().strip()

@@ -61,6 +61,54 @@ def test_the_token_is_read_and_made_anew_for_its_user_alone(
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Without settings of any program; the token of the gateway is there."""
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "gateway.token").write_text("the-token\n")
+    return tmp_path
+
+
+def test_a_new_token_names_the_settings_that_hold_the_old_one_and_what_writes_them(
+    run_cli: RunCli, home: Path
+) -> None:
+    answers = {**ON, "status": {"daemon": {"state_dir": str(home)}}}
+    for tool in SETUP:
+        assert run_cli(["gateway", "setup", tool, "--yes"], answers).code == 0
+    rotated = run_cli(["gateway", "token", "--rotate"], answers)
+    new = (home / "gateway.token").read_text()
+    assert rotated.out == new
+    assert rotated.err.splitlines() == [
+        f"gemini still has the old token in {home}/.gemini/.env;"
+        " write the new one with: fallbackd-client gateway setup gemini"
+    ]
+    assert "the-token" not in rotated.err
+    assert run_cli(["gateway", "setup", "gemini", "--yes"], answers).code == 0
+    assert new.strip() in (home / ".gemini/.env").read_text()
+    # What is not ours is named, and left to its owner.
+    by_hand = home / ".claude/settings.json"
+    by_hand.write_text(f'{{"env": {{"ANTHROPIC_AUTH_TOKEN": "{new.strip()}"}}}}')
+    again = run_cli(["gateway", "token", "--rotate"], answers).err.splitlines()
+    assert again[0] == f"claude still has the old token in {by_hand}; replace it there"
+    assert again[1].startswith("gemini still has")
+    assert len(again) == 2
+
+
+@pytest.mark.parametrize("left", ["", "{ this is no JSON"])
+def test_a_new_token_is_made_whatever_the_settings_of_programs_are(
+    run_cli: RunCli, home: Path, left: str
+) -> None:
+    (home / ".claude").mkdir()
+    (home / ".claude/settings.json").write_text(left + "the-token")
+    (home / "gateway.token").write_text(left and "the-token")
+    answers = {"status": {"daemon": {"state_dir": str(home)}}}
+    rotated = run_cli(["gateway", "token", "--rotate"], answers)
+    assert rotated.code == 0
+    assert len(rotated.err.splitlines()) == bool(left)
+
+
 def test_the_last_calls_say_who_answered(run_cli: RunCli) -> None:
     call = {
         "exchange": "ex-1",
@@ -85,14 +133,10 @@ def test_no_call_is_said(run_cli: RunCli) -> None:
 
 @pytest.mark.parametrize("tool", SETUP)
 def test_a_program_is_set_up_and_the_change_is_shown_first(
-    run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+    run_cli: RunCli, home: Path, tool: str
 ) -> None:
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "gateway.token").write_text("the-token\n")
-    answers = {**ON, "status": {"daemon": {"state_dir": str(tmp_path)}}}
-    path = Path(TOOLS[tool].file({"HOME": str(tmp_path)}))
+    answers = {**ON, "status": {"daemon": {"state_dir": str(home)}}}
+    path = Path(TOOLS[tool].file({"HOME": str(home)}))
     shown = run_cli(["gateway", "setup", tool], answers)
     assert "+" in shown.out
     assert "41411" in shown.out
