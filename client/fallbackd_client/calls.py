@@ -141,6 +141,12 @@ def encode_call(call_id: int, method: str, params: "Mapping[str, Json]") -> byte
     try:
         text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         line = text.encode()
+    except UnicodeEncodeError as error:
+        around = ascii(text[max(0, error.start - 20) : error.end + 20])
+        raise NotSendable(
+            f"the parameters of {method} hold half a character, which is no text: {around};"
+            " take it out, or read its source as UTF-8"
+        ) from error
     except (TypeError, ValueError) as error:
         raise NotSendable(f"the parameters of {method} cannot be sent: {error}") from error
     if len(line) > MAX_LINE_BYTES:

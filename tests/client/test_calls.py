@@ -82,6 +82,11 @@ def test_what_is_no_json_is_not_sent(value: object) -> None:
         encode_call(1, "delegate", {"prompt": value})
 
 
+def test_text_with_half_a_character_is_refused_with_the_place() -> None:
+    with pytest.raises(NotSendable, match=r"half a character.*name: \\udc80 of it"):
+        encode_call(1, "delegate", {"prompt": "name: \udc80 of it"})
+
+
 @pytest.mark.parametrize(
     "line", [b"HTTP/1.1 400 Bad Request", b"[1]", b"{}", b"\xff", b"[" * 100_000, b""]
 )
