@@ -43,6 +43,7 @@ from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.discover import HANDLERS
 from fallbackd.fronts.rpc.endpoint import SocketEndpoint
 from fallbackd.fronts.rpc.server import RpcServer
+from fallbackd.lib import heap
 from fallbackd.lib.clock import SystemClock
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.lib.secretvalues import SecretValues
@@ -272,6 +273,7 @@ class Daemon:
                     state_dir=self.state_dir,
                     sentence=self._ready_sentence(engine),
                 )
+                heap.collect_from_now_on()
                 await self._stop.wait()
                 await self._finish(engine)
                 await server.settle(limit_s=SETTLE_S)
@@ -321,8 +323,7 @@ class Daemon:
         await self._imports.configure(configuration.loaded)
         export.soon()
         await self._built.configure(configuration.loaded)
-        servers = watched_servers(configuration.loaded, self._environ)
-        self._built.opencode.configure(servers)
+        self._built.opencode.configure(watched_servers(configuration.loaded, self._environ))
         if self._notify is not None:
             self._notify.configure(configuration.loaded.notify)
 

@@ -6,6 +6,7 @@ a wrong flag answer at once.
 """
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_schema()
     if arguments.check_config:
         return _check_config(places.config, is_named=arguments.config is not None)
+    gc.disable()  # what is loaded stays; see `heap.collect_from_now_on`
     # structlog loads rich where it is installed, for tracebacks that our logs do not use: a fifth
     # of the time until the daemon is ready, and 6 MiB.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
