@@ -2,7 +2,9 @@
 
 import ast
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -80,6 +82,46 @@ def test_every_kind_of_backend_is_listed() -> None:
     programs = [kind for kind in KINDS.values() if kind.endpoint is None]
     listed = {kind.start.__module__.rpartition(".")[2] for kind in programs}
     assert with_kind == listed, "add it to KINDS in backends/__init__.py"
+
+
+def wrong_in(table: Mapping[type, Any], union: Any) -> list[str]:
+    """What a table of functions by type lacks or has too much, and what takes another type."""
+    found = [f"{kind.__name__} is absent" for kind in set(get_args(union)) - set(table)]
+    found += [f"{kind.__name__} is too much" for kind in set(table) - set(get_args(union))]
+    for kind, does in table.items():
+        hints = [] if does is None else list(get_type_hints(does).values())
+        taken = {one for hint in hints for one in (hint, *get_args(hint))}
+        if does is not None and kind not in taken and union not in taken:
+            found.append(f"{does.__name__} takes no {kind.__name__}")
+    return found
+
+
+def test_a_function_is_listed_for_each_type_and_takes_it() -> None:
+    """`mypy` does not see that. A table costs less than `match`, which asks type after type."""
+    from fallbackd.core.changes import Change, Note
+    from fallbackd.core.decide import ANSWERED, DECIDED
+    from fallbackd.core.decision_log import WORDS
+    from fallbackd.core.effects import Effect
+    from fallbackd.core.events import Event
+    from fallbackd.engine.keys import KEYS
+    from fallbackd.stores.mirror import ADDED
+    from fallbackd.stores.writes import WRITTEN
+
+    assert not DECIDED.keys() & ANSWERED.keys()
+    assert wrong_in({**DECIDED, **ANSWERED}, Event) == []
+    assert wrong_in(WORDS, Change | Effect) == []
+    assert wrong_in(KEYS, Event) == []
+    assert wrong_in(ADDED, Change) == []
+    assert wrong_in({**WRITTEN, Note: None}, Change) == []
+
+
+def test_a_table_that_lacks_a_type_or_mistakes_one_is_found() -> None:
+    def of_number(one: int) -> None: ...
+
+    table = {int: of_number, str: of_number, bytes: None}
+    assert sorted(wrong_in(table, int | str | float)) == [
+        "bytes is too much", "float is absent", "of_number takes no str",
+    ]  # fmt: skip
 
 
 def names_of(node: ast.Assign | ast.AnnAssign) -> set[str]:

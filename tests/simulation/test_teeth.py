@@ -1,6 +1,5 @@
 """The simulation has teeth: a rule that is taken out of the daemon is missed within few seeds."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,9 +7,12 @@ from msgspec import structs
 from tests.simulation.run import play, somewhere
 
 from fallbackd.core.case import Case
+from fallbackd.core.case_view import CaseView
+from fallbackd.core.decide import DECIDED
 from fallbackd.core.events import AttemptEnded
-from fallbackd.core.records import Attempt
+from fallbackd.core.records import Attempt, Delegation
 from fallbackd.core.work import ended as decide_endings
+from fallbackd.core.work.workspaces import blocker
 
 SEEDS = range(200)
 """Where the seed that has shown it before does so no more: others do."""
@@ -28,8 +30,13 @@ def _believes_every_end(case: Case, event: AttemptEnded) -> None:
     _attempt_ended(case, structs.replace(event, gone=True))
 
 
+def _lets_sessions_be_shared(case: CaseView, delegation: Delegation) -> Delegation | None:
+    found = blocker(case, delegation)
+    return None if found is not None and found.session == delegation.session else found
+
+
 # (a seed that shows it, what is taken out, what stands there instead, a word of the breach)
-RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
+RULES: dict[str, tuple[int, str, Any, str]] = {
     "a trial gives its lease back": (
         0,
         "fallbackd.core.health.machine.release",
@@ -38,8 +45,8 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     ),
     "nothing follows an attempt that is not proven gone": (
         27,
-        "fallbackd.core.work.ended.attempt_ended",
-        _believes_every_end,
+        "fallbackd.core.decide.DECIDED",
+        {**DECIDED, AttemptEnded: _believes_every_end},
         "was started beside",
     ),
     "a conversation is resumed once": (
@@ -80,8 +87,8 @@ RULES: dict[str, tuple[int, str, Callable[..., Any], str]] = {
     ),
     "one delegation in a session": (
         4,
-        "fallbackd.core.work.workspaces._shares_session",
-        lambda one, other: False,
+        "fallbackd.core.work.admit.blocker",
+        _lets_sessions_be_shared,
         "a_session_is_held",
     ),
     "what was asked for inside an attempt ends with it": (

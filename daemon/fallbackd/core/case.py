@@ -48,6 +48,8 @@ from fallbackd.core.routing.resolve import Resolved, resolve
 from fallbackd.core.so_far import turn_of
 from fallbackd.core.turn import MadeMark, Turn, without_marks
 
+WAKE_WAITING = WakeWaiting()
+
 
 class Case:
     """
@@ -80,6 +82,7 @@ class Case:
         self._dropped: list[DropSession] = []
         self._touched: dict[ScopeId, None] = {}
         self._others: list[Change] = []
+        self._stories: list[PutStory] = []
 
     # --- the delegation and its session ----------------------------------------------------
 
@@ -196,7 +199,7 @@ class Case:
         """
         if attempt is None and delegation.attempts:
             attempt = delegation.attempts[-1].attempt
-        self._others.append(
+        self._stories.append(
             PutStory(
                 delegation=delegation.delegation,
                 at=self.now,
@@ -344,8 +347,8 @@ class Case:
             self.wake_waiting()
 
     def wake_waiting(self) -> None:
-        if not any(isinstance(one, WakeWaiting) for one in self.effects):
-            self.effects.append(WakeWaiting())
+        if WAKE_WAITING not in self.effects:
+            self.effects.append(WAKE_WAITING)
 
     # --- the end ---------------------------------------------------------------------------
 
@@ -368,20 +371,18 @@ class Case:
         return structs.replace(record, announced=state.state)
 
     def finish(self, *, rejection: Rejection | None = None, answer: Any = None) -> Decision:
-        changes: list[Change] = []
+        health: list[Change] = []
         for scope in self._touched:
             record = self.announce(self.health[scope])
             self.health[scope] = record
             if record != self.snapshot.health.get(scope):
-                changes.append(PutHealth(record))
-        changes.extend(PutMeter(used) for used in self.meters.changed())
-        changes.extend(self._records())
-        effects = list(self.effects)
-        if any(isinstance(one, PutHealth) for one in changes):
-            effects.append(Export())
+                health.append(PutHealth(record))
+        records = (*health, *map(PutMeter, self.meters.changed()), *self._records())
+        effects = (*self.effects, Export()) if health else tuple(self.effects)
+        stories = told(self._stories, records, effects)
         return Decision(
-            changes=(*changes, *self._other_records(), *told(self._others, changes, effects)),
-            effects=tuple(effects),
+            changes=(*records, *self._other_records(), *self._others, *stories),
+            effects=effects,
             rejection=rejection,
             answer=answer,
         )

@@ -25,14 +25,14 @@ def added(
     today = day_of(now)
     rest = [one for one in days if today - KEPT_DAYS < one.day <= today]
     before = rest.pop() if rest and rest[-1].day == today else DayUse(day=today)
-    made = DayUse(
+    after = DayUse(
         day=today,
-        attempts=int(state is not None),
-        successes=int(state == "succeeded"),
-        failures=int(state == "failed"),
-        usage=usage or Usage(),
+        attempts=before.attempts + (state is not None),
+        successes=before.successes + (state == "succeeded"),
+        failures=before.failures + (state == "failed"),
+        usage=before.usage if usage is None else before.usage + usage,
     )
-    return (*rest, _joined(before, made))
+    return (*rest, after)
 
 
 def together(days: Iterable[DayUse], *, from_day: int) -> DayUse:

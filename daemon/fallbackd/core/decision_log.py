@@ -1,7 +1,7 @@
 """What a decision keeps and sets going, in a few words for `explain`."""
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import structs
 
@@ -36,50 +36,26 @@ def model_words(backend: str) -> str:
     return f"{model} [{provider}]" if slash else backend
 
 
-def words_of_change(change: Change) -> str | None:
-    """None: nothing that explains a decision."""
-    match change:
-        case PutHealth(health):
-            outage = health.outage
-            if outage is None:
-                return f"{health.scope} has no mark"
-            return f"{health.scope} is marked {outage.state} ({outage.reason.value})"
-        case PutDelegation(delegation):
-            return f"{delegation.delegation} is {delegation.state}, on {delegation.active}"
-        case PutSession(session):
-            held = "free" if session.running is None else f"held by {session.running}"
-            return f"session {session.session} is {held}, on {session.current}"
-        case DropSession(name):
-            return f"session {name} is forgotten"
-        case PutMeter() | PutFact() | Note() | PutStory():
-            return None
-        case _:
-            assert_never(change)
+def _words_of_health(change: PutHealth) -> str:
+    scope, outage = change.health.scope, change.health.outage
+    if outage is None:
+        return f"{scope} has no mark"
+    return f"{scope} is marked {outage.state} ({outage.reason.value})"
 
 
-def words_of_effect(effect: Effect) -> str | None:
-    """None: nothing that explains a decision."""
-    match effect:
-        case StartAttempt():
-            return _words_of_start(effect)
-        case StopAttempt():
-            return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"
-        case Answer():
-            return f"notify clients that wait for {effect.delegation}"
-        case AskPerson():
-            return "notify waiting clients that a person is asked"
-        case GoOn():
-            return "let those who ask from now on wait for the end again"
-        case WakeAt():
-            return f"look again for {effect.purpose} at {effect.at:.1f}"
-        case WakeWaiting():
-            return "let waiting work look again"
-        case OpenWindow():
-            return f"open a window for {effect.delegation}"
-        case Export():
-            return None
-        case _:
-            assert_never(effect)
+def _words_of_delegation(change: PutDelegation) -> str:
+    one = change.delegation
+    return f"{one.delegation} is {one.state}, on {one.active}"
+
+
+def _words_of_session(change: PutSession) -> str:
+    session = change.session
+    held = "free" if session.running is None else f"held by {session.running}"
+    return f"session {session.session} is {held}, on {session.current}"
+
+
+def _words_of_drop(change: DropSession) -> str:
+    return f"session {change.session} is forgotten"
 
 
 def _words_of_start(effect: StartAttempt) -> str:
@@ -91,15 +67,65 @@ def _words_of_start(effect: StartAttempt) -> str:
     return f"{how} {effect.attempt} on {effect.backend}{model}{key}"
 
 
+def _words_of_stop(effect: StopAttempt) -> str:
+    return f"stop {effect.attempt}, by force after {effect.grace_s:g} s"
+
+
+def _words_of_answer(effect: Answer) -> str:
+    return f"notify clients that wait for {effect.delegation}"
+
+
+def _words_of_look(effect: WakeAt) -> str:
+    return f"look again for {effect.purpose} at {effect.at:.1f}"
+
+
+def _words_of_window(effect: OpenWindow) -> str:
+    return f"open a window for {effect.delegation}"
+
+
+def _words_of_question(effect: AskPerson) -> str:
+    return "notify waiting clients that a person is asked"
+
+
+def _words_of_going_on(effect: GoOn) -> str:
+    return "let those who ask from now on wait for the end again"
+
+
+def _words_of_waking(effect: WakeWaiting) -> str:
+    return "let waiting work look again"
+
+
+WORDS: Mapping[type, Callable[[Any], str] | None] = {
+    PutHealth: _words_of_health,
+    PutDelegation: _words_of_delegation,
+    PutSession: _words_of_session,
+    DropSession: _words_of_drop,
+    PutMeter: None,
+    PutFact: None,
+    Note: None,
+    PutStory: None,
+    StartAttempt: _words_of_start,
+    StopAttempt: _words_of_stop,
+    Answer: _words_of_answer,
+    AskPerson: _words_of_question,
+    GoOn: _words_of_going_on,
+    WakeAt: _words_of_look,
+    WakeWaiting: _words_of_waking,
+    OpenWindow: _words_of_window,
+    Export: None,
+}
+"""By the type of a change or an effect; None: it explains nothing."""
+
+
+def _words_of(each: Iterable[Change | Effect]) -> tuple[str, ...]:
+    return tuple([words(one) for one in each if (words := WORDS[type(one)]) is not None])
+
+
 def told(
-    others: Sequence[Change], changes: Sequence[Change], effects: Sequence[Effect]
-) -> list[Change]:
+    stories: Sequence[PutStory], changes: Sequence[Change], effects: Sequence[Effect]
+) -> list[PutStory]:
     """The parts of stories with what else came of the decision, in words."""
-    if not any(isinstance(one, PutStory) for one in others):
-        return list(others)
-    kept = tuple(found for each in changes if (found := words_of_change(each)))
-    ordered = tuple(found for each in effects if (found := words_of_effect(each)))
-    return [
-        structs.replace(one, changes=kept, effects=ordered) if isinstance(one, PutStory) else one
-        for one in others
-    ]
+    if not stories:
+        return []
+    kept, ordered = _words_of(changes), _words_of(effects)
+    return [structs.replace(one, changes=kept, effects=ordered) for one in stories]

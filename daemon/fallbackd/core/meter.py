@@ -32,10 +32,13 @@ def demanded(meter: Meter | None, backend: BackendId, *, is_first: bool, now: fl
 def demand(meters: Iterable[Meter], *, now: float) -> tuple[int, int]:
     """First and further attempts of all backends within the last minutes."""
     minute = int(now // 60)
-    recent = [
-        one for each in meters for one in each.demand if minute - DEMAND_MIN < one[0] <= minute
-    ]
-    return sum(one[1] for one in recent), sum(one[2] for one in recent)
+    firsts = furthers = 0
+    for each in meters:
+        for at, first, further in each.demand:
+            if minute - DEMAND_MIN < at <= minute:
+                firsts += first
+                furthers += further
+    return firsts, furthers
 
 
 def chose(meter: Meter | None, backend: BackendId, credential: str) -> Meter:

@@ -72,7 +72,7 @@ class Committing:
             keys,
             run,
             must_keep=must_keep,
-            outlives="process" if isinstance(event, _OF_THIS_BOOT) else outlives,
+            outlives="process" if type(event) in _OF_THIS_BOOT else outlives,
         )
         hit("journal.kept")
         if outlives == "nothing":

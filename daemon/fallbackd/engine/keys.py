@@ -1,5 +1,8 @@
 """Which records a decision about an event has to read."""
 
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
 from fallbackd.core.events import (
     AttemptAnswered,
     AttemptEnded,
@@ -32,49 +35,66 @@ from fallbackd.core.turn_events import (
     TurnUsed,
 )
 
+_OfAttempt = (
+    AttemptStarted
+    | ConversationSeen
+    | AttemptAnswered
+    | AttemptRetrying
+    | AttemptGaveUp
+    | AttemptEnded
+)
+_OfDelegation = Woke | CancelRequested | KeepRequested | Resumed | QuestionAnswered | WorkspaceMoved
+_OfSession = (
+    ResolveRequested
+    | Reported
+    | SessionEnded
+    | SessionCompacted
+    | TurnBegan
+    | TurnFailed
+    | TurnAnswered
+    | TurnEnded
+    | TurnUsed
+    | RescueAdvanced
+    | RedirectAsked
+)
+
 
 def keys_of(event: Event, seen: Snapshot) -> Keys:
     """`seen` knows the session of every unfinished delegation."""
-    match event:
-        case DelegateRequested():
-            return Keys(session=event.session, request_id=event.request_id)
-        case (
-            AttemptStarted()
-            | ConversationSeen()
-            | AttemptAnswered()
-            | AttemptRetrying()
-            | AttemptGaveUp()
-            | AttemptEnded()
-        ):
-            return _of_delegation(delegation_of(event.attempt), seen)
-        case (
-            Woke()
-            | CancelRequested()
-            | KeepRequested()
-            | Resumed()
-            | QuestionAnswered()
-            | WorkspaceMoved()
-        ):
-            return _of_delegation(event.delegation, seen)
-        case ResolveRequested() | Reported():
-            return Keys(session=event.session)
-        case SessionEnded() | SessionCompacted():
-            return Keys(session=event.session)
-        case (
-            TurnBegan()
-            | TurnFailed()
-            | TurnAnswered()
-            | TurnEnded()
-            | TurnUsed()
-            | RescueAdvanced()
-            | RedirectAsked()
-        ):
-            return Keys(session=event.session)
-        case _:
-            return Keys()
+    return KEYS[type(event)](event, seen)
 
 
-def _of_delegation(delegation: DelegationId, seen: Snapshot) -> Keys:
+def _of_request(event: DelegateRequested, seen: Snapshot) -> Keys:
+    return Keys(session=event.session, request_id=event.request_id)
+
+
+def _of_attempt(event: _OfAttempt, seen: Snapshot) -> Keys:
+    return _of_work(delegation_of(event.attempt), seen)
+
+
+def _of_delegation(event: _OfDelegation, seen: Snapshot) -> Keys:
+    return _of_work(event.delegation, seen)
+
+
+def _of_session(event: _OfSession, seen: Snapshot) -> Keys:
+    return Keys(session=event.session)
+
+
+def _of_none(event: Event, seen: Snapshot) -> Keys:
+    return Keys()
+
+
+def _of_work(delegation: DelegationId, seen: Snapshot) -> Keys:
     active = seen.active.get(delegation)
     session: SessionId | None = None if active is None else active.session
     return Keys(delegation=delegation, session=session)
+
+
+KEYS: Mapping[type, Callable[[Any, Snapshot], Keys]] = {
+    **dict.fromkeys(get_args(Event), _of_none),
+    DelegateRequested: _of_request,
+    **dict.fromkeys(get_args(_OfAttempt), _of_attempt),
+    **dict.fromkeys(get_args(_OfDelegation), _of_delegation),
+    **dict.fromkeys(get_args(_OfSession), _of_session),
+}
+"""By the type of the event."""

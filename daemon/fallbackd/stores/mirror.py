@@ -9,10 +9,10 @@ The mappings that a `Snapshot` shows are replaced, never changed, so a snapshot 
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
-from typing import assert_never
+from typing import Any
 
 from fallbackd.core.changes import (
     Change,
@@ -212,6 +212,8 @@ class Draft:
         self.notes: list[Journaled] = []
         self._requests: dict[str, DelegationId] = {}
         self._session_count = mirror.session_count
+        self._put_healths: dict[ScopeId, Health] = {}
+        self._put_meters: dict[BackendId, Meter] = {}
 
     def delegation(self, delegation: DelegationId) -> Delegation | None:
         return self.delegations.get(delegation) or self._mirror.delegation(delegation)
@@ -243,36 +245,41 @@ class Draft:
 
     def add(self, changes: Sequence[Change]) -> tuple[Journaled, ...]:
         """Add the changes of one decision. Returns its notes with their places."""
-        health: dict[ScopeId, Health] = {}
-        meters: dict[BackendId, Meter] = {}
-        notes: list[Journaled] = []
+        known = len(self.notes)
         for change in changes:
-            match change:
-                case PutHealth():
-                    health[change.health.scope] = change.health
-                case PutMeter():
-                    meters[change.meter.backend] = change.meter
-                case PutFact():
-                    self.facts[change.key] = change.value
-                case PutDelegation():
-                    self._put_delegation(change.delegation)
-                case PutSession():
-                    self._put_session(change.session.session, change.session)
-                case DropSession():
-                    self._put_session(change.session, None)
-                case PutStory():
-                    self.stories.append(change)
-                case Note():
-                    self.last_seq += 1
-                    notes.append(Journaled(seq=self.last_seq, note=change))
-                case _:
-                    assert_never(change)
-        if health:
-            self.health = {**self.health, **health}
-        if meters:
-            self.meters = {**self.meters, **meters}
-        self.notes.extend(notes)
-        return tuple(notes)
+            ADDED[type(change)](self, change)
+        if self._put_healths:
+            self.health = {**self.health, **self._put_healths}
+            self._put_healths.clear()
+        if self._put_meters:
+            self.meters = {**self.meters, **self._put_meters}
+            self._put_meters.clear()
+        return tuple(self.notes[known:])
+
+    def add_health(self, change: PutHealth) -> None:
+        self._put_healths[change.health.scope] = change.health
+
+    def add_meter(self, change: PutMeter) -> None:
+        self._put_meters[change.meter.backend] = change.meter
+
+    def add_fact(self, change: PutFact) -> None:
+        self.facts[change.key] = change.value
+
+    def add_delegation(self, change: PutDelegation) -> None:
+        self._put_delegation(change.delegation)
+
+    def add_session(self, change: PutSession) -> None:
+        self._put_session(change.session.session, change.session)
+
+    def drop_session(self, change: DropSession) -> None:
+        self._put_session(change.session, None)
+
+    def add_story(self, change: PutStory) -> None:
+        self.stories.append(change)
+
+    def add_note(self, change: Note) -> None:
+        self.last_seq += 1
+        self.notes.append(Journaled(seq=self.last_seq, note=change))
 
     def _put_delegation(self, delegation: Delegation) -> None:
         """One that is not in memory is new: a decision has read what it changes."""
@@ -295,3 +302,16 @@ class Draft:
         was_there = self.session(session_id) is not None
         self.sessions[session_id] = session
         self._session_count += (session is not None) - was_there
+
+
+ADDED: Mapping[type, Callable[[Draft, Any], None]] = {
+    PutHealth: Draft.add_health,
+    PutMeter: Draft.add_meter,
+    PutFact: Draft.add_fact,
+    PutDelegation: Draft.add_delegation,
+    PutSession: Draft.add_session,
+    DropSession: Draft.drop_session,
+    PutStory: Draft.add_story,
+    Note: Draft.add_note,
+}
+"""By the type of a change."""

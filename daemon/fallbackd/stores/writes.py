@@ -1,7 +1,7 @@
 """What is to be written, as rows: encoded once, a later one in place of an earlier one."""
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fallbackd.core.changes import (
     Change,
@@ -118,35 +118,60 @@ def writes_of(changes: Sequence[Change], *, after_seq: int) -> Writes:
     """The rows of one decision, whose notes come after the place `after_seq` of the journal."""
     writes = Writes()
     for change in changes:
-        match change:
-            case PutHealth():
-                writes.put("health", change.health.scope, encode(change.health))
-            case PutMeter():
-                writes.put("meters", change.meter.backend, encode(change.meter))
-            case PutFact():
-                writes.put("facts", change.key, change.value)
-            case PutSession():
-                writes.put("sessions", change.session.session, encode(change.session))
-            case DropSession():
-                writes.rows["sessions", change.session] = None
-            case PutDelegation():
-                one = change.delegation
-                writes.put(
-                    "delegations",
-                    one.delegation,
-                    one.session,
-                    one.request_id,
-                    one.created_at,
-                    one.state,
-                    int(one.is_ended),
-                    one.ended_at,
-                    encode(one),
-                )
-            case PutStory():
-                writes.stories.append((change.delegation, encode(change)))
-            case Note():
-                seq = after_seq + len(writes.notes) + 1
-                writes.notes.append((seq, change.at, encode(change)))
-            case _:
-                assert_never(change)
+        if type(change) is Note:
+            seq = after_seq + len(writes.notes) + 1
+            writes.notes.append((seq, change.at, encode(change)))
+        else:
+            WRITTEN[type(change)](writes, change)
     return writes
+
+
+def _health(writes: Writes, change: PutHealth) -> None:
+    writes.put("health", change.health.scope, encode(change.health))
+
+
+def _meter(writes: Writes, change: PutMeter) -> None:
+    writes.put("meters", change.meter.backend, encode(change.meter))
+
+
+def _fact(writes: Writes, change: PutFact) -> None:
+    writes.put("facts", change.key, change.value)
+
+
+def _session(writes: Writes, change: PutSession) -> None:
+    writes.put("sessions", change.session.session, encode(change.session))
+
+
+def _no_session(writes: Writes, change: DropSession) -> None:
+    writes.rows["sessions", change.session] = None
+
+
+def _delegation(writes: Writes, change: PutDelegation) -> None:
+    one = change.delegation
+    writes.put(
+        "delegations",
+        one.delegation,
+        one.session,
+        one.request_id,
+        one.created_at,
+        one.state,
+        int(one.is_ended),
+        one.ended_at,
+        encode(one),
+    )
+
+
+def _story(writes: Writes, change: PutStory) -> None:
+    writes.stories.append((change.delegation, encode(change)))
+
+
+WRITTEN: Mapping[type, Callable[[Writes, Any], None]] = {
+    PutHealth: _health,
+    PutMeter: _meter,
+    PutFact: _fact,
+    PutSession: _session,
+    DropSession: _no_session,
+    PutDelegation: _delegation,
+    PutStory: _story,
+}
+"""By the type of a change; a `Note` also has its place in the journal."""

@@ -17,7 +17,7 @@ from fallbackd.core.callers.lease import (
 )
 from fallbackd.core.case import Case
 from fallbackd.core.changes import Decision, Rejection
-from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted
+from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted, SessionEnded
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, SessionId, is_lease
@@ -387,6 +387,11 @@ def _is_unclear(event: Reported, session: Session) -> bool:
     last = session.hops[-1] if session.hops else None
     is_swap = last is not None and last.from_backend == last.to_backend == session.current
     return session.running is not None or (is_swap and event.model is None)
+
+
+def session_ended(case: Case, event: SessionEnded) -> None:
+    if case.snapshot.session is not None:
+        case.drop_session_id(case.snapshot.session.session)
 
 
 def session_compacted(case: Case, event: SessionCompacted) -> None:

@@ -122,10 +122,10 @@ def worst(
     found: tuple[View, Health | None] = (HEALTHY, None)
     for scope in scopes:
         record = health.get(scope)
-        if record is None:
+        if record is None or (record.outage is None and record.pause is None):
             continue
         seen = view(record, now=now)
-        if seen is not HEALTHY and _rank(seen) > _rank(found[0]):
+        if _rank(seen) > _rank(found[0]):
             found = (seen, record)
     return found
 

@@ -10,15 +10,15 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Entry, Policy, Project, ReasonPolicy, Role
 from fallbackd.core.records import Snapshot
-from fallbackd.core.turn_events import RedirectAsked, TurnBegan, TurnFailed
 
 ANY = "*"
 
 
 def project_of(snapshot: Snapshot, event: Event) -> str:
     """The directory that an event is about; empty: none in particular."""
-    if isinstance(event, TurnBegan | TurnFailed | RedirectAsked) and event.project:
-        return event.project
+    said: str = getattr(event, "project", "")
+    if said:
+        return said
     return "" if snapshot.session is None else snapshot.session.project
 
 

@@ -24,7 +24,7 @@ from fallbackd.core.opencode.session import (
 from fallbackd.core.policy import Policy, Role
 from fallbackd.core.records import Hop, Session, Verdict
 from fallbackd.core.routing.resolve import Resolved
-from fallbackd.core.turn_events import RedirectAsked, TurnAnswered, TurnBegan, TurnUsed
+from fallbackd.core.turn_events import RedirectAsked, TurnAnswered, TurnBegan, TurnEnded, TurnUsed
 from fallbackd.core.upkeep.marks import tell_recovery
 from fallbackd.core.work.resolution import request_after, turn_for
 from fallbackd.core.work.search import search
@@ -73,7 +73,7 @@ def turn_answered(case: Case, event: TurnAnswered) -> None:
     )
 
 
-def turn_ended(case: Case) -> None:
+def turn_ended(case: Case, event: TurnEnded) -> None:
     """The session is idle: the time to say that its original is back."""
     session = case.snapshot.session
     if session is None:

@@ -90,6 +90,21 @@ def configured(policy: Policy, entry: Entry, credential: str | None) -> Configur
     )
 
 
+class Chain(Struct, frozen=True, kw_only=True):
+    members: tuple[tuple[Entry, Configured | None], ...]
+    """Each entry once, with what the configuration says of it, whichever credential is used."""
+    has_stand_ins: bool
+
+
+@once
+def chain_of(policy: Policy, candidates: tuple[Entry, ...]) -> Chain:
+    entries = tuple(dict.fromkeys(candidates))
+    return Chain(
+        members=tuple((entry, configured(policy, entry, None)) for entry in entries),
+        has_stand_ins=any(entry.tier == "model" for entry in entries),
+    )
+
+
 def candidate_key(backend: str, model: str | None) -> str:
     return backend if model is None else f"{backend}|{model}"
 

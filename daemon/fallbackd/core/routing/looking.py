@@ -106,6 +106,7 @@ _TRIED: No = ("tried", "tried already by this delegation")
 
 def look(
     entry: Entry,
+    found: Configured | None,
     request: Request,
     policy: Policy,
     health: Mapping[ScopeId, Health],
@@ -113,7 +114,10 @@ def look(
     *,
     now: float,
 ) -> Candidate:
-    found = configured(policy, entry, None)
+    """
+    Args:
+        found: What the configuration says of the entry; None: its backend is not configured.
+    """
     if found is None:
         return _not_configured(entry)
     backend = found.backend
@@ -224,7 +228,8 @@ def _by_request(found: Configured, request: Request) -> No | None:
         return _TRIED
     if found.same_as in request.same_as_failed:
         return "same_as_failed", "the same provider, model and credential have failed"
-    if why := _too_small(found.context_tokens, request):
+    size = found.context_tokens
+    if size is not None and (why := _too_small(size, request)):
         return "context", why
     backend = found.backend
     if (no := forbidden(found.entry, backend, found.model, request.limits)) is not None:
@@ -299,9 +304,7 @@ def _is_missing_program(record: Health | None) -> bool:
     )
 
 
-def _too_small(size: int | None, request: Request) -> str | None:
-    if size is None:
-        return None
+def _too_small(size: int, request: Request) -> str | None:
     if request.prompt_tokens is not None and request.prompt_tokens > size:
         return f"context too large: {request.prompt_tokens} tokens do not fit into {size}"
     if request.larger_than is not None and size <= request.larger_than:

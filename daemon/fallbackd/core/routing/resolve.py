@@ -18,7 +18,7 @@ from fallbackd.core.health.scopes import (
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Meter, Verdict, VerdictWord
-from fallbackd.core.routing.configured import Candidate, Choice
+from fallbackd.core.routing.configured import Candidate, Choice, chain_of
 from fallbackd.core.routing.looking import Request, look
 from fallbackd.core.routing.tiers import wanted
 
@@ -59,9 +59,13 @@ def resolve(
     *,
     now: float,
 ) -> Resolved:
+    chain = chain_of(policy, candidates)
+    members = chain.members
+    if chain.has_stand_ins:
+        kept = wanted((entry for entry, _ in members), policy, health, now=now)
+        members = tuple(one for one in members if one[0] in kept)
     seen = [
-        look(entry, request, policy, health, meters, now=now)
-        for entry in wanted(dict.fromkeys(candidates), policy, health, now=now)
+        look(entry, found, request, policy, health, meters, now=now) for entry, found in members
     ]
     best = _best(seen, request)
     if best is None and request.last_resort:

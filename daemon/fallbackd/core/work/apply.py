@@ -1,6 +1,6 @@
 """Perform a step of the plan."""
 
-from typing import Any, assert_never
+from typing import assert_never
 
 from fallbackd.core.case import Case
 from fallbackd.core.effects import Answer, StartAttempt, WakeAt
@@ -13,7 +13,6 @@ from fallbackd.core.work.giving_up import withdraw_marks
 from fallbackd.core.work.plan import plan
 from fallbackd.core.work.remembering import recall
 from fallbackd.core.work.resumption import resumed_conversation
-from fallbackd.core.work.retry_budget import shown
 from fallbackd.core.work.sessions import author_of, on_candidate
 from fallbackd.core.work.starting import fallen, handoff, hop_to, new_attempt, note_hop, stays_with
 from fallbackd.core.work.steps import (
@@ -85,7 +84,6 @@ def _start(case: Case, step: Start, *, event: str) -> None:
         case.keep_session(on_candidate(case.session, choice))
     else:
         _hopped(case, hop)
-    budget: dict[str, Any] = {"retry_budget": shown(case)} if one.attempts else {}
     case.meters.count_start(choice.backend.id, is_first=not one.attempts)
     case.meters.count_credential(choice.backend.id, choice.credential)
     enter(
@@ -109,7 +107,7 @@ def _start(case: Case, step: Start, *, event: str) -> None:
         max_fallback_depth=one.turn.max_hops,
         hops=reactive_hops(case.delegation),
         **stays_with(case),
-        **budget,
+        **step.numbers,
     )
     case.move(attempt=attempt.attempt)
     case.effects.append(

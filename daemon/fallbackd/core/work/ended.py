@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from msgspec import structs
+
 from fallbackd.core.case import Case
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason
@@ -23,7 +25,7 @@ from fallbackd.core.work.resolution import (
     is_form_error_twice,
 )
 from fallbackd.core.work.resumption import own_failure, resume_at
-from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
+from fallbackd.core.work.retry_budget import backoff_s, budget_of, may_retry, shown
 from fallbackd.core.work.rotation import first_throttle
 from fallbackd.core.work.running import running_attempt
 from fallbackd.core.work.sessions import charged
@@ -103,7 +105,9 @@ def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure 
     if resumed is not None:
         effects = worse(effects, resumed.effects)  # they belong to the conversation
         outside = tuple(dict.fromkeys((*resumed.outside, *outside)))
-    attempt = case.update_attempt(
+    one = case.delegation
+    attempt = structs.replace(
+        attempt,
         state=state,
         ended_at=case.now,
         exit_code=event.exit_code,
@@ -115,8 +119,8 @@ def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure 
         answered_at=answered_at,
         gone=event.gone,
     )
-    one = case.delegation
     case.update(
+        attempts=(*one.attempts[:-1], attempt),
         usage=one.usage + event.usage,
         last_activity_at=case.now,
         warnings=(*one.warnings, *event.warnings),
@@ -283,7 +287,7 @@ def _retry_at(
     if may_retry(case):
         return at
     why = "no retry: the budget of this host for further attempts is used up"
-    case.tell(one, "attempt failed", outcome=why, retry_budget=shown(case))
+    case.tell(one, "attempt failed", outcome=why, retry_budget=shown(budget_of(case)))
     return None
 
 

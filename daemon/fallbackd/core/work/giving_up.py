@@ -44,8 +44,10 @@ def give_up(case: Case, failure: Failure, backend: Backend | None, *, luck: floa
     if made is None:
         return failure
     failure = structs.replace(failure, scope=made.scope)
-    case.update_attempt(failure=failure)
-    case.update(turn=structs.replace(one.turn, marks=(*one.turn.marks, made)))
+    case.update(
+        attempts=(*one.attempts[:-1], structs.replace(attempt, failure=failure)),
+        turn=structs.replace(one.turn, marks=(*one.turn.marks, made)),
+    )
     return failure
 
 

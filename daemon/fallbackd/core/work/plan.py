@@ -7,11 +7,13 @@ costs nothing.
 """
 
 from collections.abc import Callable
+from typing import Any
+
+from msgspec import structs
 
 from fallbackd.core.case_view import CaseView
 from fallbackd.core.policy import IN_SESSION_KIND
 from fallbackd.core.records import Delegation, Waiting
-from fallbackd.core.routing.configured import Choice
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.work.ask import at_outage, by_rules, is_recovered, resting, unanswered
@@ -19,7 +21,7 @@ from fallbackd.core.work.choices import resolved_by_person
 from fallbackd.core.work.fairness import has_place
 from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed, exhausted
 from fallbackd.core.work.resolution import halted, request_of
-from fallbackd.core.work.retry_budget import held_until, shown
+from fallbackd.core.work.retry_budget import budget_of, held_until, shown
 from fallbackd.core.work.rotation import rotated, with_verdict
 from fallbackd.core.work.search import Search, search
 from fallbackd.core.work.steps import (
@@ -134,7 +136,9 @@ def forced_by_person(case: CaseView) -> Step | Clear | None:
         return for_place(case)
     resolved = resolved_by_person(case, forced)
     if resolved.choice is not None:
-        return Start(choice=resolved.choice, event="chosen by a person")
+        return Start(
+            choice=resolved.choice, event="chosen by a person", numbers=retry_numbers(case)
+        )
     return Clear(
         what="forced",
         outcome=f"{forced} cannot be used any more",
@@ -165,6 +169,7 @@ def due_retry(case: CaseView) -> Step | Clear | None:
         retry_of=None if waiting.resumes else waiting.retry_of,
         resumes=waiting.retry_of if waiting.resumes else None,
         has_waited=waiting.is_stated,
+        numbers=retry_numbers(case),
     )
 
 
@@ -180,8 +185,7 @@ def other_credential(case: CaseView) -> Step | None:
     verdicts = with_verdict(case.delegation.verdicts, found.verdicts[0])
     if is_full(case):
         return for_place(case, verdicts=verdicts)
-    held = held_back(case, found.choice, verdicts)
-    return held or Start(choice=found.choice, verdicts=verdicts, rotates=True)
+    return move(case, Start(choice=found.choice, verdicts=verdicts, rotates=True))
 
 
 def no_failover(case: CaseView) -> Step | None:
@@ -235,7 +239,8 @@ def best_candidate(case: CaseView, found: Search) -> Step | None:
         return HandBack(choice=choice, verdicts=verdicts)
     if is_full(case):
         return for_place(case, verdicts=verdicts)
-    return held_back(case, choice, verdicts) or Start(choice=choice, verdicts=verdicts)
+    start = Start(choice=choice, verdicts=verdicts)
+    return move(case, start) if case.delegation.attempts else start
 
 
 def worth_waiting(case: CaseView, found: Search) -> Step | None:
@@ -312,12 +317,18 @@ def for_place(
     )
 
 
-def held_back(case: CaseView, choice: Choice, verdicts: Verdicts) -> Step | None:
-    """A move has to wait for what others find there; None: it is made now."""
-    one = case.delegation
-    until_at = held_until(case, one, choice) if one.attempts else None
+def retry_numbers(case: CaseView) -> dict[str, Any]:  # for the story
+    """The budget of this host for attempts beyond the first, as such a start finds it."""
+    return {"retry_budget": shown(budget_of(case))} if case.delegation.attempts else {}
+
+
+def move(case: CaseView, start: Start) -> Step:
+    """A start away from the last attempt. It may have to wait for what others find there."""
+    one, budget = case.delegation, budget_of(case)
+    numbers = {"retry_budget": shown(budget)}
+    until_at = held_until(case, budget, one, start.choice)
     if until_at is None:
-        return None
+        return structs.replace(start, numbers=numbers)
     before = one.waiting
     since_at = case.now if before is None or before.retry is not None else before.since_at
     limit_at = since_at + case.policy.wait_threshold_s(one.mode)
@@ -329,9 +340,9 @@ def held_back(case: CaseView, choice: Choice, verdicts: Verdicts) -> Step | None
         return Hold(until_at=until_at)  # many wait at once, and each is woken for each end
     return Wait(
         waiting=waits,
-        outcome=f"waits for the outcome of a probe of {choice.backend.id}",
-        verdicts=verdicts,
-        numbers={"retry_budget": shown(case)},
+        outcome=f"waits for the outcome of a probe of {start.choice.backend.id}",
+        verdicts=start.verdicts,
+        numbers=numbers,
     )
 
 

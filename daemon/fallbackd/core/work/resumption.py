@@ -10,7 +10,7 @@ from fallbackd.core.case import Case
 from fallbackd.core.failures import NO_CONVERSATION, Failure, Reason, make_failure
 from fallbackd.core.policy import Backend
 from fallbackd.core.records import Attempt, Delegation
-from fallbackd.core.work.retry_budget import backoff_s, may_retry, shown
+from fallbackd.core.work.retry_budget import backoff_s, budget_of, may_retry, shown
 from fallbackd.core.work.waits import is_past_deadline, stated_until
 
 PATIENCE_TIMES = 10
@@ -40,7 +40,7 @@ def resume_at(
     if may_retry(case):
         return at
     why = "not resumed: the budget of this host for further attempts is used up"
-    case.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(case))
+    case.tell(delegation, "attempt failed", outcome=why, retry_budget=shown(budget_of(case)))
     return None
 
 

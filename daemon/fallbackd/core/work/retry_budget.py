@@ -56,8 +56,7 @@ def budget_of(case: CaseView) -> Budget:
     )
 
 
-def shown(case: CaseView) -> dict[str, Any]:  # for the story
-    found = budget_of(case)
+def shown(found: Budget) -> dict[str, Any]:  # for the story
     return {
         "first_attempts": found.firsts,
         "further_attempts": found.further,
@@ -79,14 +78,16 @@ def backoff_s(case: CaseView, backend: Backend, retry: int, *, luck: float) -> f
     return min(max_s, base_s * 2.0 ** min(retry - 1, 60) * (1 + luck / 2))
 
 
-def held_until(case: CaseView, delegation: Delegation, choice: Choice) -> float | None:
+def held_until(
+    case: CaseView, budget: Budget, delegation: Delegation, choice: Choice
+) -> float | None:
     """
     When to look again whether a move away from the last attempt may be made; None: now.
 
     Args:
         choice: Another backend, or another credential of the same one.
     """
-    if budget_of(case).has_room(HOPS_PART):
+    if budget.has_room(HOPS_PART):
         return None
     last = delegation.attempts[-1]
     trouble_at = last.started_at if last.ended_at is None else last.ended_at
@@ -105,8 +106,8 @@ def _others(case: CaseView, delegation: Delegation) -> list[Attempt]:
     return [
         running
         for other in case.snapshot.active.values()
-        if other.delegation != delegation.delegation
-        and len(other.attempts) > 1
+        if len(other.attempts) > 1
+        and other.delegation != delegation.delegation
         and (running := other.running) is not None
     ]
 

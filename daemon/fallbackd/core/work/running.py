@@ -10,7 +10,9 @@ from fallbackd.core.events import (
     AttemptRetrying,
     AttemptStarted,
     ConversationSeen,
+    KeepRequested,
     Woke,
+    WorkspaceMoved,
 )
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
@@ -223,6 +225,17 @@ def stop(case: Case, ending: Failure, **fields: object) -> None:
     case.effects.append(
         StopAttempt(attempt=attempt.attempt, grace_s=case.policy.defaults.stop_grace_s)
     )
+
+
+def keep_requested(case: Case, event: KeepRequested) -> None:
+    """It outlives its callers from now on."""
+    if (found := case.snapshot.delegation) is not None and not found.is_ended:
+        case.update(orphan_s=None)
+
+
+def workspace_moved(case: Case, event: WorkspaceMoved) -> None:
+    if (found := case.snapshot.delegation) is not None and not found.is_ended:
+        case.update(cwd_ids=event.cwd_ids)
 
 
 def woke(case: Case, event: Woke) -> None:

@@ -34,6 +34,7 @@ class Start(Struct, frozen=True, kw_only=True):
     """Another credential of the same candidate."""
     has_waited: bool = False
     """The time that its provider stated was waited for, which is done once."""
+    numbers: dict[str, Any] = field(default_factory=dict)  # what was used, for `explain`
 
 
 class Wait(Struct, frozen=True, kw_only=True):
