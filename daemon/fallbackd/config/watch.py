@@ -8,6 +8,7 @@ counts is the content: a wake-up without another content is no change.
 """
 
 import os
+import threading
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -15,11 +16,11 @@ import anyio.to_thread
 import structlog
 
 from fallbackd.config.files import read_content
-from fallbackd.lib.inotify import Inotify
 
-SETTLE_S = 0.25
-"""Programs that write a file do so in several steps."""
-LOOK_S = 5.0
+DEBOUNCE_MS = 250
+_STEP_MS = 250
+"""How often the watching thread looks up: half of the time until a change is noticed."""
+_TIMEOUT_MS = 5000
 """A look without a notice, for file systems that send none."""
 _RETRY_S = 0.5
 _MAX_LINKS = 40  # as the kernel
@@ -41,44 +42,65 @@ async def watch(
     Args:
         seen: `Loaded.digest` of what the caller has in force; None: what lies there at the start.
     """
-    last = seen or (await anyio.to_thread.run_sync(_look, path))[0]
+    stop = threading.Event()
+    async with anyio.create_task_group() as watching:
+        watching.start_soon(_set_when_cancelled, stop)
+        await _follow(path, on_change, seen, stop)
+        watching.cancel_scope.cancel()
+
+
+async def _set_when_cancelled(stop: threading.Event) -> None:
+    # The thread that waits for notices cannot be cancelled: it looks at this event.
+    try:
+        await anyio.sleep_forever()
+    finally:
+        stop.set()
+
+
+async def _follow(
+    path: str, on_change: Callable[[], Awaitable[None]], seen: str | None, stop: threading.Event
+) -> None:
+    # Here, because it takes a tenth of the time that the daemon has to get ready.
+    from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
+
+    limiter = anyio.CapacityLimiter(1)
+    if seen is None:
+        seen = (await anyio.to_thread.run_sync(read_content, path)).digest
     is_said = False
     while True:
         places = await anyio.to_thread.run_sync(_places, path)
         try:
-            notices = Inotify(places)
-        except OSError as error:
+            notify = RustNotify(list(places), False, False, 0, False, True)
+        except (OSError, WatchfilesRustInternalError) as error:
             # A directory that has just gone, or no inotify watches left: look by ourselves.
             if not is_said:
                 _log.warning("config.watch_failed", path=path, error=str(error))
                 is_said = True
             await anyio.sleep(_RETRY_S)
-            last, _ = await _compare(path, on_change, last)
+            seen = await _compare(path, on_change, seen)
             continue
-        with notices:
+        with notify:
             # Compared after the watch is in place: no change falls in between.
-            last, found = await _compare(path, on_change, last)
-            while found == places:
-                await notices.changed(settle_s=SETTLE_S, limit_s=LOOK_S)
-                last, found = await _compare(path, on_change, last)
+            while True:
+                seen = await _compare(path, on_change, seen)
+                if await anyio.to_thread.run_sync(_places, path) != places:
+                    break
+                outcome = await anyio.to_thread.run_sync(
+                    notify.watch, DEBOUNCE_MS, _STEP_MS, _TIMEOUT_MS, stop, limiter=limiter
+                )
+                if outcome == "stop":
+                    return
 
 
-async def _compare(
-    path: str, on_change: Callable[[], Awaitable[None]], seen: str
-) -> tuple[str, WatchedPlaces]:
-    digest, places = await anyio.to_thread.run_sync(_look, path)
+async def _compare(path: str, on_change: Callable[[], Awaitable[None]], seen: str) -> str:
+    digest = (await anyio.to_thread.run_sync(read_content, path)).digest
     if digest != seen:
         try:
             await on_change()
         except Exception:
             # The watch outlives a bug in what it calls: the next change may be the cure.
             _log.exception("config.reload_failed", path=path)
-    return digest, places
-
-
-def _look(path: str) -> tuple[str, WatchedPlaces]:
-    """What lies there, and the way to it."""
-    return read_content(path).digest, _places(path)
+    return digest
 
 
 def _places(path: str) -> WatchedPlaces:
