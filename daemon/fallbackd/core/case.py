@@ -48,16 +48,10 @@ from fallbackd.core.routing.resolve import Resolved, resolve
 from fallbackd.core.so_far import turn_of
 from fallbackd.core.turn import MadeMark, Turn, without_marks
 
-WAKE_WAITING = WakeWaiting()
-
 
 class Case:
-    """
-    Attributes:
-        delegation: Absent where the decision is about none.
-    """
-
     delegation: Delegation
+    """Absent where the decision is about none."""
 
     def __init__(
         self, snapshot: Snapshot, policy: Policy, *, now: float, luck: float = 0.5
@@ -347,8 +341,8 @@ class Case:
             self.wake_waiting()
 
     def wake_waiting(self) -> None:
-        if WAKE_WAITING not in self.effects:
-            self.effects.append(WAKE_WAITING)
+        if (wake := WakeWaiting()) not in self.effects:
+            self.effects.append(wake)
 
     # --- the end ---------------------------------------------------------------------------
 

@@ -133,19 +133,27 @@ def look(
         budget_until_at = meter.over_cap_until(
             meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
         )
-    no: No | None = _by_request(found, request)
+    no = _by_request(found, request)
     if no is None and record is None and budget_until_at is None:
         return found.healthy  # the commonest case
     facts = _Facts(
         of=found, scopes=scopes, state=state, record=record, budget_until_at=budget_until_at
     )
-    if no is None:
-        no = _by_health(facts)
-    elif no is _TRIED:
-        no = "tried", facts.reason or no[1]
-    if no is not None:
-        return _refused(facts, *no)
-    return _in_trial(facts, policy, health, now=now)
+    return _seen(facts, no, policy, health, now=now)
+
+
+def _seen(
+    facts: _Facts,
+    no: No | None,
+    policy: Policy,
+    health: Mapping[ScopeId, Health],
+    *,
+    now: float,
+) -> Candidate:
+    if no is _TRIED:
+        return _refused(facts, "tried", facts.reason or no[1])
+    no = no or _by_health(facts)
+    return _in_trial(facts, policy, health, now=now) if no is None else _refused(facts, *no)
 
 
 def _not_configured(entry: Entry) -> Candidate:

@@ -18,7 +18,7 @@ from fallbackd.core.health.scopes import (
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Meter, Verdict, VerdictWord
-from fallbackd.core.routing.configured import Candidate, Choice, chain_of
+from fallbackd.core.routing.configured import Candidate, Choice, Configured, chain_of
 from fallbackd.core.routing.looking import Request, look
 from fallbackd.core.routing.tiers import wanted
 
@@ -59,13 +59,9 @@ def resolve(
     *,
     now: float,
 ) -> Resolved:
-    chain = chain_of(policy, candidates)
-    members = chain.members
-    if chain.has_stand_ins:
-        kept = wanted((entry for entry, _ in members), policy, health, now=now)
-        members = tuple(one for one in members if one[0] in kept)
     seen = [
-        look(entry, found, request, policy, health, meters, now=now) for entry, found in members
+        look(entry, found, request, policy, health, meters, now=now)
+        for entry, found in _members(candidates, policy, health, now=now)
     ]
     best = _best(seen, request)
     if best is None and request.last_resort:
@@ -81,6 +77,17 @@ def resolve(
         stated_at=stated_at,
         in_trial=any(one.verdict.verdict == "in_trial" for one in away),
     )
+
+
+def _members(
+    candidates: tuple[Entry, ...], policy: Policy, health: Mapping[ScopeId, Health], *, now: float
+) -> tuple[tuple[Entry, Configured | None], ...]:
+    """The candidates that are looked at, with what the configuration says of each."""
+    chain = chain_of(policy, candidates)
+    if not chain.has_stand_ins:
+        return chain.members
+    kept = wanted((entry for entry, _ in chain.members), policy, health, now=now)
+    return tuple(one for one in chain.members if one[0] in kept)
 
 
 def _instants(away: list[Candidate]) -> tuple[float | None, float | None]:
