@@ -255,6 +255,10 @@ class Kept:
         self._daemon.require_alive()
         return getattr(self._store, name)
 
+    def transact_now(self, keys: Keys, run: Callable[[Snapshot], Decision]) -> None:
+        """The disk is where a daemon dies."""
+        self._daemon.require_alive()
+
     async def transact(
         self,
         keys: Keys,

@@ -143,38 +143,53 @@ def _listed(headers: list[tuple[str, str]]) -> set[str]:
     return {word.strip().lower() for value in found for word in value.split(",")}
 
 
-def call_of(
+def template_of(
     endpoint: Endpoint,
+    options: Options,
+    asked: Passage,
+    *,
+    model: str | None,
+    credential: CredentialRef | None,
+    inherited: Mapping[str, str],
+) -> HttpRequest:
+    """
+    The request to one backend as far as it is the same for all callers.
+
+    Args:
+        model: What the provider is asked for.
+
+    Raises:
+        NotConfigured: No address, or a key that would leave in the clear.
+    """
+    options = structs.replace(options, model=model)
+    request = http_calls.request_to(endpoint, credential, inherited, options, mode=asked.mode)
+    return structs.replace(request, method="POST", url=_url(endpoint, options, asked, model))
+
+
+def call_of(
+    template: HttpRequest,
     options: Options,
     asked: Passage,
     *,
     model: str | None,
     headers: Mapping[str, str],
     body: bytes,
-    credential: CredentialRef | None,
-    inherited: Mapping[str, str],
 ) -> HttpRequest:
     """
-    The request to one backend.
+    The same with what one caller writes.
 
     Args:
-        model: What the provider is asked for.
         headers: As `forwarded` leaves them.
 
     Raises:
-        NotConfigured: No address, or a key that would leave in the clear.
         Unreadable: The model cannot be put into the body.
     """
-    options = structs.replace(options, model=model)
-    request = http_calls.request_to(endpoint, credential, inherited, options, mode=asked.mode)
     if asked.mode != "generate_content" and model is not None and model != asked.model:
         body = with_model(body, model)
-    own = {name: text for name, text in request.headers.items() if name not in headers}
+    own = {name: text for name, text in template.headers.items() if name not in headers}
     configured = {name.lower(): text for name, text in options.headers.items()}
     return structs.replace(
-        request,
-        method="POST",
-        url=_url(endpoint, options, asked, model),
+        template,
         headers={**own, **headers, **configured, "accept-encoding": "identity"},
         body=body,
     )

@@ -4,14 +4,14 @@ One event is decided on and its changes are made durable; then its news are publ
 Where machines share health, a trial of what is common to all is decided with them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 from msgspec import structs
 
-from fallbackd.core.changes import Decision
+from fallbackd.core.changes import Decision, Journaled
 from fallbackd.core.decide import decide
 from fallbackd.core.events import AttemptAnswered, AttemptStarted, Event
 from fallbackd.core.records import Keys, Snapshot
@@ -74,13 +74,28 @@ class Committing:
             must_keep=must_keep,
             outlives="process" if type(event) in _OF_THIS_BOOT else outlives,
         )
+        self._kept(notes, outlives=outlives)
+        if peers is not None:
+            peers.learned(event, before, decision)
+        return decision
+
+    def transact_now(self, keys: Keys, event: Event) -> Decision | None:
+        """What outlives nothing, where it need not wait; None: it has to, nothing was decided."""
+        if self._host.peers is not None:
+            return None
+        now = self._host.clock.now()
+        found = self._host.store.transact_now(keys, lambda seen: self._decide(seen, event, now=now))
+        if found is None:
+            return None
+        decision, notes = found
+        self._kept(notes, outlives="nothing")
+        return decision
+
+    def _kept(self, notes: Sequence[Journaled], *, outlives: Outlives) -> None:
         hit("journal.kept")
         if outlives == "nothing":
             self._write_soon()
         self._audience.publish(notes)
-        if peers is not None:
-            peers.learned(event, before, decision)
-        return decision
 
     def _write_soon(self) -> None:
         """What is in memory alone is on disk within a second, together."""

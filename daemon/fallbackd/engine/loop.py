@@ -190,6 +190,12 @@ class Performer:
         Raises:
             StoreUnwritable: Only with `must_keep`: nothing was kept and nothing done.
         """
+        if outlives == "nothing":
+            await self.follow_clock()
+            now_decided = self._committing.transact_now(keys_of(event, self.store.peek()), event)
+            if now_decided is not None:
+                self._follow(now_decided, shifted_s=self.shifted_s)
+                return now_decided
         # A caller that goes away must not part what is kept from what is done.
         with anyio.CancelScope(shield=True):
             await self.follow_clock()
@@ -205,14 +211,22 @@ class Performer:
                 # What it is about has ended, and cannot be read back from the disk: no news.
                 log.error("event.lost", event_type=type(event).__name__, problem=str(error))
                 return Decision()
-            hit("event.kept")
-            for effect in decision.effects:
-                if isinstance(effect, WakeAt):
-                    at = effect.at + self.shifted_s - shifted_s  # the clock was set meanwhile
-                    effect = structs.replace(effect, at=at)
-                self._perform(effect)
-            hit("event.done")
+            self._follow(decision, shifted_s=shifted_s)
         return decision
+
+    def _follow(self, decision: Decision, *, shifted_s: float) -> None:
+        """
+        Do what was decided.
+
+        Args:
+            shifted_s: As it was when that was decided: the clock may have been set meanwhile.
+        """
+        hit("event.kept")
+        for effect in decision.effects:
+            if isinstance(effect, WakeAt):
+                effect = structs.replace(effect, at=effect.at + self.shifted_s - shifted_s)
+            self._perform(effect)
+        hit("event.done")
 
     async def look_at_clock(self) -> None:
         """After the machine was suspended, or the clock was set: do now what is due now."""
@@ -229,7 +243,7 @@ class Performer:
                 live.shift(by_s)
 
     async def follow_clock(self) -> None:
-        """Let everything move with the clock, where it was set. Not to be cancelled."""
+        """Let everything move with the clock, where it was set."""
         self._follow_sleep()
         by_s = self.clock.step()
         if by_s == 0.0:
@@ -241,7 +255,9 @@ class Performer:
         self.started_at += by_s
         for live in self._live.values():
             live.shift(by_s)
-        await self._committing.transact(Keys(), ClockStepped(by_s=by_s, facts=self.clock_facts()))
+        stepped = ClockStepped(by_s=by_s, facts=self.clock_facts())
+        with anyio.CancelScope(shield=True):
+            await self._committing.transact(Keys(), stepped)
 
     def _perform(self, effect: Effect) -> None:
         match effect:

@@ -103,6 +103,15 @@ class Store(StoreFacts, Protocol):
         """
         ...
 
+    def transact_now(
+        self, keys: Keys, run: Callable[[Snapshot], Decision]
+    ) -> tuple[Decision, Sequence[Journaled]] | None:
+        """
+        The same at once, for changes that outlive nothing. None: it has to wait for others, or for
+        the disk; `run` was not called.
+        """
+        ...
+
     async def delegation(self, delegation: DelegationId) -> Delegation | None: ...
 
     async def delegations(

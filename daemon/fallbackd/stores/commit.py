@@ -34,6 +34,16 @@ class CommitRequest:
     def is_done(self) -> bool:
         return self.answer is not None or self.error is not None
 
+    def result(self) -> CommitAnswer:
+        """
+        Raises:
+            Exception: What the decision raised, or why it cannot be kept.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        return self.answer
+
     def decide(self, draft: Draft) -> tuple[CommitAnswer, Writes] | None:
         """Add the decision to a draft. None: it raised, and the draft is as it was."""
         try:

@@ -44,6 +44,16 @@ class MemoryStore:
         outlives: Outlives = "machine",
     ) -> tuple[Decision, Sequence[Journaled]]:
         await checkpoint()
+        return self._decide(keys, run, must_keep=must_keep)
+
+    def transact_now(
+        self, keys: Keys, run: Callable[[Snapshot], Decision]
+    ) -> tuple[Decision, Sequence[Journaled]]:
+        return self._decide(keys, run, must_keep=False)
+
+    def _decide(
+        self, keys: Keys, run: Callable[[Snapshot], Decision], *, must_keep: bool
+    ) -> tuple[Decision, Sequence[Journaled]]:
         draft = Draft(self._mirror)
         decision = run(draft.snapshot(keys))
         notes = draft.add(decision.changes)

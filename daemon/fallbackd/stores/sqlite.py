@@ -88,10 +88,16 @@ class SqliteStore:
             await self._in_turn(request)
         else:
             self._decide_alone(request, must_write=False)
-        if request.error is not None:
-            raise request.error
-        assert request.answer is not None
-        return request.answer
+        return request.result()
+
+    def transact_now(
+        self, keys: Keys, run: Callable[[Snapshot], Decision]
+    ) -> tuple[Decision, Sequence[Journaled]] | None:
+        request = CommitRequest(keys, run, must_keep=False, outlives="nothing")
+        if self._needs_disk(request):
+            return None
+        self._decide_alone(request, must_write=False)
+        return request.result()
 
     async def _in_turn(self, request: CommitRequest) -> None:
         self._waiting.append(request)

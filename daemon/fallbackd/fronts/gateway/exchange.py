@@ -34,7 +34,7 @@ from fallbackd.fronts.gateway.answers import AnswerHead, NotAnswered, Refusal, T
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.makers import Makers
-from fallbackd.fronts.gateway.outgoing import HOP, OutwardCall, next_hop, request_to
+from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Patience, Relay
 from fallbackd.fronts.gateway.reporting import CallReport, give_back
@@ -77,6 +77,7 @@ class Exchange:
         pauses: Pauses,
         choices: choosing.Choices,
         makers: Makers,
+        outgoing: Outgoing,
         owner: str | None = None,
     ) -> None:
         self._engine = engine
@@ -90,6 +91,7 @@ class Exchange:
         self._pauses = pauses
         self._choices = choices
         self._makers = makers
+        self._outgoing = outgoing
         self._deadline = CallerDeadline(self._named)
         self._owner = owner
         self._session = session_of(self._named, asked, body.plain or b"")
@@ -243,7 +245,7 @@ class Exchange:
         self._record.note("Asked", f"{chosen.backend} is asked", at=at)
         try:
             call = self._call(entry, asked)
-            request = request_to(self._engine, entry.backend, chosen.credential, call)
+            request = self._outgoing.request_to(entry.backend, chosen.credential, call)
         except NotConfigured as error:
             return NotAnswered(
                 evidence=Evidence(text=str(error), stream="exception", code="NotConfigured")

@@ -17,6 +17,7 @@ from fallbackd.fronts.gateway.answers import AnswerHead, Refusal, told
 from fallbackd.fronts.gateway.exchange import Exchange
 from fallbackd.fronts.gateway.line import HeadIn, RequestLine
 from fallbackd.fronts.gateway.makers import Makers
+from fallbackd.fronts.gateway.outgoing import Outgoing
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.server import GatewayServer
 from fallbackd.fronts.gateway.settings import Bounds, Rules
@@ -55,7 +56,8 @@ class GatewayFront:
         self._pauses = Pauses()
         self._choices = choosing.Choices()
         self._makers = Makers()
-        self._stored = StoredAnswers(engine, pass_on, self._makers)
+        self._outgoing = Outgoing(engine)
+        self._stored = StoredAnswers(engine, pass_on, self._makers, self._outgoing)
         self._server = GatewayServer(self.answer, allows=self._allows)
 
     async def serve(self, listener: socket.socket) -> None:
@@ -133,6 +135,7 @@ class GatewayFront:
             pauses=self._pauses,
             choices=self._choices,
             makers=self._makers,
+            outgoing=self._outgoing,
         ).run()
 
     async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:

@@ -59,7 +59,8 @@ def _tokens(named: dict[str, str], query: str) -> list[bytes]:
     scheme, _, bearer = named.get("authorization", "").partition(" ")
     found = [named.get(name, "") for name in ("x-api-key", "api-key", "x-goog-api-key")]
     found.append(bearer.strip() if scheme.lower() == "bearer" else "")
-    found += parse_qs(query).get("key", [])
+    if query:
+        found += parse_qs(query).get("key", [])
     return [one.encode() for one in found if one]
 
 

@@ -106,9 +106,7 @@ class CallerLine(asyncio.Protocol):
     async def request(self, *, limit_s: float) -> HeadIn | None:
         """The next request; None: none came."""
         if not self._waiting:
-            with anyio.move_on_after(limit_s):
-                while not (self._waiting or self._is_gone or self._refused):
-                    await self._news()
+            await self._next(limit_s)
         if self._is_gone:
             return None
         if not self._waiting:
@@ -126,6 +124,17 @@ class CallerLine(asyncio.Protocol):
             ],
             port=self._port,
         )
+
+    async def _next(self, limit_s: float) -> None:
+        """Until something has come, or the time is over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit_s
+        alarm = loop.call_at(until, self._tell)
+        try:
+            while not (self._waiting or self._is_gone or self._refused) and loop.time() < until:
+                await self._news()
+        finally:
+            alarm.cancel()
 
     @contextmanager
     def while_there(self) -> Iterator[None]:

@@ -10,11 +10,15 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import HttpRequest
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import carrying, credential_of
+from fallbackd.engine.environment import Settings
 from fallbackd.fronts.gateway.answers import Refusal
 from fallbackd.fronts.gateway.translate.translation import Translation
 
 HOP = "x-fallbackd-hop"
 """How often a request has passed a daemon like this one: one that comes back goes round."""
+
+MAX_TEMPLATES = 256
+"""Callers choose models and queries."""
 
 
 class OutwardCall(Struct, frozen=True, kw_only=True):
@@ -40,32 +44,65 @@ def next_hop(named: Mapping[str, str]) -> str:
     return str(int(hops) + 1)
 
 
-def request_to(
-    engine: Engine, backend: BackendId, credential: str | None, call: OutwardCall
-) -> HttpRequest:
-    """
-    Args:
-        credential: Its label.
+class Outgoing:
+    """Requests to backends. What they have in common is made once for each configuration."""
 
-    Raises:
-        fallbackd.backends.spec.NotConfigured: No address, or a key that would leave in the clear.
-        fallbackd.backends.passage.Unreadable: The model cannot be put into the body.
-    """
-    kind = engine.world.kinds[engine.settings.policy.backends[backend].kind]
-    assert kind.endpoint is not None
-    options = engine.settings.options_of(backend)
-    reference = credential_of(options, credential)
-    environ = engine.world.environ
-    request = passage.call_of(
-        kind.endpoint,
-        options,
-        call.asked,
-        model=call.model,
-        headers=call.headers,
-        body=call.body,
-        credential=reference,
-        inherited={name: environ[name] for name in kind.reads_env if name in environ},
-    )
-    carried = carrying(request, reference, options)
-    assert isinstance(carried, HttpRequest)
-    return carried
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._settings: Settings | None = None
+        self._templates: dict[tuple[object, ...], HttpRequest] = {}
+
+    def request_to(
+        self, backend: BackendId, credential: str | None, call: OutwardCall
+    ) -> HttpRequest:
+        """
+        Args:
+            credential: Its label.
+
+        Raises:
+            fallbackd.backends.spec.NotConfigured: No address, or a key that would leave in the
+                clear.
+            fallbackd.backends.passage.Unreadable: The model cannot be put into the body.
+        """
+        return passage.call_of(
+            self._template(backend, credential, call),
+            self._engine.settings.options_of(backend),
+            call.asked,
+            model=call.model,
+            headers=call.headers,
+            body=call.body,
+        )
+
+    def _template(
+        self, backend: BackendId, credential: str | None, call: OutwardCall
+    ) -> HttpRequest:
+        settings, asked = self._engine.settings, call.asked
+        if settings is not self._settings or len(self._templates) >= MAX_TEMPLATES:
+            self._settings = settings
+            self._templates.clear()
+        about = asked.mode, asked.side, asked.query, asked.is_streamed
+        key = backend, credential, call.model, *about
+        found = self._templates.get(key)
+        if found is None:
+            found = self._templates[key] = self._made(backend, credential, call)
+        return found
+
+    def _made(self, backend: BackendId, credential: str | None, call: OutwardCall) -> HttpRequest:
+        settings, world = self._engine.settings, self._engine.world
+        kind = world.kinds[settings.policy.backends[backend].kind]
+        assert kind.endpoint is not None
+        options = settings.options_of(backend)
+        reference = credential_of(options, credential)
+        request = passage.template_of(
+            kind.endpoint,
+            options,
+            call.asked,
+            model=call.model,
+            credential=reference,
+            inherited={
+                name: world.environ[name] for name in kind.reads_env if name in world.environ
+            },
+        )
+        carried = carrying(request, reference, options)
+        assert isinstance(carried, HttpRequest)
+        return carried

@@ -88,28 +88,33 @@ class Relay:
         first_s = self._patience.first_s
         give_up_at = anyio.current_time() + first_s
         head: HttpResponse | None = None
+        is_over = False
         with anyio.move_on_at(give_up_at):
             head = await passed.head()
             if head is None:
                 return NotAnswered(evidence=self._watch.finish(passed.exit) or Evidence())
+            self._opens(head)
+            is_over = await passed.flow(self._take)
         if head is None:
             return silent(first_s)
-        return await self._body(passed, head, give_up_at)
+        return await self._body(passed, head, give_up_at, is_over=is_over)
 
-    async def _body(
-        self, passed: PassedOn, head: HttpResponse, give_up_at: float
-    ) -> NotAnswered | AnswerWatch:
-        watch = self._watch
+    def _opens(self, head: HttpResponse) -> None:
         self._is_good = head.status < 300
         self._is_held_to_end = self._is_whole or not self._is_good or not self._asked.is_streamed
         if not self._is_good:
             self._sieve = None
         self._heard_at = anyio.current_time()
+
+    async def _body(
+        self, passed: PassedOn, head: HttpResponse, give_up_at: float, *, is_over: bool
+    ) -> NotAnswered | AnswerWatch:
+        """
+        Args:
+            is_over: What became of the first look at it.
+        """
+        watch = self._watch
         while True:
-            is_over = False
-            until = self._wait_until(give_up_at)
-            with anyio.move_on_at(until):
-                is_over = await passed.flow(self._take)
             is_late = not is_over and anyio.current_time() >= self._wait_until(give_up_at)
             if is_late and not watch.has_ended:
                 return await self._silent(since_s=anyio.current_time() - self._heard_at)
@@ -119,6 +124,8 @@ class Relay:
                 await self._go_on()
             elif (failed := await self._begin_or_fail(head)) is not None:
                 return failed
+            with anyio.move_on_at(self._wait_until(give_up_at)):
+                is_over = await passed.flow(self._take)
 
     def _wait_until(self, give_up_at: float) -> float:
         """When silence is long enough."""

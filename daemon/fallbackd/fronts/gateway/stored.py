@@ -24,7 +24,7 @@ from fallbackd.fronts.gateway import choosing
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCaller, reply_of
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.makers import Maker, Makers
-from fallbackd.fronts.gateway.outgoing import HOP, OutwardCall, next_hop, request_to
+from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
 from fallbackd.ports.passing import PassedOn, PassOn
 
 SILENCE_S = 180.0
@@ -54,10 +54,11 @@ def stored_call(method: str, path: str, query: str) -> StoredCall | None:
 
 
 class StoredAnswers:
-    def __init__(self, engine: Engine, pass_on: PassOn, makers: Makers) -> None:
+    def __init__(self, engine: Engine, pass_on: PassOn, makers: Makers, outgoing: Outgoing) -> None:
         self._engine = engine
         self._pass_on = pass_on
         self._makers = makers
+        self._outgoing = outgoing
 
     async def answer(
         self, call: StoredCall, headers: list[tuple[str, str]], body: bytes, caller: ToCaller
@@ -133,7 +134,7 @@ class StoredAnswers:
         )
         outward = OutwardCall(asked=asked, model=None, headers=headers, body=body)
         try:
-            request = request_to(self._engine, maker.backend, maker.credential, outward)
+            request = self._outgoing.request_to(maker.backend, maker.credential, outward)
         except NotConfigured as error:
             raise Refusal(503, f"{maker.backend}: {error}", "not_configured") from error
         return structs.replace(request, method=call.method)

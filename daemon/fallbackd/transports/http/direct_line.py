@@ -83,6 +83,10 @@ class ServerLine(asyncio.Protocol):
         self.is_over = True
         self._transport.abort()
 
+    def wake(self) -> None:
+        """Let who waits for `news` look at the time."""
+        self._tell()
+
     def _tell(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -8,6 +8,7 @@ which are hidden in what comes back.
 from collections.abc import AsyncIterator
 
 import anyio
+from msgspec import structs
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer, NotStarted
 from fallbackd.ports.passing import TakePiece
@@ -25,25 +26,26 @@ class HttpPassing(HttpRunning):
     ) -> None:
         super().__init__(call, carried=carried, problem=problem, line=line, directory="")
         self._response: ResponseRead | None = None
+        self._head = HttpResponse(status=0)
         self._body: AsyncIterator[bytes] | None = None
 
     async def head(self) -> HttpResponse | None:
         if self._exit is not None:
             return None
-        answer = await self._send()
+        answer = await self._sent()  # its caller cancels it, nothing else stops it
         if isinstance(answer, NoAnswer):
             self._exit = answer
             return None
         self._response, self._body = answer, answer.aiter_bytes()
-        return self._responded(answer, is_broken=False)
+        self._head = self._responded(answer, is_broken=False)
+        return self._head
 
     async def read(self) -> bytes | None:
         while self._exit is None:
-            assert self._response is not None
             assert self._body is not None
             data, broken = await self._next(self._body)
             if data is None:
-                self._exit = self._responded(self._response, is_broken=bool(broken))
+                self._exit = self._ended(is_broken=bool(broken))
                 data = self._mask.end()
             else:
                 data = self._mask.feed(data)
@@ -73,10 +75,13 @@ class HttpPassing(HttpRunning):
                 return False
         except Broken:
             is_broken = True
-        self._exit = self._responded(response, is_broken=is_broken)
+        self._exit = self._ended(is_broken=is_broken)
         if rest := self._mask.end():
             take(rest)
         return True
+
+    def _ended(self, *, is_broken: bool) -> HttpResponse:
+        return structs.replace(self._head, at=self._clock.now(), truncated=is_broken)
 
     @property
     def exit(self) -> Exit:

@@ -206,17 +206,20 @@ class HttpRunning:
         with anyio.CancelScope() as self._scope:
             if self._stopped:
                 self._scope.cancel()
-            answer = None
-            is_direct = self._line.direct.takes(self._call)
-            send = self._send_straight if is_direct else self._send_over
-            if not self._call.own_listener:  # whose it is, is seen when a connection is made
-                answer = await send(keeps_connections=True)
-            if answer is None:
-                # Other kept connections may be closing too: this one is new for certain.
-                answer = await send(keeps_connections=False)
-            assert answer is not None
-            return answer
+            return await self._sent()
         return NoAnswer(exception="Cancelled", text="stopped", at=self._clock.now(), stopped=True)
+
+    async def _sent(self) -> ResponseRead | NoAnswer:
+        answer = None
+        is_direct = self._line.direct.takes(self._call)
+        send = self._send_straight if is_direct else self._send_over
+        if not self._call.own_listener:  # whose it is, is seen when a connection is made
+            answer = await send(keeps_connections=True)
+        if answer is None:
+            # Other kept connections may be closing too: this one is new for certain.
+            answer = await send(keeps_connections=False)
+        assert answer is not None
+        return answer
 
     async def _send_straight(self, *, keeps_connections: bool) -> ResponseRead | NoAnswer | None:
         """As `_send_over`, where no proxy stands between."""
