@@ -154,6 +154,22 @@ class StoreContract:
             _, notes = await store.transact(NONE, deciding(a_note()))
             assert [one.seq for one in notes] == [2]
 
+    async def test_what_outlives_nothing_is_decided_at_once_where_nothing_waits(
+        self, tmp_path: Path
+    ) -> None:
+        def broken(_snapshot: Snapshot) -> Decision:
+            raise ZeroDivisionError("a bug")
+
+        async with self.opened(tmp_path) as store:
+            found = store.transact_now(NONE, deciding(a_note("at once")))
+            assert found is not None
+            assert [one.seq for one in found[1]] == [1]
+            with pytest.raises(ZeroDivisionError, match="a bug"):
+                store.transact_now(NONE, broken)
+            await store.transact(NONE, deciding(a_note("later")))
+            kinds = [one.note.kind for one in await store.journal(after_seq=0)]
+            assert kinds == ["at once", "later"]
+
     async def test_a_decision_that_raises_spares_those_beside_it(self, tmp_path: Path) -> None:
         failed: list[str] = []
 

@@ -251,6 +251,25 @@ async def test_decisions_that_wait_for_the_disk_are_written_together(tmp_path: P
     await store.aclose()
 
 
+async def test_what_could_be_decided_at_once_waits_behind_what_is_being_written(
+    tmp_path: Path,
+) -> None:
+    store, database = await open_counted(tmp_path / "fallbackd.db")
+    database.gate = threading.Event()
+
+    def too_early(_snapshot: Snapshot) -> Decision:
+        raise AssertionError("it was decided before its turn")
+
+    async with anyio.create_task_group() as asked:
+        asked.start_soon(store.transact, NONE, deciding(a_note("first")))
+        await wait_until(database.started.is_set)
+        assert store.transact_now(NONE, too_early) is None
+        database.gate.set()
+    assert store.transact_now(NONE, deciding(a_note("second"))) is not None
+    assert [one.note.kind for one in await store.journal(after_seq=0)] == ["first", "second"]
+    await store.aclose()
+
+
 async def test_a_cancelled_caller_leaves_memory_and_disk_the_same(tmp_path: Path) -> None:
     path = tmp_path / "fallbackd.db"
     store, database = await open_counted(path)
