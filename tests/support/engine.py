@@ -164,7 +164,7 @@ class ScriptedEngine:
 
     async def kept_answer(self, found: Delegation) -> KeptAnswer | None:
         text = await self.text(found)
-        return None if text is None else KeptAnswer(text=text, path=Path("/nowhere"))
+        return None if text is None else KeptAnswer(text=text, path="/nowhere")
 
     async def text(self, found: Delegation) -> str | None:
         return self.answers.get(found.delegation)

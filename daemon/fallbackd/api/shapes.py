@@ -89,7 +89,7 @@ def answered(
     return structs.replace(
         shown,
         text_truncated=True,
-        text_path=str(answer.path),
+        text_path=answer.path,
         warnings=(*shown.warnings, f"the answer is cut here; all of it is in {answer.path}"),
     )
 

@@ -285,7 +285,7 @@ class Engine(Performer):
                 lambda: transcripts.read_part(
                     self.world,
                     wanted,
-                    str(directory),
+                    directory,
                     kind,
                     options,
                     offset=offset,

@@ -69,7 +69,7 @@ async def _is_proven_gone(host: LiveHost, live: LiveAttempt) -> bool:
     if not live.may_run:
         return True
     attempt = live.order.attempt
-    directory = str(host.runs.attempt_path(attempt))
+    directory = host.runs.attempt_path(attempt)
     try:
         return await host.world.end_leftover(directory, attempt=attempt)
     except Exception:
@@ -146,7 +146,7 @@ async def _found(host: LiveHost, live: LiveAttempt) -> Running | None:
     order = live.order
     live.may_run = True
     hit("attempt.attach.before")
-    found = await _attach(host, live, str(host.runs.attempt_path(order.attempt)))
+    found = await _attach(host, live, host.runs.attempt_path(order.attempt))
     hit("attempt.attach.after")
     is_unsent = isinstance(found, Unsent)
     running = None if isinstance(found, Unsent) else found

@@ -6,6 +6,8 @@ conversation that is written in its format, a brief. A way that its agent refuse
 again: the attempt after it gets the next one.
 """
 
+import os
+
 import anyio.to_thread
 import msgspec
 import structlog
@@ -68,9 +70,9 @@ def place_of(runs: Runs, delegation: Delegation) -> str:
     if delegation.cwd:
         return delegation.cwd
     earlier = delegation.past.work
-    if earlier is not None and (path := runs.work_path(earlier)).is_dir():
-        return str(path)
-    return str(runs.work_path(delegation.delegation))
+    if earlier is not None and os.path.isdir(path := runs.work_path(earlier)):
+        return path
+    return runs.work_path(delegation.delegation)
 
 
 async def carried(
@@ -188,7 +190,7 @@ def _is_there(runs: Runs, delegation: Delegation, own: AgentConversation) -> boo
     work = delegation.past.work
     if delegation.cwd or work is None:
         return bool(delegation.cwd)
-    return place_of(runs, delegation) == str(runs.work_path(work))
+    return place_of(runs, delegation) == runs.work_path(work)
 
 
 async def _is_forked(host: LiveHost, own: AgentConversation, last: DelegationId) -> bool:

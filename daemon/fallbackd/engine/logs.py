@@ -5,9 +5,6 @@ The file keeps what was printed. A piece is given out with secrets masked: the m
 what it hides, so that offsets into the file stay what they are.
 """
 
-from pathlib import Path
-
-import anyio
 import anyio.to_thread
 
 from fallbackd.core.ids import AttemptId
@@ -53,7 +50,7 @@ def find_attempt(delegation: Delegation, attempt: str | int) -> Attempt:
 async def read_part(
     read_log: LogReader,
     attempt: Attempt,
-    directory: Path,
+    directory: str,
     *,
     offset: int,
     max_bytes: int,
@@ -74,7 +71,7 @@ async def read_part(
         data, following, size = await anyio.to_thread.run_sync(
             lambda: _masked(
                 read_log,
-                str(directory),
+                directory,
                 offset=offset,
                 max_bytes=max(MAX_CHARACTER_BYTES, max_bytes),
                 values=values,
@@ -92,7 +89,7 @@ async def read_part(
     following -= len(data) - len(kept)
     return LogPart(
         attempt=attempt.attempt,
-        log_path=str(directory / "output.log"),
+        log_path=f"{directory}/output.log",
         text=kept.decode("utf-8", "replace"),
         offset=offset,
         next_offset=following,

@@ -243,7 +243,7 @@ class Reader:
                 return None
 
     def _directory(self) -> str:
-        return str(self._host.runs.attempt_path(self._live.order.attempt))
+        return self._host.runs.attempt_path(self._live.order.attempt)
 
     def _judge(self, evidence: Evidence, now: float | None = None) -> Failure | None:
         host = self._host

@@ -62,7 +62,7 @@ class MadeFile(Struct, frozen=True, kw_only=True):
 
 class KeptAnswer(Struct, frozen=True, kw_only=True):
     text: str
-    path: Path
+    path: str
     """Of the file with all of it."""
     is_whole: bool = True
 
@@ -70,6 +70,7 @@ class KeptAnswer(Struct, frozen=True, kw_only=True):
 class Runs:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._root = str(root)
         self.readers = anyio.CapacityLimiter(READERS)
         self._held: dict[DelegationId, str] = {}
         """Answers that the disk did not take yet. Few: no new work is taken then."""
@@ -78,27 +79,30 @@ class Runs:
 
     def create(self, delegation: DelegationId, prompt: str, request: bytes) -> None:
         """Make the directory, write the prompt and what was asked beside it. Raises `OSError`."""
-        directory = self.path(delegation)
+        directory = self._directory(delegation)
         try:
-            directory.mkdir(mode=0o700)
+            os.mkdir(directory, 0o700)
         except FileNotFoundError:  # the first one, or the directory was removed
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory.mkdir(mode=0o700)
+            os.mkdir(directory, 0o700)
         hit("run.directory")
-        _write_new(directory / "prompt", prompt.encode("utf-8", "surrogatepass"))
+        _write_new(f"{directory}/prompt", prompt.encode("utf-8", "surrogatepass"))
         hit("run.prompt")
-        _write_new(directory / "request", request)
+        _write_new(f"{directory}/request", request)
         if self._held:  # the disk takes something again
             self.write_held()
 
     def path(self, delegation: DelegationId) -> Path:
         return self.root / delegation
 
-    def prompt_path(self, delegation: DelegationId) -> Path:
-        return self.path(delegation) / "prompt"
+    def _directory(self, delegation: DelegationId) -> str:
+        return f"{self._root}/{delegation}"
 
-    def attempt_path(self, attempt: AttemptId) -> Path:
-        return self.path(delegation_of(attempt)) / str(attempt_number(attempt))
+    def prompt_path(self, delegation: DelegationId) -> str:
+        return f"{self._directory(delegation)}/prompt"
+
+    def attempt_path(self, attempt: AttemptId) -> str:
+        return f"{self._directory(delegation_of(attempt))}/{attempt_number(attempt)}"
 
     def read_prompt(self, delegation: DelegationId) -> str | None:
         """What was asked; None: it cannot be read any more."""
@@ -136,26 +140,26 @@ class Runs:
             return None
         return data.decode("utf-8", "ignore")
 
-    def prepare(self, attempt: AttemptId) -> Path:
+    def prepare(self, attempt: AttemptId) -> str:
         directory = self.attempt_path(attempt)
-        directory.mkdir(mode=0o700)
+        os.mkdir(directory, 0o700)
         hit("attempt.directory")
         return directory
 
     def make_work(self, delegation: DelegationId) -> None:
-        self.work_path(delegation).mkdir(mode=0o700, exist_ok=True)
+        Path(self.work_path(delegation)).mkdir(mode=0o700, exist_ok=True)
 
-    def work_path(self, delegation: DelegationId) -> Path:
-        return self.path(delegation) / "work"
+    def work_path(self, delegation: DelegationId) -> str:
+        return f"{self._directory(delegation)}/work"
 
-    def write_prompt(self, attempt: AttemptId, text: str) -> Path:
+    def write_prompt(self, attempt: AttemptId, text: str) -> str:
         """The prompt of one attempt, where it differs from what the caller said."""
-        path = self.attempt_path(attempt) / "prompt"
+        path = f"{self.attempt_path(attempt)}/prompt"
         _write_new(path, text.encode("utf-8", "surrogatepass"))
         return path
 
-    def earlier_path(self, attempt: AttemptId) -> Path:
-        return self.attempt_path(attempt) / "earlier.md"
+    def earlier_path(self, attempt: AttemptId) -> str:
+        return f"{self.attempt_path(attempt)}/earlier.md"
 
     def write_earlier(self, attempt: AttemptId, text: str) -> None:
         """What was said before, where the prompt refers to it."""
@@ -193,11 +197,11 @@ class Runs:
 
     def keep_given(self, attempt: AttemptId, data: bytes) -> None:
         """How an attempt is given the past of its session, for a daemon that takes it up."""
-        _write_new(self.attempt_path(attempt) / "given", data)
+        _write_new(f"{self.attempt_path(attempt)}/given", data)
 
     def given(self, attempt: AttemptId) -> bytes | None:
         try:
-            path = self.attempt_path(attempt) / "given"
+            path = f"{self.attempt_path(attempt)}/given"
             return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES)
         except OSError:
             return None
@@ -229,13 +233,14 @@ class Runs:
         return len(self._held)
 
     def _write_answer(self, delegation: DelegationId, text: str) -> None:
-        path = self.path(delegation) / "answer"
-        part = path.with_name(ANSWER_DRAFT)
-        part.unlink(missing_ok=True)
+        directory = self._directory(delegation)
+        part = f"{directory}/{ANSWER_DRAFT}"
+        with suppress(FileNotFoundError):
+            os.unlink(part)
         hit("answer.before")
         _write_new(part, text.encode("utf-8", "replace"), durable=True)
         hit("answer.written")
-        os.replace(part, path)
+        os.replace(part, f"{directory}/answer")
         hit("answer.kept")
 
     def recent_answer(self, delegation: DelegationId) -> KeptAnswer | None:
@@ -243,11 +248,11 @@ class Runs:
         text = self._recent.get(delegation)
         if text is None:
             return None
-        return KeptAnswer(text=text, path=self.path(delegation) / "answer")
+        return KeptAnswer(text=text, path=f"{self._directory(delegation)}/answer")
 
     def read_answer(self, delegation: DelegationId) -> KeptAnswer | None:
         """The answer, its end left out where it is very long; None: it cannot be read any more."""
-        path = self.path(delegation) / "answer"
+        path = f"{self._directory(delegation)}/answer"
         held = self._held.get(delegation)
         if held is not None:
             is_whole = len(held) <= MAX_TEXT_BYTES
@@ -304,7 +309,7 @@ def _measured(directory: Path) -> Kept:
     return Kept(DelegationId(directory.name), size_bytes, changed_at)
 
 
-def _write_new(path: Path, data: bytes, *, durable: bool = False) -> None:
+def _write_new(path: str, data: bytes, *, durable: bool = False) -> None:
     fd = os.open(path, _CREATE, 0o600)
     try:
         view = memoryview(data)

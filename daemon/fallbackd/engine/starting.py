@@ -61,11 +61,12 @@ async def begin(
     given = GivenPast(prompt=CONTINUE, resume=order.resume)
     if order.resume is None:
         earlier = host.runs.earlier_path(order.attempt)
-        given = await carried(host, prepared, kind, options, path=str(earlier))
-    place = _laid_out(host, order, prepared, given)
+        given = await carried(host, prepared, kind, options, path=earlier)
+    has_program = kind.program(options) is not None
+    place = _laid_out(host, order, prepared, given, works=has_program)
     call = _call(host, order, prepared, kind, options, given=given, place=place)
     before = None
-    if kind.program(options) is not None and prepared.delegation.permissions != "read":
+    if has_program and prepared.delegation.permissions != "read":
         before = prepared.looked.recent(now=host.clock.now())
         if before is None:
             before = await anyio.to_thread.run_sync(world.fingerprint, place.cwd)
@@ -105,15 +106,22 @@ async def _check(
         raise CannotBegin(not_resumed(why, now=now))
 
 
-def _laid_out(host: LiveHost, order: StartAttempt, prepared: Prepared, given: GivenPast) -> _Place:
-    """Make its directories and files."""
+def _laid_out(
+    host: LiveHost, order: StartAttempt, prepared: Prepared, given: GivenPast, *, works: bool
+) -> _Place:
+    """
+    Make its directories and files.
+
+    Args:
+        works: In a directory, as programs do and requests do not.
+    """
     runs, delegation = host.runs, prepared.delegation
     prompt = given.prompt if order.handoff is None else f"{given.prompt}\n\n{order.handoff}"
     prompt_path = runs.prompt_path(delegation.delegation)
     try:
         directory = runs.prepare(order.attempt)
         cwd = place_of(runs, delegation)
-        if not delegation.cwd:
+        if works and not delegation.cwd:
             runs.make_work(delegation.delegation)
         if given.how is not None:
             runs.keep_given(order.attempt, on_record(given))
@@ -125,7 +133,7 @@ def _laid_out(host: LiveHost, order: StartAttempt, prepared: Prepared, given: Gi
         what = f"{runs.root} cannot be written"
         failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
         raise CannotBegin(failure) from error
-    return _Place(directory=str(directory), cwd=cwd, prompt=prompt, prompt_path=str(prompt_path))
+    return _Place(directory=directory, cwd=cwd, prompt=prompt, prompt_path=prompt_path)
 
 
 def _call(

@@ -6,7 +6,6 @@ the stream by its letter. The same layout as a runner's, in one part.
 """
 
 import os
-from pathlib import Path
 from typing import BinaryIO
 
 from fallbackd.core.protocol import Chunk, StreamName
@@ -33,7 +32,7 @@ class OutputLog:
     def __init__(
         self, directory: str, *, max_bytes: int = MAX_LOG_BYTES, size_bytes: int = 0
     ) -> None:
-        self._directory = Path(directory)
+        self._directory = directory
         self._max_bytes = max_bytes
         self._files: tuple[BinaryIO, BinaryIO] | None = None
         self._full = size_bytes >= max_bytes
@@ -49,7 +48,7 @@ class OutputLog:
         end = self.size_bytes + len(data)
         try:
             if self._files is None:
-                self._files = self._create("output.log"), self._create("output.idx")
+                self._files = self._create()
             log, index = self._files
             log.write(data)
             letter = STREAM_LETTERS[chunk.stream]
@@ -64,15 +63,24 @@ class OutputLog:
             for file in self._files:
                 file.close()
 
-    def _create(self, name: str) -> BinaryIO:
+    def _create(self) -> tuple[BinaryIO, BinaryIO]:
         directory = privatefile.open_directory(self._directory)
         try:
-            handle = privatefile.open_to_append(name, directory=directory)
+            log = _appended("output.log", directory)
+            try:
+                return log, _appended("output.idx", directory)
+            except OSError:
+                log.close()
+                raise
         finally:
             os.close(directory)
-        return os.fdopen(handle, "wb", buffering=0)
 
     @property
     def is_cut(self) -> bool:
         """Something that came was not kept."""
         return self._full
+
+
+def _appended(name: str, directory: int) -> BinaryIO:
+    handle = privatefile.open_to_append(name, directory=directory)
+    return os.fdopen(handle, "wb", buffering=0)

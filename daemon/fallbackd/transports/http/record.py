@@ -25,12 +25,13 @@ from fallbackd.core.protocol import (
     NoAnswer,
     NotStarted,
 )
-from fallbackd.lib import atomicfile, privatefile
+from fallbackd.lib import privatefile
 from fallbackd.transports.process.recording import read_chunks
 
 BEGIN_FILE = "http.json"
 EXIT_FILE = "exit.json"
 MAX_RECORD_BYTES = 16 * 1024 * 1024
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Begin(Struct, frozen=True, kw_only=True):
@@ -53,26 +54,29 @@ def write_begin(directory: str, begin: Begin) -> None:
     Raises:
         OSError: It cannot be written, so the request must not leave.
     """
-    handle = os.open(
-        Path(directory) / BEGIN_FILE,
-        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
-        0o600,
-    )
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.encode(begin))
+    _write(f"{directory}/{BEGIN_FILE}", msgspec.json.encode(begin))
 
 
 def write_exit(directory: str, record: ExitRecord) -> None:
     """
-    A disk that takes no more makes the attempt lost.
+    A disk that takes no more makes the attempt lost, as half a record does.
 
     It outlives the daemon, as the log does with which it counts, and not the machine.
     """
     try:
-        path = str(Path(directory) / EXIT_FILE)
-        atomicfile.write(path, msgspec.json.encode(record), durable=False)
+        _write(f"{directory}/{EXIT_FILE}", msgspec.json.encode(record))
     except OSError:
         pass
+
+
+def _write(path: str, data: bytes) -> None:
+    handle = os.open(path, _CREATE, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+    finally:
+        os.close(handle)
 
 
 def lost(*, at: float) -> NoAnswer:
