@@ -8,6 +8,7 @@ import datetime
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
@@ -101,12 +102,12 @@ def _cleaned(value: Any, name: str, conceal: Callable[[str], str]) -> Any:
             # Values first and whole: a cut or a pattern may leave a piece that none matches.
             text = strip_escapes(conceal(value)[:MAX_VALUE_CHARS])
             return _printable(redact(text), lines=name == "exception")
+        case bool() | int() | float() | None:
+            return value
         case Mapping():
             return {str(key): _cleaned(each, name, conceal) for key, each in value.items()}
         case list() | tuple():
             return [_cleaned(each, name, conceal) for each in value]
-        case bool() | int() | float() | None:
-            return value
         case _:
             return _cleaned(str(value), name, conceal)
 
@@ -134,16 +135,12 @@ def _renderer(format: str, *, is_journal: bool) -> tuple[structlog.typing.Proces
     if format == "json":
         rendered: structlog.typing.Processor = structlog.processors.JSONRenderer()
         return (rendered,)
-    if not is_journal:
-        lines = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
-        return (_for_people, partial(_sentence_or_line, lines))
-    # The journal has a time and a level of its own for each line.
-    lines = structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)
-    return (_without_head, _for_people, partial(_prioritised, lines))
-
-
-def _without_head(_: object, level: str, fields: LogFields) -> LogFields:
-    return {name: value for name, value in fields.items() if name not in ("timestamp", "level")}
+    if is_journal:  # which has a time and a level of its own for each line
+        return _for_people, _prioritised
+    if not sys.stderr.isatty():
+        return _for_people, _sentence_or_line
+    colored = structlog.dev.ConsoleRenderer(colors=True, pad_event_to=_EVENT_CHARS)
+    return _for_people, partial(_sentence_or_line, lines=colored)
 
 
 def _for_people(_: object, level: str, fields: LogFields) -> LogFields:
@@ -164,23 +161,45 @@ def _local_time(at: float) -> str:
     return datetime.datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
 
 
+_EVENT_CHARS = 24
+_LEVEL_CHARS = len("exception")
+_QUOTED = re.compile(r"[ \t=\r\n\"']")
+
+
+def _line(_: object, level: str, fields: LogFields) -> str:
+    """As structlog writes it for a terminal, without colors and at a tenth of the time."""
+    time, level, event = fields.pop("timestamp"), fields.pop("level"), fields.pop("event")
+    return _with(f"{time} [{level:<{_LEVEL_CHARS}}] {event:<{_EVENT_CHARS}}", fields)
+
+
+def _with(head: str, fields: LogFields) -> str:
+    exception = fields.pop("exception", None)
+    line = " ".join([head, *[f"{name}={_word(fields[name])}" for name in sorted(fields)]]).rstrip()
+    return line if exception is None else f"{line}\n{exception}"
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) and not _QUOTED.search(value) else repr(value)
+
+
 def _sentence_or_line(
-    lines: structlog.dev.ConsoleRenderer, logger: object, level: str, fields: LogFields
+    logger: object, level: str, fields: LogFields, *, lines: structlog.typing.Processor = _line
 ) -> str:
     """What has a sentence of its own is said by that alone."""
     if isinstance(sentence := fields.get(SENTENCE), str):
         return sentence
-    return lines(logger, level, fields)
+    return cast(str, lines(logger, level, fields))
 
 
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
 """Source: sd-daemon(3)."""
 
 
-def _prioritised(
-    lines: structlog.dev.ConsoleRenderer, logger: object, level: str, fields: LogFields
-) -> str:
+def _prioritised(_: object, level: str, fields: LogFields) -> str:
     """With the level of each line as the journal reads it; a traceback has many."""
     prefix = f"<{_PRIORITIES.get(level, 6)}>"
-    line = _sentence_or_line(lines, logger, level, fields)
+    line = fields.get(SENTENCE)
+    if not isinstance(line, str):
+        del fields["timestamp"], fields["level"]
+        line = _with(fields.pop("event"), fields)
     return "\n".join(prefix + one for one in line.split("\n"))
