@@ -26,9 +26,10 @@ def test_a_transaction_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         database.write(writes_of((PutSession(a_session()), a_note()), after_seq=0))
     database.write(writes_of((a_note(),), after_seq=1))
     database.close()
-    loaded, _ = Database(tmp_path / "fallbackd.db").open(now=NOW)
+    loaded, _ = (again := Database(tmp_path / "fallbackd.db")).open(now=NOW)
     assert loaded.sessions == []
     assert loaded.last_seq == 2
+    again.close()
 
 
 def test_much_is_pruned_in_several_goes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -413,7 +414,7 @@ async def test_what_ends_with_the_machine_is_written_without_waiting_for_the_dis
     ways = [one for one in statements if one.startswith("PRAGMA")]
     assert ways == ["PRAGMA synchronous = NORMAL", "PRAGMA synchronous = FULL"]
     # Another process sees both: nothing of it lay in this one's memory.
-    with sqlite3.connect(tmp_path / "fallbackd.db") as other:
+    with closing(sqlite3.connect(tmp_path / "fallbackd.db")) as other:
         assert other.execute("SELECT count(*) FROM journal").fetchone() == (2,)
     await store.aclose()
 
@@ -424,7 +425,7 @@ async def test_what_outlives_nothing_is_seen_at_once_and_written_with_what_follo
     store, _ = await open_counted(tmp_path / "fallbackd.db")
 
     def on_disk() -> int:
-        with sqlite3.connect(tmp_path / "fallbackd.db") as other:
+        with closing(sqlite3.connect(tmp_path / "fallbackd.db")) as other:
             return int(other.execute("SELECT count(*) FROM journal").fetchone()[0])
 
     await store.transact(NONE, deciding(a_note("first")), outlives="nothing")

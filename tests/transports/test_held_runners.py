@@ -145,6 +145,7 @@ async def test_a_runner_that_is_held_before_its_start_has_started_nothing(tmp_pa
     directory = private_directory(tmp_path)
     running = RunningProcess(ours, directory, "token", BRIEF, lambda: 1.0)
     with anyio.fail_after(HANG_S):
+        await anyio.wait_readable(ours)  # it has greeted: how long it loads is not what is tried
         assert await running.begin(b"an order")
         assert await collect(running) == []
     assert isinstance(running.exit, ProcessExit)
