@@ -11,7 +11,7 @@ from tests.transports.programs import is_alive, read_pid, until
 
 from fallbackd.engine.requests import NewWork, Unknown
 from fallbackd.engine.ticker import tick
-from fallbackd.transports.process.runner.attempt import EXIT_FILE
+from fallbackd.transports.process.runner.meeting import EXIT_FILE
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
 WAITS = """

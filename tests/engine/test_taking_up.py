@@ -44,7 +44,7 @@ from fallbackd.core.protocol import (
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import NewWork
 from fallbackd.ports.transport import Running
-from fallbackd.transports.process.runner.attempt import EXIT_FILE
+from fallbackd.transports.process.runner.meeting import EXIT_FILE
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
 GATED = """

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Collection
 from functools import lru_cache
 from math import exp, sqrt
-from pkgutil import get_data
 
 import msgspec
 from msgspec import Struct
@@ -248,6 +247,8 @@ def _within(power: float) -> float:
 
 def weights() -> bytes:
     """The shipped file."""
+    from pkgutil import get_data  # slow to load
+
     return get_data("fallbackd.classify", "weights.bin") or b""
 
 

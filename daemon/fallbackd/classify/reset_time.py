@@ -8,13 +8,13 @@ Headers and JSON fields first, then sentences. What a program says about its own
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from fallbackd.classify.reset_fields import Stated, read_headers, read_json
 from fallbackd.classify.reset_values import (
     SPAN,
     hour_minute,
+    http_date,
     iso_instant,
     moment_or_span,
     number_in,
@@ -277,7 +277,7 @@ def _iso_in(flat: str, *, now: float, zone: tzinfo | None) -> float | None:
 def _instant(flat: str, *, now: float, zone: tzinfo | None) -> float | None:
     """A date and time in the forms that machines print."""
     if match := _HTTP_DATE.search(flat):
-        return parsedate_to_datetime(match[0]).timestamp()
+        return http_date(match[0])
     for match in _EPOCH.finditer(flat):
         if match["bar"] or _speaks_of_reset(flat[: match.start()]):
             return float(match["s"])

@@ -2,7 +2,6 @@
 
 import re
 from datetime import datetime, tzinfo
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 _UNITS = (
@@ -39,9 +38,16 @@ def retry_after(value: str, now: float) -> float | None:
     if (number := number_in(value)) is not None:
         return number
     try:
-        return parsedate_to_datetime(value).timestamp() - now
+        return http_date(value) - now
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
+
+
+def http_date(text: str) -> float:
+    """Raises TypeError, ValueError, IndexError or OverflowError for what is no date."""
+    from email.utils import parsedate_to_datetime  # slow to load, and rarely needed
+
+    return parsedate_to_datetime(text).timestamp()
 
 
 def number_in(value: Any) -> float | None:

@@ -3,7 +3,6 @@
 import re
 from datetime import UTC, timedelta, tzinfo
 from datetime import timezone as fixed_zone
-from zoneinfo import ZoneInfo
 
 # Those that follow daylight saving by themselves are places; the others are what they say.
 _PLACES = {"PT": "America/Los_Angeles", "MT": "America/Denver", "CT": "America/Chicago"}
@@ -35,6 +34,8 @@ def zone_of(name: str | None) -> tzinfo | None:
         return fixed_zone(from_utc) if abs(from_utc) < timedelta(hours=24) else None
     if name in _HOURS:
         return fixed_zone(timedelta(hours=_HOURS[name]))
+    from zoneinfo import ZoneInfo  # slow to load, and rarely needed
+
     try:
         return ZoneInfo(_PLACES.get(name, name))
     except (KeyError, ValueError, OSError):

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +28,8 @@ def run_once(
         TimeoutError: It took longer, and was ended with everything in its session.
         OSError: It cannot be started.
     """
+    import tempfile  # slow to load, and rarely needed
+
     with tempfile.TemporaryFile(dir=claim.parent) as said:
         process = subprocess.Popen(
             ["/bin/sh", "-c", _ONCE, str(claim), *argv],

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping
 
 import anyio
@@ -71,6 +70,8 @@ class FreeProbe:
         return line[:MAX_VERSION_CHARS] or None
 
     async def fetch(self, request: HttpRequest) -> Fetched:
+        import tempfile  # slow to load, and rarely needed
+
         body = b""
         directory = await anyio.to_thread.run_sync(tempfile.TemporaryDirectory)
         try:

@@ -40,8 +40,13 @@ from fallbackd.transports.process.orphans import (
 )
 from fallbackd.transports.process.recording import clear_drafts, read_exit, read_record
 from fallbackd.transports.process.runner import tree
-from fallbackd.transports.process.runner.attempt import ATTEMPT_FILE
-from fallbackd.transports.process.runner.meeting import CLAIM_FILE, LINE_FILE, claim, line_path
+from fallbackd.transports.process.runner.meeting import (
+    ATTEMPT_FILE,
+    CLAIM_FILE,
+    LINE_FILE,
+    claim,
+    line_path,
+)
 from fallbackd.transports.process.running import RunnerLimits, RunningProcess
 
 MEETING_S = 5.0

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from fallbackd.core.protocol import Chunk, NotStarted, ProcessExit, StreamName
 from fallbackd.lib import privatefile
-from fallbackd.transports.process.runner import attempt, recorder
+from fallbackd.transports.process.runner import recorder
+from fallbackd.transports.process.runner.meeting import EXIT_FILE
 
 _BATCH_BYTES = 256 * 1024
 _MAX_CHUNK_BYTES = 64 * 1024 * 1024
@@ -287,7 +288,7 @@ def read_exit(directory: str) -> ProcessExit | NotStarted | None:
     Raises:
         OSError: As `read_record`.
     """
-    record = read_record(directory, attempt.EXIT_FILE)
+    record = read_record(directory, EXIT_FILE)
     try:
         return None if record is None else exit_of(record)
     except (KeyError, TypeError):

@@ -22,8 +22,7 @@ from fallbackd.transports.process.recording import (
     recorded_bytes,
 )
 from fallbackd.transports.process.runner import frames, tree
-from fallbackd.transports.process.runner.attempt import ATTEMPT_FILE
-from fallbackd.transports.process.runner.meeting import CLAIM_FILE
+from fallbackd.transports.process.runner.meeting import ATTEMPT_FILE, CLAIM_FILE
 from fallbackd.transports.process.runner_line import RunnerLine
 
 _MEETING_S = 2.0

@@ -18,14 +18,17 @@ from typing import Any
 from fallbackd.lib.failpoints import hit
 from fallbackd.transports.process.runner import cgroup, frames, tree
 from fallbackd.transports.process.runner.ending import FamilyEnding
-from fallbackd.transports.process.runner.meeting import LINE_FILE, Meeting, claim
+from fallbackd.transports.process.runner.meeting import (
+    ATTEMPT_FILE,
+    EXIT_FILE,
+    LINE_FILE,
+    Meeting,
+    claim,
+)
 from fallbackd.transports.process.runner.peer import Gone, Peer
 from fallbackd.transports.process.runner.reaper import Reaper
 from fallbackd.transports.process.runner.recorder import STDERR, STDOUT, Recorder
 from fallbackd.transports.process.runner.start import Started, StartRefused, refusal, start
-
-EXIT_FILE = "exit.json"
-ATTEMPT_FILE = "attempt.json"
 
 _STDIN_BYTES = 65_536
 _FOLLOWER_S = 2.0

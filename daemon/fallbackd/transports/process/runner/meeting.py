@@ -19,6 +19,8 @@ from fallbackd.transports.process.runner.peer import Gone, Peer
 
 CLAIM_FILE = "claim"
 LINE_FILE = "line"
+ATTEMPT_FILE = "attempt.json"
+EXIT_FILE = "exit.json"
 _CREDENTIALS = struct.Struct("3i")
 
 
