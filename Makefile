@@ -45,7 +45,7 @@ e2e-newest: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the same agent CLIs in
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) $(NEWEST:%=tests/e2e/test_%.py)
 
-soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800)
+soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800; needs root)
 	$(BIN)/python -m tests.soak
 
 bench: $(READY) ## speed, as ratios measured in one run; how well the classifier does on what it has not seen

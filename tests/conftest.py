@@ -2,7 +2,8 @@
 What the summary of a run shows beside the failures, also for tests that ran in worker processes.
 
 Two sections: what tests record of themselves, and which tests an ordinary user cannot run. Those
-are marked `root` (they need a second uid, mounts, or a cgroup hierarchy), and `.ci/run` runs them.
+are marked `root` (they need a second uid, mounts, a cgroup hierarchy, or to see what the daemon has
+open), and `.ci/run` runs them.
 """
 
 import os

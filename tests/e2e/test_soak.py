@@ -6,6 +6,7 @@ import pytest
 from tests.soak.kills import kill_again_and_again
 
 
+@pytest.mark.root  # the daemon hides its descriptors from its own user
 @pytest.mark.timeout(1200)  # the limit of the kills is in them
 async def test_killed_at_random_instants_nothing_is_lost_and_nothing_leaks(tmp_path: Path) -> None:
     problems = await kill_again_and_again(tmp_path, seed="1", limit_s=600, rounds=6, callers=12)

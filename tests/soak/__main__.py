@@ -27,6 +27,9 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"no part {unknown[0]!r}; there are {', '.join(SHARES)}", file=sys.stderr)
         return 2
+    if os.geteuid() != 0:
+        print("needs root: the daemon hides what it holds open from its user", file=sys.stderr)
+        return 2
     parts = wanted or list(SHARES)
     all_s = float(os.environ.get("SOAK_S", DEFAULT_S))
     of_all = sum(SHARES[name] for name in parts)
