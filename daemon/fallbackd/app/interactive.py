@@ -36,8 +36,10 @@ class InteractiveService:
                 tasks.cancel_scope.cancel()
 
     async def _follow(self, places: dict[str, BackendId]) -> None:
+        following = follow(tuple(places))
+        await anext(following)
         log.info("interactive.following", places=sorted(places))
-        async for found in follow(tuple(places)):
+        async for found in following:
             for news in found:
                 await self._hear(places[news.place], news)
 

@@ -84,13 +84,18 @@ class Followed:
 
 
 async def follow(places: tuple[str, ...]) -> AsyncIterator[list[NewLines]]:
-    """Until it is closed; directories that do not exist yet are waited for."""
+    """
+    Until it is closed; directories that do not exist yet are waited for.
+
+    Yields:
+        First nothing: what is written from then on is news.
+    """
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError  # slow to load
 
     stop = threading.Event()
     limiter = anyio.CapacityLimiter(1)
     followed = Followed(places)
-    await anyio.to_thread.run_sync(followed.look, frozenset[str]())
+    yield await anyio.to_thread.run_sync(followed.look, frozenset[str]())
     try:
         while True:
             there = _there(places)
