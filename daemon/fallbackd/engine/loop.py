@@ -28,13 +28,7 @@ from fallbackd.core.effects import (
     WakeAt,
     WakeWaiting,
 )
-from fallbackd.core.events import (
-    CancelRequested,
-    ClockStepped,
-    Event,
-    KeepRequested,
-    Resumed,
-)
+from fallbackd.core.events import CancelRequested, ClockStepped, Event, KeepRequested, Resumed
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation, Keys

@@ -12,7 +12,8 @@ those that must go on while nothing can be written.
 
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import anyio
@@ -71,8 +72,6 @@ class SqliteStore:
     @property
     def last_seq(self) -> int:
         return self._mirror.last_seq
-
-    # Deciding.
 
     async def transact(
         self,
@@ -245,8 +244,6 @@ class SqliteStore:
 
         return await to_thread.run_sync(alone, limiter=self._limiter)
 
-    # Reading.
-
     def peek(self) -> Snapshot:
         return self._mirror.peek()
 
@@ -306,29 +303,23 @@ class SqliteStore:
     async def finished_counts(self) -> dict[str, int]:
         return dict(self._mirror.finished)
 
-    # Keeping house.
-
     async def get_meta(self, key: str) -> str | None:
         return self._mirror.facts.get(key)
 
     async def set_meta(self, key: str, value: str) -> None:
         """Kept in memory, and reported in `problem`, while it cannot be written."""
-        with anyio.CancelScope(shield=True):
-            async with self._lock:
-                await self._settle()
-                self._mirror.facts[key] = value
-                self._backlog.put("facts", key, value)
-                hit("store.fact.before")
-                await self._write_backlog()
+        async with self._settled():
+            self._mirror.facts[key] = value
+            self._backlog.put("facts", key, value)
+            hit("store.fact.before")
+            await self._write_backlog()
         hit("store.fact.after")
 
     async def flush(self) -> bool:
         if self._problem is None and self._backlog.is_empty:
             return True
-        with anyio.CancelScope(shield=True):
-            async with self._lock:
-                await self._settle()
-                await self._write_backlog()
+        async with self._settled():
+            await self._write_backlog()
         return self._problem is None
 
     async def _write_backlog(self) -> None:
@@ -343,10 +334,8 @@ class SqliteStore:
 
     async def checkpoint(self) -> None:
         """Ignores errors: trouble with the disk is reported by the next write."""
-        with anyio.CancelScope(shield=True):
-            async with self._lock:
-                await self._settle()
-                await self._on_disk(self._database.checkpoint)
+        async with self._settled():
+            await self._on_disk(self._database.checkpoint)
 
     async def prune(
         self,
@@ -371,31 +360,35 @@ class SqliteStore:
         return dropped, due
 
     async def _prune_some(self, dropped: list[DelegationId], *, before_at: float) -> bool:
-        with anyio.CancelScope(shield=True):
-            async with self._lock:
-                await self._settle()
-                if not self._backlog.is_empty:
-                    return False
-                gone, is_more = await self._on_disk(
-                    lambda: self._database.prune_delegations(before_at=before_at)
-                )
-                for delegation in gone:
-                    self._mirror.forget(delegation)
+        async with self._settled():
+            if not self._backlog.is_empty:
+                return False
+            gone, is_more = await self._on_disk(
+                lambda: self._database.prune_delegations(before_at=before_at)
+            )
+            for delegation in gone:
+                self._mirror.forget(delegation)
         dropped += gone
         return is_more
 
     async def _prune_journal(self, *, before_at: float, max_journal: int) -> None:
+        async with self._settled():
+            last_seq = self._mirror.last_seq
+            up_to_seq = last_seq - max_journal
+            await self._on_disk(
+                lambda: self._database.prune_journal(
+                    before_at=before_at, up_to_seq=up_to_seq, last_seq=last_seq
+                )
+            )
+            self._mirror.forget_journal(before_at=before_at, up_to_seq=up_to_seq)
+
+    @asynccontextmanager
+    async def _settled(self) -> AsyncIterator[None]:
+        """Alone with the file, once what was under way is done; not to be cancelled."""
         with anyio.CancelScope(shield=True):
             async with self._lock:
                 await self._settle()
-                last_seq = self._mirror.last_seq
-                up_to_seq = last_seq - max_journal
-                await self._on_disk(
-                    lambda: self._database.prune_journal(
-                        before_at=before_at, up_to_seq=up_to_seq, last_seq=last_seq
-                    )
-                )
-                self._mirror.forget_journal(before_at=before_at, up_to_seq=up_to_seq)
+                yield
 
     async def aclose(self) -> None:
         """What cannot be written now is lost with the process."""

@@ -390,12 +390,11 @@ def _is_unclear(event: Reported, session: Session) -> bool:
 
 
 def session_ended(case: Case, event: SessionEnded) -> None:
-    if case.snapshot.session is not None:
-        case.drop_session_id(case.snapshot.session.session)
+    if (session := case.snapshot.session) is not None:
+        case.drop_session_id(session.session)
 
 
 def session_compacted(case: Case, event: SessionCompacted) -> None:
     """Models, depth and the lock stay; history and marks of notices go."""
-    session = case.snapshot.session
-    if session is not None:
+    if (session := case.snapshot.session) is not None:
         case.keep_session(structs.replace(session, hops=(), notices_sent=(), last_fallback_at=None))
