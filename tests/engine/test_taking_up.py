@@ -149,7 +149,9 @@ async def test_one_without_its_runner_is_ended_and_nothing_follows(tmp_path: Pat
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
         name = await begun(first, tmp_path, cwd=str(tmp_path))
         pid = await read_pid(tmp_path / "a.pid")
-    record = json.loads((tmp_path / "runs" / name / "1" / "attempt.json").read_text())
+    known = tmp_path / "runs" / name / "1" / "attempt.json"
+    await until(known.exists)
+    record = json.loads(known.read_text())
     os.kill(record["runner"], signal.SIGKILL)
     async with engine_in(tmp_path, config, store="sqlite") as second:
         done = await ended(second, name)
@@ -177,7 +179,8 @@ async def test_whatever_keeps_an_attempt_from_being_found_again_starts_nothing_b
         name = await begun(first, tmp_path, cwd=str(tmp_path))
         pid = await read_pid(tmp_path / "a.pid")
     directory = tmp_path / "runs" / name / "1"
-    await until((directory / "line").exists)
+    for made in ("line", "attempt.json"):
+        await until((directory / made).exists)
     for record in ("attempt.json", "claim"):
         if damage is None:
             (directory / record).unlink()

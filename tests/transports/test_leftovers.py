@@ -42,6 +42,7 @@ async def left_behind(place: Path, code: str = COUNTS, **call: object) -> str:
     by = ProcessTransport(limits=RunnerLimits(stop_grace_s=0.2))
     await start(by, shell(code.format(place=place)), directory, **call)  # type: ignore[arg-type]
     await by.detach()
+    await until((Path(directory) / "attempt.json").exists)
     return directory
 
 
