@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _SPACE = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_PIECE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+"""What has to be known to find the end of an object or array."""
 _SCALAR = re.compile(r"[^\s,\]}/]+")
 _INDENT = "  "
 BYTE_ORDER_MARK = "\ufeff"
@@ -50,7 +52,16 @@ def load(text: str) -> Json:
     try:
         return json.loads(plain)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(str(error)) from error
+        raise unreadable(error) from error
+
+
+def unreadable(error: ValueError | RecursionError) -> Unreadable:
+    """What a parser has met, for a person."""
+    if isinstance(error, RecursionError):
+        return Unreadable("it is nested too deeply")
+    if type(error) is ValueError:  # of the interpreter, not of a parser
+        return Unreadable("it holds a number of too many digits")
+    return Unreadable(str(error))
 
 
 def with_member(text: str, path: Sequence[str], value: Json) -> str:
@@ -124,6 +135,27 @@ def without_element(text: str, path: Sequence[str], is_ours: Callable[[Json], bo
     return text
 
 
+def strings(text: str, path: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """
+    Those in the array at `path`, and in arrays in it, each with the place of its quotes.
+
+    Raises:
+        Unreadable: With line and column.
+    """
+    load(text)
+    found = _at(text, path)
+    if found is not None:
+        yield from _strings(text, found.value_at)
+
+
+def _strings(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    for item in _items(text, at) if text[at] == "[" else ():
+        if text[item.value_at] == '"':
+            yield json.loads(text[item.value_at : item.end]), item.value_at, item.end
+        else:
+            yield from _strings(text, item.value_at)
+
+
 def _object(text: str) -> str:
     if not text.strip():
         return "{}\n"
@@ -182,17 +214,16 @@ def _items(text: str, start: int) -> Iterator[_Item]:
 
 def _end(text: str, at: int) -> int:
     """Behind the value that begins at `at`."""
-    if text[at] in "{[":
-        last = at + 1
-        for item in _items(text, at):
-            last = item.end
-        last = _skip(text, last)
-        if text[last] == ",":
-            last = _skip(text, last + 1)
-        return last + 1
-    found = (_STRING if text[at] == '"' else _SCALAR).match(text, at)
-    assert found is not None
-    return found.end()
+    if text[at] not in "{[":
+        found = (_STRING if text[at] == '"' else _SCALAR).match(text, at)
+        assert found is not None
+        return found.end()
+    depth = 0
+    for piece in _PIECE.finditer(text, at):
+        depth += (piece[0] in "{[") - (piece[0] in "}]")
+        if depth == 0:
+            return piece.end()
+    raise AssertionError
 
 
 def _skip(text: str, at: int) -> int:
@@ -250,7 +281,7 @@ def _without_comments(text: str) -> str:
             end = len(text) if end < at + 2 else end
             out.append(re.sub(r"[^\n]", " ", text[at:end]))
             at = end
-        elif text[at] == "," and text[_skip(text, at + 1) :][:1] in ("}", "]"):
+        elif text[at] == "," and text.startswith(("}", "]"), _skip(text, at + 1)):
             out.append(" ")
             at += 1
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fallbackd_client.settings.editing import Part
-from fallbackd_client.settings.jsonc import BYTE_ORDER_MARK, Unreadable
+from fallbackd_client.settings.jsonc import BYTE_ORDER_MARK, Unreadable, unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def parse(text: str) -> Json:
 
     try:
         return tomllib.loads(text.removeprefix(BYTE_ORDER_MARK))
-    except tomllib.TOMLDecodeError as error:
-        raise Unreadable(str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise unreadable(error) from error
 
 
 def block_part(path: str, block: str, *, table: tuple[str, ...], label: str = "fallbackd") -> Part:

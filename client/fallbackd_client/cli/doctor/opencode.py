@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from urllib.parse import unquote, urlsplit
 
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, Finding, Machine, command
 from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
+from fallbackd_client.settings.jsonc import Unreadable, strings
 
 FILES = ("opencode.json", "opencode.jsonc", "config.json")
-MAX_BYTES = 1024 * 1024
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-# Comments and trailing commas are allowed there, so that no parser of JSON reads them all.
 _OURS = re.compile(r"fallbackd|opencode-plugin/src/index\.ts")
 
 
 def look_at_opencode(machine: Machine) -> list[Finding]:
     found: list[Finding] = []
-    entries = [(path, entry) for path in _configs(machine) for entry in _entries(path)]
-    for path, entry in entries:
+    entries = [(path, *one) for path in _configs(machine) for one in _entries(machine, path)]
+    for path, entry, fix in entries:
         if entry.startswith(("file://", "/", "./", "../", "~/")):
             if not os.path.isfile(_file_of(entry, path)):
                 what = (
                     f"opencode does not load the plugin: {path} names {entry}, which is not there"
                 )
-                found.append(Finding("opencode", ERROR, what, _replace(path, entry)))
+                found.append(Finding("opencode", ERROR, what, fix))
         else:
             what = (
                 f"opencode does not load the plugin: {path} names the npm package {entry}, which"
                 " fallbackd does not publish, so that others could; name the file instead"
             )
-            found.append(Finding("opencode", ERROR, what, _replace(path, entry)))
+            found.append(Finding("opencode", ERROR, what, fix))
     if not entries and machine.which("opencode") is not None:
         own = shared(OPENCODE_PLUGIN)
         what = (
@@ -53,15 +52,14 @@ def _configs(machine: Machine, *, existing: bool = True) -> list[str]:
     return [path for path in paths if os.path.isfile(path)] if existing else paths
 
 
-def _entries(path: str) -> list[str]:
-    """Strings of the file that are meant for us, in whatever list they stand."""
+def _entries(machine: Machine, path: str) -> list[tuple[str, str]]:
+    """Plugins that are meant to be ours, each with the command that names ours in its place."""
+    text = machine.read(path) or ""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read(MAX_BYTES)
-    except OSError:
+        named = list(strings(text, ["plugin"]))
+    except Unreadable:  # opencode says so itself
         return []
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("//")]
-    return [found for found in _STRING.findall("\n".join(lines)) if _OURS.search(found)]
+    return [(entry, _fix(path, text, *at)) for entry, *at in named if _OURS.search(entry)]
 
 
 def _file_of(entry: str, config: str) -> str:
@@ -74,8 +72,14 @@ def _url(path: str) -> str:
     return f"file://{path}"
 
 
-def _replace(path: str, entry: str) -> str:
+def _fix(path: str, text: str, begin: int, end: int) -> str:
+    """It changes this string alone, though the same one may stand in the line before."""
     own = shared(OPENCODE_PLUGIN)
-    if own is None or "#" in own + entry:
+    if own is None:
         return ""
-    return f"sed -i {command(f's#{re.escape(entry)}#{_url(own)}#')} {command(path)}"
+    line = text.count("\n", 0, begin)
+    in_line = text[text.rfind("\n", 0, begin) + 1 : begin].count(text[begin:end])
+    old = re.sub(r"[][\\.*^$#]", r"\\\g<0>", text[begin:end])
+    new = re.sub(r"[\\&#]", r"\\\g<0>", json.dumps(_url(own), ensure_ascii=False))
+    script = f"{line + 1}s#{old}#{new}#{in_line + 1}"
+    return f"sed -i {command(script)} {command(os.path.realpath(path))}"

@@ -33,6 +33,52 @@ def test_a_package_that_is_not_ours_to_publish_is_an_error(tmp_path: Path, entry
     assert look_at_opencode(home.machine()) == []
 
 
+OWN = {
+    "model": "fallbackd/team",
+    "mcp": {"fallbackd": {"type": "local", "command": ["/opt/fallbackd/bin/fallbackd-client"]}},
+    "provider": {"fallbackd": {"options": {"apiKey": "{file:~/.local/state/fallbackd/token}"}}},
+}
+"""What `mcp install opencode` and `gateway setup opencode` write."""
+
+
+def test_what_is_ours_elsewhere_in_the_file_is_no_plugin(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    configured(home, json.dumps(OWN, indent=2))
+    assert look_at_opencode(home.machine()) == []
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_fix_changes_the_plugin_alone(tmp_path: Path, indent: int | None) -> None:
+    home = Home(tmp_path)
+    others = ["./other.ts", "a+b*[c]", "fallbackd"]
+    path = configured(home, json.dumps({**OWN, "plugin": others}, indent=indent))
+    ((_, what, fix),) = told(look_at_opencode(home.machine()))
+    assert "the npm package fallbackd" in what
+    subprocess.run(["sh", "-c", fix], check=True)
+    ours = f"file://{shared(OPENCODE_PLUGIN)}"
+    assert json.loads(path.read_text()) == {**OWN, "plugin": [*others[:2], ours]}
+
+
+def test_a_package_is_replaced_where_its_name_means_something_to_sed(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    path = configured(home, plugin_of("other", "@x/fallbackd.*[a+b]#{1}&^$|"))
+    ((_, _, fix),) = told(look_at_opencode(home.machine()))
+    subprocess.run(["sh", "-c", fix], check=True)
+    ours = f"file://{shared(OPENCODE_PLUGIN)}"
+    assert json.loads(path.read_text()) == {"plugin": ["other", ours]}
+
+
+def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    kept = home.write(home.path / "dotfiles" / "opencode.json", plugin_of("fallbackd"))
+    link = home.private(home.path / ".config" / "opencode") / "opencode.json"
+    link.symlink_to(kept)
+    ((_, _, fix),) = told(look_at_opencode(home.machine()))
+    subprocess.run(["sh", "-c", fix], check=True)
+    assert link.is_symlink()
+    assert look_at_opencode(home.machine()) == []
+
+
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     home = Home(tmp_path)
     configured(home, plugin_of("file:///nowhere/opencode-plugin/src/index.ts"))
