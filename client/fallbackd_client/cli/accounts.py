@@ -6,10 +6,12 @@ import base64
 import json
 import os
 import re
-import tomllib
 
 from fallbackd_client.cli.doctor.findings import command
 from fallbackd_client.cli.output import UsageError
+from fallbackd_client.settings.files import regular
+from fallbackd_client.settings.jsonc import Unreadable
+from fallbackd_client.settings.toml_block import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,8 +76,8 @@ def accounts_of(machine: Machine, programs: Sequence[Program], text: str) -> lis
         text: The configuration file.
     """
     try:
-        tables = tomllib.loads(text).get("backends")
-    except tomllib.TOMLDecodeError:
+        tables = parse(text).get("backends")
+    except Unreadable:
         tables = None
     known = {one.name: one for one in programs if one.home}
     found = {name: Account(name, one, None) for name, one in known.items() if machine.which(name)}
@@ -140,7 +142,7 @@ def with_account(chain: Sequence[Any], account: Account, *, first: bool) -> list
 
 def _read_json(path: str) -> Any:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=regular) as file:
             return json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None

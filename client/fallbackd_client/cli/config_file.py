@@ -14,6 +14,9 @@ import tomllib
 from fallbackd_client.cli.output import UsageError
 from fallbackd_client.cli.setup.changes import write
 from fallbackd_client.errors import ClientError
+from fallbackd_client.settings.editing import read
+from fallbackd_client.settings.files import Form
+from fallbackd_client.settings.jsonc import Unreadable, unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,10 +62,10 @@ class ConfigFile:
         self._kit = tomlkit
         try:
             self.document = tomlkit.parse(self.text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"{path} is not valid TOML, so it cannot be changed: {error}; correct it with:"
-                " fallbackd-client config edit"
+                f"{path} is not valid TOML, so it cannot be changed: {unreadable(error)};"
+                " correct it with: fallbackd-client config edit"
             ) from error
 
     def set(self, keys: list[str], value: Any) -> None:
@@ -100,7 +103,7 @@ class ConfigFile:
 
 def put_in_effect(client: Client, path: str, text: str) -> None:
     """Write the file; a daemon that runs has read it when this returns."""
-    write(path, text, mode=0o600)
+    write(path, _form(path).whole(text), mode=0o600)
     try:
         client.call("config.reload", {})
     except ClientError:
@@ -109,20 +112,21 @@ def put_in_effect(client: Client, path: str, text: str) -> None:
 
 def read_text(path: str) -> str:
     """Empty where there is no file."""
+    return _form(path).text
+
+
+def _form(path: str) -> Form:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        return Form(read(path) or "")
+    except Unreadable as error:
+        raise UsageError(str(error)) from error
 
 
 def parsed_key(text: str) -> list[str]:
     """`defaults.settle_s`, `chains."*"`: a key as TOML writes it."""
     try:
         table: Any = tomllib.loads(f"{text} = 0")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         table = None
     keys: list[str] = []
     while isinstance(table, dict) and len(table) == 1:
@@ -140,7 +144,7 @@ def parsed_value(text: str) -> Any:
     """A TOML value; what is none is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

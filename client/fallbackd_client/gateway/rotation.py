@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fallbackd_client.gateway.tools import TOOLS
+from fallbackd_client.settings.files import regular
 from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ def holders(token: str, gateway: Gateway, environ: Mapping[str, str]) -> list[st
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", opener=regular) as file:
             return file.read(_MAX_CHARS)
     except OSError:
         return ""

@@ -124,13 +124,15 @@ def _config_path(environ: Mapping[str, str], home: str) -> str:
 
 def _written(file: str | None) -> dict[str, Json]:
     """The configuration as it was written; empty: there is none that can be read."""
-    import tomllib
+    from fallbackd_client.settings.editing import read
+    from fallbackd_client.settings.jsonc import Unreadable
+    from fallbackd_client.settings.toml_block import parse
 
     try:
-        with open(file or os.devnull, "rb") as source:
-            return tomllib.load(source)
-    except (OSError, ValueError):
+        found: dict[str, Json] = parse(read(file) or "") if file else {}
+    except Unreadable:
         return {}
+    return found
 
 
 def _max_turns(config: Mapping[str, Json]) -> int:

@@ -7,7 +7,8 @@ import os
 import re
 import sys
 
-from fallbackd_client.settings.jsonc import BYTE_ORDER_MARK, Unreadable
+from fallbackd_client.settings.files import Form, regular
+from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,13 +101,12 @@ def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
         # A link stays one: dotfiles are often kept elsewhere.
         path = os.path.realpath(part.path)
         before = read(path)
-        text = before or ""
-        mark = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
+        form = Form(before or "")
         try:
-            after = mark + (part.take if undo else part.put)(text.removeprefix(mark))
+            after = form.whole((part.take if undo else part.put)(form.text))
         except Unreadable as error:
             raise Unreadable(f"{path}: {error}") from error
-        if after != text:
+        if after != (before or ""):
             found.append(Edit(path, before, after, hides=part.hides))
     return found
 
@@ -149,7 +149,7 @@ def write(edit: Edit) -> None:
     draft = f"{edit.path}.{os.urandom(4).hex()}.tmp"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with open(descriptor, "w", encoding="utf-8", newline="") as file:
             os.fchmod(descriptor, mode)
             file.write(edit.after)
             file.flush()
@@ -165,15 +165,17 @@ def read(path: str) -> str | None:
     None where there is no such file.
 
     Raises:
-        Unreadable: It is no text, too large, or not permitted.
+        Unreadable: It is no file, no text, too large, or not permitted.
     """
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8", newline="", opener=regular) as file:
             text = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unreadable(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{path} is not UTF-8 at byte {error.start}") from error
     if len(text) > MAX_BYTES:
         raise Unreadable(f"{path} is larger than {MAX_BYTES // 2**20} MiB")
     return text

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 
+from fallbackd_client.settings.files import BYTE_ORDER_MARK
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +23,6 @@ _PIECE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 """What has to be known to find the end of an object or array."""
 _SCALAR = re.compile(r"[^\s,\]}/]+")
 _INDENT = "  "
-BYTE_ORDER_MARK = "\ufeff"
-"""Some editors begin a file with it."""
 
 
 class Unreadable(Exception):
@@ -137,23 +137,20 @@ def without_element(text: str, path: Sequence[str], is_ours: Callable[[Json], bo
 
 def strings(text: str, path: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """
-    Those in the array at `path`, and in arrays in it, each with the place of its quotes.
+    Those in the array at `path`, or first in an array there, each with the place of its quotes.
 
     Raises:
         Unreadable: With line and column.
     """
     load(text)
     found = _at(text, path)
-    if found is not None:
-        yield from _strings(text, found.value_at)
-
-
-def _strings(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    for item in _items(text, at) if text[at] == "[" else ():
+    if found is None or text[found.value_at] != "[":
+        return
+    for item in _items(text, found.value_at):
+        if text[item.value_at] == "[":
+            item = next(_items(text, item.value_at), item)
         if text[item.value_at] == '"':
             yield json.loads(text[item.value_at : item.end]), item.value_at, item.end
-        else:
-            yield from _strings(text, item.value_at)
 
 
 def _object(text: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from fallbackd_client.settings.editing import Part
-from fallbackd_client.settings.jsonc import BYTE_ORDER_MARK, Unreadable, unreadable
+from fallbackd_client.settings.files import BYTE_ORDER_MARK
+from fallbackd_client.settings.jsonc import Unreadable, unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from fallbackd_client.settings.jsonc import (
     Unreadable,
     load,
+    strings,
     with_element,
     with_member,
     without_element,
     without_member,
 )
+from fallbackd_client.settings.toml_block import parse
 
 ZED = """\
 // Zed settings
@@ -59,6 +61,31 @@ def test_what_is_missing_on_the_way_is_made(text: str) -> None:
 def test_a_file_that_is_something_else_is_left_alone(text: str) -> None:
     with pytest.raises(Unreadable):
         with_member(text, WHERE, {})
+
+
+HARD = {"nested too deeply": "[" * 200_000 + "]" * 200_000, "too many digits": "9" * 5_000}
+
+
+@pytest.mark.parametrize("why", HARD)
+def test_a_file_that_asks_too_much_of_a_parser_is_left_alone_in_plain_words(why: str) -> None:
+    with pytest.raises(Unreadable, match=why):
+        with_member(f'{{"a": {HARD[why]}}}', WHERE, {})
+    with pytest.raises(Unreadable, match=why):
+        parse(f"a = {HARD[why]}")
+
+
+def test_what_stands_beside_deep_values_is_found() -> None:
+    deep = "[" * 800 + ' // [\n"]", {"x": /* } */ 1}' + "]" * 800
+    changed = with_member(f'{{"a": {deep}, "b": 1}}', ["b"], 2)
+    assert changed == f'{{"a": {deep}, "b": 2}}'
+
+
+def test_strings_of_a_list_are_found_where_they_stand() -> None:
+    text = '{"x": ["a"], "list": ["a", ["b", {"c": "d"}], [], 1, {"e": "f"}, /* "g" */ "h"]}'
+    found = list(strings(text, ["list"]))
+    assert [one for one, _, _ in found] == ["a", "b", "h"]
+    assert all(text[begin:end] == json.dumps(one) for one, begin, end in found)
+    assert list(strings('{"list": "a"}', ["list"])) == list(strings("", ["list"])) == []
 
 
 def test_an_element_is_added_once_and_taken_out_again() -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 
 from fallbackd_client.paths import find_socket
+from fallbackd_client.settings.files import regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Machine:
     def read(self, path: str) -> str | None:
         """None where it cannot be read."""
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
+            with open(path, encoding="utf-8", errors="replace", opener=regular) as file:
                 return file.read()
         except OSError:
             return None

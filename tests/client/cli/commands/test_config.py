@@ -56,3 +56,32 @@ def test_a_file_that_cannot_be_written_is_one_sentence(
     ran = run_cli(["config", "set", "defaults.settle_s", "7"], answers)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"fallbackd-client: cannot write {config}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_value_is_set_in_the_form_that_the_file_has(
+    run_cli: RunCli, tmp_path: Path, mark: str, end: str
+) -> None:
+    config = tmp_path / "config.toml"
+    before = f"{mark}# mine{end}[defaults]{end}settle_s = 1{end}"
+    config.write_bytes(before.encode())
+    answers = {"status": {"daemon": {"config_path": str(config)}}, "config.check": {"ok": True}}
+    ran = run_cli(["config", "set", "defaults.settle_s", "7"], answers)
+    assert ran.code == 0, ran.err
+    assert config.read_bytes().decode() == before.replace("1", "7")
+    ran = run_cli(["config", "set", "defaults.hop_s", "3"], answers)
+    assert ran.code == 0, ran.err
+    assert config.read_bytes().decode() == before.replace("1", "7") + f"hop_s = 3{end}"
+
+
+def test_a_pipe_in_the_place_of_the_file_is_an_error_at_once(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    os.mkfifo(config)
+    ran = run_cli(
+        ["config", "set", "defaults.settle_s", "7"],
+        {"status": {"daemon": {"config_path": str(config)}}},
+    )
+    assert (ran.code, "it is a named pipe, not a file" in ran.err) == (2, True)

@@ -1,6 +1,7 @@
 """The MCP server as the settings of agents start it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,14 @@ def test_agents_without_an_entry_are_left_alone(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.write(home.path / ".claude.json", '{"mcpServers": {"other": {"command": "x"}}}')
     home.write(home.path / ".cursor" / "mcp.json", "{ broken")
+    assert look_at_mcp(home.machine()) == []
+
+
+def test_a_pipe_in_the_place_of_settings_holds_nobody_up(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    directory = home.private(home.path / ".codex")
+    for place in (home.path / ".claude.json", directory / "config.toml"):
+        os.mkfifo(place)
     assert look_at_mcp(home.machine()) == []
 
 
