@@ -163,6 +163,38 @@ async def test_without_proof_of_the_end_nothing_follows(tmp_path: Path) -> None:
         assert "could not be stopped" in done.message
 
 
+class _Unread:
+    """A program that has answered well, and was stopped before all of it was read."""
+
+    pid = 1
+    log_bytes = 0
+    exit: Exit = ProcessExit(code=0, unread_bytes=1_000_000)
+
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        yield Chunk("stdout", b"the beginning of an answer\n", 0.0)
+
+    def stop(self, *, grace_s: float) -> None: ...
+
+
+class _Unreads:
+    async def open(
+        self, call: Call, *, attempt: str, directory: str, env: dict[str, str]
+    ) -> _Unread:
+        return _Unread()
+
+    async def aclose(self) -> None: ...
+
+
+async def test_the_part_of_an_answer_that_was_read_is_not_told_as_the_answer(
+    tmp_path: Path,
+) -> None:
+    config = settings(agent("a", "true"))
+    async with engine_in(tmp_path, config, transport=_Unreads()) as engine:
+        done = await work(engine, backend="a", failover=False)
+        assert done.state != "succeeded"
+        assert done.attempts[0].effects == "possible"  # of what was not read
+
+
 async def test_the_end_of_the_engine_leaves_no_process(tmp_path: Path) -> None:
     config = settings(agent("a", script(tmp_path, "a", STUBBORN)))
     async with engine_in(tmp_path, config) as engine:

@@ -200,6 +200,8 @@ class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
     note: str = ""
     rebooted: bool = False
     """The machine was rebooted before its end was recorded."""
+    unread_bytes: int = 0
+    """Of its recorded output, since it was stopped: what it said in them is not known."""
 
 
 class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):

@@ -25,6 +25,7 @@ from fallbackd.core.protocol import (
     NoAnswer,
     NotStarted,
     Observation,
+    Outcome,
     ProcessExit,
     ProviderAnswered,
     Reply,
@@ -33,7 +34,7 @@ from fallbackd.core.protocol import (
     ToolStarted,
     Usage,
 )
-from fallbackd.core.watch import see
+from fallbackd.core.watch import see, worse
 from fallbackd.engine.credentials import SECRET_ERRORS, without_secret
 from fallbackd.engine.judging import (
     daemon_lost,
@@ -274,9 +275,19 @@ class Reader:
             return None
         return self._judge(Evidence(text=reply.text, stream="stdout", exit_code=0))
 
+    def _outcome(self, exit: Exit) -> Outcome:
+        live, outcome = self._live, self._parser.finish(exit)
+        if not isinstance(exit, ProcessExit) or not exit.unread_bytes:
+            return outcome
+        # It may have done anything in what was not read, and an answer has a hole there.
+        live.watch = structs.replace(
+            live.watch, tool_effects=worse(live.watch.tool_effects, "possible")
+        )
+        return Evidence(exit_code=_code_of(exit)) if isinstance(outcome, Reply) else outcome
+
     async def finish(self, exit: Exit) -> AttemptEnded:
         host, live = self._host, self._live
-        outcome = self._parser.finish(exit)
+        outcome = self._outcome(exit)
         exit_code = _code_of(exit)
         watch = live.watch
         failure: Failure | None = None

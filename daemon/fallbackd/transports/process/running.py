@@ -5,9 +5,11 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 import anyio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fallbackd.core.protocol import Chunk, Exit, NotStarted, ProcessExit
 from fallbackd.lib import privatefile
@@ -25,12 +27,16 @@ from fallbackd.transports.process.runner import frames, tree
 from fallbackd.transports.process.runner.meeting import ATTEMPT_FILE, CLAIM_FILE
 from fallbackd.transports.process.runner_line import RunnerLine
 
+T = TypeVar("T")
+
 _MEETING_S = 2.0
 """For the greeting of a runner that has taken the line."""
 _ENDING_S = 5.0
 """What a runner needs beside the limits of a stop, on a busy machine."""
 _LAST_WORD_S = 2.0
 """For the record of a runner below which nothing lives any more."""
+_LAST_READ_BYTES = 1024 * 1024
+"""Of what was stopped, as much is read after its end. More would only delay what waits for that."""
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _DESCRIPTOR_S = 0.2
 
@@ -85,6 +91,7 @@ class RunningProcess:
         self._is_followed = False
         """Another task waits for the line."""
         self._recorded_bytes = 0
+        self._unread_bytes = 0
         self._find_end: Callable[[], Awaitable[Exit | None]] | None = None
 
     @classmethod
@@ -192,7 +199,12 @@ class RunningProcess:
                 if self._line.is_open:
                     self._receive()
                 is_last = self._exit is not None or self._line.is_ended
-                while batch := await self._read():
+                if is_last and self._was_stopped:
+                    left_bytes = await self._patiently(self._left_bytes)
+                    if left_bytes > _LAST_READ_BYTES:
+                        self._unread_bytes = left_bytes
+                        break
+                if batch := await self._patiently(self._follower.read):
                     self._tell_seen()
                     left = sum(len(chunk.data) for chunk in batch)
                     for chunk in batch:
@@ -200,6 +212,7 @@ class RunningProcess:
                         self._log_bytes = self._follower.offset - left
                         yield chunk
                     await anyio.lowlevel.checkpoint()
+                    continue
                 self._tell_seen()
                 direct, self._direct = self._direct, []
                 for chunk in direct:
@@ -210,16 +223,22 @@ class RunningProcess:
                 if not direct:
                     await self._wait_for_line()
             await self._conclude()
+            if self._unread_bytes and isinstance(self._exit, ProcessExit):
+                self._exit = replace(self._exit, unread_bytes=self._unread_bytes)
         finally:
             self._is_followed = False
             if self._exit is not None:
                 self._close_line()
 
-    async def _read(self) -> list[Chunk]:
-        """What is new in the recording. Without a free descriptor: as soon as there is one."""
+    def _left_bytes(self) -> int:
+        """How much of the recording has not been read."""
+        return recorded_bytes(self._directory) - self._follower.offset
+
+    async def _patiently(self, look: Callable[[], T]) -> T:
+        """Look into the recording. Without a free descriptor: as soon as there is one."""
         while True:
             try:
-                return self._follower.read()
+                return look()
             except OSError as error:
                 if error.errno not in _NO_DESCRIPTOR:
                     raise
