@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fallbackd.backends.earlier import as_messages
-from fallbackd.backends.http_answers import HttpParser, first_choice, states_error
+from fallbackd.backends.http_answers import HttpParser, numbered, states_error
 from fallbackd.backends.lines import count, fields, tool_key, words
 from fallbackd.backends.tool_calls import started
 from fallbackd.core.protocol import Observation, ToolEnded, Usage
@@ -54,14 +54,16 @@ class ChatParser(HttpParser):
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         if name.startswith(_TOOLS):
             return self._tool(name, event)
-        choice = first_choice(event)
-        if states_error(event) or choice.get("error"):
-            return self.fails(event if event.get("error") or not choice else choice)
-        seen = self._piece(fields(choice.get("delta")) or fields(choice.get("message")))
-        if finish := words(choice.get("finish_reason")):
-            seen = seen or self.answers()
-            self.finish_word = finish
-            self.has_ended = True
+        choices = numbered(event.get("choices"))
+        failed = next((one for _, one in choices if one.get("error")), None)
+        if states_error(event) or failed is not None:
+            return self.fails(event if event.get("error") or failed is None else failed)
+        seen: list[Observation] = []
+        for index, choice in choices:
+            finish = words(choice.get("finish_reason"))
+            said = self._piece(fields(choice.get("delta")) or fields(choice.get("message")))
+            seen += said or (self.answers() if finish else [])
+            self.chose(index, finish)
         before = self.usage
         if event.get("usage") and self._used(event) != before:
             seen += [*self.answers(), self.usage]
@@ -87,18 +89,15 @@ class ChatParser(HttpParser):
         return seen
 
     def read_whole(self, value: dict[str, Any]) -> None:
-        choice = first_choice(value)
-        if not choice:
-            return
-        message = fields(choice.get("message"))
-        text = _content(message.get("content")) or words(choice.get("text"))
-        self.texts.append(text)
-        if refusal := words(message.get("refusal")):
-            self.refusals.append(refusal)
-        self.has_open_call = bool(message.get("tool_calls") or message.get("function_call"))
-        self.finish_word = words(choice.get("finish_reason"))
-        self.has_ended = bool(self.finish_word)
-        self.answered = True
+        for index, choice in numbered(value.get("choices")):
+            message = fields(choice.get("message"))
+            text = _content(message.get("content")) or words(choice.get("text"))
+            self.texts.append(text)
+            if refusal := words(message.get("refusal")):
+                self.refusals.append(refusal)
+            self.has_open_call = bool(message.get("tool_calls") or message.get("function_call"))
+            self.chose(index, words(choice.get("finish_reason")))
+            self.answered = True
         self._used(value)
 
     def _tool(self, name: str, event: dict[str, Any]) -> list[Observation]:

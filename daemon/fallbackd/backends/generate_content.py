@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fallbackd.backends.earlier import turns
-from fallbackd.backends.http_answers import HttpParser, states_error
+from fallbackd.backends.http_answers import HttpParser, numbered, states_error
 from fallbackd.backends.lines import count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance
@@ -54,18 +54,20 @@ def _thinking(model: str, effort: str) -> dict[str, Any]:
 
 
 class GenerateContentParser(HttpParser):
+    may_repeat_end = True
+
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         if states_error(event):
             return self.fails(event)
         seen: list[Observation] = []
-        candidates = event.get("candidates")
-        candidate = fields(candidates[0]) if isinstance(candidates, list) and candidates else {}
-        parts = fields(candidate.get("content")).get("parts")
-        for part in map(fields, parts if isinstance(parts, list) else ()):
-            seen += self._piece(part)
-        self._stopped(candidate, fields(event.get("promptFeedback")))
-        if candidate.get("finishReason"):
-            seen += self.answers()
+        for index, candidate in numbered(event.get("candidates")):
+            parts = fields(candidate.get("content")).get("parts")
+            for part in map(fields, parts if isinstance(parts, list) else ()):
+                seen += self._piece(part)
+            if finish := words(candidate.get("finishReason")):
+                seen += self.answers()
+            self.chose(index, finish)
+        self._blocked(fields(event.get("promptFeedback")))
         before = self.usage
         self._used(fields(event.get("usageMetadata")))
         if self.answered and self.usage != before:
@@ -87,17 +89,11 @@ class GenerateContentParser(HttpParser):
         self.has_open_call = False
         return [*self.answers(), *self.says(text)]
 
-    def _stopped(self, candidate: dict[str, Any], feedback: dict[str, Any]) -> None:
-        """The reason of an end. Some versions repeat it with each piece: the last one counts."""
-        reason = words(candidate.get("finishReason"))
-        if words(feedback.get("blockReason")):
-            reason = "safety"
-            self.refusals.append(
-                words(feedback.get("blockReasonMessage")) or words(feedback.get("blockReason"))
-            )
-        if reason:
-            self.finish_word = reason
-            self.has_ended = True
+    def _blocked(self, feedback: dict[str, Any]) -> None:
+        """The prompt was refused, and there is no candidate."""
+        if reason := words(feedback.get("blockReason")):
+            self.refusals.append(words(feedback.get("blockReasonMessage")) or reason)
+            self.chose(0, "safety")
 
     def _used(self, used: dict[str, Any]) -> None:
         """Totals so far. Thinking is output, and billed as such."""

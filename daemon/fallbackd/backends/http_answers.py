@@ -15,8 +15,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from fallbackd.backends.http_endings import DONE, Shortfall, shortfall
-from fallbackd.backends.lines import fields, read_object, without_process, words
+from fallbackd.backends.http_endings import DONE, Shortfall, is_broken_off, shortfall
+from fallbackd.backends.lines import count, fields, read_object, without_process, words
 from fallbackd.classify.error_json import is_error
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
@@ -121,6 +121,9 @@ RULES = (
 class HttpParser:
     """See `spec.Parser`. A body that begins like JSON or HTML is whole, all else is a stream."""
 
+    may_repeat_end = False
+    """The vendor's sign of an end may come with each piece: the end of the body counts too."""
+
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.refusals: list[str] = []
@@ -129,6 +132,8 @@ class HttpParser:
         """The vendor's word for why the answer ends; empty: none came."""
         self.has_ended = False
         """The vendor's own sign of completeness was seen."""
+        self._choices: dict[int, str] = {}
+        """Of a caller who wants several answers at once: why each of them ends."""
         self.is_over = False
         """Nothing that still comes belongs to the answer."""
         self.has_open_call = False
@@ -198,6 +203,18 @@ class HttpParser:
             return [Output()]
         self.answered = True
         return [ProviderAnswered()]
+
+    def chose(self, index: int, finish: str) -> None:
+        """
+        Note a piece of one choice. The answer has ended when each choice that was seen has.
+
+        Args:
+            finish: The vendor's word for its end; empty: more may come.
+        """
+        self._choices[index] = finish or self._choices.get(index, "")
+        said = self._choices.values()
+        self.has_ended = all(said)
+        self.finish_word = next(filter(is_broken_off, said), finish or self.finish_word)
 
     def phase(self, word: str) -> list[Observation]:
         if word == self._phase:
@@ -316,7 +333,8 @@ class HttpParser:
         broke_off = self._evidence(
             exit, "truncated_response", f"the answer breaks off before its end{without}"
         )
-        if self.is_whole and exit.truncated:
+        is_certain = self.is_over or not self.may_repeat_end
+        if exit.truncated and (self.is_whole or not is_certain):
             return broke_off
         if self.has_ended:
             found = self._ended_badly()
@@ -393,6 +411,15 @@ def _redirected(exit: HttpResponse) -> Evidence:
         http_status=exit.status,
         code="redirected",
     )
+
+
+def numbered(choices: object) -> list[tuple[int, dict[str, Any]]]:
+    """The choices or candidates of an answer, each with its index."""
+    found = list(map(fields, choices)) if isinstance(choices, list) else []
+    return [
+        (at if one.get("index") is None else count(one.get("index")), one)
+        for at, one in enumerate(found)
+    ]
 
 
 def first_choice(value: dict[str, Any]) -> dict[str, Any]:

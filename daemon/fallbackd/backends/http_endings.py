@@ -64,6 +64,12 @@ _BROKEN_OFF = frozenset(
 )
 
 
+def is_broken_off(word: str) -> bool:
+    """A word for an end that is none, such as `error`: what came before it is not an answer."""
+    found = shortfall(word)
+    return found is not None and found.code == "truncated_response"
+
+
 def shortfall(
     finish_word: str, *, refusal: str = "", has_open_call: bool = False
 ) -> Shortfall | None:

@@ -235,7 +235,9 @@ class AnswerWatch:
 
     @property
     def has_ended(self) -> bool:
-        return self._parser.has_ended
+        """The provider has said why its answer ends, and nothing but its last event is awaited."""
+        is_certain = self._parser.is_over or not self._parser.may_repeat_end
+        return self._parser.has_ended and is_certain
 
     @property
     def is_over(self) -> bool:

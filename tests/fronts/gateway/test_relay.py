@@ -292,6 +292,32 @@ async def test_a_damaged_event_is_left_out_where_nothing_of_the_answer_was_in_it
             assert got == said
 
 
+def choice(index: int, word: str, finish: str | None = None) -> bytes:
+    one = {"index": index, "delta": {"content": word}, "finish_reason": finish}
+    return f"data: {json.dumps({'choices': [one]})}\n\n".encode()
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_the_end_of_one_of_several_answers_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
+) -> None:
+    for name in ("FAREWELL_S", "AFTER_END_S"):
+        monkeypatch.setattr(relaying, name, 0.001)
+    pieces = [choice(0, "a", "stop"), choice(1, " b"), choice(1, " c", "stop")]
+    pieces = [b"".join(pieces[:2]), pieces[2]]
+    said = {"is_cut": False, "is_whole": is_whole, "pause_s": 0.05}
+    assert await outcome("chat_completions", list(pieces), **said) == "a b c"
+    assert await outcome("chat_completions", pieces[:1], **said) == ""
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_googles_word_for_an_end_is_none_where_the_connection_breaks(
+    *, is_whole: bool
+) -> None:
+    stream = STREAMS["generate_content"]
+    assert await outcome("generate_content", [stream], is_cut=True, is_whole=is_whole) == ""
+
+
 async def test_an_end_that_is_said_with_each_piece_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

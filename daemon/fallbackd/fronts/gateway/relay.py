@@ -173,11 +173,7 @@ class Relay:
 
     def _farewell_s(self) -> float:
         """How long an answer that has said its end may stay open."""
-        if self._watch.is_over:
-            return FAREWELL_S
-        # Google's servers may say the reason of the end with each piece.
-        says_often = self._asked.mode == "generate_content"
-        return self._patience.stall_s if says_often else AFTER_END_S
+        return FAREWELL_S if self._watch.is_over else AFTER_END_S
 
     async def _silent(self, *, since_s: float) -> NotAnswered:
         found = silent(since_s)

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from fallbackd.backends.http_answers import first_choice
+from fallbackd.backends.http_endings import is_broken_off
 from fallbackd.backends.lines import fields, words
 from fallbackd.fronts.gateway.translate import tables
 
@@ -41,7 +42,7 @@ def chat_answer(found: dict[str, Any], *, at: int) -> dict[str, Any]:
     if calls:
         message["tool_calls"] = calls
     reason = words(found.get("stop_reason"))
-    if tables.is_broken_off(reason):
+    if is_broken_off(reason):
         raise Untranslatable
     return {
         "id": words(found.get("id")),
@@ -64,7 +65,7 @@ def messages_answer(found: dict[str, Any]) -> dict[str, Any]:
     choice = first_choice(found)
     message = fields(choice.get("message"))
     finish = words(choice.get("finish_reason"))
-    if not message or tables.is_broken_off(finish):
+    if not message or is_broken_off(finish):
         raise Untranslatable
     content: list[dict[str, Any]] = []
     refusal = words(message.get("refusal"))

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from fallbackd.backends.http_answers import states_error
+from fallbackd.backends.http_endings import is_broken_off
 from fallbackd.backends.lines import fields, words
 from fallbackd.fronts.gateway.translate import tables
 from fallbackd.fronts.gateway.translate.streams import BROKEN_OFF, StreamTranslator, data
@@ -53,7 +54,7 @@ class ChatStream(StreamTranslator):
             case "message_delta":
                 self._used |= _stated(fields(event.get("usage")))
                 if reason := words(fields(event.get("delta")).get("stop_reason")):
-                    if tables.is_broken_off(reason):
+                    if is_broken_off(reason):
                         return self.fail(BROKEN_OFF)
                     self._finish = tables.FINISH_REASONS.get(reason, "stop")
                     self.has_ended = True

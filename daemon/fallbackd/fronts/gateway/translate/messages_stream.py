@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from fallbackd.backends.http_answers import first_choice, states_error
+from fallbackd.backends.http_endings import is_broken_off
 from fallbackd.backends.lines import fields, words
 from fallbackd.fronts.gateway.translate import tables
 from fallbackd.fronts.gateway.translate.answers import stop_reason, text_of
@@ -53,7 +54,7 @@ class MessagesStream(StreamTranslator):
         if not said and _says(delta):
             said = self._sign_of_life()
         if finish := words(choice.get("finish_reason")):
-            if tables.is_broken_off(finish):
+            if is_broken_off(finish):
                 return head + said + self.fail(BROKEN_OFF)
             self._finish = finish
             self.has_ended = True

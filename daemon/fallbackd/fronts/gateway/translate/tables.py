@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fallbackd.backends.http_endings import shortfall
 from fallbackd.backends.lines import count, fields, words
 
 STOP_REASONS: Mapping[str, str] = {
@@ -28,12 +27,6 @@ FINISH_REASONS: Mapping[str, str] = {
     "refusal": "content_filter",
 }
 """Of messages, in the words of chat completions."""
-
-
-def is_broken_off(word: str) -> bool:
-    """A word for an end that is none, such as `error`: what came before it is not an answer."""
-    found = shortfall(word)
-    return found is not None and found.code == "truncated_response"
 
 
 _TOOL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
