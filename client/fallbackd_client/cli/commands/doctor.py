@@ -78,7 +78,9 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
         machine.follow(answer.get("daemon") or {})
     service, found = ask_manager(machine)
     found += look_at_service(machine, service)
-    found += look_at_socket(machine) + look_at_state(machine) + look_at_config(machine)
+    is_running = isinstance(answer, dict)
+    found += look_at_socket(machine) + look_at_state(machine)
+    found += look_at_config(machine, is_running=is_running)
     if isinstance(answer, dict):
         found += look_at_daemon(machine, service, answer)
         found += look_at_backends(client) + look_at_gateway(machine, client)

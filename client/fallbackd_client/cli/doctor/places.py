@@ -91,7 +91,11 @@ def _contents(machine: Machine, directory: str, names: list[str]) -> list[Findin
     return found
 
 
-def look_at_config(machine: Machine) -> list[Finding]:
+def look_at_config(machine: Machine, *, is_running: bool = False) -> list[Finding]:
+    """
+    Args:
+        is_running: A daemon answers, which keeps what it has read.
+    """
     found = []
     directory = os.path.dirname(os.path.abspath(machine.config))
     if os.path.isdir(directory):
@@ -100,7 +104,10 @@ def look_at_config(machine: Machine) -> list[Finding]:
     if os.path.exists(path):
         seen = os.stat(path)
         if not os.access(path, os.R_OK):
-            what = f"{path} cannot be read, so the built-in configuration is in effect"
+            which = "built-in configuration is in effect"
+            if is_running:
+                which = "last good configuration stays in effect until the next start"
+            what = f"{path} cannot be read, so the {which}"
             found.append(Finding("configuration", ERROR, what, command("chmod", "u+r", path)))
         if seen.st_uid == machine.uid and seen.st_mode & 0o022:
             what = f"others may write to {path}, which says what is run in your name"

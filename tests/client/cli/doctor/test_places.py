@@ -4,6 +4,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import pytest
 from tests.client.cli.doctor.scene import Home, told
 
 from fallbackd_client.cli.doctor.places import (
@@ -133,6 +134,21 @@ def test_a_configuration_that_others_write_is_an_error(tmp_path: Path) -> None:
     assert level == "error"
     fixed(fix)
     assert told(look_at_config(home.machine())) == []
+
+
+def test_a_configuration_that_cannot_be_read_stays_in_effect_while_its_daemon_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path)
+    home.write(home.config, "", 0o200)
+    # As the kernel answers, whoever runs the tests.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(home.config))
+    ((_, what, fix),) = told(look_at_config(home.machine(), is_running=True))
+    assert what.endswith("the last good configuration stays in effect until the next start")
+    ((_, what, _),) = told(look_at_config(home.machine()))
+    assert what.endswith("the built-in configuration is in effect")
+    fixed(fix)
+    assert home.config.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_configuration_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
