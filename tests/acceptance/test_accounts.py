@@ -3,6 +3,8 @@
 import base64
 import json
 import shutil
+import sys
+import tomllib
 from pathlib import Path
 
 from tests.acceptance.test_built_in_chains import ANSWERS, LIMITED
@@ -58,6 +60,37 @@ async def test_work_moves_to_the_second_account_of_the_same_agent(tmp_path: Path
         assert "is configured already" in again.err
 
 
+async def test_an_account_that_was_added_without_a_daemon_is_put_into_the_chains_with_one(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as daemon:
+        program(daemon.bin_dir, "fallbackd", f'exec {sys.executable} -m fallbackd "$@"')
+        await daemon.stop()
+        added = await client(daemon, "accounts", "add", "codex", "work")
+        assert added.code == 0, added.err
+        again = "fallbackd-client accounts add codex work"
+        assert f"with the same command when one runs: {again}" in added.err
+        assert "codex-work" not in tomllib.loads(daemon.config_path.read_text()).get("chains", {})
+
+        await daemon.start()
+        ran = await client(daemon, *again.split()[1:])
+        assert ran.code == 0, ran.err
+        assert "codex-work was configured already; added it to chains" in ran.out
+        chains = tomllib.loads(daemon.config_path.read_text())["chains"]
+        assert chains["codex"][0] == "codex-work"
+        text = daemon.config_path.read_text()
+        assert (await client(daemon, *again.split()[1:])).code == 2
+        assert daemon.config_path.read_text() == text
+
+
+async def test_a_backend_of_that_name_that_is_no_account_is_left_alone(tmp_path: Path) -> None:
+    config = '[backends.codex-work]\nkind = "generic-cli"\ncommand = ["x"]\n'
+    async with running(tmp_path, config) as daemon:
+        refused = await client(daemon, "accounts", "add", "codex", "work")
+        assert (refused.code, daemon.config_path.read_text()) == (2, config)
+        assert "is no account of codex; take another name" in refused.err
+
+
 async def test_an_account_without_a_login_is_passed_over_and_its_own_command_named(
     tmp_path: Path,
 ) -> None:
@@ -94,6 +127,12 @@ async def test_a_value_is_set_with_the_comments_kept_or_not_at_all(tmp_path: Pat
             assert refused.code == 78, refused.out
             assert why in refused.err
             assert "left as it is" in refused.err
+        daemon.config_path.write_text(text + '[notify]\nevents = ["zzz"]\n')
+        refused = await client(daemon, "config", "set", "notify.events", '["failed_over", "bogus"]')
+        assert refused.code == 78, refused.out
+        assert 'notify.events[1]: "bogus": must be one of' in refused.err
+        assert (await client(daemon, "config", "set", "defaults.settle_s", "3")).code == 0
+        daemon.config_path.write_text(text)
         assert (await client(daemon, "config", "set", "not a key", "1")).code == 2
         assert daemon.config_path.read_text() == text
         assert (await client(daemon, "config", "path")).out == f"{daemon.config_path}\n"

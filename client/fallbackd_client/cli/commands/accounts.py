@@ -9,6 +9,7 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.accounts import Account, accounts_of, new_account, with_account
 from fallbackd_client.cli.commands.config import machine_of
 from fallbackd_client.cli.config_file import ConfigFile, Rejected, read_text
+from fallbackd_client.cli.doctor.findings import command
 from fallbackd_client.cli.doctor.programs import ask_program, programs_of
 from fallbackd_client.cli.output import UsageError, note, show
 from fallbackd_client.cli.render import Style, wrapped
@@ -18,6 +19,8 @@ from fallbackd_client.errors import ClientError, NoDaemon, RpcError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fallbackd_client.calls import Json
     from fallbackd_client.cli.doctor.findings import Machine
     from fallbackd_client.cli.doctor.programs import Program
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
     if args.action == "add":
         if not args.agent or not args.name:
             raise UsageError("accounts add takes AGENT NAME, for example: accounts add codex work")
-        return _add(args, machine, client, new_account(machine, programs, args.agent, args.name))
+        return _add(args, machine, client, programs)
     if args.agent:
         raise UsageError("accounts list takes no words")
     found = accounts_of(machine, programs, read_text(machine.config))
@@ -84,17 +87,25 @@ def view(found: dict[str, Json], style: Style) -> str:
     return "\n".join(lines)
 
 
-def _add(args: argparse.Namespace, machine: Machine, client: Client, account: Account) -> int:
+def _add(
+    args: argparse.Namespace, machine: Machine, client: Client, programs: Sequence[Program]
+) -> int:
+    """One that is configured already is put into the chains that do not name it."""
+    account = new_account(machine, programs, args.agent, args.name)
+    file = ConfigFile(machine.config)
+    is_new = account.backend not in file.document.get("backends", {})
+    if not is_new:
+        account = _configured(account, accounts_of(machine, programs, file.text))
     directory = account.directory
     assert directory is not None
-    file = ConfigFile(machine.config)
-    if account.backend in file.document.get("backends", {}):
+    chains = _chains(client, account, file)
+    if is_new:
+        file.set(["backends", account.backend, "kind"], account.program.name)
+        file.set(["backends", account.backend, "env"], file.inline_table(account.environ))
+    elif not chains:
         raise UsageError(
             f"{account.backend} is configured already; log in there with: {account.login}"
         )
-    chains = _chains(client, account, file)
-    file.set(["backends", account.backend, "kind"], account.program.name)
-    file.set(["backends", account.backend, "env"], file.inline_table(account.environ))
     for name, chain in chains.items():
         file.set(["chains", name], chain)
     try:
@@ -112,8 +123,19 @@ def _add(args: argparse.Namespace, machine: Machine, client: Client, account: Ac
         note(f"{machine.config} was left as it is")
         return exits.CONFIG
     done = {**_row(machine, account), "chains": chains}
-    show(args, done, lambda found, style: _added(machine, found, style))
+    show(args, done, lambda found, style: _added(machine, found, style, is_new=is_new))
     return exits.OK
+
+
+def _configured(account: Account, known: Sequence[Account]) -> Account:
+    """The one of that name and agent, with the directory that it has."""
+    for one in known:
+        if (one.backend, one.program.name) == (account.backend, account.program.name):
+            return one
+    raise UsageError(
+        f"[backends.{account.backend}] is configured already, and is no account of"
+        f" {account.program.name}; take another name"
+    )
 
 
 def _chains(client: Client, account: Account, file: ConfigFile) -> dict[str, Json]:
@@ -132,7 +154,12 @@ def _chains(client: Client, account: Account, file: ConfigFile) -> dict[str, Jso
         if "*" not in found:
             found["*"] = with_account(_any_chain(client), account, first=False)
     except ClientError as error:
-        note(f"the chains were not changed, since no daemon knows them: {error}")
+        name = account.backend.removeprefix(f"{agent}-")
+        again = command("fallbackd-client", "accounts", "add", agent, name)
+        note(
+            f"no daemon could be asked for the built-in chains: {error}; put {account.backend}"
+            f" into them with the same command when one runs: {again}"
+        )
     return {name: chain for name, chain in found.items() if chain is not None}
 
 
@@ -146,11 +173,11 @@ def _any_chain(client: Client) -> list[Json]:
     return [one["backend"] for one in candidates]
 
 
-def _added(machine: Machine, found: dict[str, Json], style: Style) -> str:
-    lines = [
-        f"made {short(machine, str(found['directory']))}",
-        f"added [backends.{found['backend']}] to {short(machine, machine.config)}",
-    ]
+def _added(machine: Machine, found: dict[str, Json], style: Style, *, is_new: bool) -> str:
+    config, directory = short(machine, machine.config), short(machine, str(found["directory"]))
+    lines = [f"made {directory}", f"added [backends.{found['backend']}] to {config}"]
+    if not is_new:
+        lines = [f"{found['backend']} was configured already; added it to chains in {config}"]
     for name, chain in found["chains"].items():
         names = [one["backend"] if isinstance(one, dict) else one for one in chain]
         lines.append(f"chain {name}: {', '.join(names)}")
