@@ -43,4 +43,22 @@ def test_a_command_that_is_one_text_and_an_unknown_event_are_said() -> None:
     text = '[notify]\ncommand = "notify-send hi"\nevents = ["failed"]\n'
     first, second = warned(text)
     assert 'must be a list of arguments, such as ["notify-send"' in first
-    assert "notify.events" in second
+    assert 'notify.events[0]: "failed": must be one of' in second
+    assert second.endswith("; the default is used.")
+
+
+def test_an_unknown_event_voids_no_other_one() -> None:
+    text = '[notify]\nevents = ["failed", "question", "faild", "recovered"]\n'
+    first, second = warned(text)
+    assert first.startswith('notify.events[0]: "failed": must be one of "')
+    assert second.startswith('notify.events[2]: "faild": must be one of "')
+    assert first.endswith("; it is left out.")
+    assert load(text, path="/c/config.toml").notify.events == ("question", "recovered")
+
+
+def test_a_command_with_an_argument_that_is_no_text_is_not_run_without_it() -> None:
+    text = '[notify]\ncommand = ["notify-send", 5, "{text}"]\n'
+    (said,) = warned(text)
+    assert said.startswith("notify.command[1]: must be text")
+    assert said.endswith("; the whole list is left out.")
+    assert load(text, path="/c/config.toml").notify.command == ()

@@ -6,7 +6,9 @@ The only user of tomlkit, which is loaded when something is changed.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import tempfile
 import tomllib
@@ -20,6 +22,7 @@ from fallbackd_client.settings.jsonc import Unreadable, unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from fallbackd_client.cli.doctor.findings import Machine
@@ -29,6 +32,7 @@ MISSING_LIBRARY = (
     "the Python package tomlkit is needed to change the configuration and keep its comments;"
     " install it beside fallbackd with: pipx inject fallbackd tomlkit"
 )
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Rejected(Exception):
@@ -87,15 +91,18 @@ class ConfigFile:
     def result(self) -> str:
         return self._kit.dumps(self.document)
 
-    def save(self, machine: Machine, client: Client) -> None:
+    def save(self, machine: Machine, client: Client, *, key: Sequence[str] = ()) -> None:
         """
+        Args:
+            key: Where nothing may be wrong, not even what was wrong before.
+
         Raises:
             Rejected: The change makes a problem that was not there before.
         """
         text = self.result()
         before = set(check(machine, client, self.path, self.text)[1])
         errors, problems = check(machine, client, self.path, text)
-        new = [one for one in problems if one not in before]
+        new = [one for one in problems if one not in before or _is_at(one, key)]
         if errors or new:
             raise Rejected(errors or new)
         put_in_effect(client, self.path, text)
@@ -161,6 +168,12 @@ def check(machine: Machine, client: Client, path: str, text: str) -> tuple[list[
 
 def _words(problem: Any) -> str:
     return f"{problem.get('path') or 'file'}: {problem.get('message')}"
+
+
+def _is_at(problem: str, key: Sequence[str]) -> bool:
+    """Of the key or of something in it. The path of a problem has keys as the file may have."""
+    words = (one if _BARE.fullmatch(one) else json.dumps(one, ensure_ascii=False) for one in key)
+    return bool(key) and re.match(rf"{re.escape('.'.join(words))}[:.\[]", problem) is not None
 
 
 def _check_by_program(machine: Machine, path: str, text: str) -> tuple[list[str], list[str]]:

@@ -1,7 +1,8 @@
 """What a type allows, in words for a person. Loaded only when something in a file is wrong."""
 
+import enum
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from msgspec import inspect as shapes
 
@@ -63,3 +64,18 @@ def _describe(shape: shapes.Type) -> str:
 def describe(type_: Any) -> str:  # whatever msgspec takes as a type
     """What a type allows, in words: `a number from 10 to 604800`."""
     return _describe(shapes.type_info(type_))
+
+
+def entry_type(type_: Any) -> Any:
+    """Of the entries, where a list is allowed; else None."""
+    if get_origin(type_) is tuple:
+        return get_args(type_)[0]
+    found = (entry_type(one) for one in get_args(type_))
+    return next((one for one in found if one is not None), None)
+
+
+def is_choice(type_: Any) -> bool:
+    """One of a few words, each of which stands for itself."""
+    return get_origin(type_) is Literal or (
+        isinstance(type_, type) and issubclass(type_, enum.Enum)
+    )

@@ -149,12 +149,35 @@ def read(
             if fits and converted is not None:
                 given[field.name] = converted
             else:
-                from fallbackd.config.describe import describe  # only where something is wrong
-
-                hint = (hints or {}).get(key)
-                wanted = hint or f"must be {describe(field.type)}"
-                say(here, f"{show(value)}: {wanted}; {instead(in_use(field.name))}.")
+                used, hint = instead(in_use(field.name)), (hints or {}).get(key)
+                usable = _say_unusable(value, field.type, here, say, used=used, hint=hint)
+                if usable is not None:
+                    given[field.name] = usable
     return given
+
+
+def _say_unusable(
+    value: object, type_: Any, here: str, say: Say, *, used: str, hint: str | None
+) -> Any:  # as `type_` says
+    """What can be used all the same: of a list of choices, its other entries."""
+    from fallbackd.config.describe import describe, entry_type, is_choice  # where it is needed
+
+    entry = entry_type(type_)
+    entries = value if isinstance(value, list) and entry is not None else []
+    bad = [number for number, one in enumerate(entries) if not convert(one, entry)[0]]
+    if not bad:
+        say(here, f"{show(value)}: {hint or f'must be {describe(type_)}'}; {used}.")
+        return None
+    wanted = f"must be {describe(entry)}"
+    if not is_choice(entry):  # the others may mean something else without it
+        said = used.replace("it is", "the whole list is", 1)
+        say(join(here, bad[0]), f"{wanted}; {said}.")
+        return None
+    kept = [one for number, one in enumerate(entries) if number not in bad]
+    for number in bad:
+        shown = show(entries[number])
+        say(join(here, number), f"{shown}: {wanted}; {'it is left out' if kept else used}.")
+    return convert(kept, type_)[1] if kept else None
 
 
 def _unknown(key: str, fields: Iterable[str]) -> str:

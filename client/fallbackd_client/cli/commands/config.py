@@ -133,7 +133,7 @@ def _set(args: argparse.Namespace, client: Client) -> int:
     keys, value = parsed_key(args.file), parsed_value(args.value)
     file = ConfigFile(machine.config)
     file.set(keys, value)
-    return _saved(args, lambda: file.save(machine, client), machine.config)
+    return _saved(args, lambda: file.save(machine, client, key=keys), machine.config)
 
 
 def _saved(args: argparse.Namespace, save: Callable[[], None], path: str) -> int:

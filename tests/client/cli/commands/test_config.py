@@ -70,9 +70,9 @@ def test_a_value_is_set_in_the_form_that_the_file_has(
     ran = run_cli(["config", "set", "defaults.settle_s", "7"], answers)
     assert ran.code == 0, ran.err
     assert config.read_bytes().decode() == before.replace("1", "7")
-    ran = run_cli(["config", "set", "defaults.hop_s", "3"], answers)
+    ran = run_cli(["config", "set", "defaults.wait_threshold_s", "3"], answers)
     assert ran.code == 0, ran.err
-    assert config.read_bytes().decode() == before.replace("1", "7") + f"hop_s = 3{end}"
+    assert config.read_bytes().decode() == before.replace("1", "7") + f"wait_threshold_s = 3{end}"
 
 
 def test_a_pipe_in_the_place_of_the_file_is_an_error_at_once(
