@@ -130,6 +130,29 @@ def test_cut_at_any_byte_it_is_whole_or_none(dialect: Dialect, cut: bool) -> Non
             assert outcome.text == SHORT
 
 
+OTHER_PIECES = {
+    "sound": ("chat", {"choices": [{"delta": {"audio": {"data": "QUJD", "transcript": "a"}}}]}),
+    "pictures": ("chat", {"choices": [{"delta": {"content": "", "images": [{"type": "url"}]}}]}),
+    "a picture": (
+        "google",
+        {"candidates": [{"content": {"parts": [{"inlineData": {"data": "QUJD"}}]}}]},
+    ),
+    "code that was run": (
+        "google",
+        {"candidates": [{"content": {"parts": [{"executableCode": {"code": "1"}}]}}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_PIECES)
+def test_a_piece_that_is_no_text_is_a_piece_of_the_answer(name: str) -> None:
+    dialect, value = OTHER_PIECES[name]
+    parser = parser_of(DIALECTS[dialect])  # type: ignore[index]  # a literal
+    for _ in range(2):
+        assert parser.feed(Chunk("http", f"data: {json.dumps(value)}\n\n".encode(), 0.0))
+    assert parser.has_said
+
+
 def piece(dialect: str, index: int, text: str, *, ends: bool = False) -> bytes:
     """Of one of several answers that a caller wants at once."""
     if dialect == "chat":

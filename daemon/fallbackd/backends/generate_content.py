@@ -10,6 +10,8 @@ from fallbackd.backends.lines import count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance
 
+_NO_PIECES = frozenset({"text", "thought", "thoughtSignature"})
+"""Fields of a part that are read, or say nothing by themselves."""
 _BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
 """Tokens of thinking, as Google's chat completions translate an effort for Gemini 2.5."""
 _LEVELS = {"minimal": "low", "low": "low", "medium": "high", "high": "high"}
@@ -83,7 +85,9 @@ class GenerateContentParser(HttpParser):
             self.has_open_call = True
             return self.answers()
         if not text:
-            return []
+            # A picture, or code that was run; the signature of a thought alone says nothing.
+            is_said = any(value for name, value in part.items() if name not in _NO_PIECES)
+            return self.answers() if is_said else []
         if part.get("thought") is True:
             return [*self.answers(), *self.phase("thinking")]
         self.has_open_call = False

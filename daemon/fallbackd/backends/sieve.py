@@ -6,12 +6,18 @@ tokens that it wrote, and most send one with each piece: where the pieces that a
 as it counted, nothing of the answer was in the event that cannot be read.
 """
 
+import re
+
 import msgspec
 from msgspec import Struct
 
 from fallbackd.backends.http_endings import DONE
 
-MAX_TAIL_BYTES = 1024 * 1024
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+"""As in the reader of the events, which refuses a longer one."""
+
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}|\A\n")
+"""A line feed at the beginning belongs to a carriage return that has gone on."""
 
 
 class _Delta(Struct, frozen=True):
@@ -32,28 +38,35 @@ class Sieve:
     """Lets whole events through, so that a damaged one can be left out."""
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._tail = bytearray()
+        self._seen = 0
+        """How far there is no blank line in it, but for a beginning of one."""
         self._pieces = 0
         self.has_dropped = False
 
     def feed(self, data: bytes, *, may_drop: bool) -> bytes:
         """Return the events that are complete now."""
-        data = self._tail + data
-        end = data.rfind(b"\n\n") + 2
-        if end < 2:
-            end = 0 if len(data) <= MAX_TAIL_BYTES else len(data)
-        self._tail = data[end:]
-        kept = []
-        for block in data[:end].split(b"\n\n"):
-            if self._is_readable(block) or not may_drop:
-                kept.append(block)
+        self._tail += data
+        kept = bytearray()
+        begin = 0
+        for blank in _BLANK_LINE.finditer(self._tail, self._seen):
+            event = bytes(self._tail[begin : blank.end()])
+            begin = blank.end()
+            if self._is_readable(event) or not may_drop:
+                kept += event
             else:
                 self.has_dropped = True
-        return b"\n\n".join(kept)
+        del self._tail[:begin]
+        self._seen = max(0, len(self._tail) - 3)
+        if len(self._tail) > MAX_EVENT_BYTES:
+            kept += self.rest()
+        return bytes(kept)
 
     def rest(self) -> bytes:
         """Behind the last event that was complete."""
-        tail, self._tail = self._tail, b""
+        tail = bytes(self._tail)
+        self._tail.clear()
+        self._seen = 0
         return tail
 
     def accounts_for(self, output_tokens: int | None) -> bool:

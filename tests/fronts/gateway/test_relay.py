@@ -16,7 +16,7 @@ from tests.support.provider_frames import (
     responses_frames,
 )
 
-from fallbackd.backends.passage import MODES, AnswerWatch, Passage
+from fallbackd.backends.passage import MAX_HELD_BYTES, MODES, AnswerWatch, Passage
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.protocol import Evidence, HttpResponse
 from fallbackd.fronts.gateway import relay as relaying
@@ -137,6 +137,7 @@ async def outcome(
     is_cut: bool,
     is_whole: bool,
     pause_s: float = 0,
+    first_s: float = 60,
     spoken: ApiMode | None = None,
 ) -> str:
     """
@@ -154,7 +155,7 @@ async def outcome(
     relay = Relay(
         Passage(mode=mode, model="m", is_streamed=True),
         seen,
-        Patience(first_s=60, stall_s=60),
+        Patience(first_s=first_s, stall_s=60),
         name="one",
         is_whole=is_whole,
         said=list,
@@ -316,6 +317,15 @@ async def test_googles_word_for_an_end_is_none_where_the_connection_breaks(
 ) -> None:
     stream = STREAMS["generate_content"]
     assert await outcome("generate_content", [stream], is_cut=True, is_whole=is_whole) == ""
+
+
+async def test_once_an_answer_has_begun_the_time_for_its_beginning_is_over() -> None:
+    begun = b": " + b"x" * MAX_HELD_BYTES + b"\n\n"
+    pieces = [begun, choice(0, "a"), choice(0, " b", "stop")]
+    got = await outcome(
+        "chat_completions", pieces, is_cut=False, is_whole=False, pause_s=0.2, first_s=0.3
+    )
+    assert got == "a b"
 
 
 async def test_an_end_that_is_said_with_each_piece_ends_nothing(

@@ -132,7 +132,8 @@ class Relay:
         watch = self._watch
         if watch.has_ended:
             return self._heard_at + self._farewell_s()
-        if watch.is_committed or (self._held and not self._asked.is_streamed):
+        is_begun = self._is_begun or watch.is_committed
+        if is_begun or (self._held and not self._asked.is_streamed):
             return self._heard_at + self._patience.stall_s
         return give_up_at
 
