@@ -193,3 +193,16 @@ async def test_a_file_that_is_deleted_leaves_the_built_in_configuration(tmp_path
         assert "echo" not in health
         daemon.config_path.write_text(SETTLES.format(1.5))
         await until_it_settles_in(daemon, 1.5)
+
+
+async def test_a_named_file_that_is_missing_is_said_until_it_is_there(tmp_path: Path) -> None:
+    named = tmp_path / "typo.toml"
+    async with running(tmp_path, arguments=("--config", str(named))) as daemon:
+        assert "there is no such file" in daemon.log()
+        for words in (("doctor",), ("config", "check")):
+            ran = await run_client(daemon.socket, *words, env=daemon.env)
+            assert "there is no such file" in ran.out
+        named.write_text(SETTLES.format(7))
+        await daemon.client.call("config.reload")
+        assert await settle_s(daemon) == 7
+        assert (await daemon.client.call("status"))["daemon"]["config_warnings"] == []

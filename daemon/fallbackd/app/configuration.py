@@ -37,11 +37,17 @@ def settings_of(loaded: Loaded, *, abi: int | None = None) -> Settings:
 
 
 class Configuration:
-    def __init__(self, path: str, clock: Clock) -> None:
-        """Read the file. One that cannot be used leaves the built-in configuration, loudly."""
+    def __init__(self, path: str, clock: Clock, *, is_named: bool = False) -> None:
+        """
+        Read the file. One that cannot be used leaves the built-in configuration, loudly.
+
+        Args:
+            is_named: By the user: that it is missing is said.
+        """
         self.path = path
+        self._is_named = is_named
         self._clock = clock
-        self.loaded = load_file(path, os.environ)
+        self.loaded = self._read(path)
         self._on_disk = self.loaded
         self._loaded_at = clock.now()
         self._lock = anyio.Lock()
@@ -67,6 +73,9 @@ class Configuration:
             )
         return self._shown
 
+    def _read(self, path: str) -> Loaded:
+        return load_file(path, os.environ, is_named=self._is_named)
+
     async def reload(self, take: Take, tell: TellChange) -> bool:
         """
         Read the file again; a bad one keeps what is in force.
@@ -79,7 +88,7 @@ class Configuration:
             Whether another configuration is in force now.
         """
         async with self._lock:
-            found = await anyio.to_thread.run_sync(load_file, self.path, os.environ)
+            found = await anyio.to_thread.run_sync(self._read, self.path)
             if found.digest == self._on_disk.digest:
                 return False
             self._on_disk = found
@@ -106,7 +115,7 @@ class Configuration:
             problem = Problem(path="", message=f"{path} does not exist; name a file that does")
             return Checked(path=where, errors=(problem,), warnings=())
         else:
-            found = await anyio.to_thread.run_sync(load_file, where, os.environ)
+            found = await anyio.to_thread.run_sync(self._read, where)
         return Checked(path=where, errors=found.errors, warnings=found.warnings)
 
 

@@ -200,7 +200,9 @@ class Daemon:
             log.error("store.set_aside", path=path, database=self._places.database)
         if store.problem is not None:
             log.error("store.unwritable", problem=store.problem)
-        configuration = self._configuration = Configuration(self._places.config, clock)
+        configuration = self._configuration = Configuration(
+            self._places.config, clock, is_named=self._places.config_is_named
+        )
         try:
             async with anyio.create_task_group() as edges:
                 built = build(

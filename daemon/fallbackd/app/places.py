@@ -7,11 +7,15 @@ from msgspec import Struct
 
 from fallbackd_client.paths import home_of, socket_candidates
 
+_CONFIG = "FALLBACKD_CONFIG"
+
 
 class Places(Struct, frozen=True, kw_only=True):
     """Absolute paths."""
 
     config: str
+    config_is_named: bool = False
+    """By the user, not by what is usual."""
     state_dir: str
     socket: str
 
@@ -56,13 +60,14 @@ def find_places(
     """What the command line says, else the environment, else the usual places of a user."""
     return Places(
         config=os.path.abspath(config or config_path(environ)),
+        config_is_named=bool(config or environ.get(_CONFIG)),
         state_dir=os.path.abspath(state_dir or _home(environ, "XDG_STATE_HOME", ".local/state")),
         socket=os.path.abspath(socket or _socket(environ)),
     )
 
 
 def config_path(environ: Mapping[str, str]) -> str:
-    explicit = environ.get("FALLBACKD_CONFIG")
+    explicit = environ.get(_CONFIG)
     if explicit:
         return explicit
     return os.path.join(_home(environ, "XDG_CONFIG_HOME", ".config"), "config.toml")

@@ -61,12 +61,15 @@ def _words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def load_file(path: str, environ: Mapping[str, str] = MappingProxyType({})) -> Loaded:
+def load_file(
+    path: str, environ: Mapping[str, str] = MappingProxyType({}), *, is_named: bool = False
+) -> Loaded:
     """
     What is in force by the file at `path`; without a file, what is built in.
 
     Args:
         environ: Where variables are that the file imports.
+        is_named: The user has named the file, so that a missing one is worth a warning.
     """
     content = read_content(path)
     if content.problem is not None:
@@ -80,6 +83,9 @@ def load_file(path: str, environ: Mapping[str, str] = MappingProxyType({})) -> L
         return found.imported if found.problem is None else found.problem
 
     loaded = load(content.text, path=path, take=take, environ=environ)
+    if is_named and content.text is None:
+        missing = Problem(path, "there is no such file; until there is, what is built in is used")
+        loaded = msgspec.structs.replace(loaded, warnings=(missing, *loaded.warnings))
     digest = "-".join(digests)
     return msgspec.structs.replace(loaded, digest=digest)
 

@@ -151,19 +151,19 @@ def _configuration(daemon: dict[str, Json]) -> list[Finding]:
     warnings = daemon.get("config_warnings") or []
     path = daemon.get("config_path") or "the configuration"
     if errors:
-        what = f"{path} is not in effect: {_problem(errors[0])}"
+        what = f"{path} is not in effect: {_problem(errors[0], path)}"
         return [Finding("configuration", ERROR, what, "fallbackd-client config check")]
     if warnings:
-        what = f"{path} is not all in effect: {_problem(warnings[0])}"
+        what = f"{path} is not all in effect: {_problem(warnings[0], path)}"
         return [Finding("configuration", WARNING, what, "fallbackd-client config check")]
     return []
 
 
-def _problem(problem: Json) -> str:
+def _problem(problem: Json, file: str) -> str:
     if not isinstance(problem, dict):
         return str(problem)
-    where = problem.get("path")
-    return f"{where}: {problem.get('message')}" if where else str(problem.get("message"))
+    where, message = problem.get("path"), str(problem.get("message"))
+    return message if where in (None, "", file) else f"{where}: {message}"
 
 
 def _own_programs(
