@@ -100,6 +100,8 @@ def _run(argv: Sequence[str] | None) -> int:
         note("\ninterrupted" if sys.stderr.isatty() else "interrupted")  # behind the ^C
         return exits.INTERRUPTED
     except UsageError as error:
+        if wants_json:
+            emit_json({"error": {"message": str(error), "kind": "usage"}})
         note(f"{PROG}: {error}")
         return exits.USAGE
     except ClientError as error:

@@ -33,29 +33,32 @@ def change(
     from fallbackd_client.settings.editing import edits, write_all
     from fallbackd_client.settings.jsonc import Unreadable
 
+    if args.only_print and args.json:
+        emit_json({"parts": [{"path": one.path, "snippet": one.snippet} for one in parts]})
+        return exits.OK
     if args.only_print:
         for part in parts:
             print(f"{safe(part.path)}:\n{part.snippet}", flush=True)
         return exits.OK
     try:
         found = edits(parts, undo=undo)
-        _show(args, found, f"{program} {'has no' if undo else 'has the'} entry")
-        if not found:
-            return exits.OK
-        if not _is_confirmed(args, found):
-            return exits.OK if args.json else exits.FAILED
-        write_all(found)
+        if not args.json:
+            _show(found, f"{program} {'has no' if undo else 'has the'} entry")
+        is_wanted = bool(found) and _is_confirmed(args, found)
+        write_all(found if is_wanted else [])
     except (Unreadable, OSError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise UsageError(f"{why}; see what to add with: {shown_by}") from error
+    if args.json:
+        emit_json({"edits": [one.document() for one in found], "written": args.yes})
+    if not is_wanted:
+        return exits.FAILED if found and not args.json else exits.OK
     note(f"{'removed from' if undo else 'added to'} {program}; restart it to take effect")
     return exits.OK
 
 
-def _show(args: argparse.Namespace, found: list[Edit], otherwise: str) -> None:
-    if args.json:
-        emit_json({"edits": [one.document() for one in found], "written": args.yes})
-    elif found:
+def _show(found: list[Edit], otherwise: str) -> None:
+    if found:
         print("\n".join(safe(one.diff()) for one in found), flush=True)
     else:
         note(f"nothing to change: {otherwise}")

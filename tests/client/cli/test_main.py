@@ -273,3 +273,12 @@ def test_a_missing_word_is_answered_with_the_possible_ones(
 def test_a_missing_word_of_any_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cancel"]) == 2
     assert "the following arguments are required: " in capsys.readouterr().err
+
+
+def test_wrong_usage_that_a_command_finds_is_a_document_with_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--json", "delegate", ""]) == 2
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)["error"]
+    assert (error["kind"], error["message"] in captured.err) == ("usage", True)

@@ -153,7 +153,7 @@ def _saved(args: argparse.Namespace, save: Callable[[], None], path: str) -> int
 def _edit(args: argparse.Namespace, client: Client) -> int:
     """With the user's editor; a file that would not be usable is edited again."""
     asking = Asking(yes=False)
-    asking.require_terminal()
+    asking.require_terminal("change one value with: fallbackd-client config set KEY VALUE")
     machine = machine_of(args, client)
     before = read_text(machine.config) or starter_text(shared_text(CONFIG))
     text = before

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
             if args.rotate:
                 _rotate(args, client)
             else:
-                print(_token(client))
+                show(args, {"token": _token(client)}, _token_view)
         case "list":
             show(args, client.call("exchange.list", {}), list_view)
         case "setup":
@@ -159,10 +159,14 @@ def _rotate(args: argparse.Namespace, client: Client) -> None:
     with os.fdopen(made, "w") as file:
         file.write(text + "\n")
     os.replace(f"{path}.new", path)
-    print(text)
+    show(args, {"token": text}, _token_view)
     gateway = Gateway(0, token=own_command(args.socket, "gateway", "token"), token_file=path)
     for line in holders(old, gateway, os.environ):
         print(one_line(line), file=sys.stderr)
+
+
+def _token_view(found: dict[str, Json], _: Style) -> str:
+    return str(found["token"])
 
 
 def _token(client: Client) -> str:

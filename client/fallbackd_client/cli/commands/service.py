@@ -12,7 +12,7 @@ from fallbackd_client.cli.doctor.service import SERVICE, SOCKET, Service, ask_ma
 from fallbackd_client.cli.output import note, show
 from fallbackd_client.cli.render import Style, one_line
 from fallbackd_client.cli.setup import background, units
-from fallbackd_client.cli.setup.asking import Asking, make_changes
+from fallbackd_client.cli.setup.asking import Asking, make_changes, reported
 from fallbackd_client.cli.setup.changes import Change, run_change, short
 
 TYPE_CHECKING = False
@@ -49,6 +49,12 @@ def run(args: argparse.Namespace, client: Client) -> int:
         return _logs(args, machine, service)
     asking = Asking(yes=args.yes or args.action not in _CHANGING, dry_run=args.dry_run)
     asking.require_terminal()
+    return reported(args, asking, lambda: _change(args, machine, service, client, asking))
+
+
+def _change(
+    args: argparse.Namespace, machine: Machine, service: Service, client: Client, asking: Asking
+) -> int:
     try:
         changes = _changes(args.action, machine, service, client)
     except units.NoProgram as error:

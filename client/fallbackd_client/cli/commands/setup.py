@@ -17,7 +17,7 @@ from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import note, show, style_of
 from fallbackd_client.cli.setup import background, units
 from fallbackd_client.cli.setup.agents import agents_view, first_question, installed
-from fallbackd_client.cli.setup.asking import Asking, make_changes
+from fallbackd_client.cli.setup.asking import Asking, make_changes, reported
 from fallbackd_client.cli.setup.completions import completion_changes
 from fallbackd_client.cli.setup.starter import config_changes
 from fallbackd_client.cli.share import (
@@ -77,6 +77,10 @@ def run(args: argparse.Namespace, client: Client) -> int:
         return exits.OK
     asking = Asking(yes=args.yes, dry_run=args.dry_run)
     asking.require_terminal()
+    return reported(args, asking, lambda: _set_up(args, client, asking))
+
+
+def _set_up(args: argparse.Namespace, client: Client, asking: Asking) -> int:
     machine = Machine(socket=args.socket)
     try:
         program = units.daemon_program(machine)

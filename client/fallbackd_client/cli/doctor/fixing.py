@@ -30,7 +30,9 @@ def fix(machine: Machine, examine: Callable[[], list[Finding]], *, yes: bool) ->
             agents to install and log in to.
     """
     asking = Asking(yes=yes)
-    asking.require_terminal()
+    asking.require_terminal(
+        "use --yes to agree to everything, or doctor without --fix to see what is wrong"
+    )
     style = style_of(sys.stderr)
     handled: set[str] = set()
     while (finding := _next(examine(), handled, yes=yes)) is not None:

@@ -1,3 +1,4 @@
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -56,6 +57,8 @@ def test_the_token_is_read_and_made_anew_for_its_user_alone(
     kept = tmp_path / "gateway.token"
     kept.write_text("the-first\n")
     assert run_cli(["gateway", "token"], status).out == "the-first\n"
+    ran = run_cli(["--json", "gateway", "token"], status)
+    assert json.loads(ran.out) == {"token": "the-first"}
     made = run_cli(["gateway", "token", "--rotate"], status).out
     assert made == kept.read_text() != "the-first\n"
     assert kept.stat().st_mode & 0o777 == 0o600

@@ -1,11 +1,13 @@
 """Changes are shown, agreed to, made; a failure stops what follows."""
 
+import argparse
 import io
+import json
 
 import pytest
 
 from fallbackd_client.cli.output import UsageError
-from fallbackd_client.cli.setup.asking import Asking, make_changes
+from fallbackd_client.cli.setup.asking import Asking, make_changes, reported
 from fallbackd_client.cli.setup.changes import Change, NotMade
 
 
@@ -32,6 +34,8 @@ def test_without_a_terminal_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(UsageError, match="--yes"):
         Asking(yes=False).require_terminal()
+    with pytest.raises(UsageError, match=r"be asked: set it$"):
+        Asking(yes=False).require_terminal("set it")
     Asking(yes=True).require_terminal()
     Asking(yes=False, dry_run=True).require_terminal()
 
@@ -69,3 +73,25 @@ def test_a_no_changes_nothing(
     assert not make_changes([change], Asking(yes=False), question="Do it?")
     assert made == []
     assert capsys.readouterr().out == "  write a\nNothing was changed.\n"
+
+
+def test_with_json_people_are_told_on_standard_error_and_the_document_says_what_was_made(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise NotMade("the disk is full")
+
+    changes = [Change("write a", lambda: None), Change("write b", fail)]
+    for dry_run, made in ((True, False), (False, True)):
+        asking = Asking(yes=True, dry_run=dry_run)
+        args = argparse.Namespace(json=True)
+        code = reported(
+            args, asking, lambda asking=asking: 1 - make_changes(changes, asking, question="")
+        )
+        assert code == made
+        shown = capsys.readouterr()
+        assert json.loads(shown.out) == {
+            "ok": not made,
+            "changes": [{"what": "write a", "made": made}, {"what": "write b", "made": False}],
+        }
+        assert "write a" in shown.err
