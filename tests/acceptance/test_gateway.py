@@ -6,8 +6,17 @@ from pathlib import Path
 import anyio
 import httpx2
 import pytest
+from tests.support import provider_answers
 from tests.support.daemon import HANG_S
 from tests.support.gateway import ENDS, KINDS, gate, listening, read_into
+from tests.support.provider_refusals import Dialect
+
+DIALECTS: dict[str, Dialect] = {
+    "chat_completions": "chat",
+    "responses": "responses",
+    "messages": "anthropic",
+    "generate_content": "google",
+}
 
 
 @pytest.mark.parametrize("mode", KINDS)
@@ -111,6 +120,28 @@ async def test_the_error_of_the_last_backend_goes_back_as_it_came(tmp_path: Path
         assert again.status_code == 503
         assert int(again.headers["retry-after"]) > 60
         assert "no backend is available" in again.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("mode", KINDS)
+async def test_an_error_that_comes_with_status_200_goes_back_as_an_error(
+    tmp_path: Path, mode: str
+) -> None:
+    async with gate(tmp_path, mode=mode) as g:
+        for name in ("one", "two"):
+            g.api.behave(name, "error_event")
+        event = await g.ask()
+        assert event.status_code == 200
+        assert event.headers["content-type"].startswith("text/event-stream")
+        assert provider_answers.error_event(DIALECTS[mode], "rate_limit_mid") == event.text
+        await g.daemon.client.call("health", {"action": "clear"})
+        for name in ("one", "two"):
+            g.api.behave(name, "error_200")
+        for stream in (True, False):
+            whole = await g.ask(stream=stream)
+            assert whole.status_code == 429
+            assert whole.json()["error"]["message"]
+            assert "every backend failed" not in whole.text
+            await g.daemon.client.call("health", {"action": "clear"})
 
 
 async def test_a_request_reaches_the_provider_byte_for_byte_but_for_the_model(

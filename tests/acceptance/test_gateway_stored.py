@@ -46,6 +46,21 @@ async def test_what_was_made_of_one_piece_is_known_too(tmp_path: Path) -> None:
         assert (await asked(g, "GET", f"/v1/responses/{name}")).json()["id"] == name
 
 
+async def test_an_answer_that_is_made_in_the_background_goes_back_and_is_known(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        g.api.behave("one", "queued")
+        answer = await g.ask(stream=False)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["status"] == "queued"
+        name = answer.json()["id"]
+        assert (await asked(g, "GET", f"/v1/responses/{name}")).json()["id"] == name
+        assert g.api.calls("two") == []
+        health = await g.daemon.client.call("health", {"action": "list"})
+        assert health["health"]["one"]["state"] == "healthy"
+
+
 async def test_what_broke_off_on_its_way_can_be_asked_for_again(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
         g.api.behave("one", "truncated")

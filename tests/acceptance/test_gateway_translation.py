@@ -91,6 +91,23 @@ async def test_the_error_of_a_backend_of_the_other_api_is_in_the_callers_words(
 
 
 @CASES
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_error_inside_of_an_answer_keeps_its_meaning(
+    tmp_path: Path, mode: str, *, stream: bool
+) -> None:
+    async with gate(tmp_path, mode=mode, chains=CHAINS, more=OTHERS[mode]) as g:
+        g.api.behave("one", "429", retry_after_s=3600)
+        g.api.behave("three", "error_event" if stream else "error_200")
+        answer = await ask(g, stream=stream)
+        assert answer.status_code == (200 if stream else 429)
+        text = answer.text.partition("data: ")[2] if stream else answer.text
+        assert json.loads(text)["error"]["message"]
+        assert (json.loads(text).get("type") == "error") == (mode == "messages")
+        health = await g.daemon.client.call("health", {"action": "list"})
+        assert health["health"]["three"]["reason"] == "rate_limit"
+
+
+@CASES
 @pytest.mark.parametrize("fault", ["reset_mid", "truncated", "error_mid"])
 async def test_a_translated_answer_that_breaks_off_is_never_a_good_end(
     tmp_path: Path, mode: str, fault: str

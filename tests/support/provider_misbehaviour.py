@@ -14,9 +14,10 @@ What servers do that no reference describes, each to one model call.
 """
 
 import contextlib
+import json
 
 from tests.support import provider_refusals
-from tests.support.provider_answers import Stream
+from tests.support.provider_answers import Stream, error_event
 from tests.support.provider_http import Peer
 from tests.support.provider_refusals import Dialect
 
@@ -24,6 +25,8 @@ _NAMES = (
     "redirect",
     "html",
     "error_200",
+    "error_event",
+    "queued",
     "big_header",
     "long_length",
     "short_length",
@@ -78,6 +81,14 @@ async def misbehave(
             limits = provider_refusals.Limits()
             no = provider_refusals.refusal("429", dialect, model, limits)
             await peer.send(200, no.body)
+            return True
+        case "error_event":
+            await peer.begin_stream()
+            await peer.event(error_event(dialect, "rate_limit_mid"))
+            await peer.end_stream()
+            return True
+        case "queued":
+            await peer.send(200, {**json.loads(whole), "status": "queued", "output": []})
             return True
         case "long_length" | "short_length":
             size = len(whole) + (100 if name == "long_length" else -20)

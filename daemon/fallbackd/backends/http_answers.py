@@ -45,7 +45,11 @@ MAX_ERROR_BYTES = 256 * 1024
 MAX_SAID_CHARS = 4000
 
 RULES = (
-    Rule(id="http-cut-off", reason=Reason.NETWORK, codes=("truncated_response",)),
+    Rule(
+        id="http-cut-off",
+        reason=Reason.NETWORK,
+        codes=("truncated_response", "answer_in_background"),
+    ),
     Rule(id="http-malformed", reason=Reason.SERVER_ERROR, codes=("malformed_response",)),
     # Not a fault of the provider: another one may write longer answers, so one hop is tried.
     Rule(

@@ -9,6 +9,9 @@ DONE = b"[DONE]"
 MISMATCH = "mismatch"
 """Ours: the text that the API repeats at the end is not the one that it sent."""
 
+IN_BACKGROUND = "in_background"
+"""Ours: the answer is not there yet, or not any more, and may be asked for by its id."""
+
 
 class Shortfall(Struct, frozen=True):
     code: str
@@ -91,6 +94,8 @@ def shortfall(
         return Shortfall("truncated_response", f"the answer broke off: {word}")
     if word == MISMATCH:
         return Shortfall("malformed_response", "the answer is not the one that its end repeats")
+    if word == IN_BACKGROUND:
+        return Shortfall("answer_in_background", "the answer is made in the background")
     if word in _UNFINISHED or has_open_call:
         why = _UNFINISHED.get(word, _UNFINISHED["tool_calls"])
         return Shortfall("unfinished_answer", f"the answer is not finished: {why}")

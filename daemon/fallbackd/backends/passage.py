@@ -208,7 +208,9 @@ def _url(endpoint: Endpoint, options: Options, asked: Passage, model: str | None
     return parts._replace(path=path, query="&".join(query)).geturl()
 
 
-_STILL_COMPLETE = frozenset({"output_limit", "filtered_answer", "unfinished_answer"})
+_STILL_COMPLETE = frozenset(
+    {"output_limit", "filtered_answer", "unfinished_answer", "answer_in_background"}
+)
 """Shortfalls that are the caller's own affair."""
 
 

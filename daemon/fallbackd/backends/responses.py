@@ -5,7 +5,7 @@ from typing import Any
 
 from fallbackd.backends.earlier import turns
 from fallbackd.backends.http_answers import HttpParser, states_error
-from fallbackd.backends.http_endings import MISMATCH
+from fallbackd.backends.http_endings import IN_BACKGROUND, MISMATCH
 from fallbackd.backends.lines import count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance
@@ -22,6 +22,8 @@ INSTRUCTIONS = "Do what the user asks."
 _FINAL = frozenset({"response.completed", "response.incomplete", "response.done"})
 _WAITING = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Repeated while nothing happens."""
+_LATER = frozenset({"queued", "in_progress", "cancelled"})
+"""Of a whole body: its maker is asked for the answer later, by its id."""
 _CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "computer_call"})
 """Items that wait for the caller. What the provider runs by itself (a search) does not."""
 
@@ -109,6 +111,8 @@ class ResponsesParser(HttpParser):
             self.answered = True
             self.has_ended = bool(value.get("status"))
             self._complete(value)
+            if value.get("status") in _LATER:
+                self.finish_word = IN_BACKGROUND
 
     def _complete(self, response: dict[str, Any]) -> None:
         self.response_id = words(response.get("id")) or self.response_id

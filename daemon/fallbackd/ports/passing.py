@@ -1,7 +1,7 @@
 """A request of a caller that is passed on, and its answer as it arrives."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse
 
@@ -30,6 +30,11 @@ class PassedOn(Protocol):
     @property
     def exit(self) -> Exit:
         """How it ended. Only after `head` or `read` gave None."""
+        ...
+
+    @property
+    def stated(self) -> Any:
+        """The error that its provider stated inside of it, where it is passed on in other words."""
         ...
 
     async def aclose(self) -> None:

@@ -62,6 +62,10 @@ class Arriving:
     def exit(self) -> HttpResponse:
         return self._end
 
+    @property
+    def stated(self) -> None:
+        return None
+
     async def aclose(self) -> None: ...
 
 

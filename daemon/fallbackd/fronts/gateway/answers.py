@@ -1,11 +1,13 @@
 """What goes back to a caller: a head and its body, a refusal, an answer that broke off."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from fallbackd.backends import passage
+from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence, HttpResponse
 
 
@@ -51,6 +53,41 @@ class NotAnswered(Struct, frozen=True, kw_only=True):
     evidence: Evidence
     reply: AnswerHead | None = None
     body: bytes = b""
+    reason: Reason = Reason.UNKNOWN
+    """What it means, when that has been judged."""
+
+
+_STATUS: Mapping[Reason, int] = {
+    Reason.AUTH: 401,
+    Reason.BILLING: 402,
+    Reason.CONTENT_POLICY: 400,
+    Reason.CONTEXT_OVERFLOW: 400,
+    Reason.FORMAT_ERROR: 400,
+    Reason.MODEL_NOT_FOUND: 404,
+    Reason.OVERLOADED: 503,
+    Reason.PAYLOAD_TOO_LARGE: 413,
+    Reason.PERMISSION: 403,
+    Reason.PROVIDER_POLICY: 403,
+    Reason.RATE_LIMIT: 429,
+    Reason.USAGE_LIMIT: 429,
+}
+
+
+def status_of_error(failed: NotAnswered) -> int | None:
+    """
+    With which status a backend's own words about its failure go back; None: it said none.
+
+    An error that came with status 200 keeps it as an event of a stream, where clients look for
+    one; a body that is nothing else would be taken for the answer.
+    """
+    if failed.reply is None:
+        return None
+    if failed.reply.status >= 300:
+        return failed.reply.status
+    if failed.evidence.body is None or failed.evidence.answered:
+        return None
+    is_event = failed.body.lstrip()[:1] not in (b"{", b"[")
+    return failed.reply.status if is_event else _STATUS.get(failed.reason, 502)
 
 
 def silent(limit_s: float) -> NotAnswered:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import anyio
+from msgspec import structs
 
 from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage, Unreadable
@@ -30,7 +31,13 @@ from fallbackd.engine.api import Engine
 from fallbackd.engine.feedback import judged
 from fallbackd.fronts.gateway import choosing, pauses
 from fallbackd.fronts.gateway.affinity import session_of
-from fallbackd.fronts.gateway.answers import AnswerHead, NotAnswered, Refusal, ToCaller
+from fallbackd.fronts.gateway.answers import (
+    AnswerHead,
+    NotAnswered,
+    Refusal,
+    ToCaller,
+    status_of_error,
+)
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.makers import Makers
@@ -165,10 +172,11 @@ class Exchange:
             if failed is None:
                 self._record.served_by = chosen.backend
                 return True
-            last = failed
             answer = await reported.failed(failed.evidence)
+            reason = Reason.UNKNOWN if answer.failure is None else answer.failure.reason
+            last = structs.replace(failed, reason=reason)
             self._note_failure(chosen, answer)
-            is_refused = answer.failure is not None and answer.failure.reason in _FINAL
+            is_refused = reason in _FINAL
             stays = previous is not None or self._named.get(FAILOVER) == "0"
             if answer.next is None or is_refused or stays:
                 await give_back(engine, asks, answer)
@@ -345,12 +353,12 @@ class Exchange:
     async def _give_up(self, last: NotAnswered | None, retry_at: float | None) -> None:
         """The answer of the last backend as it gave it; where there is none, one of our own."""
         wait_s = None if retry_at is None else max(1.0, retry_at - self._engine.clock.now())
-        is_error = last is not None and last.reply is not None and last.reply.status >= 300
-        if last is not None and last.reply is not None and is_error:
+        status = None if last is None else status_of_error(last)
+        if last is not None and last.reply is not None and status is not None:
             headers = last.reply.headers + self._said(None, None)
             if wait_s is not None and "retry-after" not in dict(headers):
                 headers.append(("retry-after", str(round(wait_s))))
-            await self._caller.begin(AnswerHead(status=last.reply.status, headers=headers))
+            await self._caller.begin(AnswerHead(status=status, headers=headers))
             await self._caller.send(last.body)
             return
         if last is None:

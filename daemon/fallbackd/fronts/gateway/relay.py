@@ -9,7 +9,7 @@ only keep a connection open, do not count.
 from collections.abc import Awaitable, Callable
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.backends import passage
 from fallbackd.backends.passage import AnswerWatch, Passage
@@ -92,7 +92,7 @@ class Relay:
         with anyio.move_on_at(give_up_at):
             head = await passed.head()
             if head is None:
-                return NotAnswered(evidence=self._watch.finish(passed.exit) or Evidence())
+                return NotAnswered(evidence=self._why(passed, passed.exit) or Evidence())
             self._opens(head)
             is_over = await passed.flow(self._take)
         if head is None:
@@ -119,10 +119,10 @@ class Relay:
             if is_late and not watch.has_ended:
                 return await self._silent(since_s=anyio.current_time() - self._heard_at)
             if is_over or is_late:
-                return await self._finish(head if is_late else passed.exit, head)
+                return await self._finish(passed, head if is_late else passed.exit, head)
             if self._is_begun:
-                await self._go_on()
-            elif (failed := await self._begin_or_fail(head)) is not None:
+                await self._go_on(passed)
+            elif (failed := await self._begin_or_fail(passed, head)) is not None:
                 return failed
             with anyio.move_on_at(self._wait_until(give_up_at)):
                 is_over = await passed.flow(self._take)
@@ -163,10 +163,10 @@ class Relay:
         is_bad = watch.has_failed and self._is_good
         return is_bad or is_said or len(self._held) > most
 
-    async def _begin_or_fail(self, head: HttpResponse) -> NotAnswered | None:
+    async def _begin_or_fail(self, passed: PassedOn, head: HttpResponse) -> NotAnswered | None:
         """Before the beginning: why the next backend is asked, if so; else it may begin now."""
         if self._watch.has_failed and self._is_good:
-            evidence = self._watch.finish(head) or Evidence()
+            evidence = self._why(passed, head) or Evidence()
             return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
         if self._is_to_begin():
             await self._begin(head)
@@ -182,20 +182,22 @@ class Relay:
             await self._break_off(found.evidence)
         return found
 
-    async def _go_on(self) -> None:
+    async def _go_on(self, passed: PassedOn) -> None:
         """After the beginning: where a piece was more than one to pass on."""
         watch = self._watch
         if watch.has_failed:
             if watch.is_told:
                 await self._caller.send(bytes(self._held))
-            evidence = watch.finish(HttpResponse(status=200)) or Evidence()
+            evidence = self._why(passed, HttpResponse(status=200)) or Evidence()
             await self._break_off(evidence, is_told=watch.is_told)
         await self._caller.drained()
 
-    async def _finish(self, exit: Exit, head: HttpResponse) -> NotAnswered | AnswerWatch:
+    async def _finish(
+        self, passed: PassedOn, exit: Exit, head: HttpResponse
+    ) -> NotAnswered | AnswerWatch:
         rest = b"" if self._sieve is None else self._sieve.rest()
         self._watch.feed(rest)
-        evidence = self._watch.finish(exit, is_side=bool(self._asked.side))
+        evidence = self._why(passed, exit)
         if self._is_begun:
             evidence = evidence or self._damage()
             if evidence is not None:
@@ -208,6 +210,13 @@ class Relay:
         # With its length it is complete for the caller as it arrives, whatever is done after it.
         await self._begin(head, length=len(self._held))
         return self._watch
+
+    def _why(self, passed: PassedOn, exit: Exit) -> Evidence | None:
+        """Why it is no whole answer, in the words of its provider; None: it is one."""
+        evidence = self._watch.finish(exit, is_side=bool(self._asked.side))
+        if evidence is None or evidence.body is None or passed.stated is None:
+            return evidence
+        return structs.replace(evidence, body=passed.stated)
 
     def _damage(self) -> Evidence | None:
         """Of an event that was left out, unless it was no piece of the answer."""

@@ -1,11 +1,13 @@
 """A call that goes to a backend of another API, and its answer on the way back."""
 
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 from msgspec import structs
 
+from fallbackd.backends.lines import read_object
 from fallbackd.backends.passage import MAX_WHOLE_BYTES, Passage
 from fallbackd.backends.spec import ApiMode, Options
 from fallbackd.core.protocol import Exit, HttpResponse
@@ -133,6 +135,12 @@ class TranslatedAnswer:
     @property
     def exit(self) -> Exit:
         return self._passed.exit if self._exit is None else self._exit
+
+    @property
+    def stated(self) -> dict[str, Any] | None:
+        if self._stream is not None:
+            return self._stream.error
+        return None if self._whole is None else read_object(bytes(self._whole))
 
     async def aclose(self) -> None:
         await self._passed.aclose()

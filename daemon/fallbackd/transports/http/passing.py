@@ -91,6 +91,10 @@ class HttpPassing(HttpRunning):
             )
         return self._exit
 
+    @property
+    def stated(self) -> None:
+        return None
+
     async def aclose(self) -> None:
         response, self._response = self._response, None
         if isinstance(response, DirectAnswer):

@@ -25,6 +25,8 @@ class StreamTranslator:
         """The provider has said why its answer ends; what it used may still come."""
         self.is_over = False
         """The last event has been written."""
+        self.error: dict[str, Any] | None = None
+        """What the provider stated instead of an end, in its own words."""
         self._events = EventReader(max_bytes=MAX_EVENT_BYTES)
 
     def feed(self, data: bytes) -> bytes:
@@ -54,6 +56,7 @@ class StreamTranslator:
     def fail(self, value: dict[str, Any]) -> bytes:
         """Its error in the words of the caller's API; nothing follows."""
         self.is_over = True
+        self.error = value
         return self.write_error(value)
 
     def _one(self, event: ServerSentEvent) -> bytes:
