@@ -19,7 +19,7 @@ _KINDS = {
 
 def regular(path: str, flags: int) -> int:
     """
-    The `opener` of files that we did not make: a pipe in their place must hold nobody up.
+    The `opener` of files that we did not make: nothing waits for a pipe in their place.
 
     Raises:
         OSError: It is not there, not permitted, or something else than a file (EINVAL).

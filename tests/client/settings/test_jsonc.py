@@ -75,7 +75,7 @@ def test_a_file_that_asks_too_much_of_a_parser_is_left_alone_in_plain_words(why:
 
 
 def test_what_stands_beside_deep_values_is_found() -> None:
-    deep = "[" * 800 + ' // [\n"]", {"x": /* } */ 1}' + "]" * 800
+    deep = "[" * 400 + ' // [\n"]", {"x": /* } */ 1}' + "]" * 400
     changed = with_member(f'{{"a": {deep}, "b": 1}}', ["b"], 2)
     assert changed == f'{{"a": {deep}, "b": 2}}'
 
