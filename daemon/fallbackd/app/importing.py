@@ -16,6 +16,7 @@ from fallbackd.config.load import VOICE_FILE, load
 from fallbackd.config.voice import read_voice
 from fallbackd.engine.requests import Invalid
 from fallbackd.lib import atomicfile
+from fallbackd_client.settings.files import Form
 
 
 def import_text(
@@ -86,7 +87,8 @@ def _write(config_path: str, text: str, source: str) -> str:
     content = read_content(place)
     if content.problem is not None:
         raise Invalid(f"{config_path} {content.problem}; correct it first")
-    before = "" if content.text is None else content.text.rstrip("\n") + "\n"
+    form = Form(content.text or "")
+    before = "" if content.text is None else form.text.rstrip("\n") + "\n"
     added = f"# Imported from {source}.\n{text}"
     # Keys without a table have to stand before the first one.
     after = f"{before}\n{added}" if text.startswith("[") else f"{added}\n{before}"
@@ -102,7 +104,7 @@ def _write(config_path: str, text: str, source: str) -> str:
         mode = 0o600
     try:
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        atomicfile.write(place, after, mode=mode)
+        atomicfile.write(place, form.whole(after), mode=mode)
     except OSError as error:
         raise Invalid(f"{config_path} cannot be written: {error.strerror or error}") from error
     return place
