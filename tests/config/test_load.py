@@ -5,6 +5,7 @@ from tests.support.config_file import as_toml
 
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
+from fallbackd.config import profiles
 from fallbackd.config.load import Loaded, load
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
@@ -123,6 +124,33 @@ def test_windows_are_taken_per_reason_and_a_longer_one_lifts_its_own_ceiling() -
     )
     assert reasons[Reason.RATE_LIMIT].cooldown_s == 0
     assert reasons[Reason.CRASH] == loaded(None).policy.reasons[Reason.CRASH]
+
+
+def test_a_second_account_of_an_agent_is_what_the_first_one_is() -> None:
+    text = """
+        [backends.codex-work]
+        kind = "codex"
+        context_tokens = 400000
+        env = { CODEX_HOME = "/home/me/.codex-work" }
+        """
+    found = loaded(text).policy.backends
+    first, second = found[profiles.CODEX], found[BackendId("codex-work")]
+    assert (second.family, second.cost, second.shown_cap) == ("gpt", "subscription", 50)
+    assert second.scores == first.scores
+    assert (second.context_tokens, second.name) == (400_000, "")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'kind = "claude"\nenv = { ANTHROPIC_BASE_URL = "http://127.0.0.1:1" }',
+        'kind = "opencode"\nmodel = "openai/gpt-5"',
+        'kind = "openai-http"\nmodel = "m"',
+    ],
+)
+def test_what_asks_another_provider_or_model_is_not_what_its_agent_is(table: str) -> None:
+    backend = loaded(f"[backends.other]\n{table}\n").policy.backends[BackendId("other")]
+    assert (backend.family, backend.context_tokens, backend.scores) == (None, None, {})
 
 
 def test_a_new_backend_has_exactly_what_its_table_says() -> None:

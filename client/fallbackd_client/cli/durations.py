@@ -30,6 +30,18 @@ def duration_s(text: str) -> float:
     return _seconds(number, text)
 
 
+def limit_s(text: str) -> float:
+    """
+    The same, but not nothing.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no duration, or 0.
+    """
+    if (found_s := duration_s(text)) > 0:
+        return found_s
+    raise argparse.ArgumentTypeError(f"{text!r} is no time at all: write 90s, 5m, 1h30m or more")
+
+
 def since_at(text: str) -> float:
     """
     The instant so long ago, in Unix seconds; a number that is far too long for that is one itself.

@@ -27,7 +27,12 @@ _STREAMS = ["stdout", "stderr", "jsonl", "http", "exception", "unknown"]
 
 def add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--stream", choices=_STREAMS, help="where the text was seen (default: unknown)")
+    add(
+        "--stream",
+        choices=_STREAMS,
+        metavar="S",
+        help=f"where the text was seen: {', '.join(_STREAMS)} (default: unknown)",
+    )
     add("--exit-code", type=int, metavar="N", help="of the program, where it has ended")
     add("--http-status", type=int, metavar="N")
     add("--header", action="append", metavar="NAME:VALUE", help="of an HTTP answer")

@@ -47,7 +47,7 @@ def whole_id(client: Client, given: str) -> str:
     """
     if given.startswith("@"):
         return _counted(client, given)
-    if len(given) >= _WHOLE_CHARS or not re.fullmatch("d[0-9a-f]{3,}", given):
+    if len(given) >= _WHOLE_CHARS or not re.fullmatch("d[0-9a-f]{2,}", given):
         return given
     found = _newest(client, _SOME + 1, prefix=given)
     if given in found or not found:
@@ -64,7 +64,8 @@ def _counted(client: Client, given: str) -> str:
         raise UsageError(f"{given} is not an id; use @last for the newest, @-2 for the one before")
     found = _newest(client, int(number))
     if len(found) < int(number):
-        raise UsageError(f"there is no {given}: the daemon knows {len(found)} delegations")
+        known = f"{len(found)} delegation{'' if len(found) == 1 else 's'}"
+        raise UsageError(f"there is no {given}: the daemon knows {known}")
     return found[-1]
 
 

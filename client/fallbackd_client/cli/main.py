@@ -16,7 +16,14 @@ from fallbackd_client.cli.commands import COMMANDS, Command, load
 from fallbackd_client.cli.output import UsageError, emit_json, note
 from fallbackd_client.cli.parsing import PROG, command_parser, program_parser
 from fallbackd_client.client import Client
-from fallbackd_client.errors import ClientError, NoDaemon, NotSendable, RequestTooLarge, RpcError
+from fallbackd_client.errors import (
+    ClientError,
+    NoDaemon,
+    NotSendable,
+    ProtocolError,
+    RequestTooLarge,
+    RpcError,
+)
 from fallbackd_client.paths import settle_home
 from fallbackd_client.wire.codes import REFUSED
 
@@ -45,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _leave_stdout()  # the reader has gone
     except OSError as error:
+        if error.filename is None and error.errno == errno.ENOENT:
+            note(f"{PROG}: the current directory is gone: change to one that exists")
+            return exits.USAGE
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _leave_stdout()
@@ -106,6 +116,20 @@ def _run(argv: Sequence[str] | None) -> int:
         return exits.USAGE
     except ClientError as error:
         return _failed(error, wants_json=wants_json)
+    except (AttributeError, KeyError, TypeError) as error:
+        return _failed(_not_understood(error), wants_json=wants_json)
+
+
+def _not_understood(error: Exception) -> ClientError:
+    """A daemon of another version, or another program at its socket; else a mistake of ours."""
+    from traceback import extract_tb
+
+    at = extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(at.filename)}:{at.lineno}"
+    return ProtocolError(
+        f"the answer was not understood ({type(error).__name__}: {error}; {place}). Is it a daemon"
+        f" of this version? `{PROG} --version`, `fallbackd --version`"
+    )
 
 
 def _tell_loss(limit_s: float) -> None:

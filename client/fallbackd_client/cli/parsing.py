@@ -19,7 +19,7 @@ exit codes:
   1  the work failed or was cancelled
   2  usage
   69 the daemon is not running
-  75 temporarily unavailable, handed back, waiting for an answer, or still running
+  75 temporarily unavailable, handed back, waiting for an answer, still running
   77 not permitted, or a login or payment is needed
   78 configuration, a missing program or an unsupported version
   130 interrupted"""
@@ -27,6 +27,8 @@ exit codes:
 
 _MISSING = "the following arguments are required: "
 """How argparse begins to say so."""
+_MOST_SAID = 1000
+"""Characters of what was wrong: arguments may be long."""
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -41,9 +43,14 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says which words are possible where one is missing."""
+    """Says which words are possible where one is missing, and repeats none that is unsafe."""
 
     def error(self, message: str) -> NoReturn:
+        from fallbackd_client.cli.render import safe  # rarely needed
+
+        message = safe(message)
+        if len(message) > _MOST_SAID:
+            message = message[:_MOST_SAID] + " …"
         names = message.removeprefix(_MISSING)
         if names != message and (lines := _possible(self, names.split(", ")[0])):
             message = "\n".join([f"name one of these; `{self.prog} --help` says more", *lines])
@@ -64,7 +71,7 @@ def _possible(parser: argparse.ArgumentParser, missing: str) -> list[str]:
 
 def program_parser() -> argparse.ArgumentParser:
     """What may stand before the command."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=PROG,
         usage=f"{PROG} [--socket P] [--json] COMMAND …",
         description="Delegate prompts to agent CLIs and HTTP APIs through fallbackd.",
@@ -122,7 +129,7 @@ def _commands_help() -> str:
             "",
             "environment:",
             "  FALLBACKD_SOCKET      path of the socket",
-            "  FALLBACKD_DELEGATION  set inside attempts; makes work delegated from there nested",
+            "  FALLBACKD_DELEGATION  set inside attempts: work delegated there is nested",
             "  NO_COLOR              disables colours",
             "",
             _EXIT_CODES,

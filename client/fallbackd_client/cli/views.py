@@ -65,7 +65,7 @@ def _detail_rows(backend: str, entry: dict[str, Json], at: float) -> list[list[o
 
 def _is_said(scope: str, backend: str, labels: tuple[str, ...]) -> bool:
     """Whether one of the lines above is about this scope."""
-    if scope == f"backend:{backend}":
+    if scope in (backend, f"backend:{backend}"):
         return True
     return bool(labels) and scope.startswith("credential:") and scope.endswith(labels)
 

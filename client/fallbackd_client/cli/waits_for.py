@@ -36,7 +36,7 @@ def waits_for_view(found: dict[str, Json], style: Style, *, nothing: str, then: 
     shown = [f"{found.get('state', 'draining')}; waiting for {count} {word} to end"]
     if lines:
         at = time.time()
-        short = shortened([str(one.get("delegation", "?")) for one in lines])
+        short = shortened([str(one.get("delegation", "?")) for one in lines], is_part=True)
         rows = [[name, *_cells(one, at)] for name, one in zip(short, lines, strict=True)]
         shown += ["", table(["ID", "STATE", "SINCE", "BACKEND", "PHASE"], rows, style)]
         if count > len(lines):

@@ -4,9 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-_PRINTABLE = (
-    r"^[^\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+$(?![\s\S])"
-)
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+$(?![\s\S])"
 # `$` alone would let a trailing line end pass in Python; the look-ahead is plain ECMA too.
 
 SessionName = Annotated[
@@ -14,12 +12,12 @@ SessionName = Annotated[
     Meta(
         min_length=1,
         max_length=200,
-        pattern=_PRINTABLE,
+        pattern=PRINTABLE,
         description="The caller's conversation: 1 to 200 printable characters.",
     ),
 ]
-RoleName = Annotated[str, Meta(min_length=1, max_length=128, pattern=_PRINTABLE)]
-Name = Annotated[str, Meta(min_length=1, max_length=300, pattern=_PRINTABLE)]
+RoleName = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
+Name = Annotated[str, Meta(min_length=1, max_length=300, pattern=PRINTABLE)]
 """An id of a backend, model, credential, chain, scope or delegation."""
 ChainName = Annotated[str, Meta(min_length=1, max_length=300)]
 """
@@ -29,7 +27,7 @@ No pattern there: msgspec 0.22 frees memory twice for `Annotated[str, pattern] |
 """
 MAX_TURN = 65_536
 TurnWord = Annotated[str, Meta(min_length=1, max_length=MAX_TURN, pattern=r"^[A-Za-z0-9_=-]+$")]
-RequestName = Annotated[str, Meta(min_length=1, max_length=200, pattern=_PRINTABLE)]
+RequestName = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
 
 PromptText = Annotated[str, Meta(min_length=1, description="Text for the backend, without NUL.")]
 DirectoryPath = Annotated[

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from fallbackd import __version__
 
+EXIT_USAGE = 2
 EXIT_CONFIG = 78
 
 
@@ -23,12 +24,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     from fallbackd_client.paths import settle_home
 
     settle_home()
-    places = find_places(
-        os.environ,
-        config=arguments.config,
-        state_dir=arguments.state_dir,
-        socket=arguments.socket,
-    )
+    try:
+        places = find_places(
+            os.environ,
+            config=arguments.config,
+            state_dir=arguments.state_dir,
+            socket=arguments.socket,
+        )
+    except FileNotFoundError:  # to which a relative path is
+        print(
+            "fallbackd: the current directory is gone: change to one that exists", file=sys.stderr
+        )
+        return EXIT_USAGE
     if arguments.programs:
         return _list_programs()
     if arguments.config_schema:
@@ -110,19 +117,21 @@ def _check_config(path: str, *, is_named: bool) -> int:
 
 EPILOG = """\
 files:
-  ~/.config/fallbackd/config.toml               configuration; none is needed ($XDG_CONFIG_HOME)
-  ~/.local/state/fallbackd                      records, prompts, logs ($XDG_STATE_HOME)
-  $XDG_RUNTIME_DIR/fallbackd/control.sock       the socket; else control.sock in the state directory
+  ~/.config/fallbackd/config.toml      configuration ($XDG_CONFIG_HOME); optional
+  ~/.local/state/fallbackd             records, prompts, logs ($XDG_STATE_HOME)
+  $XDG_RUNTIME_DIR/fallbackd/control.sock
+                                       the socket; else in the state directory
 
 environment:
-  FALLBACKD_CONFIG, FALLBACKD_SOCKET            as --config, --socket
-  PATH                                          where agent CLIs are found
-  NOTIFY_SOCKET, LISTEN_FDS, WATCHDOG_USEC      of systemd; a socket that it hands over always wins
+  FALLBACKD_CONFIG, FALLBACKD_SOCKET   as --config, --socket
+  PATH                                 where agent CLIs are found
+  NOTIFY_SOCKET, LISTEN_FDS, WATCHDOG_USEC
+                                       of systemd; a socket from it always wins
 
 a configuration that makes a backend of its own and a chain:
   [backends.mine]
   kind = "generic-cli"
-  command = ["my-agent", "--batch"]             # a list; the prompt comes on standard input
+  command = ["my-agent", "--batch"]    # the prompt comes on standard input
   [chains]
   codex = ["opencode", "mine"]
 
@@ -130,10 +139,11 @@ exit status:
   0   after it was stopped: running work ends first; a second signal stops it
   1   when it failed
   2   for wrong usage
-  78  for a socket or state directory that cannot be used or that another daemon uses,
-      and from --check-config for a file that cannot be used
+  78  for a socket or state directory that cannot be used or that another daemon
+      uses, and from --check-config for a file that cannot be used
 
-`fallbackd-client --help` says how to talk to it; `fallbackd-client doctor` what is wrong around it.
+`fallbackd-client --help` says how to talk to it, and `fallbackd-client doctor`
+what is wrong around it.
 """
 
 
@@ -142,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="fallbackd",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Delegates prompts to agent CLIs and HTTP APIs, and falls back along a chain.\n"
-        "Runs in the foreground until SIGTERM or SIGINT; SIGHUP reads the configuration again.",
+        "Runs in the foreground until SIGTERM or SIGINT; SIGHUP reads the file again.",
         epilog=EPILOG,
     )
     parser.add_argument("--config", metavar="FILE", help="configuration file (TOML)")

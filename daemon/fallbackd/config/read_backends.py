@@ -107,7 +107,7 @@ def _say_shared_labels(
 def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, Options] | None:
     profile = profiles.BACKENDS.get(id)
     options = profiles.OPTIONS.get(id, Options())
-    own = profile or Backend(id=id, kind="")
+    own = profile or _as_its_agent(id, raw)
 
     def in_use(name: str) -> object:
         return getattr(own if name in _OF_BACKEND else options, name, None)
@@ -151,6 +151,24 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     )
     backend = msgspec.structs.replace(backend, account=_account(kind, options))
     return _startable(profiles.of_kind(backend, options), options, path, say), options
+
+
+def _as_its_agent(id: BackendId, raw: object) -> Backend:
+    """
+    An agent that is set up once more, for another account, is as the first one.
+
+    Not where it asks another provider, or a model of which its agent says nothing.
+    """
+    given = raw if isinstance(raw, dict) else {}
+    kind, env = given.get("kind"), given.get("env")
+    like = profiles.BACKENDS.get(BackendId(kind)) if isinstance(kind, str) else None
+    if like is None or like.kind != kind or like.is_http:
+        return Backend(id=id, kind="")
+    named = (*given, *(env if isinstance(env, dict) else ()))
+    is_elsewhere = any(name.lower().endswith("base_url") for name in named)
+    if is_elsewhere or (like.family is None and "model" in given):
+        return Backend(id=id, kind="")
+    return msgspec.structs.replace(like, id=id, name="")
 
 
 def _with_given(

@@ -67,7 +67,7 @@ class Engine(Performer):
 
     async def _begin(self, work: NewWork) -> Delegation:
         if self._draining:
-            raise Draining("the daemon is draining and takes no new work; ask again when it is up")
+            raise Draining
         self.require_room()
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain

@@ -28,10 +28,16 @@ class Unknown(Exception):
     """No such delegation, session, backend or attempt."""
 
 
+DRAINS = (
+    "the daemon is draining and takes no new work until it is started again, or until"
+    " `fallbackd-client undrain`"
+)
+
+
 class Draining(Exception):
     """No new work: the daemon drains, or its records cannot be written. Says why."""
 
-    def __init__(self, message: str, *, kind: str = "draining") -> None:
+    def __init__(self, message: str = DRAINS, *, kind: str = "draining") -> None:
         super().__init__(message)
         self.kind = kind
 

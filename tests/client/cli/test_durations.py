@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from fallbackd_client.cli.durations import duration_s
+from fallbackd_client.cli.durations import duration_s, limit_s
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_a_duration_is_units_or_seconds(text: str, seconds: float) -> None:
 def test_anything_else_is_said(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write 90s, 5m, 1h30m"):
         duration_s(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "0h0m"])
+def test_a_limit_of_no_time_is_none(text: str) -> None:
+    assert limit_s("1s") == 1
+    with pytest.raises(argparse.ArgumentTypeError, match="no time at all"):
+        limit_s(text)

@@ -41,6 +41,7 @@ def test_an_id_is_found_by_its_beginning_or_its_place(
     ("given", "words"),
     [
         ("d1a206", "d1a206 fits several delegations"),
+        ("d1a", "d1a fits several delegations"),
         ("@-4", "there is no @-4: the daemon knows 3 delegations"),
         ("@0", "@0 is not an id; use @last"),
         ("@-x", "@-x is not an id"),

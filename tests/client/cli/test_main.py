@@ -282,3 +282,54 @@ def test_wrong_usage_that_a_command_finds_is_a_document_with_json(
     captured = capsys.readouterr()
     error = json.loads(captured.out)["error"]
     assert (error["kind"], error["message"] in captured.err) == ("usage", True)
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "answer"),
+    [
+        ("status", "status", None),
+        ("show d1", "delegation.get", [[]]),
+        ("ping", "daemon.ping", None),
+    ],
+)
+def test_an_answer_of_something_else_is_said_not_a_traceback(
+    run_cli: RunCli, command: str, method: str, answer: object
+) -> None:
+    ran = run_cli(command.split(), {method: answer, "delegation.list": {}})
+    assert ran.code == 1
+    assert "the answer was not understood" in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", ["list --cwd .", "continue", "suggest x --root .", "config check"]
+)
+def test_a_directory_that_is_gone_is_said(tmp_path: Path, words: str) -> None:
+    path = tmp_path / "control.sock"
+    with serving(path, answering({"status": {}, "delegation.list": {}, "config.check": {}})):
+        gone = tmp_path / "gone"
+        ran = shell(path, f"mkdir {gone}; cd {gone}; rmdir {gone}; $C {words}")
+    assert ran.returncode == 2
+    assert (
+        ran.stderr == "fallbackd-client: the current directory is gone: change to one that exists\n"
+    )
+
+
+def test_what_is_typed_is_not_repeated_with_its_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["ping", "\x1b[31mx\a" + "y" * 100_000]) == 2
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "\a" not in said
+    assert len(said) < 2000
+
+
+def test_help_fits_a_terminal_of_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((80, 24)))
+    for argv in (["--help"], *([command.name, "--help"] for command in COMMANDS)):
+        main(argv)
+        shown = capsys.readouterr().out.splitlines()
+        assert [one for one in shown if len(one) > 80 and not one.lstrip().startswith("{")] == []

@@ -213,6 +213,12 @@ async def test_params_have_to_be_an_object(bench: Bench) -> None:
     assert answer["error"]["code"] == -32602
 
 
+async def test_a_name_that_cannot_be_shown_is_refused_in_words(bench: Bench) -> None:
+    answer = await bench.call("delegate", prompt="x", session="a\x00b")
+    said = "`session` of delegate: expected `str` without control and invisible characters."
+    assert answer["error"]["message"].startswith(said)
+
+
 def rejection(kind: Any) -> Refused:
     return Refused(Rejection(kind=kind, message="Say what to do.", data={"more": 1}))
 

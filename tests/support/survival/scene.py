@@ -18,7 +18,7 @@ from tests.support.daemon import HANG_S, Daemon, DaemonDied
 from tests.support.survival import quick_daemon
 from tests.support.survival.audit import Audit
 from tests.support.survival.load import BACK_S, Caller, Said, configure, voice_file
-from tests.support.survival.points import MEETING, RUNNER
+from tests.support.survival.points import AFTER, MEETING, RUNNER
 
 from fallbackd.lib.failpoints import OPTION, VARIABLE
 from fallbackd_client.aio import AsyncClient
@@ -91,6 +91,8 @@ class Scene:
             with anyio.fail_after(REACHED_S):
                 if point in MEETING:
                     await self._meet_the_next(point, hit)
+                elif point in AFTER and hit > 1:
+                    await self._come_back_to_several(point, hit)
                 else:
                     await self._start_to_die(point, hit)
                 while self._said_of(point) == before and self._is_alive():
@@ -130,6 +132,18 @@ class Scene:
             # One that was being stopped already is not met: then there is another try.
             while begun & self._begun():
                 if self._said_of(point) != before:
+                    return
+                await anyio.sleep(LOOK_S)
+            await self.daemon.kill()
+
+    async def _come_back_to_several(self, point: str, hit: int) -> None:
+        """What only a start does, it does once for each attempt that the one before has left."""
+        before = self._said_of(point)
+        while True:
+            known = self._begun()
+            await self._start_to_die(point, hit)
+            while len(begun := self._begun()) < hit or not begun - known:
+                if self._said_of(point) != before or not self._is_alive():
                     return
                 await anyio.sleep(LOOK_S)
             await self.daemon.kill()

@@ -98,7 +98,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("questions", "list the decisions that need a human", "questions"),
     Command(
         "reply",
-        "continue the conversation of a delegation with a further prompt",
+        "send a further prompt into a delegation's conversation",
         'reply @last "Now add a test for it"',
         waits=True,
     ),
@@ -110,7 +110,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("resolve", "show which backend would be used now", "resolve --backend codex"),
     Command(
         "retry",
-        "delegate the prompt of a delegation once more, with the same parameters",
+        "run a delegation again, with the same parameters",
         "retry @last",
         waits=True,
     ),
@@ -123,7 +123,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("sessions", "list sessions, or show one with its turns", "sessions show S"),
     Command(
         "setup",
-        "set up configuration and service, and run a first prompt",
+        "set up configuration and service, run a first prompt",
         "setup",
         waits=True,
         aliases=("init",),
@@ -134,7 +134,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("status", "show the daemon, its backends and its work", "status --watch"),
     Command(
         "statusline",
-        "print a line for Claude Code's status line, and report its plan",
+        "print Claude Code's status line, and report its plan",
         "statusline --then 'starship prompt'",
     ),
     Command(

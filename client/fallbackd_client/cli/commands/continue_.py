@@ -137,7 +137,7 @@ def _asked(
     at = found.index(default) + 1
     print(f"Continue which one? [{at}] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip() or str(at)
-    if not answer.isdigit() or not 1 <= int(answer) <= len(found):
+    if not (answer.isascii() and answer.isdecimal()) or not 1 <= int(answer) <= len(found):
         raise UsageError(f"{answer!r} is none of 1 to {len(found)}")
     return found[int(answer) - 1]
 

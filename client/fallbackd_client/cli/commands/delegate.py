@@ -7,7 +7,7 @@ import os
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.durations import duration_s, wait_for_flag
+from fallbackd_client.cli.durations import duration_s, limit_s, wait_for_flag
 from fallbackd_client.cli.ending import begun, finish, see_through
 from fallbackd_client.cli.output import UsageError
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
@@ -55,8 +55,8 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="DURATION",
         help="with --wait settled: time to wait for an early failure",
     )
-    add("--deadline", type=duration_s, metavar="DURATION", help="stop the work after this time")
-    add("--timeout", dest="deadline", type=duration_s, help=argparse.SUPPRESS)
+    add("--deadline", type=limit_s, metavar="DURATION", help="stop the work after this time")
+    add("--timeout", dest="deadline", type=limit_s, help=argparse.SUPPRESS)
     add(
         "--no-queue",
         action="store_true",
@@ -112,7 +112,7 @@ def _params(args: argparse.Namespace) -> dict[str, Json]:
         "settle_s": args.settle,
         "timeout_s": args.deadline,
         "queue": False if args.no_queue else None,
-        "request_id": args.request_id or os.urandom(16).hex(),
+        "request_id": os.urandom(16).hex() if args.request_id is None else args.request_id,
         "failover": False if args.no_failover else None,
         "on_partial": args.on_partial,
         "permissions": args.permissions,

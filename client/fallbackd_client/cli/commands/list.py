@@ -28,7 +28,13 @@ _PAGE = 500
 def register(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--all", action="store_true", help=f"show all of them, not only the last {_SHOWN} ended")
-    add("--state", choices=sorted(STATES), help="only in this state")
+    states = sorted(STATES)
+    add(
+        "--state",
+        choices=states,
+        metavar="STATE",
+        help=f"only {', '.join(states[:-1])} or {states[-1]}",
+    )
     add("--backend", metavar="B", help="only those that this backend ran last")
     add("--cwd", metavar="D", help="only in this directory or below it")
     add("--since", type=duration_s, metavar="DURATION", help="only of this time (2h, 3d)")

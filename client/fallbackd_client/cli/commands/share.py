@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
 
 NOT_SHARED = """\
-Health is not shared with other machines. To share it, install the client for Valkey and Redis on
-each machine (pip install 'fallbackd[share]'), and write into its configuration:
+Health is not shared with other machines. To share it, install the client for
+Valkey and Redis on each machine (pip install 'fallbackd[share]'), and write
+into its configuration:
 
   [share]
   group = "home"

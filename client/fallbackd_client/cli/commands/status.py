@@ -69,8 +69,7 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     lines += _plan_lines(found.get("plans") or {})
     if isinstance(found.get("readiness"), dict):
         lines += ["", readiness_view(found["readiness"], style)]
-    lines += _delegation_lines(found.get("delegations") or {}, style)
-    lines += _recent_lines(found.get("recent") or [], style)
+    lines += _work_lines(found, style)
     for question in found.get("questions") or []:
         lines += ["", question_view(question)]
     lines += _session_lines(found, style, verbose=verbose)
@@ -197,21 +196,28 @@ def _problem_lines(kind: str, problems: Sequence[dict[str, Json]] | None) -> lis
     ]
 
 
-def _delegation_lines(counts: dict[str, Json], style: Style) -> list[str]:
-    words = [
+def _work_lines(found: dict[str, Json], style: Style) -> list[str]:
+    counts = found.get("delegations") or {}
+    active = counts.get("active") or []
+    ended = [one for one in found.get("recent") or [] if one.get("ended_at") is not None]
+    shown = [*active, *ended[:_RECENT_SHOWN]]
+    short = shortened([str(one.get("delegation", "?")) for one in shown], is_part=True)
+    named = list(zip(short, shown, strict=True))
+    lines = ["", "delegations: " + (", ".join(_count_words(counts)) or "none")]
+    if active:
+        at = time.time()
+        rows = [[name, *_running_cells(one, at)] for name, one in named[: len(active)]]
+        headers = ["ID", "STATE", "BACKEND", "SESSION", "SINCE", "PHASE"]
+        lines.append(table(headers, rows, style))
+    return lines + _recent_lines(named[len(active) :], style)
+
+
+def _count_words(counts: dict[str, Json]) -> list[str]:
+    return [
         f"{counts[name]} {name.removesuffix('_total').replace('_', ' ')}"
         for name in ("running", "waiting", "queued", "awaiting_answer", "finished_total")
         if isinstance(counts.get(name), int) and (counts[name] or name != "awaiting_answer")
     ]
-    lines = ["", "delegations: " + (", ".join(words) or "none")]
-    active = counts.get("active") or []
-    if active:
-        at = time.time()
-        short = shortened([str(one.get("delegation", "?")) for one in active])
-        rows = [[name, *_running_cells(one, at)] for name, one in zip(short, active, strict=True)]
-        headers = ["ID", "STATE", "BACKEND", "SESSION", "SINCE", "PHASE"]
-        lines.append(table(headers, rows, style))
-    return lines
 
 
 def _running_cells(one: dict[str, Json], at: float) -> list[object]:
@@ -224,10 +230,8 @@ def _running_cells(one: dict[str, Json], at: float) -> list[object]:
     ]
 
 
-def _recent_lines(delegations: list[Json], style: Style) -> list[str]:
+def _recent_lines(ended: list[tuple[str, Json]], style: Style) -> list[str]:
     at = time.time()
-    ended = [one for one in delegations if one.get("ended_at") is not None][:_RECENT_SHOWN]
-    short = shortened([str(one.get("delegation", "?")) for one in ended])
     rows = [
         [
             name,
@@ -236,7 +240,7 @@ def _recent_lines(delegations: list[Json], style: Style) -> list[str]:
             f"{duration(at - one['ended_at'])} ago",
             one_line(one.get("fallback_reason") or one.get("message") or ""),
         ]
-        for name, one in zip(short, ended, strict=True)
+        for name, one in ended
     ]
     if not rows:
         return []

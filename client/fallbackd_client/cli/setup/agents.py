@@ -33,8 +33,8 @@ def first_question(machine: Machine, programs: Sequence[Program]) -> str:
     if any(not one.files or is_logged_in(machine, one, {}) for one in there):
         return "Run a first prompt? It counts towards your plan."
     return (
-        f"No agent seems to be logged in (log in with: {there[0].login})."
-        " Run a first prompt all the same?"
+        f"No agent seems to be logged in (log in with: {there[0].login}).\n"
+        "Run a first prompt all the same?"
     )
 
 

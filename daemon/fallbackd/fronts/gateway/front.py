@@ -11,7 +11,7 @@ import structlog
 from fallbackd.backends.passage import Unreadable
 from fallbackd.backends.spec import ApiMode
 from fallbackd.engine.api import Engine
-from fallbackd.engine.requests import Refused
+from fallbackd.engine.requests import DRAINS, Refused
 from fallbackd.fronts.gateway import choosing, encodings, guard, routes
 from fallbackd.fronts.gateway.answers import AnswerHead, Refusal, told
 from fallbackd.fronts.gateway.exchange import Exchange
@@ -118,8 +118,7 @@ class GatewayFront:
             raise Refusal(415, "the Content-Type must be application/json", "content_type")
         body = await self._body(request, line)
         if self._engine.is_draining:
-            text = "the daemon is draining and takes no new work; ask again when it is up"
-            raise Refusal(503, text, "draining")
+            raise Refusal(503, DRAINS, "draining")
         try:
             asked = routes.asked(route, request, body.plain)
         except Unreadable as error:

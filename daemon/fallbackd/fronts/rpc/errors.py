@@ -10,6 +10,7 @@ from fallbackd.api.errors import ApiError
 from fallbackd.core.changes import RejectionKind
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd_client.wire import codes
+from fallbackd_client.wire.bounds import PRINTABLE
 from fallbackd_client.wire.envelope import Method
 
 _CODES: dict[RejectionKind, int] = {
@@ -30,6 +31,7 @@ _CODES: dict[RejectionKind, int] = {
 
 _CODE_OF = {kind: code for code, kind in codes.KINDS.items()}
 
+_PATTERN = f"matching regex {PRINTABLE!r}"
 _PATH = re.compile(r"^(?P<what>.*?) - at `\$(?P<path>[^`]*)`$", re.S)
 
 
@@ -66,6 +68,7 @@ def invalid_params(error: Exception, method: str) -> RpcError:
         )
     found = _PATH.match(str(error))
     what, path = (found["what"], found["path"].lstrip(".")) if found else (str(error), "")
+    what = what.replace(_PATTERN, "without control and invisible characters")
     place = f"`{path}` of {method}" if path else f"The params of {method}"
     return RpcError(
         codes.INVALID_PARAMS,

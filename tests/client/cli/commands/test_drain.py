@@ -14,7 +14,7 @@ def test_it_says_what_it_waits_for(run_cli: RunCli) -> None:
     assert ran.code == 0
     first, _, _, row, more, _, last = ran.out.splitlines()
     assert first == "draining; waiting for 2 delegations to end"
-    assert row.split() == ["d1111111", "running", "1m", "5s", "codex", "writing"]
+    assert row.split() == ["d11111111111", "running", "1m", "5s", "codex", "writing"]
     assert more == "… and 1 more"
     assert last == "Accept work again: fallbackd-client undrain"
 

@@ -152,3 +152,15 @@ def test_handing_the_work_back_is_no_backend_to_look_at(run_cli: RunCli) -> None
     assert "in-session" not in run_cli(["status"], known).out
     health["in-session"] = {"state": "paused"}
     assert re.search(r"^in-session +paused", run_cli(["status"], known).out, re.M)
+
+
+def test_an_id_that_is_shown_is_of_one_delegation_alone(run_cli: RunCli) -> None:
+    """Also where the one began within moments of the other, and one runs that has not ended."""
+    first, second = "d1a20b67f01aaaaaaaaa", "d1a20b67f02bbbbbbbbb"
+    one = {"state": "running", "requested": "codex", "created_at": AT}
+    daemon = {**STATUS, "delegations": {"running": 1, "active": [{"delegation": second, **one}]}}
+    ended = {"state": "succeeded", "served_by": "codex", "ended_at": AT, "created_at": AT}
+    listed = {"delegation.list": {"lines": [{"delegation": first, **ended}]}}
+    ran = run_cli(["status"], {"status": daemon, **listed})
+    shown = re.findall(r"^(d[0-9a-f]+) +(running|succeeded)", ran.out, re.M)
+    assert shown == [(second[:12], "running"), (first[:12], "succeeded")]

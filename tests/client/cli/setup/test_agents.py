@@ -28,6 +28,6 @@ def test_an_agent_that_serves_models_without_a_login_is_enough(home: Home) -> No
 
 def test_the_question_says_how_to_log_in_where_no_agent_seems_to_be(home: Home) -> None:
     assert first_question(home.machine(), PROGRAMS) == (
-        "No agent seems to be logged in (log in with: claude auth login)."
-        " Run a first prompt all the same?"
+        "No agent seems to be logged in (log in with: claude auth login).\n"
+        "Run a first prompt all the same?"
     )
