@@ -119,3 +119,16 @@ async def test_a_body_that_cannot_be_looked_into_goes_on_as_it_is(tmp_path: Path
         assert "x-fallbackd-model" not in answer.headers
         (call,) = g.api.calls("two")
         assert call.model == "of-the-caller"
+
+
+async def test_the_header_stands_in_place_of_a_model_that_is_missing(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        said = [{"role": "user", "content": "say it"}]
+        for more in ({}, {"model": None}):
+            answer = await g.client.post(
+                g.path(),
+                json={"messages": said, **more},
+                headers={"x-api-key": g.token, "x-fallbackd-chain": "team"},
+            )
+            assert answer.status_code == 200, answer.text
+        assert [call.model for call in g.api.calls("one")] == ["model-of-one"] * 2

@@ -6,6 +6,11 @@ import httpx2
 import pytest
 from tests.support.gateway import Gate, gate, last_event, read_into
 
+ACCOUNTS = """credentials = [{ label = "a", env = "KEY_A" }, { label = "b", env = "KEY_B" }]
+credential_strategy = "round_robin"
+"""
+KEYS = {"KEY_A": "key-of-a", "KEY_B": "key-of-b"}
+
 
 async def asked(g: Gate, method: str, path: str, **headers: str) -> httpx2.Response:
     return await g.client.request(method, path, headers={"x-api-key": g.token, **headers})
@@ -72,6 +77,41 @@ async def test_what_broke_off_on_its_way_can_be_asked_for_again(tmp_path: Path) 
         assert last_event(found.text)["type"] == "response.completed"
 
 
+async def test_its_head_is_that_of_the_answer_and_comes_at_once(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        path = f"/v1/responses/{await made_by_the_second(g)}"
+        whole, head = await asked(g, "GET", path), await asked(g, "HEAD", path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == whole.headers["content-length"]
+
+
+async def test_an_account_that_is_configured_no_more_is_not_known(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses", first=ACCOUNTS, env=KEYS) as g:
+        name = last_event((await g.ask()).text)["response"]["id"]
+        config = g.daemon.config_path.read_text()
+        g.daemon.config_path.write_text(config.replace('{ label = "a", env = "KEY_A" },', ""))
+        await g.daemon.client.call("config.reload")
+        answer = await asked(g, "GET", f"/v1/responses/{name}")
+        assert answer.status_code == 404
+        assert g.api.lookups == []
+
+
+async def test_it_is_continued_with_the_account_that_has_it(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses", first=ACCOUNTS, env=KEYS) as g:
+        name = last_event((await g.ask()).text)["response"]["id"]
+        sent = {"x-api-key": g.token}
+        body = {**g.body(), "previous_response_id": name}
+        for _ in range(2):
+            assert (await g.client.post(g.path(), json=body, headers=sent)).status_code == 200
+        assert [call.credential for call in g.api.calls("one")] == ["key-of-a"] * 3
+        g.api.behave("one", "429", credential="key-of-a", retry_after_s=3600)
+        assert (await g.client.post(g.path(), json=body, headers=sent)).status_code == 429
+        refused = await g.client.post(g.path(), json=body, headers=sent)
+        assert refused.status_code == 400
+        assert "one (a) made this response" in refused.json()["error"]["message"]
+        assert (await g.ask()).headers["x-fallbackd-served-by"] == "one"
+
+
 async def test_an_unknown_one_is_not_found_and_no_backend_is_asked(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
         for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel")):
@@ -91,7 +131,9 @@ async def test_one_that_was_deleted_is_not_known_any_more(tmp_path: Path) -> Non
         assert len(g.api.lookups) == 1
 
 
-@pytest.mark.parametrize(("stored", "status"), [("gone", 404), ("limited", 429), ("reset", 502)])
+@pytest.mark.parametrize(
+    ("stored", "status"), [("gone", 404), ("limited", 429), ("reset", 502), ("cut", 502)]
+)
 async def test_what_its_maker_says_of_it_says_nothing_about_the_maker(
     tmp_path: Path, stored: str, status: int
 ) -> None:

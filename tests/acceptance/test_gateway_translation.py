@@ -26,6 +26,9 @@ OTHERS = {
 CASES = pytest.mark.parametrize("mode", sorted(OTHERS))
 
 
+MIXED = 'first = [{ backend = "three", translate = true }, "two"]'
+
+
 async def ask(g: Gate, chain: str = "mixed", *, stream: bool = True) -> httpx2.Response:
     return await g.ask(stream=stream, **{"x-fallbackd-chain": chain})
 
@@ -123,3 +126,48 @@ async def test_a_translated_answer_that_breaks_off_is_never_a_good_end(
         assert ENDS[mode].encode() not in got
         health = await g.daemon.client.call("health", {"action": "list"})
         assert health["health"]["three"]["state"] != "healthy"
+
+
+@pytest.mark.parametrize("encoding", ["identity", "zstd"])
+async def test_what_cannot_be_translated_goes_to_the_next_that_needs_no_translation(
+    tmp_path: Path, encoding: str
+) -> None:
+    mode = "chat_completions"
+    async with gate(tmp_path, mode=mode, chains=MIXED, more=OTHERS[mode]) as g:
+        odd = [{"role": "function", "name": "f", "content": "1"}]
+        sent = {
+            "x-api-key": g.token,
+            "content-type": "application/json",
+            "content-encoding": encoding,
+            "accept": "text/event-stream",
+        }
+
+        async def send(chain: str) -> httpx2.Response:
+            body = json.dumps({**g.body(), "messages": odd}).encode()
+            headers = {**sent, "x-fallbackd-chain": chain}
+            return await g.client.post(g.path(), content=body, headers=headers)
+
+        answer = await send("first")
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert answer.headers["x-fallbackd-attempts"] == "1"
+        assert (await g.health("three"))["state"] == "healthy"
+        name = answer.headers["x-fallbackd-exchange"]
+        told = await g.daemon.client.call("explain", {"delegation": name})
+        last = [one for one in told["decisions"] if one["event"] == "Resolved"][-1]
+        verdicts = {one["backend"]: one["verdict"] for one in last["candidates"]}
+        assert verdicts == {"two": "chosen", "three": "protocol"}
+        await g.daemon.client.call("health", {"action": "pause", "target": "two"})
+        assert (await send("first")).status_code == 503
+        assert g.api.calls("three") == []
+
+
+async def test_what_no_backend_can_be_sent_is_the_callers_mistake(tmp_path: Path) -> None:
+    mode = "chat_completions"
+    chains = 'alone = [{ backend = "three", translate = true }]'
+    async with gate(tmp_path, mode=mode, chains=chains, more=OTHERS[mode]) as g:
+        odd = {**g.body(), "model": "alone", "messages": [{"role": "function", "content": "1"}]}
+        answer = await g.client.post(g.path(), json=odd, headers={"x-api-key": g.token})
+        assert answer.status_code == 400
+        assert "no role that can be translated" in answer.json()["error"]["message"]
+        assert (await g.health("three"))["state"] == "healthy"

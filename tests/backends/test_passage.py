@@ -70,14 +70,30 @@ def _places(text: bytes, part: bytes) -> list[int]:
         b"",
         b"[]",
         b"{",
-        b'{"messages":[{"model":"x"}]}',
         b'{"model":7}',
+        b'{"messages":[],"mod\\u0065l":"a"}',
         b'{"model":"a","model":"b"}',
     ],
 )
 def test_a_body_whose_model_cannot_be_replaced_is_refused(body: bytes) -> None:
     with pytest.raises(Unreadable):
         with_model(body, "m")
+
+
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        (b'{"messages":[{"model":"x"}]}', b'{"model":"m","messages":[{"model":"x"}]}'),
+        (b' {\n "a": 1}', b' {"model":"m",\n "a": 1}'),
+        (b"{ }", b'{"model":"m" }'),
+        (b'{"a":[null],"model": null}', b'{"a":[null],"model": "m"}'),
+        (b'{"user":"model","model":"a"}', b'{"user":"model","model":"m"}'),
+    ],
+)
+def test_a_body_that_names_no_model_names_it_and_no_other_byte_changes(
+    body: bytes, made: bytes
+) -> None:
+    assert with_model(body, "m") == made
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"not json", b'{"stream":"yes"}', b"[" * 100_000])

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,17 @@ class Gate:
             "generate_content": f"/v1beta/models/team:{action}",
         }[self.mode]
 
+    async def health(self, name: str) -> dict[str, Any]:
+        """What is known of a backend."""
+        found = await self.daemon.client.call("health", {"action": "list"})
+        return dict(found["health"][name])
+
+    async def unproven(self, name: str) -> None:
+        """Returns when its window is over, and a trial has to show whether it works."""
+        with anyio.fail_after(HANG_S):
+            while not (await self.health(name))["unproven"]:
+                await anyio.sleep(0.05)
+
     async def ask(self, *, stream: bool = True, **headers: str) -> httpx2.Response:
         return await self.client.post(
             self.path(stream=stream),
@@ -116,6 +127,7 @@ async def gate(
     second_cost: str = "local",
     patience_s: float = 1,
     defaults: str = "",
+    env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Gate]:
     """
     Two backends that speak one API, in a chain `team`, and the gateway before them.
@@ -150,7 +162,7 @@ async def gate(
             one=api.url("one"),
             two=two,
         )
-        async with running(place, config=text) as daemon:
+        async with running(place, config=text, env=env) as daemon:
             found = Gate(daemon, api, port, mode)
             await listening(port)
             try:

@@ -205,7 +205,9 @@ class Provider:
             case "models":
                 await self._list_models(peer, request)
             case "count":
-                await peer.send(200, {"input_tokens": 120, "totalTokens": 120})
+                behaviour = self._behaviours.get(self._place(request), Behaviour())
+                counted = {"input_tokens": 120, "totalTokens": 120}
+                await peer.send(behaviour.count_status, counted)
             case "alive":
                 await peer.send(200, {})
             case "stored":

@@ -52,6 +52,8 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     """What `refuse` says, in the shape of OpenAI."""
     stored: provider_stored.Stored = "ok"
     """How requests for an answer that is stored are met."""
+    count_status: int = 200
+    """Of the answer to a request to count tokens."""
     pause_s: float = 1.5
     """Between two events of `slow`."""
     until: str = ""

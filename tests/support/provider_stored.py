@@ -5,9 +5,13 @@ from typing import Literal
 from tests.support.provider_answers import stream
 from tests.support.provider_frames import TEXT, Answer, responses_whole
 from tests.support.provider_http import Peer, Request
+from tests.support.provider_misbehaviour import ELSEWHERE
 
-Stored = Literal["ok", "gone", "limited", "truncated", "reset"]
-"""Found; the words of the API for an id that is unknown, and for too many requests; breaks off."""
+Stored = Literal["ok", "gone", "limited", "redirect", "cut", "truncated", "reset"]
+"""
+Found; the words of the API for an id that is unknown, and for too many requests; elsewhere; a part
+of what its length says; breaks off.
+"""
 
 
 async def perform(peer: Peer, request: Request, name: Stored) -> bool:
@@ -20,6 +24,13 @@ async def perform(peer: Peer, request: Request, name: Stored) -> bool:
         error = {"message": "Rate limit reached for requests", "type": "requests"}
         await peer.send(429, {"error": error}, {"retry-after": "30"})
         return True
+    if name == "redirect":
+        await peer.send(307, "", {"location": ELSEWHERE})
+        return True
+    if name == "cut":
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n"
+        await peer.raw(head + b'{"id": "resp_1"')
+        return False
     if name == "reset":
         peer.reset()
         return False

@@ -45,8 +45,10 @@ _NOT_RETURNED = frozenset(
     {
         *("connection", "keep-alive", "trailer", "transfer-encoding", "upgrade"),
         *("content-length", "content-encoding", "set-cookie", "alt-svc"),
+        *("location", "refresh"),
     }
 )
+"""Of an answer: what is about one connection, and where the caller would take its login."""
 _OWN = ("proxy-", "sec-", "x-fallbackd-", "x-forwarded-")
 
 
@@ -61,6 +63,11 @@ class Passage(Struct, frozen=True, kw_only=True):
     query: str = ""
     previous: str | None = None
     """The answer that the request continues, of which only its maker has the conversation."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether a model writes the answer; counting tokens proves nothing about one."""
+        return self.side in ("", "compact")
 
 
 class AskedBody(Struct):
@@ -87,16 +94,30 @@ def read_body(body: bytes) -> AskedBody:
 
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]]', re.S)
-_VALUE = re.compile(rb'\s*+:\s*+("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.S)
+_VALUE = re.compile(rb'\s*+:\s*+("[^"\\]*+(?:\\.[^"\\]*+)*+"|null\b)', re.S)
 
 
 def with_model(body: bytes, model: str) -> bytes:
     """
-    The body with another value of `model` in its place, and every other byte as it was.
+    The body with another value of `model` in its place, and every other byte as it was. One that
+    names no model names it first.
 
     Raises:
-        Unreadable: It has no `model` of its own whose value is a string, or more than one.
+        Unreadable: Its `model` is no string, or it has more than one.
     """
+    start, end = _place_of_model(body)
+    named = msgspec.json.encode(model)
+    if start == end:
+        comma = b"" if body[end:].lstrip().startswith(b"}") else b","
+        named = b'"model":' + named + comma
+    made = body[:start] + named + body[end:]
+    if read_body(made).model != model:  # a second one follows, which would count
+        raise Unreadable("the body has no single `model` that could be replaced")
+    return made
+
+
+def _place_of_model(body: bytes) -> tuple[int, int]:
+    """Where the value of its own `model` stands; behind the first brace, and empty: it has none."""
     depth, at = 0, 0
     while (token := _TOKEN.search(body, at)) is not None:
         at = token.end()
@@ -105,15 +126,10 @@ def with_model(body: bytes, model: str) -> bytes:
                 depth += 1
             case b"}" | b"]":
                 depth -= 1
-            case b'"model"' if depth == 1:
-                value = _VALUE.match(body, at)
-                if value is None:
-                    break
-                made = body[: value.start(1)] + msgspec.json.encode(model) + body[value.end(1) :]
-                if read_body(made).model != model:
-                    break  # a second one follows, which would count
-                return made
-    raise Unreadable("the body has no single `model` that could be replaced")
+            case b'"model"' if depth == 1 and (value := _VALUE.match(body, at)) is not None:
+                return value.span(1)
+    at = body.find(b"{") + 1
+    return at, at
 
 
 def forwarded(headers: list[tuple[str, str]]) -> dict[str, str]:

@@ -173,6 +173,8 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
     prompt_tokens: int | None = None
     allow_metered: bool = False
     differs_from: tuple[str, ...] | None = None
+    credential: str | None = None
+    """With this one alone, where it is configured; None: the one that is picked."""
     lease: AttemptId | None = None
     """Minted by the engine where the caller wants to make the call itself."""
     owner: str | None = None
@@ -183,7 +185,8 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
 class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     """What a caller that talks to a provider itself has seen."""
 
-    outcome: Literal["success", "failure", "released"]
+    outcome: Literal["answered", "success", "failure", "released"]
+    """`answered`: the provider has begun to, which is the end of a trial and not of the call."""
     backend: BackendId
     session: SessionId | None = None
     model: str | None = None

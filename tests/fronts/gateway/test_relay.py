@@ -156,13 +156,16 @@ async def outcome(
     async def broken(evidence: Evidence) -> None:
         marks.append(evidence)
 
+    async def said() -> list[tuple[str, str]]:
+        return []
+
     relay = Relay(
         Passage(mode=mode, model="m", is_streamed=True),
         seen,
         Patience(first_s=first_s, stall_s=60),
         name="one",
         is_whole=is_whole,
-        said=list,
+        said=said,
         broken=broken,
     )
     try:

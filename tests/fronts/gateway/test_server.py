@@ -84,6 +84,20 @@ async def test_a_request_that_comes_before_the_answer_waits_for_its_turn() -> No
         assert (await everything(peer)).count(b"said") == 2
 
 
+async def test_a_request_has_one_answer_at_most() -> None:
+    async def twice(request: HeadIn, line: RequestLine) -> None:
+        await line.body(100)
+        for status in (200, 503):
+            await line.begin(AnswerHead(status=status, headers=[("content-length", "4")]))
+            await line.send(b"said")
+
+    asked = Asked()
+    asked.answer = twice  # type: ignore[method-assign]
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(POST)
+        assert (await everything(peer)).count(b"HTTP/1.1 ") == 1
+
+
 async def test_a_head_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_LIMIT_S", 0.2)
     asked = Asked()

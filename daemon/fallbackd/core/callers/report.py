@@ -54,7 +54,7 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
         session=session,
     )
     turn = _asked(case, event, candidates, session)
-    request = request_after(case.policy, turn)
+    request = structs.replace(request_after(case.policy, turn), credential=event.credential)
     if session is not None and event.backend is None and not turn.tried:
         request = staying(case, request, event.role, candidates, session)
     is_taken = event.lease is not None
@@ -167,6 +167,10 @@ def reported(case: Case, event: Reported) -> Decision:
     is_late = lease is not None and not case.give_back(lease)
     if event.outcome == "released":
         return _released(case, session)
+    if event.outcome == "answered":
+        if not is_late:
+            _prove(case, event, backend)
+        return case.finish(answer=ReportAnswer(ignored=is_late))
     if is_late:
         session = charged(case, session, backend.id, event.usage)
         return _too_late(case, event, backend, session, turn)
@@ -198,12 +202,17 @@ def _released(case: Case, session: Session | None) -> Decision:
 def _reported_success(
     case: Case, event: Reported, backend: Backend, session: Session | None
 ) -> Decision:
-    started_at = case.now if event.started_at is None else event.started_at
-    case.succeed(backend, model=event.model, credential=event.credential, started_at=started_at)
+    _prove(case, event, backend)
     session = charged(case, session, backend.id, event.usage)
     if session is not None:
         case.keep_session(_served(case, session, backend, event))
     return case.finish(answer=ReportAnswer())
+
+
+def _prove(case: Case, event: Reported, backend: Backend) -> None:
+    """The provider of a call answers."""
+    started_at = case.now if event.started_at is None else event.started_at
+    case.succeed(backend, model=event.model, credential=event.credential, started_at=started_at)
 
 
 def _turn_of(case: Case, event: Reported, session: Session | None) -> Turn | None:

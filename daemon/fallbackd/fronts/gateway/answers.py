@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.backends import passage
+from fallbackd.backends.spec import ApiMode
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence, HttpResponse
 
@@ -55,6 +56,8 @@ class NotAnswered(Struct, frozen=True, kw_only=True):
     body: bytes = b""
     reason: Reason = Reason.UNKNOWN
     """What it means, when that has been judged."""
+    unsuited: str = ""
+    """Why it is none for this request, which is no fault of its own; empty: it has failed."""
 
 
 _STATUS: Mapping[Reason, int] = {
@@ -75,19 +78,38 @@ _STATUS: Mapping[Reason, int] = {
 
 def status_of_error(failed: NotAnswered) -> int | None:
     """
-    With which status a backend's own words about its failure go back; None: it said none.
+    With which status a backend's own words about its failure go back; None: it said none. The
+    caller would take its login to where a redirect leads.
 
     An error that came with status 200 keeps it as an event of a stream, where clients look for
     one; a body that is nothing else would be taken for the answer.
     """
     if failed.reply is None:
         return None
-    if failed.reply.status >= 300:
+    if failed.reply.status >= 400:
         return failed.reply.status
     if failed.evidence.body is None or failed.evidence.answered:
         return None
     is_event = failed.body.lstrip()[:1] not in (b"{", b"[")
     return failed.reply.status if is_event else _STATUS.get(failed.reason, 502)
+
+
+NO_SUCH_CALL = frozenset({404, 405, 501})
+"""Said of a call beside the generation of text, which not every provider answers."""
+
+
+def unsuited(mode: ApiMode, why: str) -> NotAnswered:
+    """The request cannot be put into the words of this backend."""
+    reply, body = told(mode, Refusal(400, why, "invalid_body"))
+    return NotAnswered(evidence=Evidence(), reply=reply, body=body, unsuited=why)
+
+
+def unless_unknown(failed: NotAnswered, side: str) -> NotAnswered:
+    """The same, but where its backend does not know a call beside the generation of text."""
+    status = failed.evidence.http_status
+    if not side or status not in NO_SUCH_CALL:
+        return failed
+    return structs.replace(failed, unsuited=f"it answers {status} to {side}")
 
 
 def silent(limit_s: float) -> NotAnswered:

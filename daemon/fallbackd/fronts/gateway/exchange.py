@@ -29,7 +29,7 @@ from fallbackd.core.records import Verdict
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.feedback import judged
-from fallbackd.fronts.gateway import choosing, pauses
+from fallbackd.fronts.gateway import answers, choosing, pauses
 from fallbackd.fronts.gateway.affinity import session_of
 from fallbackd.fronts.gateway.answers import (
     AnswerHead,
@@ -103,6 +103,8 @@ class Exchange:
         self._owner = owner
         self._session = session_of(self._named, asked, body.plain or b"")
         self._attempts = 0
+        self._passed_over: tuple[Verdict, ...] = ()
+        """Backends that cannot be asked this at all."""
         self._is_whole = False
         self._record = engine.exchanges.begin(
             engine.world.mint(), api=asked.mode, asked=asked.model, at=engine.clock.now()
@@ -143,28 +145,28 @@ class Exchange:
         if not fit.entries:
             self._refuse(fit, name)
         previous = self._asked.previous
-        entries = self._makers.fitting(previous, fit.entries)
+        backends = engine.settings.policy.backends
+        entries, credential = self._makers.fitting(previous, fit.entries, backends)
         asks: Mapping[str, Any] = {
             "session": self._session,
             "role": found.role,
             "chain": entries,
+            "credential": credential,
             "allow_metered": self._rules.allow_metered
             or self._named.get("x-fallbackd-allow-metered") == "1",
             "owner": self._owner,
         }
-        chosen = await callers.resolve(
-            engine, ResolveRequested(**asks), lease=True, outlives="nothing"
-        )
-        turn = chosen.turn
         self._record.requested = entries[0].backend
-        self._note(chosen, fit.passed_over)
-        last: NotAnswered | None = None
-        retry_at = chosen.retry_at
+        self._passed_over = fit.passed_over
+        chosen = await self._resolve(asks)
+        turn, retry_at = chosen.turn, chosen.retry_at
+        stays = previous is not None or self._named.get(FAILOVER) == "0"
+        left, last = entries, None
         while chosen.backend is not None:
-            started_at = engine.clock.now()
-            reported = CallReport(engine, asks, chosen, turn, started_at)
+            entry = _entry_of(entries, chosen)
+            reported = CallReport(engine, asks, chosen, turn, proves=self._asked.generates)
             try:
-                failed = await self._served(chosen, _entry_of(entries, chosen), found, reported)
+                failed = await self._served(chosen, entry, found, reported)
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     await reported.released()
@@ -172,12 +174,22 @@ class Exchange:
             if failed is None:
                 self._record.served_by = chosen.backend
                 return True
-            answer = await reported.failed(failed.evidence)
+            left = tuple(one for one in left if one != entry)
+            if last is None or not failed.unsuited:
+                last = failed
+            answer = await self._reported(failed, chosen, reported)
+            if answer is None:  # the others are asked, as if it were no part of the chain
+                if stays or not left:
+                    break
+                asks = {**asks, "chain": left}
+                chosen = await self._resolve(asks)
+                turn, retry_at = chosen.turn, chosen.retry_at
+                if chosen.backend is None and last.unsuited:
+                    last = None
+                continue
             reason = Reason.UNKNOWN if answer.failure is None else answer.failure.reason
             last = structs.replace(failed, reason=reason)
-            self._note_failure(chosen, answer)
             is_refused = reason in _FINAL
-            stays = previous is not None or self._named.get(FAILOVER) == "0"
             if answer.next is None or is_refused or stays:
                 await give_back(engine, asks, answer)
                 retry_at = answer.retry_at
@@ -204,6 +216,42 @@ class Exchange:
         todo = "configure one of a kind that ends in -http, with its model"
         raise Refusal(404, f"{text}: {todo}", "no_backend")
 
+    async def _resolve(self, asks: Mapping[str, Any]) -> Resolution:
+        chosen = await callers.resolve(
+            self._engine,
+            ResolveRequested(**asks),
+            lease=self._asked.generates,
+            outlives="nothing",
+        )
+        text = "no backend is available now"
+        if chosen.backend is not None:
+            text = f"{chosen.backend} is the first to ask"
+        at = self._engine.clock.now()
+        candidates = (*chosen.candidates, *self._passed_over)
+        self._record.note("Resolved", text, at=at, candidates=candidates)
+        return chosen
+
+    async def _reported(
+        self, failed: NotAnswered, chosen: Resolution, report: CallReport
+    ) -> ReportAnswer | None:
+        """None: there is nothing to say against the backend, which is passed over."""
+        if not failed.unsuited:
+            answer = await report.failed(failed.evidence)
+            if answer is not None:
+                self._note_failure(chosen, answer)
+            return answer
+        await report.released()
+        text = f"{chosen.backend} is passed over: {failed.unsuited}"
+        self._record.note("Reported", text, at=self._engine.clock.now())
+        verdict = Verdict(
+            backend=BackendId(chosen.backend or ""),
+            model=chosen.model,
+            verdict="protocol",
+            reason=failed.unsuited,
+        )
+        self._passed_over = (*self._passed_over, verdict)
+        return None
+
     def _note_failure(self, chosen: Resolution, answer: ReportAnswer) -> None:
         reason = "unknown" if answer.failure is None else answer.failure.reason.value
         if answer.failure is not None and not self._reason:
@@ -228,7 +276,7 @@ class Exchange:
         candidate = (chosen.backend, chosen.model, chosen.credential)
         await self._pauses.over(candidate)
         failed = await self._try(chosen, entry, found.model, report)
-        if failed is None or chosen.lease_id is not None:
+        if failed is None or failed.unsuited or chosen.lease_id is not None:
             return failed
         failure = judged(self._engine, failed.evidence, backend=chosen.backend)
         wait_s = pauses.before_second(
@@ -248,9 +296,6 @@ class Exchange:
         self, chosen: Resolution, entry: Entry, asked: str | None, report: "CallReport"
     ) -> NotAnswered | None:
         """None: the caller has the whole answer."""
-        self._attempts += 1
-        at = self._engine.clock.now()
-        self._record.note("Asked", f"{chosen.backend} is asked", at=at)
         try:
             call = self._call(entry, asked)
             request = self._outgoing.request_to(entry.backend, chosen.credential, call)
@@ -259,7 +304,10 @@ class Exchange:
                 evidence=Evidence(text=str(error), stream="exception", code="NotConfigured")
             )
         except Unreadable as error:
-            raise Refusal(400, str(error), "invalid_body") from error
+            return answers.unsuited(self._asked.mode, str(error))
+        self._attempts += 1
+        at = self._engine.clock.now()
+        self._record.note("Asked", f"{chosen.backend} is asked", at=at)
         passed = await self._pass_on(request)
         if call.translation is not None:
             passed = TranslatedAnswer(passed, call.translation, at=at)
@@ -270,13 +318,19 @@ class Exchange:
             self._makers.keep(relay.response_id, entry.backend, chosen.credential)
             await passed.aclose()
         if isinstance(done, NotAnswered):
-            return done if call.translation is None else in_callers_words(done, call.translation)
+            done = done if call.translation is None else in_callers_words(done, call.translation)
+            return answers.unless_unknown(done, self._asked.side)
         self._record.model = call.model
         await report.succeeded(done)
         return None
 
     def _relay(self, chosen: Resolution, report: CallReport, model: str | None) -> Relay:
         """The backend's own limits count, where it has some."""
+
+        async def begun() -> list[tuple[str, str]]:
+            self._deadline.begun()
+            await report.answered()
+            return self._said(chosen.backend, model)
 
         async def broken(evidence: Evidence) -> None:
             answer = await report.broken(evidence)
@@ -298,7 +352,7 @@ class Exchange:
             Patience(first_s=own_first_s or first_s, stall_s=own_stall_s or STALL_S),
             name=str(chosen.backend),
             is_whole=self._is_whole,
-            said=lambda: self._begun(chosen.backend, model),
+            said=begun,
             broken=broken,
         )
 
@@ -308,10 +362,13 @@ class Exchange:
 
         Raises:
             Unreadable: It cannot be translated.
+            NotConfigured: It has been removed meanwhile.
         """
         engine = self._engine
         settings = engine.settings
-        backend = settings.policy.backends[entry.backend]
+        backend = settings.policy.backends.get(entry.backend)
+        if backend is None:
+            raise NotConfigured(f"{entry.backend} is not configured any more")
         api = choosing.api_of(backend, settings, engine.world.kinds)
         model = choosing.model_for(entry, backend, asked)
         if api is None or api == self._asked.mode:
@@ -327,18 +384,6 @@ class Exchange:
         text += f"; not carried over: {lost}" if lost else ""
         self._record.note("Translated", text, at=engine.clock.now())
         return call
-
-    def _note(self, chosen: Resolution, passed_over: tuple[Verdict, ...]) -> None:
-        text = "no backend is available now"
-        if chosen.backend is not None:
-            text = f"{chosen.backend} is the first to ask"
-        at = self._engine.clock.now()
-        candidates = (*chosen.candidates, *passed_over)
-        self._record.note("Resolved", text, at=at, candidates=candidates)
-
-    def _begun(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
-        self._deadline.begun()
-        return self._said(backend, model)
 
     def _said(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
         said = {

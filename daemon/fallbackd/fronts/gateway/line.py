@@ -196,6 +196,12 @@ class CallerLine(asyncio.Protocol):
             raise anyio.EndOfStream
 
     async def begin(self, reply: AnswerHead) -> None:
+        """
+        Raises:
+            Aborted: A part of another answer to the same request has left.
+        """
+        if self._has_begun:
+            raise Aborted
         request = self._now
         lines = [b"HTTP/1.1 %d %s" % (reply.status, _REASONS.get(reply.status, b""))]
         has_length = False

@@ -54,7 +54,7 @@ class Relay:
         *,
         name: str,
         is_whole: bool,
-        said: Callable[[], list[tuple[str, str]]],
+        said: Callable[[], Awaitable[list[tuple[str, str]]]],
         broken: Callable[[Evidence], Awaitable[None]],
     ) -> None:
         self._asked = asked
@@ -246,7 +246,7 @@ class Relay:
         reply = reply_of(head)
         if length is not None:
             reply.headers.append(("content-length", str(length)))
-        reply.headers.extend(self._said())
+        reply.headers.extend(await self._said())
         await self._caller.begin(reply)
         await self._caller.send(bytes(self._held))
         self._held.clear()

@@ -1,7 +1,8 @@
 """Reports the outcome of each call to the engine: health, leases and the next candidate."""
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
 from fallbackd.backends.passage import AnswerWatch
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
@@ -10,10 +11,19 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.core.turn import Turn
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
+from fallbackd.engine.requests import Refused
 
 
 class CallReport:
-    """What became of one call; said once."""
+    """
+    What became of one call; said once.
+
+    A backend that the configuration has lost meanwhile has no health to be kept: what is said of
+    it is dropped, and changes nothing for the caller.
+
+    Args:
+        proves: An answer shows that the backend works, and a call may be its one trial.
+    """
 
     def __init__(
         self,
@@ -21,11 +31,12 @@ class CallReport:
         asks: Mapping[str, Any],
         chosen: Resolution,
         turn: Turn | None,
-        started_at: float,
+        *,
+        proves: bool,
     ) -> None:
         self._engine = engine
-        self.asks = asks
-        self.chosen = chosen
+        self._asks = asks
+        self._proves = proves
         self._is_said = False
         self._call: dict[str, Any] = {
             **asks,
@@ -34,39 +45,56 @@ class CallReport:
             "credential": chosen.credential,
             "lease": chosen.lease_id,
             "turn": turn,
-            "started_at": started_at,
+            "started_at": engine.clock.now(),
         }
 
     def repeats(self) -> None:
         """The same candidate is asked once more."""
         self._call["further"] = 1
 
-    async def succeeded(self, watch: AnswerWatch) -> None:
-        self._is_said = True
-        seen = Reported(**self._call, outcome="success", usage=watch.usage)
-        await callers.report(self._engine, seen, outlives="nothing")
+    async def answered(self) -> None:
+        """Its provider has begun to answer: a trial is over, and others may ask it too."""
+        if self._call["lease"] is not None:
+            await self._say("answered")
+            self._call["lease"] = None
 
-    async def failed(self, evidence: Evidence) -> ReportAnswer:
+    async def succeeded(self, watch: AnswerWatch) -> None:
+        if self._proves:
+            self._is_said = True
+            await self._say("success", usage=watch.usage)
+        else:
+            await self.released()
+
+    async def failed(self, evidence: Evidence) -> ReportAnswer | None:
+        """None: the backend is not configured any more."""
         self._is_said = True
         seen = Reported(**self._call, outcome="failure")
-        return await callers.report(self._engine, seen, evidence=evidence, next_lease=True)
+        with suppress(Refused):
+            return await callers.report(
+                self._engine, seen, evidence=evidence, next_lease=self._proves
+            )
+        return None
 
     async def broken(self, evidence: Evidence) -> ReportAnswer:
         """It failed in the middle of its answer: no other is asked."""
-        answer = await self.failed(evidence)
-        await give_back(self._engine, self.asks, answer)
+        answer = await self.failed(evidence) or ReportAnswer()
+        await give_back(self._engine, self._asks, answer)
         return answer
 
     async def released(self) -> None:
-        """The caller has disconnected, which is no failure of the backend."""
-        if not self._is_said and self.chosen.lease_id is not None:
-            await callers.report(
-                self._engine, Reported(**self._call, outcome="released"), outlives="nothing"
-            )
+        """The caller has disconnected, or the call says nothing of the backend."""
+        if not self._is_said:
+            self._is_said = True
+            await self._say("released")
+
+    async def _say(self, outcome: Literal["answered", "success", "released"], **more: Any) -> None:
+        with suppress(Refused):
+            seen = Reported(**self._call, outcome=outcome, **more)
+            await callers.report(self._engine, seen, outlives="nothing")
 
 
 async def give_back(engine: Engine, asks: Mapping[str, Any], answer: ReportAnswer) -> None:
     """The lease of a next one that will not be called."""
     unused = answer.next
     if unused is not None and unused.lease_id is not None:
-        await CallReport(engine, asks, unused, answer.turn, engine.clock.now()).released()
+        await CallReport(engine, asks, unused, answer.turn, proves=True).released()

@@ -107,11 +107,12 @@ class StoredAnswers:
         """
         engine = self._engine
         maker = self._makers.find(call.response)
-        backend = None if maker is None else engine.settings.policy.backends.get(maker.backend)
-        if maker is None or backend is None or not backend.enabled:
+        backends = engine.settings.policy.backends
+        if maker is None or not maker.can_be_asked(backends):
             text = f"response {call.response} is not known here: only those that were made through"
             text += " this endpoint since the daemon started, by a backend that is still"
             raise Refusal(404, text + " configured, can be asked for", "response_not_found")
+        backend = backends[maker.backend]
         if choosing.api_of(backend, engine.settings, engine.world.kinds) != "responses":
             text = f"{backend.id} made response {call.response}, and is configured now for an API"
             raise Refusal(404, text + " without stored responses", "response_not_found")
@@ -137,7 +138,9 @@ class StoredAnswers:
             request = self._outgoing.request_to(maker.backend, maker.credential, outward)
         except NotConfigured as error:
             raise Refusal(503, f"{maker.backend}: {error}", "not_configured") from error
-        return structs.replace(request, method=call.method)
+        # Of a HEAD the caller gets no body either way, and the length of one is not waited for.
+        method = "GET" if call.method == "HEAD" else call.method
+        return structs.replace(request, method=method)
 
 
 class _Way(Struct, frozen=True):
@@ -168,6 +171,8 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
         head = await passed.head()
     if head is None:
         raise way.failed("it was silent" if silence.cancelled_caught else _why(passed))
+    if 300 <= head.status < 400:
+        raise way.failed(f"it redirects ({head.status}), which is not followed")
     if call.is_streamed and head.status < 300:
         await _streamed(passed, head, way)
         return True
@@ -177,7 +182,8 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
             body += piece
             if len(body) > passage.MAX_WHOLE_BYTES:
                 raise way.failed("what it sends is longer than any answer")
-    if silence.cancelled_caught or not isinstance(passed.exit, HttpResponse):
+    end = None if silence.cancelled_caught else passed.exit
+    if not isinstance(end, HttpResponse) or end.truncated:
         raise way.failed("it broke off")
     await way.begin(head, length=len(body))
     await way.caller.send(bytes(body))
