@@ -214,4 +214,4 @@ async def test_a_program_that_fails_is_said_by_the_trial(tmp_path: Path) -> None
         found = await run_client(daemon.socket, "notify", "test")
         assert found.code == 1
         assert "tell ended with status 3: no display" in found.out
-        assert "url: ConnectError" in found.out
+        assert "url: the server cannot be asked (ConnectError); look at its address" in found.out

@@ -120,7 +120,8 @@ class Webhook:
         except TimeoutError:
             raise Undelivered(f"no answer within {LIMIT_S:.0f} s") from None
         except Exception as error:  # of any library below; its words may hold the address
-            raise Undelivered(type(error).__name__) from error
+            why = f"the server cannot be asked ({type(error).__name__}); look at its address in"
+            raise Undelivered(f"{why} [notify] url, and whether it runs") from error
         hit("notify.posted")
         if not 200 <= response.status_code < 300:
             raise Undelivered(f"the server answered with status {response.status_code}")
