@@ -92,9 +92,10 @@ def _complete_id(args: argparse.Namespace, client: Client) -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     _bear_any_character()
-    wants_json = False
+    argv = list(sys.argv[1:] if argv is None else argv)
+    wants_json = "--json" in argv  # until they are understood
     try:
-        args, command = _parse(list(sys.argv[1:] if argv is None else argv))
+        args, command = _parse(argv)
         if command is None:
             return exits.OK
         wants_json = args.json
@@ -104,7 +105,7 @@ def _run(argv: Sequence[str] | None) -> int:
         ) as client:
             _complete_id(args, client)
             return load(command.name).run(args, client)
-    except SystemExit as leaving:  # argparse: help, or usage already printed
+    except SystemExit as leaving:  # argparse: help
         return leaving.code if isinstance(leaving.code, int) else exits.USAGE
     except KeyboardInterrupt:
         note("\ninterrupted" if sys.stderr.isatty() else "interrupted")  # behind the ^C

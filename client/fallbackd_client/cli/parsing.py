@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from fallbackd_client import __version__
 from fallbackd_client.cli.commands import COMMANDS, Command, load
+from fallbackd_client.cli.output import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +45,12 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says which words are possible where one is missing, and repeats none that is unsafe."""
+    """
+    Says which words are possible where one is missing, and repeats none that is unsafe.
+
+    Raises:
+        UsageError: Where argparse would end the process.
+    """
 
     def error(self, message: str) -> NoReturn:
         from fallbackd_client.cli.render import safe  # rarely needed
@@ -54,7 +61,8 @@ class _Parser(argparse.ArgumentParser):
         names = message.removeprefix(_MISSING)
         if names != message and (lines := _possible(self, names.split(", ")[0])):
             message = "\n".join([f"name one of these; `{self.prog} --help` says more", *lines])
-        super().error(message)
+        self.print_usage(sys.stderr)
+        raise UsageError(message)
 
 
 def _possible(parser: argparse.ArgumentParser, missing: str) -> list[str]:

@@ -275,10 +275,20 @@ def test_a_missing_word_of_any_kind_is_named(capsys: pytest.CaptureFixture[str])
     assert "the following arguments are required: " in capsys.readouterr().err
 
 
-def test_wrong_usage_that_a_command_finds_is_a_document_with_json(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--json", "delegate", ""],
+        ["delegate", "--json"],
+        ["--json", "status", "--nosuch"],
+        ["--json", "nosuch"],
+        ["--json", "--nosuch", "status"],
+    ],
+)
+def test_wrong_usage_is_a_document_with_json(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--json", "delegate", ""]) == 2
+    assert main(argv) == 2
     captured = capsys.readouterr()
     error = json.loads(captured.out)["error"]
     assert (error["kind"], error["message"] in captured.err) == ("usage", True)
