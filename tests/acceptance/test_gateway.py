@@ -144,6 +144,21 @@ async def test_an_error_that_comes_with_status_200_goes_back_as_an_error(
             await g.daemon.client.call("health", {"action": "clear"})
 
 
+async def test_a_key_is_hidden_in_errors_and_no_word_of_an_answer_is(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("lm-studio")
+    key.chmod(0o600)
+    first = f'credentials = [{{ label = "a", file = "{key}" }}]'
+    async with gate(tmp_path, first=first) as g:
+        g.api.behave("one", "ok", text="start lm-studio first")
+        for stream in (True, False):
+            assert "lm-studio" in (await g.ask(stream=stream)).text
+        g.api.behave("one", "refuse", status=400, message="no such key: lm-studio")
+        refused = await g.ask(**{"x-fallbackd-failover": "0"})
+        assert refused.status_code == 400
+        assert "no such key: *********" in refused.text
+
+
 async def test_a_request_reaches_the_provider_byte_for_byte_but_for_the_model(
     tmp_path: Path,
 ) -> None:

@@ -2,7 +2,8 @@
 Requests that are passed on for a caller: nothing of them is kept, on disk or in memory.
 
 They share the way out with the requests of attempts: pools, proxies, TLS settings, and secrets,
-which are hidden in what comes back.
+which are hidden in an error that comes back. An answer is the caller's own, to the byte: where the
+key of a local server is a plain word, the word may be meant.
 """
 
 from collections.abc import AsyncIterator
@@ -11,11 +12,12 @@ import anyio
 from msgspec import structs
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer, NotStarted
+from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.passing import TakePiece
 from fallbackd.transports.http.answering import Broken
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S
 from fallbackd.transports.http.direct import DirectAnswer
-from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning, ResponseRead
+from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning, Mask, ResponseRead
 
 
 class HttpPassing(HttpRunning):
@@ -38,6 +40,8 @@ class HttpPassing(HttpRunning):
             return None
         self._response, self._body = answer, answer.aiter_bytes()
         self._head = self._responded(answer, is_broken=False)
+        if self._head.status < 300:
+            self._mask = Mask(SecretValues())
         return self._head
 
     async def read(self) -> bytes | None:

@@ -106,7 +106,7 @@ class HttpRunning:
         self._directory = directory
         self._log = OutputLog(directory)
         self._ends = _Ends(call.ends_with)
-        self._mask = _Mask(carried.values)
+        self._mask = Mask(carried.values)
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self._exit: Exit | None = problem
@@ -318,7 +318,7 @@ class HttpRunning:
         return self._carried.values.conceal(text)
 
 
-class _Mask:
+class Mask:
     """Hides the secrets of the request in what is answered, wherever pieces of the body break."""
 
     def __init__(self, values: SecretValues) -> None:
