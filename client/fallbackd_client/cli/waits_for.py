@@ -30,10 +30,11 @@ def waits_for_view(found: dict[str, Json], style: Style, *, nothing: str, then: 
     """
     lines = found.get("waits_for") or []
     count = found.get("running") or 0
-    if not count:
+    counts = ((count, "delegation"), (found.get("calls") or 0, "gateway call"))
+    what = " and ".join(f"{some} {one}{'s' * (some != 1)}" for some, one in counts if some)
+    if not what:
         return nothing
-    word = "delegation" if count == 1 else "delegations"
-    shown = [f"{found.get('state', 'draining')}; waiting for {count} {word} to end"]
+    shown = [f"{found.get('state', 'draining')}; waiting for {what} to end"]
     if lines:
         at = time.time()
         short = shortened([str(one.get("delegation", "?")) for one in lines], is_part=True)

@@ -71,7 +71,11 @@ async def daemon_drain(
     engine: "Engine", params: DaemonDrainParams, caller: Caller
 ) -> DaemonDrainResult:
     await caller.host.drain()
-    return DaemonDrainResult(running=len(engine.snapshot().active), waits_for=_waits_for(engine))
+    return DaemonDrainResult(
+        running=len(engine.snapshot().active),
+        waits_for=_waits_for(engine),
+        calls=engine.exchanges.running,
+    )
 
 
 async def daemon_undrain(
@@ -86,8 +90,9 @@ async def daemon_shutdown(
     engine: "Engine", params: DaemonShutdownParams, caller: Caller
 ) -> DaemonShutdownResult:
     running, waits_for = len(engine.snapshot().active), _waits_for(engine)
+    calls = engine.exchanges.running
     caller.host.shut_down(stop_work=params.stop_work)
-    return DaemonShutdownResult(running=running, waits_for=waits_for)
+    return DaemonShutdownResult(running=running, waits_for=waits_for, calls=calls)
 
 
 def _waits_for(engine: "Engine") -> tuple[DelegationLine, ...]:

@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
@@ -14,6 +15,9 @@ from fallbackd.engine.api import Engine
 from fallbackd.fronts.gateway.settings import Bounds, Rules
 from fallbackd.lib import atomicfile, privatefile
 from fallbackd.ports.passing import PassOn
+
+if TYPE_CHECKING:
+    from fallbackd.fronts.gateway.front import GatewayFront
 
 log = structlog.get_logger("gateway")
 
@@ -30,13 +34,31 @@ class GatewayService:
         self._pass_on = pass_on
         self._places = places
         self._wanted = Gateway()
+        self._front: GatewayFront | None = None
+        """Kept while it is enabled or not: it knows who made which response."""
         self._changed = anyio.Event()
         self._problem: str | None = None
 
     def configure(self, wanted: Gateway) -> None:
-        if wanted != self._wanted:
-            self._wanted = wanted
+        before, self._wanted = self._wanted, wanted
+        if (before.enabled, before.port) != (wanted.enabled, wanted.port):
             self._changed.set()
+        self._follow()
+
+    def _follow(self) -> None:
+        """Calls that are under way keep what they began with."""
+        wanted = self._wanted
+        if self._front is None:
+            return
+        self._front.configure(
+            Rules(
+                hold=wanted.hold,
+                hold_whole=frozenset(wanted.hold_whole),
+                hold_s=wanted.hold_s,
+                allow_metered=wanted.allow_metered,
+            ),
+            Bounds(max_body_bytes=wanted.max_body_mb * 1024 * 1024),
+        )
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
@@ -49,40 +71,36 @@ class GatewayService:
             self._changed = anyio.Event()
             async with anyio.create_task_group() as tasks:
                 if self._wanted.enabled:
-                    tasks.start_soon(self._serve, self._wanted)
+                    tasks.start_soon(self._serve, self._wanted.port)
                 await self._changed.wait()
                 tasks.cancel_scope.cancel()
             self._problem = None
 
-    async def _serve(self, wanted: Gateway) -> None:
+    async def _serve(self, port: int) -> None:
         from fallbackd.fronts.gateway.front import GatewayFront  # httptools, where it is enabled
 
-        front = GatewayFront(
-            self._engine,
-            self._pass_on,
-            token=TokenFile(self._places.gateway_token).read,
-            rules=Rules(
-                hold=wanted.hold,
-                hold_whole=frozenset(wanted.hold_whole),
-                hold_s=wanted.hold_s,
-                allow_metered=wanted.allow_metered,
-            ),
-            limits=Bounds(max_body_bytes=wanted.max_body_mb * 1024 * 1024),
-            allowed_uids=frozenset({os.geteuid(), 0}),
-        )
+        if self._front is None:
+            self._front = GatewayFront(
+                self._engine,
+                self._pass_on,
+                token=TokenFile(self._places.gateway_token).read,
+                allowed_uids=frozenset({os.geteuid(), 0}),
+            )
+            self._follow()
+        front = self._front
         while True:
             try:
                 make_token(self._places.gateway_token)
-                listeners = self._listen(wanted.port)
+                listeners = self._listen(port)
             except OSError as error:
-                problem = f"the gateway cannot listen at port {wanted.port}: {error.strerror}"
+                problem = f"the gateway cannot listen at port {port}: {error.strerror}"
                 if problem != self._problem:
-                    log.error("gateway.not_listening", port=wanted.port, error=error.strerror)
+                    log.error("gateway.not_listening", port=port, error=error.strerror)
                 self._problem = problem
                 await anyio.sleep(AGAIN_S)
                 continue
             self._problem = None
-            log.info("gateway.listening", port=wanted.port, socket=self._places.gateway_socket)
+            log.info("gateway.listening", port=port, socket=self._places.gateway_socket)
             async with anyio.create_task_group() as tasks:
                 for listener in listeners:
                     tasks.start_soon(front.serve, listener)

@@ -165,6 +165,7 @@ class Engine(Performer):
         with anyio.move_on_after(limit_s):
             while self._working():
                 await self._freed.wait()
+            await self.exchanges.until_ended()
         if stop_rest:
             async with anyio.create_task_group() as tasks:
                 for delegation in self._working():

@@ -7,6 +7,7 @@ In memory, a bounded number of them, and nothing of what was asked or answered.
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import anyio
 from msgspec import Struct, field
 
 from fallbackd.core.failures import Failure
@@ -61,13 +62,32 @@ class ExchangeRecord(Struct, kw_only=True):
 class Exchanges:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, ExchangeRecord] = OrderedDict()
+        self._running: set[str] = set()
+        self._all_ended = anyio.Event()
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
     def begin(self, name: str, *, api: str, asked: str | None, at: float) -> ExchangeRecord:
         record = ExchangeRecord(exchange=PREFIX + name, api=api, asked=asked, began_at=at)
         self._kept[record.exchange] = record
+        self._running.add(record.exchange)
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return record
+
+    def end(self, record: ExchangeRecord, state: str, *, at: float) -> None:
+        record.state, record.ended_at = state, at
+        self._running.discard(record.exchange)
+        if not self._running:
+            self._all_ended.set()
+            self._all_ended = anyio.Event()
+
+    async def until_ended(self) -> None:
+        """Returns when no call is under way."""
+        while self._running:
+            await self._all_ended.wait()
 
     def find(self, name: str) -> ExchangeRecord | None:
         return self._kept.get(name)

@@ -49,6 +49,8 @@ class DaemonDrainResult(Struct, frozen=True, kw_only=True):
     """Delegations that have not ended."""
     waits_for: tuple[DelegationLine, ...] = ()
     """The delegations that it waits for, the first of them where there are many."""
+    calls: int = 0
+    """Calls of the gateway that have not ended, which it waits for too."""
 
 
 DAEMON_DRAIN: Method[DaemonDrainParams, DaemonDrainResult] = Method(
@@ -94,6 +96,8 @@ class DaemonShutdownResult(Struct, frozen=True, kw_only=True):
     """Delegations that have not ended."""
     waits_for: tuple[DelegationLine, ...] = ()
     """The delegations that it waits for, the first of them where there are many."""
+    calls: int = 0
+    """Calls of the gateway that have not ended, which it waits for too."""
 
 
 DAEMON_SHUTDOWN: Method[DaemonShutdownParams, DaemonShutdownResult] = Method(

@@ -126,8 +126,7 @@ class Exchange:
             state = "cancelled"
             raise
         finally:
-            self._record.state = state
-            self._record.ended_at = self._engine.clock.now()
+            self._engine.exchanges.end(self._record, state, at=self._engine.clock.now())
 
     async def _run(self) -> bool:
         """Whether the caller has an answer."""

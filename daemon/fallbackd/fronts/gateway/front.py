@@ -43,15 +43,12 @@ class GatewayFront:
         pass_on: PassOn,
         *,
         token: Callable[[], str | None],
-        rules: Rules,
-        limits: Bounds,
         allowed_uids: frozenset[int],
     ) -> None:
         self._engine = engine
         self._pass_on = pass_on
         self._token = token
-        self._rules = rules
-        self._limits = limits
+        self._rules, self._limits = Rules(), Bounds()
         self._allowed_uids = allowed_uids
         self._pauses = Pauses()
         self._choices = choosing.Choices()
@@ -59,6 +56,10 @@ class GatewayFront:
         self._outgoing = Outgoing(engine)
         self._stored = StoredAnswers(engine, pass_on, self._makers, self._outgoing)
         self._server = GatewayServer(self.answer, allows=self._allows)
+
+    def configure(self, rules: Rules, limits: Bounds) -> None:
+        """For the requests that come from now on."""
+        self._rules, self._limits = rules, limits
 
     async def serve(self, listener: socket.socket) -> None:
         await self._server.serve(listener)

@@ -98,7 +98,7 @@ class StoredAnswers:
             state = "cancelled"
             raise
         finally:
-            record.state, record.ended_at = state, self._engine.clock.now()
+            self._engine.exchanges.end(record, state, at=self._engine.clock.now())
 
     def _maker(self, call: StoredCall) -> Maker:
         """

@@ -19,6 +19,13 @@ def test_it_says_what_it_waits_for(run_cli: RunCli) -> None:
     assert last == "Accept work again: fallbackd-client undrain"
 
 
+def test_calls_of_the_gateway_are_counted(run_cli: RunCli) -> None:
+    ran = run_cli(["drain"], {"daemon.drain": {"state": "draining", "running": 0, "calls": 2}})
+    assert ran.out.startswith("draining; waiting for 2 gateway calls to end\n")
+    ran = run_cli(["shutdown"], {"daemon.shutdown": {"running": 1, "calls": 1}})
+    assert ran.out.startswith("draining; waiting for 1 delegation and 1 gateway call to end\n")
+
+
 def test_where_nothing_runs_it_says_so(run_cli: RunCli) -> None:
     ran = run_cli(["drain"], {"daemon.drain": {"state": "draining", "running": 0}})
     assert ran.out == "drained; nothing runs. Accept work again: fallbackd-client undrain\n"
