@@ -377,11 +377,20 @@ def test_two_normalised_matches_are_none_but_an_exact_one_wins() -> None:
     assert exact.chain == (entry("b"),)
 
 
-def test_a_role_that_is_switched_off_lends_no_chain() -> None:
-    role = Role(name="build", chain=(entry("c"),), enabled=False)
-    policy = structs.replace(CHAINS, roles={"build": role})
-    found = candidates_for(policy, backend=BackendId("a"), role="build", chain=None)
-    assert [one.backend for one in found] == ["a", "b", "c"]
+def test_a_role_that_is_switched_off_has_no_candidate_but_the_first() -> None:
+    role = Role(name="build", chain=(entry("c"), entry("d")), enabled=False)
+    policy = structs.replace(
+        CHAINS, roles={"build": role, "bare": Role(name="bare", enabled=False)}
+    )
+
+    def order(**asked: Any) -> list[str]:
+        found = candidates_for(policy, **{"backend": None, "chain": None, **asked})
+        return [str(one.backend) for one in found]
+
+    assert order(role="build") == ["c"]
+    assert order(role="build", backend=BackendId("a")) == ["a"]
+    assert order(role="build", chain=(entry("b"), entry("a"))) == ["b"]
+    assert order(role="bare", backend=BackendId("a")) == ["a"]
 
 
 def test_the_built_in_chain_of_all_agents_is_for_what_names_nothing() -> None:

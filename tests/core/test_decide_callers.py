@@ -6,6 +6,7 @@ import pytest
 from tests.support.playbook import (
     T0,
     Playbook,
+    answers,
     delegate,
     entry,
     fail,
@@ -488,3 +489,35 @@ def test_the_tier_api_is_reported_to_once() -> None:
     found = report(play, session=S, backend=BackendId("b"), failure=fail(Reason.AUTH))
     assert found.next is None
     assert [one.verdict for one in found.candidates] == ["tried", "tried", "tried"]
+
+
+# --- a role that is switched off ---------------------------------------------------------------
+
+
+def switched_off() -> Playbook:
+    chain = tuple(Entry(backend=BackendId(name)) for name in "ab")
+    off = Role(name="off", chain=chain, enabled=False)
+    return Playbook(policy_of("a", "b", "c", chains={"*": ["c"]}, roles={"off": off}))
+
+
+@pytest.mark.parametrize("backend", [None, "b"])
+def test_a_role_that_is_switched_off_stays_with_its_first_or_with_the_named_backend(
+    backend: str | None,
+) -> None:
+    play, first = switched_off(), backend or "a"
+    play.when(delegate("d1", backend=backend, role="off")).then(starts("d1.1", first))
+    play.when(failed("d1.1", fail(Reason.RATE_LIMIT))).then(answers("d1"))
+    done = play.delegation("d1")
+    assert (done.state, done.requested, done.hops) == ("refused", first, ())
+    asked = {} if backend is None else {"backend": BackendId(backend)}
+    found = resolved(play, role="off", **asked)
+    assert (found.backend, [one.backend for one in found.candidates]) == (None, [first])
+
+
+def test_a_caller_in_a_role_that_is_switched_off_is_sent_to_no_other_backend() -> None:
+    assert report(switched_off(), role="off").next is None
+    assert report(switched_off(), role="off", backend=BackendId("b")).next is None
+    play = switched_off()
+    assert resolved(play, role="off", session=SessionId("s")).backend == "a"
+    assert report(play, session=SessionId("s")).next is None
+    assert report(play, session=SessionId("s"), backend=BackendId("b")).next is None

@@ -15,7 +15,7 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.callers.lease import Resolution
-from fallbackd.core.events import HealthMarked, ResolveRequested
+from fallbackd.core.events import HealthMarked, HealthPaused, ResolveRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
@@ -198,6 +198,25 @@ def test_the_session_itself_may_be_asked_for() -> None:
     play.when(delegate("d1", backend="in-session", model="opus")).then(answers("d1"))
     assert play.delegation("d1").handed_back == HandedBack(model="opus")
     assert play.delegation("d1").hops == ()
+
+
+def test_the_session_that_is_asked_for_gets_the_work_back_although_others_are_healthy() -> None:
+    play = Playbook(policy_of("a", IN_SESSION, chains={"*": ["a"]}))
+    play.when(delegate("d1", backend="in-session")).then(answers("d1"))
+    found = play.delegation("d1")
+    assert (found.state, found.attempts, found.hops) == ("handed_back", (), ())
+    play.when(ResolveRequested(backend=BackendId("in-session")))
+    answer = play.decision.answer
+    assert isinstance(answer, Resolution)
+    assert (answer.backend, answer.trigger) == ("in-session", None)
+
+
+def test_the_session_that_is_asked_for_is_left_with_a_hop_while_it_is_paused() -> None:
+    play = Playbook(policy_of("a", IN_SESSION, chains={"*": ["a"]}))
+    play.when(HealthPaused(target="in-session"))
+    play.when(delegate("d1", backend="in-session")).then(starts("d1.1", "a"))
+    (hop,) = play.delegation("d1").hops
+    assert (hop.from_backend, hop.to_backend, hop.trigger) == ("in-session", "a", "preemptive")
 
 
 # --- context -----------------------------------------------------------------------------------

@@ -200,7 +200,8 @@ class RoleTable(Struct, frozen=True, kw_only=True):
     fallback_on: tuple[Reason, ...] | None = None
     """Reasons that move to the next candidate; default: all that can."""
     enabled: bool | None = None
-    """Fail over at all."""
+    """Fail over at all. If not, the requested backend is used, else the first of the chain, and no
+    other."""
     max_fallback_depth: Annotated[int, Meta(ge=1, le=10)] | None = None
     """Most moves within one delegation; default: as `[defaults]`."""
     idle_s: Annotated[float, Meta(ge=0, le=604_800)] | None = None

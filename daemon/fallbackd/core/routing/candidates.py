@@ -21,16 +21,18 @@ def candidates_for(
     """
     The requested backend, then the first chain of explicit, role, requested backend, `*` that
     exists and is not empty. Chains are not joined. The built-in `*` holds all agents: what a
-    caller has named does not fall back to it.
+    caller has named does not fall back to it. In a role that is switched off only the first of
+    them remains.
     """
     known = None if role is None else find_role(policy, role)
-    found = chain or (known.chain if known is not None and known.enabled else ())
+    found = chain or (() if known is None else known.chain)
     fallback_model = None if known is None else known.fallback_model
     requested = backend
     if requested is None and not found and session is not None:
         requested = session.original
     is_open = backend is None and known is None
-    return _chain_led_by(policy, requested, model, found, is_open, fallback_model)
+    candidates = _chain_led_by(policy, requested, model, found, is_open, fallback_model)
+    return candidates if known is None or known.enabled else candidates[:1]
 
 
 @once

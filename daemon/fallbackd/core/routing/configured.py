@@ -8,6 +8,9 @@ from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
 from fallbackd.core.records import Verdict, VerdictWord
 
+HANDED_BACK = 2
+"""The rank of work that goes back to the caller: behind what recovers."""
+
 
 class Choice(Struct, frozen=True, kw_only=True):
     entry: Entry
@@ -85,7 +88,7 @@ def configured(policy: Policy, entry: Entry, credential: str | None) -> Configur
                 tier=entry.tier,
                 credential=credential,
             ),
-            rank=2 if backend.kind == IN_SESSION_KIND else 0,
+            rank=HANDED_BACK if backend.kind == IN_SESSION_KIND else 0,
         ),
     )
 

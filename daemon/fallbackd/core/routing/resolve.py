@@ -18,7 +18,13 @@ from fallbackd.core.health.scopes import (
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Meter, Verdict, VerdictWord
-from fallbackd.core.routing.configured import Candidate, Choice, Configured, chain_of
+from fallbackd.core.routing.configured import (
+    HANDED_BACK,
+    Candidate,
+    Choice,
+    Configured,
+    chain_of,
+)
 from fallbackd.core.routing.looking import Request, look
 from fallbackd.core.routing.tiers import wanted
 
@@ -102,7 +108,9 @@ def _instants(away: list[Candidate]) -> tuple[float | None, float | None]:
 
 def _best(seen: list[Candidate], request: Request) -> int | None:
     """The first one of the best rank; of that rank the preferred one before the others."""
-    usable = [(one.rank, index) for index, one in enumerate(seen) if one.choice is not None]
+    usable = [
+        (_rank(one, index), index) for index, one in enumerate(seen) if one.choice is not None
+    ]
     if not usable:
         return None
     best, first = min(usable)
@@ -110,6 +118,11 @@ def _best(seen: list[Candidate], request: Request) -> int | None:
         return first
     alike = (index for rank, index in usable if rank == best)
     return next((index for index in alike if _is_preferred(seen[index], request)), first)
+
+
+def _rank(one: Candidate, index: int) -> int:
+    """A caller that asks for its session first gets the work back, also beside healthy backends."""
+    return 0 if index == 0 and one.rank == HANDED_BACK else one.rank
 
 
 def _verdicts(seen: list[Candidate], best: int | None, request: Request) -> tuple[Verdict, ...]:

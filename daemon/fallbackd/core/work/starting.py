@@ -94,8 +94,7 @@ def hop_to(case: CaseView, choice: Choice) -> Hop | None:
     if (first.backend, first.model) == (choice.entry.backend, choice.entry.model):
         return None
     why = delegation.verdicts[0] if delegation.verdicts else None
-    is_usable = why is not None and why.verdict in ("healthy", "unproven", "affinity")
-    if is_usable and delegation.forced is None:
+    if why is not None and why.verdict == "affinity" and delegation.forced is None:
         return None  # the session stays with the backend that it knows: no move
     return _hop_before(case, first, why, choice)
 
