@@ -64,6 +64,17 @@ async def test_the_key_in_an_address_is_googles_way_and_no_others(tmp_path: Path
         assert answer.status_code == 200
 
 
+async def test_a_stream_of_google_that_is_no_event_stream_is_refused(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="generate_content") as g:
+        for query in ("", f"?key={g.token}", "?alt=json"):
+            path = g.path().partition("?")[0] + query
+            answer = await g.client.post(path, json=g.body(), headers={"x-goog-api-key": g.token})
+            assert answer.status_code == 400
+            assert "alt=sse" in answer.json()["error"]["message"]
+        assert g.api.log == []
+        assert (await g.ask()).status_code == 200
+
+
 async def test_a_compressed_body_is_passed_on_as_it_is_or_with_its_model(tmp_path: Path) -> None:
     async with gate(tmp_path) as g:
         for model in ("team", "model-of-one"):

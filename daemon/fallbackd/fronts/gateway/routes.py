@@ -1,11 +1,11 @@
 """What a path asks for. Source: the public references of the four APIs."""
 
 import re
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
-from fallbackd.backends.passage import AskedBody, Passage, read_body
+from fallbackd.backends.passage import AskedBody, Passage, Unreadable, read_body
 from fallbackd.backends.spec import ApiMode
 from fallbackd.fronts.gateway.line import HeadIn
 
@@ -66,14 +66,17 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
         body: None: compressed in a way that cannot be looked into.
 
     Raises:
-        fallbackd.backends.passage.Unreadable: The body is no request.
+        fallbackd.backends.passage.Unreadable: The body is no request, or asks for a stream in a
+            form that is not passed on.
     """
+    is_google = route.mode == "generate_content"
+    if is_google and route.is_streamed and parse_qs(request.query).get("alt") != ["sse"]:
+        raise Unreadable("a stream is answered as server-sent events only: add ?alt=sse")
     if body is None:
         accepted = dict(request.headers).get("accept", "")
         found = AskedBody(stream="text/event-stream" in accepted)
     else:
         found = read_body(body)
-    is_google = route.mode == "generate_content"
     # The key of a caller may stand in a query of Google's API, and nothing else does.
     return Passage(
         mode=route.mode,
