@@ -7,7 +7,7 @@ import os
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.accounts import Account, accounts_of, new_account, with_account
-from fallbackd_client.cli.commands.config import machine_of
+from fallbackd_client.cli.commands.config import machine_of, not_made, rejected
 from fallbackd_client.cli.config_file import ConfigFile, Rejected, read_text
 from fallbackd_client.cli.doctor.findings import command
 from fallbackd_client.cli.doctor.programs import ask_program, programs_of
@@ -112,16 +112,11 @@ def _add(
         os.makedirs(directory, mode=0o700, exist_ok=True)
         file.save(machine, client)
     except NotMade as error:
-        note(f"fallbackd-client: {error}")
-        return exits.FAILED
+        return not_made(args, str(error))
     except OSError as error:
-        note(f"fallbackd-client: cannot make {directory}: {error.strerror}")
-        return exits.FAILED
+        return not_made(args, f"cannot make {directory}: {error.strerror}")
     except Rejected as error:
-        for one in error.problems:
-            note(f"  {one}")
-        note(f"{machine.config} was left as it is")
-        return exits.CONFIG
+        return rejected(args, machine.config, error.problems)
     done = {**_row(machine, account), "chains": chains}
     show(args, done, lambda found, style: _added(machine, found, style, is_new=is_new))
     return exits.OK

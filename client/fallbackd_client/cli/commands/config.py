@@ -72,8 +72,24 @@ def run(args: argparse.Namespace, client: Client) -> int:
     try:
         return _run(args, client)
     except NotMade as error:
-        note(f"fallbackd-client: {error}")
-        return exits.FAILED
+        return not_made(args, str(error))
+
+
+def not_made(args: argparse.Namespace, why: str) -> int:
+    if args.json:
+        emit_json({"error": {"message": why, "kind": "not_made"}})
+    note(f"fallbackd-client: {why}")
+    return exits.FAILED
+
+
+def rejected(args: argparse.Namespace, path: str, problems: list[str]) -> int:
+    """The file would not be usable as it was to be, and was left as it was."""
+    if args.json:
+        emit_json({"ok": False, "path": path, "problems": problems})
+    for one in problems:
+        note(f"  {one}")
+    note(f"{path} was left as it is")
+    return exits.CONFIG
 
 
 def _run(args: argparse.Namespace, client: Client) -> int:
@@ -140,12 +156,7 @@ def _saved(args: argparse.Namespace, save: Callable[[], None], path: str) -> int
     try:
         save()
     except Rejected as error:
-        if args.json:
-            emit_json({"ok": False, "path": path, "problems": error.problems})
-        for one in error.problems:
-            note(f"  {one}")
-        note(f"{path} was left as it is")
-        return exits.CONFIG
+        return rejected(args, path, error.problems)
     show(args, {"ok": True, "path": path}, lambda found, _: f"changed {found['path']}")
     return exits.OK
 

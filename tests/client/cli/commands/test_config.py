@@ -56,6 +56,8 @@ def test_a_file_that_cannot_be_written_is_one_sentence(
     ran = run_cli(["config", "set", "defaults.settle_s", "7"], answers)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"fallbackd-client: cannot write {config}: No such file or directory\n"
+    ran = run_cli(["--json", "config", "set", "defaults.settle_s", "7"], answers)
+    assert json.loads(ran.out)["error"]["message"] in ran.err
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
