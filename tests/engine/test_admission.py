@@ -1,5 +1,7 @@
 """What is asked for: prompts, directories, variables, names."""
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,15 @@ async def test_a_directory_that_cannot_be_is_refused(tmp_path: Path, cwd: str, w
         assert engine.snapshot().active == {}
 
 
+async def test_a_directory_behind_a_link_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as over:
+        os.waitid(os.P_PID, over.pid, os.WEXITED | os.WNOWAIT)  # it has no directory any more
+        async with engine_in(tmp_path, settings(agent("a", "cat"))) as engine:
+            cwd = f"/proc/{over.pid}/cwd"
+            with pytest.raises(Invalid, match="cannot be used"):
+                await engine.delegate(NewWork(prompt="x", backend="a", cwd=cwd))
+
+
 async def test_a_directory_outside_the_allowed_ones_is_refused(tmp_path: Path) -> None:
     for name in ("allowed", "allowed-too", "other"):
         (tmp_path / name).mkdir()
@@ -152,6 +163,23 @@ async def test_only_named_variables_reach_a_backend(tmp_path: Path) -> None:
         assert await engine.text(done) == "one=1 two="
         with pytest.raises(NotPermitted, match="LD_PRELOAD"):
             await engine.delegate(NewWork(prompt="x", backend="a", env={"LD_PRELOAD": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("a\0b", "NUL"), ("x" * 131_072, "longer than"), ("ü" * 65_536, "longer")]
+)
+async def test_a_variable_that_no_program_can_be_given_is_refused(
+    tmp_path: Path, value: str, words: str
+) -> None:
+    counts = "cat >/dev/null; printenv ONE | wc -c"
+    a = agent("a", script(tmp_path, "a", counts), allow_env=("ONE",))
+    async with engine_in(tmp_path, settings(a)) as engine:
+        with pytest.raises(Invalid, match=f"ONE .*{words}"):
+            await engine.delegate(NewWork(prompt="x", backend="a", env={"ONE": value}))
+        assert engine.snapshot().active == {}
+        longest = "x" * (131_072 - len("ONE=") - 1)
+        done = await work(engine, backend="a", env={"ONE": longest})
+        assert await engine.text(done) == str(len(longest) + 1)
 
 
 async def test_values_of_variables_are_in_no_record(tmp_path: Path) -> None:

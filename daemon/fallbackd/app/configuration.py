@@ -111,7 +111,7 @@ class Configuration:
             return await anyio.to_thread.run_sync(_check_fallbacks, where, text)
         if text is not None:
             found = load(text, path=where, environ=os.environ)
-        elif path is not None and not await anyio.Path(path).exists():
+        elif path is not None and (await anyio.to_thread.run_sync(read_content, path)).is_missing:
             problem = Problem(path="", message=f"{path} does not exist; name a file that does")
             return Checked(path=where, errors=(problem,), warnings=())
         else:

@@ -25,6 +25,10 @@ class Content(Struct, frozen=True, kw_only=True):
     text: str | None = None
     problem: str | None = None
 
+    @property
+    def is_missing(self) -> bool:
+        return self.text is None and self.problem is None
+
 
 def read_content(path: str) -> Content:
     """Read the file. Never raises for what lies there."""

@@ -147,9 +147,8 @@ def _own_dirs(directory: str) -> tuple[tuple[str, bool], ...]:
 def _agents(bases: tuple[tuple[str, bool], ...], say: Say) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for base, is_flat in bases:
-        inside = os.path.realpath(base) + "/"
         for path in _agent_paths(base, is_flat=is_flat):
-            if not os.path.realpath(path).startswith(inside):
+            if not _is_inside(path, base):
                 say(path, "leads out of its directory; it is left out.")
                 continue
             text = _text(path)
@@ -157,6 +156,13 @@ def _agents(bases: tuple[tuple[str, bool], ...], say: Say) -> Mapping[str, tuple
             if agent is not None:
                 found[agent.name] = agent.models
     return found
+
+
+def _is_inside(path: str, base: str) -> bool:
+    try:
+        return os.path.realpath(path).startswith(os.path.realpath(base) + "/")
+    except OSError:
+        return False  # a link that must not be read
 
 
 def _agent_paths(base: str, *, is_flat: bool) -> list[str]:

@@ -24,6 +24,8 @@ MAX_SESSION_CHARS = 200
 MAX_METADATA_BYTES = 64 * 1024
 """As JSON. It is kept in the database and comes back with each look at the delegation."""
 MAX_ROLE_CHARS = 128
+MAX_VARIABLE_BYTES = 128 * 1024
+"""Of `NAME=value` with the zero at its end: the kernel starts no program with a longer one."""
 
 
 def admit(
@@ -57,7 +59,7 @@ def admit(
     session = SessionId(work.session or f"s{world.mint()}")
     chain, chain_name = _chain(work, policy)
     cwd = real_cwd(work.cwd or policy.defaults.default_cwd, policy, world)
-    _require_allowed_env(work, policy)
+    _require_possible_env(work, policy)
     mode = mode_of(work)
     parent = _parent(work, seen)
     return alike(
@@ -177,8 +179,8 @@ def _usable(cwd: str) -> str:
         raise Invalid("cwd: a path has no NUL in it")
     if not os.path.isabs(cwd):
         raise Invalid(f"cwd: {cwd!r} is relative; give the absolute path")
-    real = os.path.realpath(cwd)
     try:
+        real = os.path.realpath(cwd)
         mode = os.stat(real).st_mode
     except OSError as error:
         why = error.strerror or str(error)
@@ -203,7 +205,7 @@ def _refuse_misspelt_role(role: str | None, policy: Policy) -> None:
         raise Invalid(f"no role {role!r} is configured: did you mean {near[0]!r}?")
 
 
-def _require_allowed_env(work: NewWork, policy: Policy) -> None:
+def _require_possible_env(work: NewWork, policy: Policy) -> None:
     if not work.env:
         return
     allowed = {name for backend in policy.backends.values() for name in backend.allow_env}
@@ -213,3 +215,11 @@ def _require_allowed_env(work: NewWork, policy: Policy) -> None:
             f"env: {', '.join(wrong)} may not be set by a caller; "
             "add the names to allow_env of the backend"
         )
+    for name, value in work.env.items():
+        if "\0" in value:
+            raise Invalid(f"env: the value of {name} has a NUL in it; no program can be given one")
+        if len(f"{name}={value}".encode()) >= MAX_VARIABLE_BYTES:
+            raise Invalid(
+                f"env: the value of {name} is longer than a program can be given "
+                f"({MAX_VARIABLE_BYTES} bytes with its name); put it into a file"
+            )

@@ -85,7 +85,7 @@ def backend_of(settings: Settings, world: World, agent: str, home: str | None) -
     if kind is None or not kind.setup.home:
         return None
     usual = os.path.join(world.home, kind.setup.home_replaces)
-    wanted = os.path.realpath(home or usual)
+    wanted = _real(home or usual)
     found = [
         name
         for name, one in settings.policy.backends.items()
@@ -100,7 +100,14 @@ def _home_of(
     settings: Settings, world: World, backend: BackendId, variable: str, usual: str
 ) -> str:
     own = settings.options_of(backend).env.get(variable) or world.environ.get(variable)
-    return os.path.realpath(own or usual)
+    return _real(own or usual)
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return path  # it leads through a link that must not be read
 
 
 async def failed(
