@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
 from fallbackd_client.wire.bounds import Mode, OnPartial, Permissions, WaitFor
+from fallbackd_client.wire.methods.callers import Lease
 from fallbackd_client.wire.methods.delegations import ChainEntry
 from fallbackd_client.wire.shapes import Evidence, TokenUsage
 
@@ -60,7 +61,7 @@ class ReportArguments(TypedDict, total=False):
     model: str | None
     credential: str | None
     attempt: str | None
-    lease: str | None
+    lease: str | Lease | None
     turn: str | None
     next_lease: bool
     role: str | None

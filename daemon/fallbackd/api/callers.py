@@ -27,6 +27,7 @@ from fallbackd_client.wire.methods.callers import (
     RESOLVE,
     SUGGEST,
     CapUse,
+    Lease,
     ReportParams,
     ReportResult,
     ResolveParams,
@@ -103,12 +104,13 @@ def _why(retry_at: float | None, *, is_empty: bool) -> str:
 async def report(engine: "Engine", params: ReportParams, caller: Caller) -> ReportResult:
     backend = BackendId(params.backend or "")  # `normalised` has seen that there is one
     used = params.usage or TokenUsage()
+    lease = params.lease.id if isinstance(params.lease, Lease) else params.lease
     seen = Reported(
         outcome=params.outcome,
         backend=backend,
         credential=params.credential,
         attempt=None if params.attempt is None else AttemptId(params.attempt),
-        lease=None if params.lease is None else AttemptId(params.lease),
+        lease=None if lease is None else AttemptId(lease),
         started_at=params.started_at,
         usage=Usage(
             input_tokens=used.input_tokens,

@@ -326,6 +326,22 @@ async def test_resolve_says_a_lease_only_where_one_was_asked_for() -> None:
         }
 
 
+async def test_a_report_takes_the_lease_as_resolve_gave_it() -> None:
+    async with front() as served:
+        served.engine.resolution = Resolution(
+            backend="codex", lease_id="l1", lease_generation=3, lease_expires_at=NOW
+        )
+        lease = (await result(served, "resolve", lease=True))["lease"]
+        for given in (lease, lease["id"]):
+            await result(served, "report", backend="codex", outcome="released", lease=given)
+        bare = await error(
+            served, "report", backend="codex", outcome="released", lease={"generation": 3}
+        )
+        told = [one.lease for one in served.engine.events if isinstance(one, Reported)]
+    assert told == ["l1", "l1"]
+    assert bare["code"] == -32602
+
+
 async def test_a_report_is_handed_on_and_answered_with_health() -> None:
     async with front() as served:
         found = await result(

@@ -147,8 +147,8 @@ class ReportParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Label of the credential that was used."""
     attempt: Name | None = None
     """The caller's own id of the call; a failure is counted once for each."""
-    lease: Name | None = None
-    """The `id` of the lease that `resolve` or an earlier `report` gave."""
+    lease: Name | Lease | None = None
+    """The lease that `resolve` or an earlier `report` gave, or its `id`."""
     turn: TurnWord | None = None
     """The `turn` of the answer that named this candidate; not needed with a session."""
     next_lease: bool = False
