@@ -114,6 +114,37 @@ def test_a_lease_that_is_given_back_is_free() -> None:
     assert resolved(play, lease=OTHER).lease_id == OTHER
 
 
+def test_a_trial_is_over_when_its_provider_begins_to_answer_and_the_call_goes_on() -> None:
+    play = Playbook(policy_of("a"))
+    out(play, "a", fail(Reason.CRASH))
+    resolved(play.at(61), lease=LEASE)
+    report(play.at(62), "answered", lease=LEASE, started_at=T0 + 61)
+    other = resolved(play, lease=OTHER)
+    assert (other.backend, other.lease_id) == ("a", None)
+    report(play.at(70), failure=fail(Reason.CRASH, at=70), started_at=T0 + 61)
+    assert play.outage("a").count == 1
+    assert resolved(play).backend is None
+
+
+def test_the_beginning_of_an_answer_whose_lease_ran_out_proves_nothing() -> None:
+    play = Playbook(policy_of("a"))
+    out(play, "a", fail(Reason.CRASH))
+    resolved(play.at(61), lease=LEASE)
+    assert report(play.at(61 + 601), "answered", lease=LEASE, started_at=T0 + 61).ignored
+    assert resolved(play, lease=OTHER).lease_id == OTHER
+
+
+@pytest.mark.parametrize("credential", ["k1", "k2"])
+def test_a_call_can_be_asked_for_with_one_credential_alone(credential: str) -> None:
+    policy = policy_of(Backend(id=BackendId("a"), kind="k", credentials=("k1", "k2")))
+    play = Playbook(policy)
+    assert resolved(play, credential=credential, lease=LEASE).credential == credential
+    limit = fail(Reason.USAGE_LIMIT, at=play.now)
+    report(play, failure=limit, credential=credential)
+    assert resolved(play, credential=credential).backend is None
+    assert resolved(play).credential == {"k1": "k2", "k2": "k1"}[credential]
+
+
 def test_a_failure_under_the_lease_counts() -> None:
     play = Playbook(policy_of("a"))
     out(play, "a", fail(Reason.CRASH))
