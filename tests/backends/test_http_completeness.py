@@ -153,6 +153,14 @@ def test_a_piece_that_is_no_text_is_a_piece_of_the_answer(name: str) -> None:
     assert parser.has_said
 
 
+def test_a_piece_that_only_names_its_speaker_is_none() -> None:
+    parser = parser_of("chat_completions")
+    delta = {"role": "assistant", "content": "", "name": "m", "audio": None, "annotations": []}
+    event = json.dumps({"choices": [{"delta": delta}]})
+    parser.feed(Chunk("http", f"data: {event}\n\n".encode(), 0.0))
+    assert not parser.has_said
+
+
 def piece(dialect: str, index: int, text: str, *, ends: bool = False) -> bytes:
     """Of one of several answers that a caller wants at once."""
     if dialect == "chat":

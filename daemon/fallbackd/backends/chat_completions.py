@@ -14,10 +14,10 @@ ENDS_WITH = (b"\ndata: [DONE]", b"\ndata:[DONE]")
 
 _TOOLS = "hermes.tool"
 """Begin of the names of events by which an agent behind this API tells of its own tools."""
-_NO_PIECES = frozenset(
+_READ = frozenset(
     {"role", "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call"}
 )
-"""Fields of a piece that are read, or say nothing. All others are pieces of another kind: audio."""
+"""Fields of a piece that are read. Objects and lists beside them are of another kind: audio."""
 _ENDED = frozenset({"completed", "done", "finished", "failed", "error"})
 
 
@@ -79,7 +79,8 @@ class ChatParser(HttpParser):
         thought = words(delta.get("reasoning_content")) or words(delta.get("reasoning"))
         refusal = words(delta.get("refusal"))
         called = delta.get("tool_calls") or delta.get("function_call")
-        other = any(value for name, value in delta.items() if name not in _NO_PIECES)
+        others = (one for name, one in delta.items() if name not in _READ)
+        other = any(one and isinstance(one, dict | list) for one in others)
         if not (text or thought or refusal or called or other):
             return []
         seen = self.answers()
