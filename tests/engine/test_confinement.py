@@ -154,8 +154,11 @@ def test_a_server_of_opencode_is_of_one_directory_and_one_set_of_rules() -> None
     assert open_to_all.server.confinement is None
 
 
-@pytest.mark.parametrize("bad", ['["notes"]', '["$HOME/x"]', '["~other/x"]', '"~/x"'])
-def test_a_place_that_is_no_path_is_left_out_loudly(bad: str) -> None:
+@pytest.mark.parametrize(
+    ("bad", "place"),
+    [('["notes"]', "[0]"), ('["$HOME/x"]', "[0]"), ('["~other/x"]', "[0]"), ('"~/x"', "")],
+)
+def test_a_place_that_is_no_path_is_left_out_loudly(bad: str, place: str) -> None:
     loaded = load(f"[backends.claude]\nwritable = {bad}\n", path="config.toml")
-    assert [one.path for one in loaded.warnings] == ["backends.claude.writable"]
+    assert [one.path for one in loaded.warnings] == [f"backends.claude.writable{place}"]
     assert loaded.options[BackendId("claude")].writable == ()
