@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fallbackd.app.configuration import Configuration
+from fallbackd.app.places import find_places
 from fallbackd.lib.clock import SystemClock
 
 
@@ -23,7 +24,7 @@ async def test_a_file_that_cannot_be_read_is_a_problem_of_its_path(
 ) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    own = Configuration(str(tmp_path / "config.toml"), SystemClock())
+    own = Configuration(find_places({}, config=str(tmp_path / "config.toml")), SystemClock())
     place = f"{tmp_path}/{name}"
     found = await own.check(path=place, text=None)
     assert found.path == place

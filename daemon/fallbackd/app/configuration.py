@@ -9,6 +9,7 @@ import structlog
 from msgspec import structs
 
 from fallbackd.api.host import Checked, ConfigState
+from fallbackd.app.places import Places
 from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks
 from fallbackd.config.fields import Problem
 from fallbackd.config.files import load_file, read_content
@@ -37,15 +38,14 @@ def settings_of(loaded: Loaded, *, abi: int | None = None) -> Settings:
 
 
 class Configuration:
-    def __init__(self, path: str, clock: Clock, *, is_named: bool = False) -> None:
+    def __init__(self, places: Places, clock: Clock) -> None:
         """
         Read the file. One that cannot be used leaves the built-in configuration, loudly.
 
-        Args:
-            is_named: By the user: that it is missing is said.
+        That it is missing is said where the user has named it.
         """
-        self.path = path
-        self._is_named = is_named
+        self.path = path = places.config
+        self._is_named = places.config_is_named
         self._clock = clock
         self.loaded = self._read(path)
         self._on_disk = self.loaded

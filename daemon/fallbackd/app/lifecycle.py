@@ -200,9 +200,7 @@ class Daemon:
             log.error("store.set_aside", path=path, database=self._places.database)
         if store.problem is not None:
             log.error("store.unwritable", problem=store.problem)
-        configuration = self._configuration = Configuration(
-            self._places.config, clock, is_named=self._places.config_is_named
-        )
+        configuration = self._configuration = Configuration(self._places, clock)
         try:
             async with anyio.create_task_group() as edges:
                 built = build(

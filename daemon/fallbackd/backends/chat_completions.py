@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fallbackd.backends.earlier import as_messages
-from fallbackd.backends.http_answers import HttpParser, numbered, states_error
+from fallbackd.backends.http_answers import HttpParser
+from fallbackd.backends.http_shapes import numbered, states_error
 from fallbackd.backends.lines import count, fields, tool_key, words
 from fallbackd.backends.tool_calls import started
 from fallbackd.core.protocol import Observation, ToolEnded, Usage

@@ -8,7 +8,6 @@ event before that sign could be read. Whatever else comes (an error inside of a 
 200, a damaged event, a page of HTML, a redirect) is evidence.
 """
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, assert_never
@@ -16,8 +15,8 @@ from typing import Any, assert_never
 import msgspec
 
 from fallbackd.backends.http_endings import DONE, Shortfall, is_broken_off, shortfall
-from fallbackd.backends.lines import count, fields, read_object, without_process, words
-from fallbackd.classify.error_json import is_error
+from fallbackd.backends.http_shapes import is_page, is_readable, redirected, states_error
+from fallbackd.backends.lines import read_object, without_process
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
@@ -299,9 +298,9 @@ class HttpParser:
     def _responded(self, exit: HttpResponse) -> Outcome:
         if self.is_whole is False:
             # Half an event is the end of a stream that broke off, not damage.
-            self._read([one for one in self._events.end() if _is_readable(one)])
+            self._read([one for one in self._events.end() if is_readable(one)])
         if 300 <= exit.status < 400:
-            return _redirected(exit)
+            return redirected(exit)
         if exit.status >= 400:
             return Evidence(
                 stream="http",
@@ -327,7 +326,7 @@ class HttpParser:
                 self.fails(value)
             else:
                 self.read_whole(value)
-        elif isinstance(value, str) and not _is_page(value):
+        elif isinstance(value, str) and not is_page(value):
             self.read_plain(value)
 
     def _judge(self, exit: HttpResponse) -> Outcome:
@@ -350,7 +349,7 @@ class HttpParser:
         if not self._body and not exit.truncated:
             return self._evidence(exit, None, "an answer without a body", empty=True)
         body = bytes(self._body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
-        if _is_page(body):
+        if is_page(body):
             said = "a page of HTML instead of an API's answer: does base_url name the API?"
             return self._evidence(exit, "page_of_html", said)
         if exit.truncated or self.answered:
@@ -385,47 +384,3 @@ class HttpParser:
             return msgspec.json.decode(bytes(self._body))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return bytes(self._body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
-
-
-def states_error(value: dict[str, Any]) -> bool:
-    """A JSON object that says of itself that it is an error."""
-    names = (value.get("type"), value.get("object"))
-    return bool(value.get("error")) or "error" in names or is_error(value)
-
-
-def _is_readable(event: ServerSentEvent) -> bool:
-    data = event.data.strip()
-    return event.name == "error" or data == DONE or read_object(data) is not None
-
-
-_PAGE = re.compile(r"\s{0,100}<(?:!doctype|html|head|body|title|center|h1|\?xml|!--)", re.I)
-
-
-def _is_page(text: str) -> bool:
-    return bool(_PAGE.match(text.removeprefix("\ufeff")))
-
-
-def _redirected(exit: HttpResponse) -> Evidence:
-    """A redirect is not followed: it would carry the key to an address that is not configured."""
-    place = words(exit.headers.get("location")).partition("?")[0][:300] or "nowhere"
-    return Evidence(
-        text=f"the server redirects to {place}, which is not followed: "
-        "set base_url to the address of the API itself",
-        stream="http",
-        http_status=exit.status,
-        code="redirected",
-    )
-
-
-def numbered(choices: object) -> list[tuple[int, dict[str, Any]]]:
-    """The choices or candidates of an answer, each with its index."""
-    found = list(map(fields, choices)) if isinstance(choices, list) else []
-    return [
-        (at if one.get("index") is None else count(one.get("index")), one)
-        for at, one in enumerate(found)
-    ]
-
-
-def first_choice(value: dict[str, Any]) -> dict[str, Any]:
-    choices = value.get("choices")
-    return fields(choices[0]) if isinstance(choices, list) and choices else {}

@@ -18,7 +18,7 @@ from fallbackd.core.opencode.projects import in_project, project_of
 from fallbackd.core.policy import Policy
 from fallbackd.core.records import Snapshot
 from fallbackd.core.upkeep import clock, credentials, marks, shared
-from fallbackd.core.work import admit, answer, ended, resume, running
+from fallbackd.core.work import admit, answer, ended, resume, running, sessions
 
 
 def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> Decision:
@@ -58,8 +58,8 @@ DECIDED: Mapping[type, Callable[[Case, Any], Decision | None]] = {
     events.AttemptEnded: ended.attempt_ended,
     events.ResolveRequested: report.resolve_requested,
     events.Reported: report.reported,
-    events.SessionEnded: report.session_ended,
-    events.SessionCompacted: report.session_compacted,
+    events.SessionEnded: sessions.session_ended,
+    events.SessionCompacted: sessions.session_compacted,
     turn_events.TurnBegan: turns.turn_began,
     turn_events.TurnAnswered: turns.turn_answered,
     turn_events.TurnEnded: turns.turn_ended,

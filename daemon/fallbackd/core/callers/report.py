@@ -17,7 +17,7 @@ from fallbackd.core.callers.lease import (
 )
 from fallbackd.core.case import Case
 from fallbackd.core.changes import Decision, Rejection
-from fallbackd.core.events import Reported, ResolveRequested, SessionCompacted, SessionEnded
+from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, SessionId, is_lease
@@ -396,14 +396,3 @@ def _is_unclear(event: Reported, session: Session) -> bool:
     last = session.hops[-1] if session.hops else None
     is_swap = last is not None and last.from_backend == last.to_backend == session.current
     return session.running is not None or (is_swap and event.model is None)
-
-
-def session_ended(case: Case, event: SessionEnded) -> None:
-    if (session := case.snapshot.session) is not None:
-        case.drop_session_id(session.session)
-
-
-def session_compacted(case: Case, event: SessionCompacted) -> None:
-    """Models, depth and the lock stay; history and marks of notices go."""
-    if (session := case.snapshot.session) is not None:
-        case.keep_session(structs.replace(session, hops=(), notices_sent=(), last_fallback_at=None))

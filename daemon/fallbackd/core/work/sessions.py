@@ -5,6 +5,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from fallbackd.core.case import Case
+from fallbackd.core.events import SessionCompacted, SessionEnded
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.protocol import Usage
@@ -153,3 +154,14 @@ def author_of(case: Case, one: Delegation) -> str:
     last = one.attempts[-1]
     backend = find_backend(case.policy, last.backend)
     return (backend and family_of(backend, last.model)) or UNKNOWN
+
+
+def session_ended(case: Case, event: SessionEnded) -> None:
+    if (session := case.snapshot.session) is not None:
+        case.drop_session_id(session.session)
+
+
+def session_compacted(case: Case, event: SessionCompacted) -> None:
+    """Models, depth and the lock stay; history and marks of notices go."""
+    if (session := case.snapshot.session) is not None:
+        case.keep_session(structs.replace(session, hops=(), notices_sent=(), last_fallback_at=None))

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from fallbackd.backends import http_calls, passage
 from fallbackd.backends.spec import ApiMode, BackendKind
+from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry, Policy
 from fallbackd.core.records import Verdict, VerdictWord
@@ -194,3 +195,8 @@ def names(policy: Policy, settings: Settings, kinds: Mapping[str, BackendKind]) 
     own += [one.id for one in served]
     aliases = [ALIAS + one for one in own if not one.startswith("claude")]
     return list(dict.fromkeys([*own, *aliases, *filter(None, (one.model for one in served))]))
+
+
+def entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
+    named = [one for one in entries if one.backend == chosen.backend]
+    return next((one for one in named if one.model in (None, chosen.model)), named[0])

@@ -41,16 +41,16 @@ from fallbackd.fronts.gateway.answers import (
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.makers import Makers
-from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
+from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, next_hop
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Patience, Relay
 from fallbackd.fronts.gateway.reporting import CallReport, give_back
 from fallbackd.fronts.gateway.settings import Rules
 from fallbackd.fronts.gateway.translating import (
     TranslatedAnswer,
+    call_to,
     in_callers_words,
-    outward,
-    translated,
+    translation_words,
 )
 from fallbackd.ports.passing import PassOn
 
@@ -68,7 +68,6 @@ class Exchange:
     """
     Args:
         headers: Of the request, names in lower case.
-        session: The conversation, so that it stays with one backend; None: it has none.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class Exchange:
         choices: choosing.Choices,
         makers: Makers,
         outgoing: Outgoing,
-        owner: str | None = None,
     ) -> None:
         self._engine = engine
         self._pass_on = pass_on
@@ -100,7 +98,6 @@ class Exchange:
         self._makers = makers
         self._outgoing = outgoing
         self._deadline = CallerDeadline(self._named)
-        self._owner = owner
         self._session = session_of(self._named, asked, body.plain or b"")
         self._attempts = 0
         self._passed_over: tuple[Verdict, ...] = ()
@@ -146,15 +143,7 @@ class Exchange:
         previous = self._asked.previous
         backends = engine.settings.policy.backends
         entries, credential = self._makers.fitting(previous, fit.entries, backends)
-        asks: Mapping[str, Any] = {
-            "session": self._session,
-            "role": found.role,
-            "chain": entries,
-            "credential": credential,
-            "allow_metered": self._rules.allow_metered
-            or self._named.get("x-fallbackd-allow-metered") == "1",
-            "owner": self._owner,
-        }
+        asks = self._asks(found, entries, credential)
         self._record.requested = entries[0].backend
         self._passed_over = fit.passed_over
         chosen = await self._resolve(asks)
@@ -162,7 +151,7 @@ class Exchange:
         stays = previous is not None or self._named.get(FAILOVER) == "0"
         left, last = entries, None
         while chosen.backend is not None:
-            entry = _entry_of(entries, chosen)
+            entry = choosing.entry_of(entries, chosen)
             reported = CallReport(engine, asks, chosen, turn, proves=self._asked.generates)
             try:
                 failed = await self._served(chosen, entry, found, reported)
@@ -194,14 +183,35 @@ class Exchange:
                 retry_at = answer.retry_at
                 break
             chosen, turn = answer.next, answer.turn
-        if last is None and previous is not None:
-            raise self._makers.unavailable(previous)
-        if last is None and any(one.verdict == "consent" for one in chosen.candidates):
+        if last is None:
+            self._refuse_without_answer(chosen)
+        await self._give_up(last, retry_at)
+        return False
+
+    def _asks(
+        self, found: choosing.Wanted, entries: tuple[Entry, ...], credential: str | None
+    ) -> Mapping[str, Any]:
+        """What is asked of `resolve`, and with each report again."""
+        return {
+            "session": self._session,
+            "role": found.role,
+            "chain": entries,
+            "credential": credential,
+            "allow_metered": self._rules.allow_metered
+            or self._named.get("x-fallbackd-allow-metered") == "1",
+        }
+
+    def _refuse_without_answer(self, chosen: Resolution) -> None:
+        """
+        Raises:
+            Refusal: Nobody was asked, for a reason that the caller can change.
+        """
+        if self._asked.previous is not None:
+            raise self._makers.unavailable(self._asked.previous)
+        if any(one.verdict == "consent" for one in chosen.candidates):
             text = "only backends that bill each call are available: allow_metered = true in"
             text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
             raise Refusal(402, text, "consent")
-        await self._give_up(last, retry_at)
-        return False
 
     def _refuse(self, fit: choosing.Fitting, name: str | None) -> NoReturn:
         """
@@ -296,7 +306,9 @@ class Exchange:
     ) -> NotAnswered | None:
         """None: the caller has the whole answer."""
         try:
-            call = self._call(entry, asked)
+            call = call_to(
+                self._engine, entry, asked, self._asked, headers=self._headers, body=self._body
+            )
             request = self._outgoing.request_to(entry.backend, chosen.credential, call)
         except NotConfigured as error:
             return NotAnswered(
@@ -306,6 +318,8 @@ class Exchange:
             return answers.unsuited(self._asked.mode, str(error))
         self._attempts += 1
         at = self._engine.clock.now()
+        if call.translation is not None:
+            self._record.note("Translated", translation_words(call, self._asked.mode, entry), at=at)
         self._record.note("Asked", f"{chosen.backend} is asked", at=at)
         passed = await self._pass_on(request)
         if call.translation is not None:
@@ -355,35 +369,6 @@ class Exchange:
             broken=broken,
         )
 
-    def _call(self, entry: Entry, asked: str | None) -> OutwardCall:
-        """
-        What the backend is sent, in its own API.
-
-        Raises:
-            Unreadable: It cannot be translated.
-            NotConfigured: It has been removed meanwhile.
-        """
-        engine = self._engine
-        settings = engine.settings
-        backend = settings.policy.backends.get(entry.backend)
-        if backend is None:
-            raise NotConfigured(f"{entry.backend} is not configured any more")
-        api = choosing.api_of(backend, settings, engine.world.kinds)
-        model = choosing.model_for(entry, backend, asked)
-        if api is None or api == self._asked.mode:
-            return outward(self._asked, model, self._headers, self._body)
-        if self._body.plain is None:
-            raise Unreadable("a body in this content-encoding cannot be translated")
-        call = OutwardCall(
-            asked=self._asked, model=model, headers=self._headers, body=self._body.plain
-        )
-        call = translated(call, api, settings.options_of(backend.id))
-        lost = "" if call.translation is None else ", ".join(call.translation.lost)
-        text = f"translated from {self._asked.mode} to {api} for {backend.id}"
-        text += f"; not carried over: {lost}" if lost else ""
-        self._record.note("Translated", text, at=engine.clock.now())
-        return call
-
     def _said(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
         said = {
             "x-fallbackd-served-by": backend,
@@ -411,8 +396,3 @@ class Exchange:
             text = f"every backend failed; the last one: {last.evidence.text or 'no answer'}"
             text = self._engine.world.redact(text)[:500]
         raise Refusal(503, text + ": fallbackd-client health", "unavailable", retry_after=wait_s)
-
-
-def _entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
-    named = [one for one in entries if one.backend == chosen.backend]
-    return next((one for one in named if one.model in (None, chosen.model)), named[0])

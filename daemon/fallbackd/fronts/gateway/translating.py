@@ -8,9 +8,12 @@ import anyio
 from msgspec import structs
 
 from fallbackd.backends.lines import read_object
-from fallbackd.backends.passage import MAX_WHOLE_BYTES, Passage
-from fallbackd.backends.spec import ApiMode, Options
+from fallbackd.backends.passage import MAX_WHOLE_BYTES, Passage, Unreadable
+from fallbackd.backends.spec import ApiMode, NotConfigured, Options
+from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Exit, HttpResponse
+from fallbackd.engine.api import Engine
+from fallbackd.fronts.gateway import choosing
 from fallbackd.fronts.gateway.answers import NotAnswered
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.outgoing import HOP, OutwardCall
@@ -57,6 +60,46 @@ def translated(call: OutwardCall, api: ApiMode, options: Options) -> OutwardCall
         body=made.body,
         translation=made,
     )
+
+
+def call_to(
+    engine: Engine,
+    entry: Entry,
+    wanted: str | None,
+    asked: Passage,
+    *,
+    headers: Mapping[str, str],
+    body: Body,
+) -> OutwardCall:
+    """
+    What a backend is sent, in its own API.
+
+    Args:
+        wanted: The model that the caller named.
+
+    Raises:
+        fallbackd.backends.passage.Unreadable: It cannot be translated.
+        fallbackd.backends.spec.NotConfigured: The backend has been removed meanwhile.
+    """
+    settings = engine.settings
+    backend = settings.policy.backends.get(entry.backend)
+    if backend is None:
+        raise NotConfigured(f"{entry.backend} is not configured any more")
+    api = choosing.api_of(backend, settings, engine.world.kinds)
+    model = choosing.model_for(entry, backend, wanted)
+    if api is None or api == asked.mode:
+        return outward(asked, model, headers, body)
+    if body.plain is None:
+        raise Unreadable("a body in this content-encoding cannot be translated")
+    call = OutwardCall(asked=asked, model=model, headers=headers, body=body.plain)
+    return translated(call, api, settings.options_of(backend.id))
+
+
+def translation_words(call: OutwardCall, api: ApiMode, entry: Entry) -> str:
+    """For the record: from which API into which, and what is left behind."""
+    lost = "" if call.translation is None else ", ".join(call.translation.lost)
+    text = f"translated from {api} to {call.asked.mode} for {entry.backend}"
+    return text + (f"; not carried over: {lost}" if lost else "")
 
 
 class TranslatedAnswer:

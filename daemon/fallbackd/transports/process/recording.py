@@ -5,11 +5,13 @@ Offsets count every byte that the program printed. What the size cap has dropped
 count, so an offset means the same before and after.
 """
 
+import errno
 import json
 import os
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
+import anyio
 from msgspec import Struct
 
 from fallbackd.core.protocol import Chunk, NotStarted, ProcessExit, StreamName
@@ -29,6 +31,7 @@ _STREAMS: dict[str, StreamName] = {
     "h": "http",
     "v": "event",
 }
+T = TypeVar("T")
 
 
 class LogSlice(Struct, frozen=True, kw_only=True):
@@ -384,3 +387,14 @@ DAMAGED = b"\n[fallbackd: the recording is damaged from here on]\n"
 
 def _gap(size: int) -> bytes:
     return f"\n[fallbackd: {size} bytes of output were dropped before they were read]\n".encode()
+
+
+async def patiently(look: Callable[[], T]) -> T:
+    """Look into a recording. Without a free descriptor: as soon as there is one."""
+    while True:
+        try:
+            return look()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        await anyio.sleep(0.2)

@@ -1,11 +1,9 @@
 """One program under way: what its runner says and records, as chunks and one exit."""
 
-import errno
 import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
 
 import anyio
 from msgspec import Struct
@@ -19,6 +17,7 @@ from fallbackd.transports.process.recording import (
     Follower,
     clear_drafts,
     exit_of,
+    patiently,
     read_exit,
     read_record,
     recorded_bytes,
@@ -26,8 +25,6 @@ from fallbackd.transports.process.recording import (
 from fallbackd.transports.process.runner import frames, tree
 from fallbackd.transports.process.runner.meeting import ATTEMPT_FILE, CLAIM_FILE
 from fallbackd.transports.process.runner_line import RunnerLine
-
-T = TypeVar("T")
 
 _MEETING_S = 2.0
 """For the greeting of a runner that has taken the line."""
@@ -37,8 +34,6 @@ _LAST_WORD_S = 2.0
 """For the record of a runner below which nothing lives any more."""
 _LAST_READ_BYTES = 1024 * 1024
 """Of what was stopped, as much is read after its end. More would only delay what waits for that."""
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-_DESCRIPTOR_S = 0.2
 
 
 class RunnerLimits(Struct, frozen=True, kw_only=True):
@@ -200,11 +195,11 @@ class RunningProcess:
                     self._receive()
                 is_last = self._exit is not None or self._line.is_ended
                 if is_last and self._was_stopped:
-                    left_bytes = await self._patiently(self._left_bytes)
+                    left_bytes = await patiently(self._left_bytes)
                     if left_bytes > _LAST_READ_BYTES:
                         self._unread_bytes = left_bytes
                         break
-                if batch := await self._patiently(self._follower.read):
+                if batch := await patiently(self._follower.read):
                     self._tell_seen()
                     left = sum(len(chunk.data) for chunk in batch)
                     for chunk in batch:
@@ -233,16 +228,6 @@ class RunningProcess:
     def _left_bytes(self) -> int:
         """How much of the recording has not been read."""
         return recorded_bytes(self._directory) - self._follower.offset
-
-    async def _patiently(self, look: Callable[[], T]) -> T:
-        """Look into the recording. Without a free descriptor: as soon as there is one."""
-        while True:
-            try:
-                return look()
-            except OSError as error:
-                if error.errno not in _NO_DESCRIPTOR:
-                    raise
-            await anyio.sleep(_DESCRIPTOR_S)
 
     async def _wait_for_line(self) -> None:
         """Until the runner says something, or has been silent too long about a stop."""

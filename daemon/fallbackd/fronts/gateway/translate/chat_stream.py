@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from fallbackd.backends.http_answers import states_error
 from fallbackd.backends.http_endings import is_broken_off
+from fallbackd.backends.http_shapes import states_error
 from fallbackd.backends.lines import fields, words
 from fallbackd.fronts.gateway.translate import tables
 from fallbackd.fronts.gateway.translate.streams import BROKEN_OFF, StreamTranslator, data
