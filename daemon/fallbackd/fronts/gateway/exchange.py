@@ -204,7 +204,7 @@ class Exchange:
     def _refuse_without_answer(self, chosen: Resolution) -> None:
         """
         Raises:
-            Refusal: Nobody was asked, for a reason that the caller can change.
+            Refusal: No backend was asked, for a reason that the caller can change.
         """
         if self._asked.previous is not None:
             raise self._makers.unavailable(self._asked.previous)
