@@ -13,6 +13,7 @@ from fallbackd.core.policy import Backend, Entry, Policy
 from fallbackd.core.records import Verdict, VerdictWord
 from fallbackd.core.routing.families import family_of, family_of_model
 from fallbackd.engine.environment import Settings
+from fallbackd.fronts.gateway.answers import Refusal
 from fallbackd.fronts.gateway.translate.translation import can_translate
 
 ALIAS = "claude-fallbackd-"
@@ -200,3 +201,11 @@ def names(policy: Policy, settings: Settings, kinds: Mapping[str, BackendKind]) 
 def entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
     named = [one for one in entries if one.backend == chosen.backend]
     return next((one for one in named if one.model in (None, chosen.model)), named[0])
+
+
+def none_for(name: str | None, mode: ApiMode) -> Refusal:
+    """No configured backend speaks the API of the caller."""
+    text = f"no backend that speaks this API ({mode}) is configured for"
+    text += f" {name or 'requests without a model'}"
+    todo = "configure one of a kind that ends in -http, with its model"
+    return Refusal(404, f"{text}: {todo}", "no_backend")

@@ -10,7 +10,7 @@ that for a whole answer. With `hold = "whole"` nothing is sent before all has ar
 """
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import anyio
 from msgspec import structs
@@ -128,31 +128,16 @@ class Exchange:
     async def _run(self) -> bool:
         """Whether the caller has an answer."""
         self._headers[HOP] = next_hop(self._named)
-        engine = self._engine
-        name = self._named.get("x-fallbackd-chain") or self._asked.model
-        found, fit = self._choices.find(
-            name,
-            engine.settings,
-            engine.world.kinds,
-            self._asked.mode,
-            is_side=bool(self._asked.side),
-        )
-        self._is_whole = self._rules.hold == "whole" or found.name in self._rules.hold_whole
-        if not fit.entries:
-            self._refuse(fit, name)
-        previous = self._asked.previous
-        backends = engine.settings.policy.backends
-        entries, credential = self._makers.fitting(previous, fit.entries, backends)
+        found, entries, credential = self._fitting()
         asks = self._asks(found, entries, credential)
         self._record.requested = entries[0].backend
-        self._passed_over = fit.passed_over
         chosen = await self._resolve(asks)
         turn, retry_at = chosen.turn, chosen.retry_at
-        stays = previous is not None or self._named.get(FAILOVER) == "0"
+        stays = self._asked.previous is not None or self._named.get(FAILOVER) == "0"
         left, last = entries, None
         while chosen.backend is not None:
             entry = choosing.entry_of(entries, chosen)
-            reported = CallReport(engine, asks, chosen, turn, proves=self._asked.generates)
+            reported = CallReport(self._engine, asks, chosen, turn, proves=self._asked.generates)
             try:
                 failed = await self._served(chosen, entry, found, reported)
             except BaseException:
@@ -179,7 +164,7 @@ class Exchange:
             last = structs.replace(failed, reason=reason)
             is_refused = reason in _FINAL
             if answer.next is None or is_refused or stays:
-                await give_back(engine, asks, answer)
+                await give_back(self._engine, asks, answer)
                 retry_at = answer.retry_at
                 break
             chosen, turn = answer.next, answer.turn
@@ -187,6 +172,32 @@ class Exchange:
             self._refuse_without_answer(chosen)
         await self._give_up(last, retry_at)
         return False
+
+    def _fitting(self) -> tuple[choosing.Wanted, tuple[Entry, ...], str | None]:
+        """
+        What the caller names, whom it may be asked of, and the account that alone can answer.
+
+        Raises:
+            Refusal: No backend can.
+        """
+        engine = self._engine
+        name = self._named.get("x-fallbackd-chain") or self._asked.model
+        found, fit = self._choices.find(
+            name,
+            engine.settings,
+            engine.world.kinds,
+            self._asked.mode,
+            is_side=bool(self._asked.side),
+        )
+        self._is_whole = self._rules.hold == "whole" or found.name in self._rules.hold_whole
+        self._passed_over = fit.passed_over
+        if not fit.entries:
+            refusal = choosing.none_for(name, self._asked.mode)
+            at = engine.clock.now()
+            self._record.note("Resolved", refusal.message, at=at, candidates=fit.passed_over)
+            raise refusal
+        backends = engine.settings.policy.backends
+        return found, *self._makers.fitting(self._asked.previous, fit.entries, backends)
 
     def _asks(
         self, found: choosing.Wanted, entries: tuple[Entry, ...], credential: str | None
@@ -212,18 +223,6 @@ class Exchange:
             text = "only backends that bill each call are available: allow_metered = true in"
             text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
             raise Refusal(402, text, "consent")
-
-    def _refuse(self, fit: choosing.Fitting, name: str | None) -> NoReturn:
-        """
-        Raises:
-            Refusal: No configured backend speaks this API.
-        """
-        text = f"no backend that speaks this API ({self._asked.mode}) is configured for"
-        text += f" {name or 'requests without a model'}"
-        at = self._engine.clock.now()
-        self._record.note("Resolved", text, at=at, candidates=fit.passed_over)
-        todo = "configure one of a kind that ends in -http, with its model"
-        raise Refusal(404, f"{text}: {todo}", "no_backend")
 
     async def _resolve(self, asks: Mapping[str, Any]) -> Resolution:
         chosen = await callers.resolve(
