@@ -41,6 +41,7 @@ SHELL = "Bash"
 MAX_SLUG_CHARS = 200
 """The program shortens longer ones in a way of its own."""
 _MODEL = "another-agent"
+_MESSAGES = ("user", "assistant")
 
 
 def parse(data: bytes) -> Stored:
@@ -53,19 +54,33 @@ def parse(data: bytes) -> Stored:
         if not name or line.get("isSidechain") is True:
             continue
         by_id[name] = line
-        if line.get("type") in ("user", "assistant"):
+        if line.get("type") in _MESSAGES:
             leaf = name
             id = text_of(line.get("sessionId")) or id
             cwd = text_of(line.get("cwd")) or cwd
             # Of calls side by side, results lie on branches of their own.
             results.update(_results(line))
     talk = Listener()
-    for line in _branch(by_id, leaf):
+    for line in _branch(by_id, _end_behind(by_id, leaf)):
         if line.get("type") == "user":
             _read_user(talk, line)
         elif line.get("type") == "assistant":
             _read_agent(talk, line, results)
     return Stored(id=id, cwd=cwd, said=talk.said())
+
+
+def _end_behind(by_id: dict[str, dict[str, Any]], leaf: str) -> str:
+    """The last message that follows it: an answer may be written before what it answers."""
+    behind: dict[str, list[str]] = {}
+    for name, line in by_id.items():
+        behind.setdefault(text_of(line.get("parentUuid")), []).append(name)
+    seen = {text_of(line.get("uuid")) for line in _branch(by_id, leaf)}
+    level = [leaf]
+    while level:
+        level = [name for one in level for name in behind.get(one, ()) if name not in seen]
+        seen.update(level)
+        leaf = next((n for n in reversed(level) if by_id[n].get("type") in _MESSAGES), leaf)
+    return leaf
 
 
 def _branch(by_id: dict[str, dict[str, Any]], leaf: str) -> list[dict[str, Any]]:

@@ -235,6 +235,19 @@ def test_the_newest_leaf_of_a_tree_is_the_conversation() -> None:
     assert [one.text for one in claude.parse(data).said] == ["first", "one", "kept", "two"]
 
 
+def test_an_answer_that_was_written_before_its_question_follows_it() -> None:
+    """As a run of claude 2.1.197 has left it, whose lines were written late."""
+    lines = [
+        line("d", "c", "assistant", "the answer"),
+        line("a", None, "user", "asked"),
+        line("b", "a", "attachment", ""),
+        line("c", "b", "attachment", ""),
+        line("e", "a", "attachment", ""),
+    ]
+    for data in (b"".join(lines), b"".join(lines[::-1])):
+        assert [one.text for one in claude.parse(data).said] == ["asked", "the answer"]
+
+
 def test_a_tree_with_a_circle_ends_where_it_closes() -> None:
     data = line("1", "2", "user", "first") + line("2", "1", "assistant", "one")
     assert [one.text for one in claude.parse(data).said] == ["first", "one"]
