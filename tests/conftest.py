@@ -18,8 +18,9 @@ NEED_ROOT = "need_root"
 _left_out = pytest.StashKey[set[str]]()
 
 
-# No test depends on how fast the machine is.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No test depends on how fast the machine is, and none fails by chance: the long tests explore.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("house", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("house")
 
 

@@ -4,7 +4,7 @@ from datetime import date, datetime, time
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.config_file import as_toml
 
@@ -109,6 +109,8 @@ def test_arbitrary_values_in_known_keys_never_raise(raw: dict[str, Any]) -> None
 
 @settings(max_examples=80)
 @given(FILES)
+@example({"backends": {"work": {"kind": "codex", "base_url": datetime(2026, 1, 1)}}})
+@example({"backends": {"work": {"kind": "codex", "base_url": "no address"}}})
 def test_what_is_shown_can_be_read_back(raw: dict[str, Any]) -> None:
     first = loading.interpret(raw, path="/etc/fallbackd/config.toml")
     again = loading.load(as_toml(first), path="/etc/fallbackd/config.toml")

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-SHARES = {"kills": 3, "fuzz": 2, "simulation": 1, "sharing": 1}
+SHARES = {"kills": 3, "fuzz": 2, "simulation": 1, "properties": 1, "sharing": 1}
 """
 Of the time, by part. Each is a module with `run(seconds: float) -> int`, which returns how many
 problems it found; too little time for what it is meant to do is one.

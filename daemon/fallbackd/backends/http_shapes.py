@@ -51,5 +51,4 @@ def numbered(choices: object) -> list[tuple[int, dict[str, Any]]]:
 
 
 def first_choice(value: dict[str, Any]) -> dict[str, Any]:
-    choices = value.get("choices")
-    return fields(choices[0]) if isinstance(choices, list) and choices else {}
+    return next((one for _, one in numbered(value.get("choices"))), {})

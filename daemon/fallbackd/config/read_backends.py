@@ -129,6 +129,8 @@ def _backend(id: BackendId, raw: object, path: str, say: Say) -> tuple[Backend, 
     _drop_secrets(given, path, say)
     _drop_bad_url(given, path, say)
     check_http(kind, given, path, say)
+    # Only what was accepted says where it asks.
+    own = profile or _as_its_agent(id, given | {"kind": kind})
 
     lacks = lack_of_address(kind, raw, given, path, say)
 

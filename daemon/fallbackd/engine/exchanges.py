@@ -63,7 +63,8 @@ class Exchanges:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, ExchangeRecord] = OrderedDict()
         self._running: set[str] = set()
-        self._all_ended = anyio.Event()
+        self._all_ended: anyio.Event | None = None
+        """Only where something waits for it."""
 
     @property
     def running(self) -> int:
@@ -80,13 +81,14 @@ class Exchanges:
     def end(self, record: ExchangeRecord, state: str, *, at: float) -> None:
         record.state, record.ended_at = state, at
         self._running.discard(record.exchange)
-        if not self._running:
+        if not self._running and self._all_ended is not None:
             self._all_ended.set()
-            self._all_ended = anyio.Event()
+            self._all_ended = None
 
     async def until_ended(self) -> None:
         """Returns when no call is under way."""
         while self._running:
+            self._all_ended = self._all_ended or anyio.Event()
             await self._all_ended.wait()
 
     def find(self, name: str) -> ExchangeRecord | None:

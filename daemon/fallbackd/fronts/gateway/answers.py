@@ -78,8 +78,8 @@ _STATUS: Mapping[Reason, int] = {
 
 def status_of_error(failed: NotAnswered) -> int | None:
     """
-    With which status a backend's own words about its failure go back; None: it said none. The
-    caller would take its login to where a redirect leads.
+    With which status a backend's own words about its failure go back; None: it said none, or they
+    are a redirect, which the caller would follow with its login.
 
     An error that came with status 200 keeps it as an event of a stream, where clients look for
     one; a body that is nothing else would be taken for the answer.

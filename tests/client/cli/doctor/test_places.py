@@ -141,7 +141,7 @@ def test_a_configuration_that_cannot_be_read_stays_in_effect_while_its_daemon_ru
 ) -> None:
     home = Home(tmp_path)
     home.write(home.config, "", 0o200)
-    # As the kernel answers, whoever runs the tests.
+    # As the kernel answers an ordinary user; root may read every file.
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(home.config))
     ((_, what, fix),) = told(look_at_config(home.machine(), is_running=True))
     assert what.endswith("the last good configuration stays in effect until the next start")
