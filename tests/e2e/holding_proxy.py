@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-HANG_S = 90.0
+HANG_S = 240.0
 
 
 class HoldingProxy:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-HANG_S = 90.0
+HANG_S = 240.0
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 from msgspec import Struct
 
-HANG_S = 90.0
+HANG_S = 240.0
 LOOK_S = 0.02
 
 

@@ -20,7 +20,7 @@ from tests.e2e.clis import MODELS, Home, build_home
 from tests.support.daemon import Daemon, running
 from tests.support.provider import Provider, provider
 
-HANG_S = 150.0
+HANG_S = 400.0
 """Only a hang takes this long."""
 
 BACKENDS = ("codex", "opencode", "opencode-run", "gemini", "claude")

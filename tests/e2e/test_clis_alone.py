@@ -9,7 +9,7 @@ from tests.e2e.clis import KEY, NAMES, Home, build_home
 from tests.support.provider import Provider, provider
 from tests.support.provider_frames import TEXT
 
-HANG_LIMIT_S = 120
+HANG_LIMIT_S = 400
 
 
 async def run_cli(home: Home, name: str) -> tuple[int, str]:

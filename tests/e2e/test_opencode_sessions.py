@@ -18,7 +18,7 @@ from tests.support.provider import Provider, provider
 from tests.support.provider_frames import TEXT
 from tests.support.saying import say
 
-HANG_S = 150.0
+HANG_S = 400.0
 LOOK_S = 0.02
 PLUGIN = ROOT / "contrib" / "opencode-plugin" / "src" / "index.ts"
 

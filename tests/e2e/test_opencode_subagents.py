@@ -17,7 +17,7 @@ from tests.support.daemon import ROOT, running
 from tests.support.provider import provider
 from tests.support.provider_frames import ToolCall
 
-HANG_S = 240.0
+HANG_S = 400.0
 PLUGIN = ROOT / "contrib" / "opencode-plugin" / "src" / "index.ts"
 CHAIN = '[roles.general]\nchain = ["c/m"]\n'
 TASK = ToolCall(

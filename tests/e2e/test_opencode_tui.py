@@ -18,7 +18,7 @@ from tests.e2e.tmux import Tmux, tmux_server
 from tests.support.daemon import ROOT, Daemon, running
 from tests.support.provider import Provider, provider
 
-HANG_S = 200.0
+HANG_S = 400.0
 PLUGIN = ROOT / "contrib" / "opencode-plugin" / "src" / "index.ts"
 WINDOW = "opencode"
 CONFIG = """

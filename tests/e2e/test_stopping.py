@@ -11,7 +11,7 @@ from tests.e2e.scenes import BACKENDS, ROUTES, Scene, scene
 from tests.support.provider_frames import TEXT
 from tests.support.saying import say
 
-HANG_S = 60.0
+HANG_S = 240.0
 
 
 def a_moment() -> str:

@@ -35,7 +35,7 @@ DESCRIPTORS = 2048
 ACTIVE = 40
 """So many of the thousand send at a time; the others are there, and in the way."""
 HOLD_S = 1.0
-SERVED_S = 300.0
+SERVED_S = 900.0
 """A well-behaved client that waits for longer is not served; the machine may be a busy one."""
 SETTLE_S = 5.0
 """After this the daemon has given back what it needs no more."""
