@@ -14,6 +14,7 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from tests.benchmarks.awake import kept_awake
 from tests.benchmarks.price import provider
 from tests.benchmarks.procfs import cpu_s, memory_mib
 from tests.benchmarks.table import Row, within
@@ -232,9 +233,10 @@ async def calling(port: int, token: str) -> None:
 
 async def pieces(daemon: Daemon, port: int, at: int, beside: int) -> list[Row]:
     token = token_of(daemon)
-    direct = await listen(port, token, count=PIECES, every_s=0.005)
-    through = await listen(at, token, count=PIECES, every_s=0.005)
-    least = await listen(beside, token, count=PIECES, every_s=0.005)
+    with kept_awake():
+        direct, through, least = [
+            await listen(one, token, count=PIECES, every_s=0.005) for one in (port, at, beside)
+        ]
     added, bare_ms = (
         (statistics.median(one) - statistics.median(direct)) * 1e3 for one in (through, least)
     )

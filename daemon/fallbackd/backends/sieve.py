@@ -18,6 +18,7 @@ MAX_EVENT_BYTES = 32 * 1024 * 1024
 
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}|\A\n")
 """A line feed at the beginning belongs to a carriage return that has gone on."""
+_ONE_EVENT = re.compile(rb"[^\r\n]++(?:\n[^\r\n]++)*+\n\n")
 
 
 class _Delta(Struct, frozen=True):
@@ -46,16 +47,16 @@ class Sieve:
 
     def feed(self, data: bytes, *, may_drop: bool) -> bytes:
         """Return the events that are complete now."""
+        if not self._tail and _ONE_EVENT.fullmatch(data):  # as nearly every piece is
+            return data if self._is_to_keep(data, may_drop=may_drop) else b""
         self._tail += data
         kept = bytearray()
         begin = 0
         for blank in _BLANK_LINE.finditer(self._tail, self._seen):
             event = bytes(self._tail[begin : blank.end()])
             begin = blank.end()
-            if self._is_readable(event) or not may_drop:
+            if self._is_to_keep(event, may_drop=may_drop):
                 kept += event
-            else:
-                self.has_dropped = True
         del self._tail[:begin]
         self._seen = max(0, len(self._tail) - 3)
         if len(self._tail) > MAX_EVENT_BYTES:
@@ -72,6 +73,12 @@ class Sieve:
     def accounts_for(self, output_tokens: int | None) -> bool:
         """Whether all that the provider says to have written has arrived."""
         return bool(output_tokens) and self._pieces == output_tokens
+
+    def _is_to_keep(self, event: bytes, *, may_drop: bool) -> bool:
+        if self._is_readable(event) or not may_drop:
+            return True
+        self.has_dropped = True
+        return False
 
     def _is_readable(self, block: bytes) -> bool:
         found = [line[5:].strip() for line in block.splitlines() if line.startswith(b"data:")]

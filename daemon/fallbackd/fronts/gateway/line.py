@@ -9,8 +9,6 @@ demands.
 import asyncio
 import re
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Protocol
 
@@ -136,17 +134,16 @@ class CallerLine(asyncio.Protocol):
         finally:
             alarm.cancel()
 
-    @contextmanager
-    def while_there(self) -> Iterator[None]:
-        """What is inside ends when the caller has hung up."""
-        with anyio.CancelScope() as self._scope:
-            if self._is_gone:
-                self._scope.cancel()
-            yield
-        self._scope = None
+    def while_there(self) -> anyio.CancelScope:
+        """What is inside ends when the caller has hung up, until `end_answer`."""
+        self._scope = anyio.CancelScope()
+        if self._is_gone:
+            self._scope.cancel()
+        return self._scope
 
     async def end_answer(self, *, is_aborted: bool) -> bool:
         """False: the connection is over."""
+        self._scope = None
         request = self._now
         if self._is_gone:
             return False

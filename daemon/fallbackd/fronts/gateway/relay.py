@@ -6,6 +6,7 @@ piece by piece after that. Silence is judged by what the provider says: comments
 only keep a connection open, do not count.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -72,6 +73,8 @@ class Relay:
         self._is_begun = False
         self._is_good = self._is_held_to_end = False
         self._heard_at = 0.0
+        self._time = asyncio.get_running_loop().time
+        """As `anyio.current_time`, which looks for its loop each time."""
 
     @property
     def response_id(self) -> str:
@@ -86,7 +89,7 @@ class Relay:
             Aborted: In the middle of the answer.
         """
         first_s = self._patience.first_s
-        give_up_at = anyio.current_time() + first_s
+        give_up_at = self._time() + first_s
         head: HttpResponse | None = None
         is_over = False
         with anyio.move_on_at(give_up_at):
@@ -104,7 +107,7 @@ class Relay:
         self._is_held_to_end = self._is_whole or not self._is_good or not self._asked.is_streamed
         if not self._is_good:
             self._sieve = None
-        self._heard_at = anyio.current_time()
+        self._heard_at = self._time()
 
     async def _body(
         self, passed: PassedOn, head: HttpResponse, give_up_at: float, *, is_over: bool
@@ -115,9 +118,9 @@ class Relay:
         """
         watch = self._watch
         while True:
-            is_late = not is_over and anyio.current_time() >= self._wait_until(give_up_at)
+            is_late = not is_over and self._time() >= self._wait_until(give_up_at)
             if is_late and not watch.has_ended:
-                return await self._silent(since_s=anyio.current_time() - self._heard_at)
+                return await self._silent(since_s=self._time() - self._heard_at)
             if is_over or is_late:
                 return await self._finish(passed, head if is_late else passed.exit, head)
             if self._is_begun:
@@ -144,7 +147,7 @@ class Relay:
             data = self._sieve.feed(data, may_drop=self._is_begun)
         had_ended = watch.has_ended, watch.is_over
         if watch.feed(data):
-            self._heard_at = anyio.current_time()
+            self._heard_at = self._time()
         if not self._is_begun or watch.has_failed:
             self._held += data
             return not self._is_begun and not self._is_to_begin()

@@ -19,6 +19,8 @@ from fallbackd.transports.http.clients import CLOSE_LIMIT_S
 from fallbackd.transports.http.direct import DirectAnswer
 from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning, Mask, ResponseRead
 
+_NOTHING = SecretValues()
+
 
 class HttpPassing(HttpRunning):
     """See `ports.passing.PassedOn`."""
@@ -41,7 +43,7 @@ class HttpPassing(HttpRunning):
         self._response, self._body = answer, answer.aiter_bytes()
         self._head = self._responded(answer, is_broken=False)
         if self._head.status < 300:
-            self._mask = Mask(SecretValues())
+            self._mask = Mask(_NOTHING)
         return self._head
 
     async def read(self) -> bytes | None:
