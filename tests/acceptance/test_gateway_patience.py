@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anyio
+import pytest
 from tests.support.gateway import gate
 
 
@@ -63,6 +64,16 @@ async def test_an_overloaded_server_is_left_at_once(tmp_path: Path) -> None:
             answer = await g.ask()
             assert answer.headers["x-fallbackd-served-by"] == "two"
         assert len(g.api.calls("one")) == 1
+
+
+@pytest.mark.parametrize("blip", ["502", "503", "529", "reset"])
+async def test_the_only_backend_is_asked_again_after_a_blip(tmp_path: Path, blip: str) -> None:
+    async with gate(tmp_path, chains='alone = ["one"]') as g:
+        g.api.behave("one", blip, "ok")
+        answer = await g.ask(**{"x-fallbackd-chain": "alone"})
+        assert answer.status_code == 200, answer.text
+        assert len(g.api.calls("one")) == 2
+        assert (await g.health("one"))["state"] == "healthy"
 
 
 async def test_silence_is_left_after_the_time_of_the_backend(tmp_path: Path) -> None:

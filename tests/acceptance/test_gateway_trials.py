@@ -34,6 +34,14 @@ async def test_a_backend_that_counts_no_tokens_is_passed_over_and_not_marked(
         assert (await g.ask()).headers["x-fallbackd-served-by"] == "one"
 
 
+async def test_a_limit_on_counting_tokens_is_none_on_answers(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="messages") as g:
+        g.api.behave("one", "ok", count_status=429)
+        assert (await count(g)).headers["x-fallbackd-served-by"] == "two"
+        assert (await g.health("one"))["state"] == "healthy"
+        assert (await g.ask()).headers["x-fallbackd-served-by"] == "one"
+
+
 async def test_tokens_that_were_counted_do_not_show_that_a_model_answers(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="messages") as g:
         g.api.behave("one", "429", retry_after_s=2)

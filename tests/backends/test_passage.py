@@ -129,6 +129,17 @@ def test_no_api_takes_our_event_for_an_end_or_our_error_for_an_answer(mode: ApiM
     assert whole.finish(HttpResponse(status=200)) is not None
 
 
+def test_a_count_of_tokens_before_the_first_word_begins_no_answer() -> None:
+    watch = AnswerWatch("chat_completions")
+    opened = {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+    used = {"usage": {"prompt_tokens": 10, "completion_tokens": 0}}
+    watch.feed(b"data: " + json.dumps({**opened, **used}).encode() + b"\n\n")
+    assert not watch.is_committed
+    said = {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]}
+    watch.feed(b"data: " + json.dumps({**said, **used}).encode() + b"\n\n")
+    assert watch.is_committed
+
+
 ANSWER = Answer(model="m")
 STREAMS: dict[ApiMode, bytes] = {
     mode: "".join(text for _, text in frames(ANSWER)).encode()

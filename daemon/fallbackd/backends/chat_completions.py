@@ -71,7 +71,7 @@ class ChatParser(HttpParser):
             self.chose(index, finish)
         before = self.usage
         if event.get("usage") and self._used(event) != before:
-            seen += [*self.answers(), self.usage]
+            seen += [*self.answers(opens=True), self.usage]
         return seen
 
     def _piece(self, delta: dict[str, Any]) -> list[Observation]:

@@ -141,6 +141,8 @@ class HttpParser:
         """Nothing that still comes belongs to the answer."""
         self.has_open_call = False
         """The last that it said is a call of a tool, which nothing will answer."""
+        self.sequence_number = -1
+        """Of the last event, where the API counts them."""
         self.response_id = ""
         """Its name at the provider, where a later request may continue it by its name."""
         self.answered = False
@@ -148,7 +150,8 @@ class HttpParser:
         """A piece of it has arrived; before that it may have been opened only."""
         self.error: Evidence | None = None
         self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
-        self._read_events = 0
+        self.read_events = 0
+        """How many have come."""
         self._body = bytearray()
         self.is_whole: bool | None = None
         """None: not known before the first bytes."""
@@ -261,7 +264,7 @@ class HttpParser:
         for event in events:
             if self.is_over:
                 break
-            self._read_events += 1
+            self.read_events += 1
             seen.extend(self._read_one(event))
         return seen
 
@@ -288,7 +291,7 @@ class HttpParser:
         if self.error is not None:
             return []
         self.error = Evidence(
-            text=f"the answer is damaged: event {self._read_events} of the stream {problem}",
+            text=f"the answer is damaged: event {self.read_events} of the stream {problem}",
             stream="http",
             code="malformed_response",
         )

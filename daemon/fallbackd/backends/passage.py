@@ -31,6 +31,8 @@ MODES: frozenset[ApiMode] = frozenset(
     {"chat_completions", "responses", "messages", "generate_content"}
 )
 MAX_HELD_BYTES = 64 * 1024
+MAX_HELD_EVENTS = 48
+"""Of an answer that says nothing yet. Then what is held goes on."""
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
 
 _NOT_FORWARDED = frozenset(
@@ -234,6 +236,7 @@ class AnswerWatch:
     """Reads an answer beside its way to the caller: when it has begun, whether it is whole."""
 
     def __init__(self, mode: ApiMode) -> None:
+        self._mode = mode
         self._parser = http_calls.parser_of(mode)
 
     @property
@@ -271,6 +274,21 @@ class AnswerWatch:
     def usage(self) -> Usage:
         return self._parser.usage
 
+    @property
+    def events(self) -> int:
+        """How many events have come."""
+        return self._parser.read_events
+
+    @property
+    def is_stream(self) -> bool:
+        """It came as events, and not in one piece."""
+        return self._parser.is_whole is False
+
+    def error_event(self, message: str) -> bytes:
+        """What ends the stream here, as the one that follows what has come. See there."""
+        follows = {"id": self.response_id, "sequence_number": self._parser.sequence_number + 1}
+        return error_event(self._mode, message, follows)
+
     def feed(self, data: bytes) -> bool:
         """Whether its provider said something: comments and pings do not count once it has."""
         return bool(self._parser.feed(Chunk("http", data, 0.0)))
@@ -306,6 +324,7 @@ _WORDS: Mapping[int, tuple[str, str]] = {
     508: ("api_error", "FAILED_PRECONDITION"),
 }
 _OTHER = ("api_error", "INTERNAL")
+_FIRST: Mapping[str, Any] = {"id": "", "sequence_number": 0}
 
 
 def error_body(mode: ApiMode, status: int, message: str, code: str) -> dict[str, Any]:
@@ -320,15 +339,25 @@ def error_body(mode: ApiMode, status: int, message: str, code: str) -> dict[str,
             return {"error": {"message": message, "type": word, "param": None, "code": code}}
 
 
-def error_event(mode: ApiMode, message: str) -> bytes:
-    """The event that ends a stream which cannot go on. No API takes it for a good end."""
+def error_event(mode: ApiMode, message: str, follows: Mapping[str, Any] = _FIRST) -> bytes:
+    """
+    The event that ends a stream which cannot go on. No API takes it for a good end.
+
+    Args:
+        follows: Of an answer of the responses API: its `id` and the next `sequence_number`.
+    """
     match mode:
         case "messages":
             name, value = "error", error_body(mode, 503, message, "")
         case "responses":
             name = "response.failed"
-            failed = {"status": "failed", "error": {"code": "server_error", "message": message}}
-            value = {"type": name, "response": failed}
+            error = {"code": "server_error", "message": message}
+            failed = {"id": follows["id"], "object": "response", "status": "failed", "error": error}
+            value = {
+                "type": name,
+                "sequence_number": follows["sequence_number"],
+                "response": failed,
+            }
         case _:
             name, value = "", error_body(mode, 503, message, "upstream_failed")
     head = f"event: {name}\n".encode() if name else b""

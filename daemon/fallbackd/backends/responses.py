@@ -75,6 +75,8 @@ class ResponsesParser(HttpParser):
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         kind = words(event.get("type")) or name
         response = fields(event.get("response"))
+        if "sequence_number" in event:
+            self.sequence_number = count(event["sequence_number"])
         self.response_id = words(response.get("id")) or self.response_id
         if kind == "response.failed" or response.get("error"):
             return self.fails({"type": "response.failed", "error": response.get("error") or {}})

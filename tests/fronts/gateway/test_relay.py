@@ -16,12 +16,19 @@ from tests.support.provider_frames import (
     responses_frames,
 )
 
-from fallbackd.backends.passage import MAX_HELD_BYTES, MODES, AnswerWatch, Passage
+from fallbackd.backends.passage import (
+    MAX_HELD_BYTES,
+    MAX_HELD_EVENTS,
+    MODES,
+    AnswerWatch,
+    Passage,
+)
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.protocol import Evidence, HttpResponse
 from fallbackd.fronts.gateway import relay as relaying
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, NotAnswered
-from fallbackd.fronts.gateway.relay import Patience, Relay
+from fallbackd.fronts.gateway.patience import Patience
+from fallbackd.fronts.gateway.relay import Relay
 from fallbackd.fronts.gateway.translate.translation import Target, begin
 from fallbackd.fronts.gateway.translating import TranslatedAnswer
 from fallbackd.ports.passing import PassedOn, TakePiece
@@ -143,14 +150,17 @@ async def outcome(
     pause_s: float = 0,
     first_s: float = 60,
     spoken: ApiMode | None = None,
+    may_think: bool = False,
+    seen: Seen | None = None,
 ) -> str:
     """
     `text` where the caller has an answer; `` where it has an error, or the next is asked.
 
     Args:
         spoken: The API of the pieces, where they are translated.
+        seen: Takes what reaches the caller.
     """
-    seen = Seen(data=bytearray())
+    seen = seen or Seen(data=bytearray())
     marks: list[Evidence] = []
 
     async def broken(evidence: Evidence) -> None:
@@ -162,7 +172,7 @@ async def outcome(
     relay = Relay(
         Passage(mode=mode, model="m", is_streamed=True),
         seen,
-        Patience(first_s=first_s, stall_s=60),
+        Patience(first_s=first_s, stall_s=60, may_think=may_think),
         name="one",
         is_whole=is_whole,
         said=said,
@@ -309,8 +319,7 @@ def choice(index: int, word: str, finish: str | None = None) -> bytes:
 async def test_the_end_of_one_of_several_answers_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
 ) -> None:
-    for name in ("FAREWELL_S", "AFTER_END_S"):
-        monkeypatch.setattr(relaying, name, 0.001)
+    monkeypatch.setattr(relaying, "FAREWELL_S", 0.001)
     pieces = [choice(0, "a", "stop"), choice(1, " b"), choice(1, " c", "stop")]
     pieces = [b"".join(pieces[:2]), pieces[2]]
     said = {"is_cut": False, "is_whole": is_whole, "pause_s": 0.05}
@@ -338,11 +347,54 @@ async def test_once_an_answer_has_begun_the_time_for_its_beginning_is_over() -> 
 async def test_an_end_that_is_said_with_each_piece_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("FAREWELL_S", "AFTER_END_S"):
-        monkeypatch.setattr(relaying, name, 0.001)
+    monkeypatch.setattr(relaying, "FAREWELL_S", 0.001)
     candidates = [
         {"content": {"parts": [{"text": word}]}, "finishReason": "STOP"} for word in ("a", " b")
     ]
     pieces = [f"data: {json.dumps({'candidates': [one]})}\n\n".encode() for one in candidates]
     got = await outcome("generate_content", pieces, is_cut=False, is_whole=False, pause_s=0.05)
     assert got == "a b"
+
+
+OPENS = b'data: {"type": "response.in_progress", "response": {"id": "r"}}\n\n'
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_a_model_that_thinks_unseen_is_waited_for_once_its_answer_is_opened(
+    *, is_whole: bool
+) -> None:
+    pieces = [OPENS, OPENS, STREAMS["responses"]]
+    thinks = {"is_cut": False, "is_whole": is_whole, "pause_s": 0.2, "first_s": 0.3}
+    assert await outcome("responses", list(pieces), **thinks, may_think=True) == TEXT
+    assert await outcome("responses", list(pieces), **thinks) == ""
+
+
+async def test_an_answer_of_many_events_that_say_nothing_is_passed_on() -> None:
+    pieces = [OPENS * MAX_HELD_EVENTS, STREAMS["responses"]]
+    said = {"is_cut": False, "is_whole": False, "pause_s": 0.2, "first_s": 0.3}
+    assert await outcome("responses", pieces, **said) == TEXT
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_a_stream_without_its_last_event_gets_one_within_a_second(
+    monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
+) -> None:
+    monkeypatch.setattr(relaying, "FAREWELL_S", 0.001)
+    for end in (b"", b'data: {"choices": []}'):
+        seen = Seen(data=bytearray())
+        pieces = [choice(0, "a", "stop") + end, b": never comes"]
+        said = {"is_cut": False, "is_whole": is_whole, "pause_s": 0.5, "seen": seen}
+        assert await outcome("chat_completions", pieces, **said) == "a"
+        assert seen.data.endswith(b"\n\ndata: [DONE]\n\n")
+        assert seen.data.count(b"[DONE]") == 1
+
+
+async def test_the_event_that_ends_a_response_is_the_next_one() -> None:
+    seen = Seen(data=bytearray())
+    stream = STREAMS["responses"]
+    cut = stream[: stream.rindex(b"event: ")]
+    assert await outcome("responses", [cut], is_cut=True, is_whole=False, seen=seen) == ""
+    *before, last = (event for _, event in _events(bytes(seen.data)))
+    assert last["type"] == "response.failed"
+    assert last["sequence_number"] == before[-1]["sequence_number"] + 1
+    assert last["response"]["id"] == before[0]["response"]["id"]

@@ -43,11 +43,17 @@ class _Metadata(Struct):
     session_id: str | None = None
 
 
-def session_of(named: Mapping[str, str], asked: Passage, body: bytes) -> str | None:
+def session_of(
+    named: Mapping[str, str], asked: Passage, body: bytes, *, model: str | None = None
+) -> str | None:
     """
     The session of a conversation; None: the request stands alone.
 
     What callers send is hashed: it may be an account of theirs, and is of any length.
+
+    Args:
+        model: That the caller names by its real id. A program asks several of them in one
+            conversation, each with a cache of its own.
     """
     if asked.side:
         return None
@@ -58,6 +64,8 @@ def session_of(named: Mapping[str, str], asked: Passage, body: bytes) -> str | N
         found = _named_in(body) or _begun_with(body)
     if not found:
         return None
+    if model is not None:
+        found = f"{found}\n{model}"
     return "gateway-" + hashlib.sha256(found.encode()).hexdigest()[:16]
 
 

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from fallbackd.backends import passage
+from fallbackd.backends.passage import Passage
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence, HttpResponse
@@ -104,12 +105,18 @@ def unsuited(mode: ApiMode, why: str) -> NotAnswered:
     return NotAnswered(evidence=Evidence(), reply=reply, body=body, unsuited=why)
 
 
-def unless_unknown(failed: NotAnswered, side: str) -> NotAnswered:
-    """The same, but where its backend does not know a call beside the generation of text."""
+def unless_aside(failed: NotAnswered, asked: Passage) -> NotAnswered:
+    """
+    The same, but where its backend does not know a call beside the generation of text, or fails at
+    one that no model answers: such calls have limits of their own.
+    """
     status = failed.evidence.http_status
-    if not side or status not in NO_SUCH_CALL:
+    if not asked.side or status is None:
         return failed
-    return structs.replace(failed, unsuited=f"it answers {status} to {side}")
+    says_nothing = not asked.generates and status not in (401, 403)
+    if status not in NO_SUCH_CALL and not says_nothing:
+        return failed
+    return structs.replace(failed, unsuited=f"it answers {status} to {asked.side}")
 
 
 def silent(limit_s: float) -> NotAnswered:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.backends import http_calls, passage
 from fallbackd.backends.spec import ApiMode, BackendKind
@@ -19,6 +19,7 @@ from fallbackd.fronts.gateway.translate.translation import can_translate
 ALIAS = "claude-fallbackd-"
 """Before the name of a chain: Claude Code shows only models that begin with `claude`."""
 _ANY = "*"
+_USABLE = frozenset({"healthy", "unproven", "cooldown"})
 MAX_NAMES = 256
 """Callers invent names."""
 
@@ -90,10 +91,11 @@ def fitting(
         word: VerdictWord = "protocol"
         may_translate = entry.translate and not is_side
         why = _other_protocol(api_of(backend, settings, kinds), mode, may_translate=may_translate)
-        if why is None and model_for(entry, backend, found.model) is None:
+        model = model_for(entry, backend, found.model)
+        if why is None and model is None:
             word, why = "not_configured", "no model: set the backend's model"
         if why is None:
-            kept.setdefault((entry.backend, entry.model or backend.model), entry)
+            kept.setdefault((entry.backend, model), structs.replace(entry, model=model))
             continue
         verdict = Verdict(
             backend=backend.id, kind=backend.kind, model=entry.model, verdict=word, reason=why
@@ -201,6 +203,11 @@ def names(policy: Policy, settings: Settings, kinds: Mapping[str, BackendKind]) 
 def entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
     named = [one for one in entries if one.backend == chosen.backend]
     return next((one for one in named if one.model in (None, chosen.model)), named[0])
+
+
+def is_alone(chosen: Resolution) -> bool:
+    """Whether no other candidate would be asked instead."""
+    return all(one.verdict not in _USABLE for one in chosen.candidates)
 
 
 def none_for(name: str | None, mode: ApiMode) -> Refusal:

@@ -42,8 +42,9 @@ from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, next_hop
+from fallbackd.fronts.gateway.patience import patience_with
 from fallbackd.fronts.gateway.pauses import Pauses
-from fallbackd.fronts.gateway.relay import Patience, Relay
+from fallbackd.fronts.gateway.relay import Relay
 from fallbackd.fronts.gateway.reporting import CallReport, give_back
 from fallbackd.fronts.gateway.settings import Rules
 from fallbackd.fronts.gateway.translating import (
@@ -58,10 +59,6 @@ FAILOVER = "x-fallbackd-failover"
 """`0`: the first backend's failure goes back."""
 _FINAL = frozenset({Reason.CONTENT_POLICY})
 """Of the request, and another provider would be asked to do what this one refuses to."""
-STALL_S = 180.0
-"""Silence within an answer that has begun, where the backend sets none."""
-WHOLE_S = 600.0
-"""For an answer that comes in one piece, where the backend sets no limit."""
 
 
 class Exchange:
@@ -98,7 +95,6 @@ class Exchange:
         self._makers = makers
         self._outgoing = outgoing
         self._deadline = CallerDeadline(self._named)
-        self._session = session_of(self._named, asked, body.plain or b"")
         self._attempts = 0
         self._passed_over: tuple[Verdict, ...] = ()
         """Backends that cannot be asked this at all."""
@@ -129,11 +125,12 @@ class Exchange:
         """Whether the caller has an answer."""
         self._headers[HOP] = next_hop(self._named)
         found, entries, credential = self._fitting()
-        asks = self._asks(found, entries, credential)
+        body = self._body.plain or b""
+        session = session_of(self._named, self._asked, body, model=found.model)
+        asks = self._asks(found, entries, credential, session)
         self._record.requested = entries[0].backend
         chosen = await self._resolve(asks)
         turn, retry_at = chosen.turn, chosen.retry_at
-        stays = self._asked.previous is not None or self._named.get(FAILOVER) == "0"
         left, last = entries, None
         while chosen.backend is not None:
             entry = choosing.entry_of(entries, chosen)
@@ -151,8 +148,9 @@ class Exchange:
             if last is None or not failed.unsuited:
                 last = failed
             answer = await self._reported(failed, chosen, reported)
+            asks = reported.asks
             if answer is None:  # the others are asked, as if it were no part of the chain
-                if stays or not left:
+                if self._stays or not left:
                     break
                 asks = {**asks, "chain": left}
                 chosen = await self._resolve(asks)
@@ -163,7 +161,7 @@ class Exchange:
             reason = Reason.UNKNOWN if answer.failure is None else answer.failure.reason
             last = structs.replace(failed, reason=reason)
             is_refused = reason in _FINAL
-            if answer.next is None or is_refused or stays:
+            if answer.next is None or is_refused or self._stays:
                 await give_back(self._engine, asks, answer)
                 retry_at = answer.retry_at
                 break
@@ -172,6 +170,11 @@ class Exchange:
             self._refuse_without_answer(chosen)
         await self._give_up(last, retry_at)
         return False
+
+    @property
+    def _stays(self) -> bool:
+        """Whether the first backend alone is asked."""
+        return self._asked.previous is not None or self._named.get(FAILOVER) == "0"
 
     def _fitting(self) -> tuple[choosing.Wanted, tuple[Entry, ...], str | None]:
         """
@@ -200,11 +203,15 @@ class Exchange:
         return found, *self._makers.fitting(self._asked.previous, fit.entries, backends)
 
     def _asks(
-        self, found: choosing.Wanted, entries: tuple[Entry, ...], credential: str | None
+        self,
+        found: choosing.Wanted,
+        entries: tuple[Entry, ...],
+        credential: str | None,
+        session: str | None,
     ) -> Mapping[str, Any]:
         """What is asked of `resolve`, and with each report again."""
         return {
-            "session": self._session,
+            "session": session,
             "role": found.role,
             "chain": entries,
             "credential": credential,
@@ -244,7 +251,7 @@ class Exchange:
     ) -> ReportAnswer | None:
         """None: there is nothing to say against the backend, which is passed over."""
         if not failed.unsuited:
-            answer = await report.failed(failed.evidence)
+            answer = await report.failed(failed.evidence, stays=self._stays)
             if answer is not None:
                 self._note_failure(chosen, answer)
             return answer
@@ -291,6 +298,7 @@ class Exchange:
             failure,
             status=failed.evidence.http_status,
             patience_s=self._engine.settings.policy.patience_s("interactive"),
+            is_alone=self._stays or choosing.is_alone(chosen),
             luck=self._engine.world.luck(),
         )
         if wait_s is None or not callers.may_retry(self._engine):
@@ -331,7 +339,7 @@ class Exchange:
             await passed.aclose()
         if isinstance(done, NotAnswered):
             done = done if call.translation is None else in_callers_words(done, call.translation)
-            return answers.unless_unknown(done, self._asked.side)
+            return answers.unless_aside(done, self._asked)
         self._record.model = call.model
         await report.succeeded(done)
         return None
@@ -355,13 +363,10 @@ class Exchange:
             )
 
         backend = find_backend(self._engine.settings.policy, BackendId(chosen.backend or ""))
-        own_first_s = None if backend is None else backend.first_answer_s
-        own_stall_s = None if backend is None else backend.stall_s
-        first_s = self._rules.hold_s if self._asked.is_streamed else WHOLE_S
         return Relay(
             self._asked,
             self._caller,
-            Patience(first_s=own_first_s or first_s, stall_s=own_stall_s or STALL_S),
+            patience_with(backend, self._rules, is_streamed=self._asked.is_streamed),
             name=str(chosen.backend),
             is_whole=self._is_whole,
             said=begun,

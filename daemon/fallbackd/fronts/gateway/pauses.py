@@ -14,20 +14,35 @@ Awaited = tuple[str, str | None, str | None]
 
 _CHANCE_S = 0.2
 """Before a server that broke once is asked again; up to twice that."""
+_BUSY_S = 2.0
+"""The same for one that has too much to do; up to three."""
+_BLIPS = frozenset({Reason.NETWORK, Reason.OVERLOADED, Reason.SERVER_ERROR})
 
 
 def before_second(
-    failure: Failure | None, *, status: int | None, patience_s: float, luck: float
+    failure: Failure | None,
+    *,
+    status: int | None,
+    patience_s: float,
+    luck: float,
+    is_alone: bool,
 ) -> float | None:
-    """How long to wait before the same backend is asked again; None: it is not."""
+    """
+    How long to wait before the same backend is asked again; None: it is not.
+
+    Args:
+        is_alone: No other backend would answer instead.
+    """
     if failure is None:
         return None
     if failure.reason is Reason.RATE_LIMIT and failure.wait_s is not None:
         return failure.wait_s if failure.wait_s <= patience_s else None
     is_chance = failure.reason is Reason.SERVER_ERROR and status == 500
-    if is_chance and failure.wait_s is None:
-        return _CHANCE_S * (1 + luck)
-    return None
+    is_blip = is_alone and failure.reason in _BLIPS
+    if failure.wait_s is not None or not (is_chance or is_blip):
+        return None
+    is_busy = failure.reason is Reason.OVERLOADED
+    return _BUSY_S * (1 + luck / 2) if is_busy else _CHANCE_S * (1 + luck)
 
 
 class Pauses:

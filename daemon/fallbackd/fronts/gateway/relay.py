@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import anyio
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fallbackd.backends import passage
+from fallbackd.backends.http_endings import DONE_EVENT
 from fallbackd.backends.passage import AnswerWatch, Passage
 from fallbackd.backends.sieve import Sieve
 from fallbackd.core.protocol import Evidence, Exit, HttpResponse
@@ -23,19 +24,11 @@ from fallbackd.fronts.gateway.answers import (
     reply_of,
     silent,
 )
+from fallbackd.fronts.gateway.patience import Patience
 from fallbackd.ports.passing import PassedOn
 
 FAREWELL_S = 1.0
-"""For the end of a stream whose last event has come."""
-AFTER_END_S = 10.0
-"""For what still comes behind the reason of an end: usage, the last event."""
-
-
-class Patience(Struct, frozen=True, kw_only=True):
-    first_s: float
-    """Until the first words."""
-    stall_s: float
-    """Between words."""
+"""For what still comes behind the reason of an end: usage, the last event, the end of the body."""
 
 
 class Relay:
@@ -120,10 +113,13 @@ class Relay:
         while True:
             is_late = not is_over and self._time() >= self._wait_until(give_up_at)
             if is_late and not watch.has_ended:
-                return await self._silent(since_s=self._time() - self._heard_at)
-            if is_over or is_late:
+                if not self._may_be_released:
+                    return await self._silent(since_s=self._time() - self._heard_at)
+                self._heard_at = self._time()
+                await self._begin(head)
+            elif is_over or is_late:
                 return await self._finish(passed, head if is_late else passed.exit, head)
-            if self._is_begun:
+            elif self._is_begun:
                 await self._go_on(passed)
             elif (failed := await self._begin_or_fail(passed, head)) is not None:
                 return failed
@@ -134,37 +130,45 @@ class Relay:
         """When silence is long enough."""
         watch = self._watch
         if watch.has_ended:
-            return self._heard_at + self._farewell_s()
+            return self._heard_at + FAREWELL_S
         is_begun = self._is_begun or watch.is_committed
-        if is_begun or (self._held and not self._asked.is_streamed):
-            return self._heard_at + self._patience.stall_s
-        return give_up_at
+        if self._asked.is_streamed:
+            is_opened = self._is_held_to_end and self._is_good and self._patience.may_think
+        else:
+            is_opened = bool(self._held)
+        return self._heard_at + self._patience.stall_s if is_begun or is_opened else give_up_at
+
+    @property
+    def _may_be_released(self) -> bool:
+        """Whether what is held goes on although no word of it has come."""
+        is_held = not self._is_begun and not self._is_held_to_end
+        return is_held and self._patience.may_think and not self._watch.is_committed
 
     def _take(self, data: bytes) -> bool:
         """One piece, as it arrives. False: there is more to do than to pass it on."""
         watch = self._watch
         if self._sieve is not None:
             data = self._sieve.feed(data, may_drop=self._is_begun)
-        had_ended = watch.has_ended, watch.is_over
+        had_ended = watch.has_ended
         if watch.feed(data):
             self._heard_at = self._time()
+        is_same = had_ended == watch.has_ended  # the silence behind an end is shorter
         if not self._is_begun or watch.has_failed:
             self._held += data
-            return not self._is_begun and not self._is_to_begin()
+            return is_same and not self._is_begun and not self._is_to_begin()
         if self._sieve is not None and self._sieve.has_dropped:
             self._held += data  # until it is known whether anything is missing
         elif not self._caller.write(data):
             return False
-        # The silence behind an end is shorter.
-        return had_ended == (watch.has_ended, watch.is_over)
+        return is_same
 
     def _is_to_begin(self) -> bool:
         """What is held is enough to decide, one way or the other."""
         watch = self._watch
         most = passage.MAX_WHOLE_BYTES if self._is_held_to_end else passage.MAX_HELD_BYTES
-        is_said = watch.is_committed and not self._is_held_to_end
+        is_said = watch.is_committed or watch.events >= passage.MAX_HELD_EVENTS
         is_bad = watch.has_failed and self._is_good
-        return is_bad or is_said or len(self._held) > most
+        return is_bad or (is_said and not self._is_held_to_end) or len(self._held) > most
 
     async def _begin_or_fail(self, passed: PassedOn, head: HttpResponse) -> NotAnswered | None:
         """Before the beginning: why the next backend is asked, if so; else it may begin now."""
@@ -174,10 +178,6 @@ class Relay:
         if self._is_to_begin():
             await self._begin(head)
         return None
-
-    def _farewell_s(self) -> float:
-        """How long an answer that has said its end may stay open."""
-        return FAREWELL_S if self._watch.is_over else AFTER_END_S
 
     async def _silent(self, *, since_s: float) -> NotAnswered:
         found = silent(since_s)
@@ -205,14 +205,27 @@ class Relay:
             evidence = evidence or self._damage()
             if evidence is not None:
                 await self._break_off(evidence)
-            await self._caller.send(bytes(self._held) + rest)
+            await self._caller.send(bytes(self._held) + rest + self._last_event(rest))
             return self._watch
         self._held += rest
         if evidence is not None:
             return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
+        self._held += self._last_event(rest)
         # With its length it is complete for the caller as it arrives, whatever is done after it.
         await self._begin(head, length=len(self._held))
         return self._watch
+
+    def _last_event(self, rest: bytes) -> bytes:
+        """
+        What the provider has left out behind a whole answer, and clients look for.
+
+        Args:
+            rest: Behind the last event that was complete.
+        """
+        is_stream = self._sieve is not None and self._watch.is_stream
+        if not is_stream or self._watch.is_over:
+            return b""
+        return b"\n\n" + DONE_EVENT if rest else DONE_EVENT
 
     def _why(self, passed: PassedOn, exit: Exit) -> Evidence | None:
         """Why it is no whole answer, in the words of its provider; None: it is one."""
@@ -241,7 +254,7 @@ class Relay:
         await self._broken(evidence)
         if not is_told:
             text = f"{self._name} broke off its answer"
-            await self._caller.send(passage.error_event(self._asked.mode, text))
+            await self._caller.send(self._watch.error_event(text))
         raise Aborted
 
     async def _begin(self, head: HttpResponse, *, length: int | None = None) -> None:

@@ -7,11 +7,21 @@ from typing import Any, Literal
 from fallbackd.backends.passage import AnswerWatch
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import Reported
+from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.turn import Turn
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
+from fallbackd.engine.feedback import judged
 from fallbackd.engine.requests import Refused
+
+_OF_THE_REQUEST = frozenset(
+    {
+        *(Reason.CONTENT_POLICY, Reason.CONTEXT_OVERFLOW),
+        *(Reason.FORMAT_ERROR, Reason.PAYLOAD_TOO_LARGE),
+    }
+)
+"""They say nothing of the backend: the conversation stays where its prompt is cached."""
 
 
 class CallReport:
@@ -35,7 +45,8 @@ class CallReport:
         proves: bool,
     ) -> None:
         self._engine = engine
-        self._asks = asks
+        self.asks = asks
+        """For the next call of the same exchange."""
         self._proves = proves
         self._is_said = False
         self._call: dict[str, Any] = {
@@ -65,9 +76,18 @@ class CallReport:
         else:
             await self.released()
 
-    async def failed(self, evidence: Evidence) -> ReportAnswer | None:
-        """None: the backend is not configured any more."""
+    async def failed(self, evidence: Evidence, *, stays: bool = False) -> ReportAnswer | None:
+        """
+        None: the backend is not configured any more.
+
+        Args:
+            stays: No other backend is asked.
+        """
         self._is_said = True
+        failure = judged(self._engine, evidence, backend=self._call["backend"])
+        if stays or (failure is not None and failure.reason in _OF_THE_REQUEST):
+            self.asks = {**self.asks, "session": None}
+            self._call["session"] = None
         seen = Reported(**self._call, outcome="failure")
         with suppress(Refused):
             return await callers.report(
@@ -78,7 +98,7 @@ class CallReport:
     async def broken(self, evidence: Evidence) -> ReportAnswer:
         """It failed in the middle of its answer: no other is asked."""
         answer = await self.failed(evidence) or ReportAnswer()
-        await give_back(self._engine, self._asks, answer)
+        await give_back(self._engine, self.asks, answer)
         return answer
 
     async def released(self) -> None:

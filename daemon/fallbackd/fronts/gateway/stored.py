@@ -209,7 +209,7 @@ async def _streamed(passed: PassedOn, head: HttpResponse, way: _Way) -> None:
         await way.caller.send(piece)
     if not (watch.has_ended or watch.has_failed):
         text = f"{way.maker.backend} broke off its answer"
-        await way.caller.send(passage.error_event("responses", text))
+        await way.caller.send(watch.error_event(text))
         raise Aborted
 
 

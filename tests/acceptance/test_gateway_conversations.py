@@ -1,0 +1,110 @@
+"""Where a conversation stays, what moves it, and which model a mark is about."""
+
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from tests.support.gateway import Gate, gate
+
+S = {"x-fallbackd-session": "s"}
+THIRD = """
+[backends.three]
+kind = "anthropic-http"
+base_url = "{url}"
+model = "claude-sonnet-4-5"
+cost = "local"
+"""
+
+
+async def ask(g: Gate, model: str = "team", **headers: str) -> httpx2.Response:
+    body = {**g.body(), "model": model}
+    headers = {"authorization": f"Bearer {g.token}", **headers}
+    return await g.client.post(g.path(), json=body, headers=headers)
+
+
+async def served(g: Gate, model: str = "team", **headers: str) -> str:
+    answer = await ask(g, model, **headers)
+    assert answer.status_code == 200, answer.text
+    return str(answer.headers["x-fallbackd-served-by"])
+
+
+async def test_a_conversation_stays_where_its_prompt_is_cached(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        g.api.behave("one", "429", "ok", retry_after_s=60)
+        assert await served(g, **S) == "two"
+        await g.daemon.client.call("health", {"action": "clear", "backend": "one"})
+        assert await served(g, **S) == "two"
+        assert await served(g, **{"x-fallbackd-session": "another"}) == "one"
+
+
+async def test_calls_of_one_conversation_that_fail_at_once_are_all_answered_by_the_next(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, first="first_answer_s = 1") as g:
+        assert await served(g, **S) == "one"
+        g.api.behave("one", "hang")
+        found: list[str] = []
+
+        async def one_call() -> None:
+            found.append(await served(g, **S))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(one_call)
+        assert found == ["two"] * 3
+        assert len(g.api.calls("one")) == 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "goes_on"),
+    [
+        (400, "Unknown parameter: 'foo'", "two"),
+        (400, "This model's maximum context length is 8192 tokens", "two"),
+        (400, "Your request was rejected by our safety system: content_policy_violation", None),
+    ],
+)
+async def test_a_failure_of_the_request_alone_moves_no_conversation(
+    tmp_path: Path, status: int, message: str, goes_on: str | None
+) -> None:
+    async with gate(tmp_path) as g:
+        g.api.behave("one", "ok", "refuse", "ok", status=status, message=message)
+        assert await served(g, **S) == "one"
+        answer = await ask(g, **S)
+        assert answer.headers.get("x-fallbackd-served-by") == goes_on or answer.status_code == 400
+        assert (await g.health("one"))["state"] == "healthy"
+        assert await served(g, **S) == "one"
+
+
+async def test_a_failure_that_goes_back_moves_no_conversation(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        g.api.behave("one", "ok", "refuse", "ok", message="Unknown parameter: 'foo'")
+        assert await served(g, **S) == "one"
+        assert (await ask(g, **{**S, "x-fallbackd-failover": "0"})).status_code == 400
+        assert await served(g, **S) == "one"
+
+
+async def test_each_model_of_a_conversation_is_answered_by_the_backend_that_has_it(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path) as g:
+        for name in ("one", "two", "one"):
+            assert await served(g, f"model-of-{name}", **S) == name
+
+
+async def test_a_model_that_one_caller_misspells_takes_no_other_model_out(tmp_path: Path) -> None:
+    chains = '"*" = ["three", "one"]'
+    async with gate(tmp_path, mode="messages", more=THIRD, chains=chains) as g:
+        g.api.behave("three", "404", "ok")
+        assert await served(g, "claude-sonet-4-5") != "three"
+        assert [one.model for one in g.api.calls("three")] == ["claude-sonet-4-5"]
+        assert await served(g, "claude-sonnet-4-5") == "three"
+
+
+async def test_two_models_of_one_backend_are_two_candidates(tmp_path: Path) -> None:
+    chains = 'twice = ["one", { backend = "one", model = "another" }]'
+    async with gate(tmp_path, chains=chains) as g:
+        g.api.behave("one", "404", "ok")
+        answer = await ask(g, "twice")
+        assert answer.headers["x-fallbackd-model"] == "another"
+        assert [one.model for one in g.api.calls("one")] == ["model-of-one", "another"]
