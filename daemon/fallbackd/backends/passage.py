@@ -32,7 +32,7 @@ MODES: frozenset[ApiMode] = frozenset(
 )
 MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_EVENTS = 48
-"""Of an answer that says nothing yet. Then what is held goes on."""
+"""Of an answer that says nothing yet. Then what is held is passed on."""
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
 
 _NOT_FORWARDED = frozenset(

@@ -177,7 +177,7 @@ def reported(case: Case, event: Reported) -> Decision:
     if event.outcome == "success":
         return _reported_success(case, event, backend, session)
     if session is not None and is_stale:
-        if event.turn is not None:  # the caller goes on by itself, and has to know with whom
+        if event.turn is not None:  # the caller makes the next call, and has to know of whom
             return _too_late(case, event, backend, session, turn)
         return _ignored(case, event, session)
     return _reported_failure(case, event, backend, session, turn, was_trial=bool(lease))

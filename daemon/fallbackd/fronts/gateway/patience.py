@@ -18,8 +18,8 @@ class Patience(Struct, frozen=True, kw_only=True):
     """Between words."""
     may_think: bool = False
     """
-    Without words an answer that was opened in time is no failure: what is held of it goes on after
-    `first_s`, and silence counts from then.
+    Without words an answer that was opened in time is no failure: what is held of it is passed on
+    after `first_s`, and silence counts from then.
     """
 
 

@@ -140,7 +140,7 @@ class Relay:
 
     @property
     def _may_be_released(self) -> bool:
-        """Whether what is held goes on although no word of it has come."""
+        """Whether what is held is passed on although it says nothing."""
         is_held = not self._is_begun and not self._is_held_to_end
         return is_held and self._patience.may_think and not self._watch.is_committed
 
