@@ -16,6 +16,8 @@ from fallbackd.fronts.gateway.line import HeadIn, RequestLine
 from fallbackd.fronts.gateway.server import GatewayServer
 
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+OFFERS = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n"
+"""As Java's client does with each request before it knows the server."""
 
 
 class Asked:
@@ -82,6 +84,44 @@ async def test_a_request_that_comes_before_the_answer_waits_for_its_turn() -> No
     async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
         await peer.send(POST + POST.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         assert (await everything(peer)).count(b"said") == 2
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 4096])
+@pytest.mark.parametrize(
+    "body",
+    [b"content-length: 2\r\n\r\n{}", b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"],
+)
+async def test_a_post_that_offers_an_upgrade_is_answered_and_its_connection_is_kept(
+    body: bytes, size: int
+) -> None:
+    asked = Asked()
+    offering = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n" + OFFERS + body
+    last = POST.replace(b"host: x", b"host: x\r\nconnection: close")
+    sent = POST + offering + POST + offering + last
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        for at in range(0, len(sent), size):
+            await peer.send(sent[at : at + size])
+        assert (await everything(peer)).count(b"said\r\n0\r\n\r\n") == 5
+    assert asked.bodies == [b"{}"] * 5
+    assert dict(asked.heads[1].headers)["http2-settings"] == "AAMAAABkAAQ"
+
+
+async def test_a_get_that_offers_an_upgrade_says_which_and_keeps_its_connection() -> None:
+    asked = Asked()
+    get = b"GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\n"
+    get += b"upgrade: websocket\r\n\r\n"
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(get + POST.replace(b"host: x", b"host: x\r\nconnection: close"))
+        assert (await everything(peer)).count(b"said") == 2
+    assert dict(asked.heads[0].headers)["upgrade"] == "websocket"
+
+
+async def test_a_tunnel_is_answered_and_what_follows_in_it_is_not_read() -> None:
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(b"CONNECT a.example:443 HTTP/1.1\r\nhost: x\r\n\r\n" + POST)
+        assert (await everything(peer)).count(b"HTTP/1.1 ") == 1
+    assert [one.method for one in asked.heads] == ["CONNECT"]
 
 
 async def test_a_request_has_one_answer_at_most() -> None:

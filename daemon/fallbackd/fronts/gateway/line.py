@@ -72,6 +72,14 @@ class _Unreadable(Exception):
         self.status = status
 
 
+def _without_upgrade(name: bytes, value: bytes) -> bytes:
+    """The value of a field, where the connection is not to be upgraded."""
+    if name != b"connection":
+        return value
+    words = value.split(b",")
+    return b",".join(word for word in words if word.strip().lower() != b"upgrade")
+
+
 class CallerLine(asyncio.Protocol):
     """See `RequestLine`. To be served by one task."""
 
@@ -294,9 +302,8 @@ class CallerLine(asyncio.Protocol):
             self._parser.feed_data(data)
             if not self._coming.has_head and self._head_bytes > MAX_HEAD_BYTES:
                 self._refused = 431
-        except httptools.HttpParserUpgrade:
-            coming.is_kept = False
-            self._is_over = True  # what follows is of another protocol
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(self._waiting[-1], data[offer.args[0] :])
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._refused = cause.status if isinstance(cause, _Unreadable) else 400
@@ -304,6 +311,19 @@ class CallerLine(asyncio.Protocol):
         if is_unasked or len(self._waiting) > 1 or self._refused:
             self._pause()
         self._tell()
+
+    def _decline(self, request: _Request, rest: bytes) -> None:
+        """An offer of another protocol, for which the parser ends a request behind its head."""
+        if request.method == "CONNECT":
+            request.is_kept = False
+            self._is_over = True  # what follows is of another protocol
+            return
+        self._waiting.pop()
+        version = self._parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (request.method.encode(), request.url, version)]
+        lines += (b"%b: %b" % (name, _without_upgrade(name, text)) for name, text in request.fields)
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def eof_received(self) -> None:
         self._leave()
