@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.gateway import gate
+from tests.support.gateway import ENDS, gate, over_http_1_0
 
 
 async def test_a_question_whether_anything_listens_needs_no_token_and_says_nothing(
@@ -143,3 +143,28 @@ async def test_the_header_stands_in_place_of_a_model_that_is_missing(tmp_path: P
             )
             assert answer.status_code == 200, answer.text
         assert [call.model for call in g.api.calls("one")] == ["model-of-one"] * 2
+
+
+async def test_a_caller_that_takes_no_chunks_gets_a_stream_whole_with_its_length(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path) as g:
+        g.api.behave("one", "truncated")
+        body = json.dumps(g.body()).encode()
+        head, stream = await over_http_1_0(g, "POST", g.path(), body, expect="100-continue")
+        assert head.startswith(b"http/1.1 200 ")
+        assert b"x-fallbackd-served-by: two" in head
+        assert f"content-length: {len(stream)}".encode() in head
+        assert ENDS["chat_completions"].encode() in stream
+        for name in ("one", "two"):
+            g.api.behave(name, "truncated")
+        await g.daemon.client.call("health", {"action": "clear"})
+        head, error = await over_http_1_0(g, "POST", g.path(), body)
+        assert head.startswith(b"http/1.1 503 ")
+        assert f"content-length: {len(error)}".encode() in head
+        for name in ("one", "two"):
+            g.api.behave(name, "refuse", status=400, message="not like this")
+        await g.daemon.client.call("health", {"action": "clear"})
+        head, error = await over_http_1_0(g, "POST", g.path(), body)
+        assert head.startswith(b"http/1.1 400 ")
+        assert f"content-length: {len(error)}".encode() in head

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.support.gateway import Gate, gate, last_event, read_into
+from tests.support.gateway import Gate, gate, last_event, over_http_1_0, read_into
 
 ACCOUNTS = """credentials = [{ label = "a", env = "KEY_A" }, { label = "b", env = "KEY_B" }]
 credential_strategy = "round_robin"
@@ -167,10 +167,12 @@ async def test_a_maker_that_a_person_has_paused_is_not_asked(tmp_path: Path) -> 
 
 async def test_a_stream_that_stops_short_is_no_whole_answer(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
-        name = await made_by_the_second(g)
+        path = f"/v1/responses/{await made_by_the_second(g)}?stream=true"
+        assert b"content-length" in (await over_http_1_0(g, "GET", path))[0]
         g.api.behave("two", "ok", stored="truncated")
         with pytest.raises(httpx2.RemoteProtocolError):
-            await asked(g, "GET", f"/v1/responses/{name}?stream=true")
+            await asked(g, "GET", path)
+        assert (await over_http_1_0(g, "GET", path))[0].startswith(b"http/1.1 502 ")
 
 
 async def test_it_needs_the_token_and_explain_shows_who_was_asked(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,24 @@ async def read_into(got: bytearray, gate: Gate, **headers: str) -> None:
         assert answer.status_code == 200, (answer.status_code, await answer.aread())
         async for piece in answer.aiter_raw():
             got += piece
+
+
+async def over_http_1_0(
+    gate: Gate, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[bytes, bytes]:
+    """Head, in lower case, and body of what comes until the connection is closed."""
+    lines = [f"{method} {path} HTTP/1.0", f"host: 127.0.0.1:{gate.port}"]
+    lines += [f"x-api-key: {gate.token}", "content-type: application/json"]
+    lines += [f"content-length: {len(body)}", *(f"{one}: {text}" for one, text in headers.items())]
+    got = b""
+    with anyio.fail_after(HANG_S):
+        async with await anyio.connect_tcp("127.0.0.1", gate.port) as line:
+            await line.send("\r\n".join([*lines, "", ""]).encode() + body)
+            with suppress(anyio.EndOfStream):
+                while True:
+                    got += await line.receive()
+    head, _, rest = got.partition(b"\r\n\r\n")
+    return head.lower(), rest
 
 
 async def listens(port: int) -> bool:

@@ -81,6 +81,7 @@ class Seen(Struct):
 
     data: bytearray
     is_answer: bool = False
+    takes_pieces: bool = True
 
     async def begin(self, reply: AnswerHead) -> None:
         assert reply.status == 200

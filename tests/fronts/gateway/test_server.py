@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import pytest
 from tests.support.daemon import HANG_S
 
@@ -122,6 +123,17 @@ async def test_a_tunnel_is_answered_and_what_follows_in_it_is_not_read() -> None
         await peer.send(b"CONNECT a.example:443 HTTP/1.1\r\nhost: x\r\n\r\n" + POST)
         assert (await everything(peer)).count(b"HTTP/1.1 ") == 1
     assert [one.method for one in asked.heads] == ["CONNECT"]
+
+
+async def test_a_caller_of_http_1_0_is_not_told_to_continue() -> None:
+    asked = Asked()
+    head, body = POST.replace(b"/1.1\r\n", b"/1.0\r\nexpect: 100-continue\r\n").split(b"{")
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(head)
+        while not asked.heads:
+            await anyio.lowlevel.checkpoint()
+        await peer.send(b"{" + body)
+        assert (await everything(peer)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_request_has_one_answer_at_most() -> None:

@@ -23,6 +23,11 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
 class ToCaller(Protocol):
     """Where an answer goes: `begin` once, then `send`; or `write`, and `drained` after a False."""
 
+    @property
+    def takes_pieces(self) -> bool:
+        """False: without its length an answer that is cut looks whole there."""
+        ...
+
     async def begin(self, reply: AnswerHead) -> None: ...
 
     async def send(self, data: bytes) -> None: ...

@@ -368,7 +368,7 @@ class Exchange:
             self._caller,
             patience_with(backend, self._rules, is_streamed=self._asked.is_streamed),
             name=str(chosen.backend),
-            is_whole=self._is_whole,
+            is_whole=self._is_whole or not self._caller.takes_pieces,
             said=begun,
             broken=broken,
         )
@@ -388,7 +388,8 @@ class Exchange:
         wait_s = None if retry_at is None else max(1.0, retry_at - self._engine.clock.now())
         status = None if last is None else status_of_error(last)
         if last is not None and last.reply is not None and status is not None:
-            headers = last.reply.headers + self._said(None, None)
+            headers = [*last.reply.headers, ("content-length", str(len(last.body)))]
+            headers += self._said(None, None)
             if wait_s is not None and "retry-after" not in dict(headers):
                 headers.append(("retry-after", str(round(wait_s))))
             await self._caller.begin(AnswerHead(status=status, headers=headers))

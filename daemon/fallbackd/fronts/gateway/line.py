@@ -179,6 +179,10 @@ class CallerLine(asyncio.Protocol):
 
     # --- one request and its answer --------------------------------------------------------------
 
+    @property
+    def takes_pieces(self) -> bool:
+        return self._now.may_chunk
+
     async def body(self, max_bytes: int) -> bytes | None:
         request = self._now
         if not request.is_whole:
@@ -187,7 +191,8 @@ class CallerLine(asyncio.Protocol):
 
     async def _rest_of_body(self, request: _Request, max_bytes: int) -> None:
         expects = next((value for name, value in request.fields if name == b"expect"), b"")
-        if expects.lower() == b"100-continue" and self._transport is not None:
+        is_waiting = expects.lower() == b"100-continue" and request.may_chunk
+        if is_waiting and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._is_body_read = True
         with anyio.move_on_after(BODY_LIMIT_S):

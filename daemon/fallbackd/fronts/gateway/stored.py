@@ -173,7 +173,8 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
         raise way.failed("it was silent" if silence.cancelled_caught else _why(passed))
     if 300 <= head.status < 400:
         raise way.failed(f"it redirects ({head.status}), which is not followed")
-    if call.is_streamed and head.status < 300:
+    is_stream = call.is_streamed and head.status < 300
+    if is_stream and way.caller.takes_pieces:
         await _streamed(passed, head, way)
         return True
     body = bytearray()
@@ -183,7 +184,11 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
             if len(body) > passage.MAX_WHOLE_BYTES:
                 raise way.failed("what it sends is longer than any answer")
     end = None if silence.cancelled_caught else passed.exit
-    if not isinstance(end, HttpResponse) or end.truncated:
+    watch = AnswerWatch("responses")
+    if is_stream:
+        watch.feed(bytes(body))
+    is_short = is_stream and not _is_all(watch)
+    if is_short or not isinstance(end, HttpResponse) or end.truncated:
         raise way.failed("it broke off")
     await way.begin(head, length=len(body))
     await way.caller.send(bytes(body))
@@ -207,10 +212,14 @@ async def _streamed(passed: PassedOn, head: HttpResponse, way: _Way) -> None:
             break
         watch.feed(piece)
         await way.caller.send(piece)
-    if not (watch.has_ended or watch.has_failed):
+    if not _is_all(watch):
         text = f"{way.maker.backend} broke off its answer"
         await way.caller.send(watch.error_event(text))
         raise Aborted
+
+
+def _is_all(watch: AnswerWatch) -> bool:
+    return watch.has_ended or watch.has_failed
 
 
 def _why(passed: PassedOn) -> str:
