@@ -185,6 +185,7 @@ async def test_a_request_reaches_the_provider_byte_for_byte_but_for_the_model(
         ({"authorization": "Bearer TOKEN", "host": "evil.example:41411"}, 403),
         ({"authorization": "Bearer TOKEN", "content-type": "text/plain"}, 415),
         ({"authorization": "Bearer TOKEN", "x-fallbackd-hop": "2"}, 508),
+        ({"authorization": "Bearer TOKEN", "x-fallbackd-hop": "9" * 5000}, 508),
     ],
 )
 async def test_who_must_not_ask_is_refused_before_anything_is_sent(

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import msgspec
 import structlog
 
@@ -13,7 +14,7 @@ from fallbackd.backends.spec import ApiMode
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import DRAINS, Refused
 from fallbackd.fronts.gateway import choosing, encodings, guard, routes
-from fallbackd.fronts.gateway.answers import AnswerHead, Refusal, told
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, told
 from fallbackd.fronts.gateway.exchange import Exchange
 from fallbackd.fronts.gateway.line import HeadIn, RequestLine
 from fallbackd.fronts.gateway.makers import Makers
@@ -81,6 +82,12 @@ class GatewayFront:
             wait_s = None if at is None else max(1.0, float(at) - self._engine.clock.now())
             text = error.rejection.message
             await _tell(line, mode, Refusal(503, text, "refused", retry_after=wait_s))
+        except (Aborted, anyio.EndOfStream):
+            raise
+        except Exception:  # a defect of ours is no reason to leave a caller without a word
+            log.exception("gateway.answer_failed", path=request.path)
+            text = "the gateway failed on this request; the log of the daemon says why"
+            await _tell(line, mode, Refusal(500, text, "internal"))
 
     async def _answer(self, request: HeadIn, line: RequestLine, mode: ApiMode) -> None:
         is_get = request.method in ("GET", "HEAD")
