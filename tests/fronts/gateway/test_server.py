@@ -13,7 +13,8 @@ from tests.support.daemon import HANG_S
 from fallbackd.fronts.gateway import line as caller_line
 from fallbackd.fronts.gateway import server
 from fallbackd.fronts.gateway.answers import AnswerHead
-from fallbackd.fronts.gateway.line import HeadIn, RequestLine
+from fallbackd.fronts.gateway.incoming import HeadIn
+from fallbackd.fronts.gateway.line import RequestLine
 from fallbackd.fronts.gateway.server import GatewayServer
 
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
@@ -157,6 +158,27 @@ async def test_a_head_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch)
         await peer.send(POST[:30])
         assert await everything(peer) == b""
     assert asked.heads == []
+
+
+@pytest.mark.parametrize("begins", ["apart", "behind a body"])
+async def test_a_later_head_that_does_not_end_is_left_as_soon_as_the_first(
+    monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    monkeypatch.setattr(server, "IDLE_S", HANG_S * 9)
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(POST[:-1])
+        while not asked.heads:
+            await anyio.lowlevel.checkpoint()
+        monkeypatch.setattr(server, "HEAD_LIMIT_S", 0.2)
+        if begins == "apart":
+            await peer.send(POST[-1:])
+            await asked.left.wait()
+            await peer.send(POST[:3])
+        else:
+            await peer.send(POST[-1:] + POST[:3])
+        assert (await everything(peer)).count(b"HTTP/1.1 200 ") == 1
+    assert len(asked.heads) == 1
 
 
 async def test_a_head_of_more_than_64_kib_is_refused() -> None:

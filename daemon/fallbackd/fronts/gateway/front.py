@@ -16,7 +16,8 @@ from fallbackd.engine.requests import DRAINS, Refused
 from fallbackd.fronts.gateway import choosing, encodings, guard, routes
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, told
 from fallbackd.fronts.gateway.exchange import Exchange
-from fallbackd.fronts.gateway.line import HeadIn, RequestLine
+from fallbackd.fronts.gateway.incoming import HeadIn
+from fallbackd.fronts.gateway.line import RequestLine
 from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.outgoing import Outgoing
 from fallbackd.fronts.gateway.pauses import Pauses

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import anyio
 import httptools
-from msgspec import Struct
 
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
+from fallbackd.fronts.gateway.incoming import HeadIn, IncomingRequest
 
 MAX_HEAD_BYTES = 64 * 1024
 BODY_LIMIT_S = 120.0
@@ -29,39 +29,12 @@ _REASONS = {one.value: one.phrase.encode() for one in HTTPStatus}
 _UNWRITABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-class HeadIn(Struct, frozen=True, kw_only=True):
-    method: str
-    path: str
-    query: str
-    headers: list[tuple[str, str]]
-    """Names in lower case, values as they came."""
-    port: int | None
-    """Where it came in; None: through the Unix socket."""
-
-
 class RequestLine(ToCaller, Protocol):
     """One request whose body is still to be read, and its answer."""
 
     async def body(self, max_bytes: int) -> bytes | None:
         """The body of the request; None: it is longer."""
         ...
-
-
-class _Request:
-    """One request, as far as it has come."""
-
-    def __init__(self) -> None:
-        self.method = ""
-        self.url = b""
-        self.fields: list[tuple[bytes, bytes]] = []
-        self.pieces: list[bytes] = []
-        self.size = 0
-        self.has_head = False
-        self.is_whole = False
-        self.is_kept = False
-        """The connection is kept for the next one."""
-        self.is_head_only = False
-        self.may_chunk = True
 
 
 class _Unreadable(Exception):
@@ -72,24 +45,16 @@ class _Unreadable(Exception):
         self.status = status
 
 
-def _without_upgrade(name: bytes, value: bytes) -> bytes:
-    """The value of a field, where the connection is not to be upgraded."""
-    if name != b"connection":
-        return value
-    words = value.split(b",")
-    return b",".join(word for word in words if word.strip().lower() != b"upgrade")
-
-
 class CallerLine(asyncio.Protocol):
     """See `RequestLine`. To be served by one task."""
 
     def __init__(self, port: int | None) -> None:
         self._port = port
         self._parser = httptools.HttpRequestParser(self)
-        self._coming = _Request()
+        self._coming = IncomingRequest()
         self._head_bytes = 0
         """That have arrived since the last request was whole."""
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[IncomingRequest] = deque()
         self._now = self._coming
         """The one that is answered."""
         self._refused: int | None = None
@@ -109,10 +74,16 @@ class CallerLine(asyncio.Protocol):
 
     # --- for the task that serves it -------------------------------------------------------------
 
-    async def request(self, *, limit_s: float) -> HeadIn | None:
-        """The next request; None: none came."""
-        if not self._waiting:
-            await self._next(limit_s)
+    async def request(self, *, idle_s: float, head_s: float) -> HeadIn | None:
+        """
+        The next request; None: none came.
+
+        Args:
+            idle_s: For its first byte.
+            head_s: For its head from there on.
+        """
+        await self._next(idle_s, is_begin_enough=True)
+        await self._next(head_s if self._coming.is_begun else 0)
         if self._is_gone:
             return None
         if not self._waiting:
@@ -120,24 +91,19 @@ class CallerLine(asyncio.Protocol):
             return None
         self._now = self._waiting.popleft()
         self._has_begun = self._is_chunked = False
-        path, _, query = self._now.url.partition(b"?")
-        return HeadIn(
-            method=self._now.method,
-            path=path.decode("latin-1"),
-            query=query.decode("latin-1"),
-            headers=[
-                (name.decode("ascii"), value.decode("latin-1")) for name, value in self._now.fields
-            ],
-            port=self._port,
-        )
+        return self._now.head(self._port)
 
-    async def _next(self, limit_s: float) -> None:
-        """Until something has come, or the time is over."""
+    async def _next(self, limit_s: float, *, is_begin_enough: bool = False) -> None:
+        """Until a request has come, or the time is over."""
+        if self._waiting:
+            return
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
         alarm = loop.call_at(until, self._tell)
         try:
             while not (self._waiting or self._is_gone or self._refused) and loop.time() < until:
+                if is_begin_enough and self._coming.is_begun:
+                    break
                 await self._news()
         finally:
             alarm.cancel()
@@ -189,7 +155,7 @@ class CallerLine(asyncio.Protocol):
             await self._rest_of_body(request, max_bytes)
         return None if request.size > max_bytes else b"".join(request.pieces)
 
-    async def _rest_of_body(self, request: _Request, max_bytes: int) -> None:
+    async def _rest_of_body(self, request: IncomingRequest, max_bytes: int) -> None:
         expects = next((value for name, value in request.fields if name == b"expect"), b"")
         is_waiting = expects.lower() == b"100-continue" and request.may_chunk
         if is_waiting and self._transport is not None:
@@ -317,18 +283,16 @@ class CallerLine(asyncio.Protocol):
             self._pause()
         self._tell()
 
-    def _decline(self, request: _Request, rest: bytes) -> None:
+    def _decline(self, request: IncomingRequest, rest: bytes) -> None:
         """An offer of another protocol, for which the parser ends a request behind its head."""
         if request.method == "CONNECT":
             request.is_kept = False
             self._is_over = True  # what follows is of another protocol
             return
         self._waiting.pop()
-        version = self._parser.get_http_version().encode()
-        lines = [b"%b %b HTTP/%b" % (request.method.encode(), request.url, version)]
-        lines += (b"%b: %b" % (name, _without_upgrade(name, text)) for name, text in request.fields)
+        head = request.without_upgrade(self._parser.get_http_version())
         self._parser = httptools.HttpRequestParser(self)
-        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+        self.data_received(head + rest)
 
     def eof_received(self) -> None:
         self._leave()
@@ -350,6 +314,9 @@ class CallerLine(asyncio.Protocol):
         self._tell()
 
     # --- called by the parser --------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._coming.is_begun = True
 
     def on_url(self, url: bytes) -> None:
         self._coming.url += url
@@ -384,5 +351,5 @@ class CallerLine(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._coming.is_whole = True
         self._coming.is_kept = self._parser.should_keep_alive() and self._coming.may_chunk
-        self._coming = _Request()
+        self._coming = IncomingRequest()
         self._head_bytes = 0

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from fallbackd.backends.passage import AskedBody, Passage, Unreadable, read_body
 from fallbackd.backends.spec import ApiMode
-from fallbackd.fronts.gateway.line import HeadIn
+from fallbackd.fronts.gateway.incoming import HeadIn
 
 
 class Destination(Struct, frozen=True, kw_only=True):

@@ -14,14 +14,15 @@ import anyio.abc
 import structlog
 
 from fallbackd.fronts.gateway.answers import Aborted
-from fallbackd.fronts.gateway.line import CallerLine, HeadIn, RequestLine
+from fallbackd.fronts.gateway.incoming import HeadIn
+from fallbackd.fronts.gateway.line import CallerLine, RequestLine
 
 log = structlog.get_logger("gateway")
 
 HEAD_LIMIT_S = 10.0
-"""For a head that has begun."""
+"""For a head from its first byte on, and for the first byte on a connection."""
 IDLE_S = 75.0
-"""For the next request of a connection that is kept."""
+"""For the first byte of the next request on a connection that is kept."""
 MAX_CONNECTIONS = 256
 
 AnswerWith = Callable[[HeadIn, RequestLine], Awaitable[None]]
@@ -71,9 +72,9 @@ class GatewayServer:
         line = CallerLine(port)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: line, accepted)
-            limit_s = HEAD_LIMIT_S
-            while await self._answer_next(line, limit_s=limit_s):
-                limit_s = IDLE_S
+            idle_s = HEAD_LIMIT_S
+            while await self._answer_next(line, idle_s=idle_s):
+                idle_s = IDLE_S
         except OSError:
             pass  # the caller has gone
         except Exception:
@@ -82,9 +83,9 @@ class GatewayServer:
             self._open -= 1
             line.close()
 
-    async def _answer_next(self, line: CallerLine, *, limit_s: float) -> bool:
+    async def _answer_next(self, line: CallerLine, *, idle_s: float) -> bool:
         """False: the connection is over."""
-        request = await line.request(limit_s=limit_s)
+        request = await line.request(idle_s=idle_s, head_s=HEAD_LIMIT_S)
         if request is None:
             return False
         is_aborted = False

@@ -1,0 +1,56 @@
+"""A request of a caller as far as it has arrived, and its head."""
+
+from msgspec import Struct
+
+
+class HeadIn(Struct, frozen=True, kw_only=True):
+    method: str
+    path: str
+    query: str
+    headers: list[tuple[str, str]]
+    """Names in lower case, values as they came."""
+    port: int | None
+    """Where it came in; None: through the Unix socket."""
+
+
+class IncomingRequest:
+    """One request, as far as it has come."""
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.url = b""
+        self.fields: list[tuple[bytes, bytes]] = []
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.is_begun = self.has_head = False
+        self.is_whole = False
+        self.is_kept = False
+        """The connection is kept for the next one."""
+        self.is_head_only = False
+        self.may_chunk = True
+
+    def head(self, port: int | None) -> HeadIn:
+        path, _, query = self.url.partition(b"?")
+        return HeadIn(
+            method=self.method,
+            path=path.decode("latin-1"),
+            query=query.decode("latin-1"),
+            headers=[
+                (name.decode("ascii"), value.decode("latin-1")) for name, value in self.fields
+            ],
+            port=port,
+        )
+
+    def without_upgrade(self, version: str) -> bytes:
+        """The head once more, as of a caller that offers no other protocol."""
+        lines = [b"%b %b HTTP/%b" % (self.method.encode(), self.url, version.encode())]
+        lines += (b"%b: %b" % (name, _without_upgrade(name, text)) for name, text in self.fields)
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _without_upgrade(name: bytes, value: bytes) -> bytes:
+    """The value of a field, where the connection is not to be upgraded."""
+    if name != b"connection":
+        return value
+    words = value.split(b",")
+    return b",".join(word for word in words if word.strip().lower() != b"upgrade")
