@@ -176,7 +176,7 @@ def delegation_view(found: dict[str, Json], style: Style) -> str:
         ("created", _instant(found.get("created_at"), at)),
         ("ended", _instant(found.get("ended_at"), at)),
         ("took", _took(found)),
-        ("usage", _usage(found.get("usage"))),
+        ("usage", usage_words(found.get("usage"))),
         ("retry at", _instant(found.get("retry_at"), at)),
         ("log", found.get("log_path")),
         ("window", _attach(found)),
@@ -352,7 +352,7 @@ def _took(record: dict[str, Json], since: str = "created_at") -> str:
     return duration((now() if end is None else end) - start)
 
 
-def _usage(usage: Json) -> str:
+def usage_words(usage: Json) -> str:
     if not isinstance(usage, dict):
         return ""
     read, written = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0

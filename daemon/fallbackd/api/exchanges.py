@@ -33,6 +33,7 @@ def explained(one: ExchangeRecord) -> ExplainResult:
         state=one.state,
         requested=one.requested,
         served_by=one.served_by,
+        usage=shapes.usage(one.usage),
         decisions=tuple(_step(each) for each in one.steps),
     )
 
@@ -66,6 +67,7 @@ def _line(one: ExchangeRecord) -> Exchange:
         requested=one.requested,
         served_by=one.served_by,
         model=one.model,
+        usage=shapes.usage(one.usage),
         calls=sum(step.event == "Asked" for step in one.steps),
         began_at=one.began_at,
         ended_at=one.ended_at,

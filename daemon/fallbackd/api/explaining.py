@@ -56,6 +56,7 @@ async def explain(engine: "Engine", params: ExplainParams, caller: Caller) -> Ex
         state=found.state,
         requested=found.requested,
         served_by=found.served_by,
+        usage=shapes.usage(found.usage),
         questions=tuple(shapes.question(one) for one in found.questions),
         decisions=tuple(_step(one, found) for one in story),
     )

@@ -11,11 +11,17 @@ import anyio
 from msgspec import Struct, field
 
 from fallbackd.core.failures import Failure
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Verdict
 
 PREFIX = "ex-"
 """Of the ids, which are not those of delegations."""
 KEPT = 500
+MAX_ASKED_CHARS = 200
+"""Of the name of a model, which a caller chooses."""
+MAX_TEXT_CHARS = 4000
+"""Of a sentence, which may repeat that name."""
 
 
 class ExchangeStep(Struct, frozen=True, kw_only=True):
@@ -29,7 +35,7 @@ class ExchangeStep(Struct, frozen=True, kw_only=True):
 class ExchangeRecord(Struct, kw_only=True):
     """
     Attributes:
-        asked: The model that the caller named.
+        asked: The model that the caller named, or the beginning of a long name.
         state: running, succeeded, failed, or cancelled: the caller has gone.
     """
 
@@ -42,6 +48,7 @@ class ExchangeRecord(Struct, kw_only=True):
     requested: str | None = None
     served_by: str | None = None
     model: str | None = None
+    usage: Usage = Usage()
     steps: list[ExchangeStep] = field(default_factory=list)
 
     def note(
@@ -54,9 +61,20 @@ class ExchangeRecord(Struct, kw_only=True):
         failure: Failure | None = None,
     ) -> None:
         step = ExchangeStep(
-            at=at, event=event, text=text, candidates=tuple(candidates), failure=failure
+            at=at,
+            event=event,
+            text=text[:MAX_TEXT_CHARS],
+            candidates=tuple(candidates),
+            failure=failure,
         )
         self.steps.append(step)
+
+    def answered(self, by: BackendId, model: str | None, usage: Usage, *, at: float) -> None:
+        self.served_by, self.model, self.usage = by, model, usage
+        text = f"{by} answered" + ("" if model is None else f" with {model}")
+        if usage.input_tokens or usage.output_tokens:
+            text += f": {usage.input_tokens} tokens in, {usage.output_tokens} out"
+        self.note("Answered", text, at=at)
 
 
 class Exchanges:
@@ -71,7 +89,12 @@ class Exchanges:
         return len(self._running)
 
     def begin(self, name: str, *, api: str, asked: str | None, at: float) -> ExchangeRecord:
-        record = ExchangeRecord(exchange=PREFIX + name, api=api, asked=asked, began_at=at)
+        record = ExchangeRecord(
+            exchange=PREFIX + name,
+            api=api,
+            asked=None if asked is None else asked[:MAX_ASKED_CHARS],
+            began_at=at,
+        )
         self._kept[record.exchange] = record
         self._running.add(record.exchange)
         while len(self._kept) > KEPT:

@@ -9,6 +9,8 @@ from tests.support.daemon import InProcess, in_process
 from tests.support.provider import provider
 from tests.support.provider_frames import INPUT_TOKENS, OUTPUT_TOKENS
 
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import Usage
 from fallbackd_client.errors import RpcError
 
 
@@ -160,3 +162,31 @@ async def test_decisions_say_the_attempt_what_was_kept_and_what_followed(tmp_pat
         changes = [each for one in steps for each in one["changes"]]
         assert any("is marked rate_limited" in each for each in changes)
         assert f"{name} is succeeded, on second" in changes
+
+
+async def test_what_a_call_of_the_gateway_used_is_listed_and_explained(tmp_path: Path) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        record = daemon.engine.exchanges.begin("1", api="messages", asked="team", at=1.0)
+        used = Usage(input_tokens=12, output_tokens=5)
+        record.answered(BackendId("first"), "m", used, at=2.0)
+        daemon.engine.exchanges.end(record, "succeeded", at=3.0)
+        call = daemon.client.call
+        (listed,) = (await call("exchange.list"))["exchanges"]
+        told = await call("explain", {"delegation": record.exchange})
+        for shown in (listed, told):
+            assert shown["served_by"] == "first"
+            assert (shown["usage"]["input_tokens"], shown["usage"]["output_tokens"]) == (12, 5)
+        assert [one["event"] for one in told["decisions"]] == ["Answered"]
+
+
+async def test_what_a_delegation_used_is_explained_as_it_is_shown(tmp_path: Path) -> None:
+    async with provider() as p:
+        text = (
+            f'[backends.api]\nkind = "openai-http"\nbase_url = "{p.url("api")}/v1"\nmodel = "m"\n'
+        )
+        async with in_process(tmp_path, text) as daemon:
+            call = daemon.client.call
+            done = await call("delegate", {"prompt": "x", "backend": "api", "wait": "finished"})
+            told = await call("explain", {"delegation": done["delegation"]})
+            assert told["usage"] == done["usage"]
+            assert told["usage"]["input_tokens"] == INPUT_TOKENS

@@ -8,7 +8,7 @@ from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.output import show
 from fallbackd_client.cli.render import Style, clock, one_line, safe, wrapped
 from fallbackd_client.cli.summary import summary
-from fallbackd_client.cli.views import candidates_table, now, question_view
+from fallbackd_client.cli.views import candidates_table, now, question_view, usage_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def explain_view(found: dict[str, Json], style: Style) -> str:
         )
         if found.get(name)
     ]
+    used = usage_words(found.get("usage"))
+    words += [used] if used else []
     if words:
         heading += ": " + ", ".join(words)
     parts = [style.paint(heading, "bold")]

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from fallbackd_client.wire.bounds import CountLimit
 from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.shapes import TokenUsage
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
@@ -18,13 +19,15 @@ class Exchange(Struct, frozen=True, kw_only=True):
     began_at: float
     """When it came in."""
     asked: str | None = None
-    """The model that it named."""
+    """The model that it named; of a long name the first 200 characters."""
     requested: str | None = None
     """The backend that comes first for it."""
     served_by: str | None = None
     """The backend that answered."""
     model: str | None = None
     """The model that answered."""
+    usage: TokenUsage = TokenUsage()
+    """What its answer used, as far as the provider said it."""
     calls: int = 0
     """Requests to backends that were made for it."""
     ended_at: float | None = None
@@ -60,6 +63,7 @@ EXCHANGE_LIST: Method[ExchangeListParams, ExchangeListResult] = Method(
                     "requested": "anthropic",
                     "served_by": "other",
                     "model": "m",
+                    "usage": {"input_tokens": 1200, "output_tokens": 80},
                     "calls": 2,
                     "ended_at": 1763890002.5,
                 }

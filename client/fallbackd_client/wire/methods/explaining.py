@@ -9,7 +9,7 @@ from fallbackd_client.wire.bounds import (
     Offset,
 )
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.shapes import CandidateVerdict, Question
+from fallbackd_client.wire.shapes import CandidateVerdict, Question, TokenUsage
 
 
 class DelegationLogParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,6 +109,8 @@ class ExplainResult(Struct, frozen=True, kw_only=True):
     """The backend that it was to run on first."""
     served_by: str | None = None
     """The backend that answered."""
+    usage: TokenUsage = TokenUsage()
+    """What it used, as far as the providers said it."""
     questions: tuple[Question, ...] = ()
     """The questions that were asked about it, in order."""
     truncated: bool = False

@@ -48,6 +48,13 @@ def test_the_story_tells_each_decision_with_its_reasons(run_cli: RunCli) -> None
     assert "   kept: backend:codex is rate_limited" in lines
 
 
+def test_what_was_used_stands_in_the_heading(run_cli: RunCli) -> None:
+    used = {"input_tokens": 12, "output_tokens": 5, "cost_usd": None}
+    ran = run_cli(["explain", "-v", "d1"], {"explain": {**STORY, "usage": used}})
+    heading = ran.out.splitlines()[0]
+    assert heading.endswith("served by opencode, 12 tokens in, 5 out")
+
+
 def test_nothing_on_record_is_said(run_cli: RunCli) -> None:
     ran = run_cli(["explain", "-v", "d1"], {"explain": {"delegation": "d1", "truncated": True}})
     assert "no decisions on record" in ran.out
