@@ -227,11 +227,13 @@ async def test_no_word_of_a_caller_chooses_an_address(tmp_path: Path) -> None:
         assert len(g.api.log) == 1
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_a_port_that_is_taken_is_said_and_the_daemon_works_without_it(
-    tmp_path: Path,
+    tmp_path: Path, host: str
 ) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
+    """Also on ::1 alone: programs that find it under localhost would send their token there."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as other:
+        other.bind((host, 0))
         other.listen()
         port = other.getsockname()[1]
         text = f"[gateway]\nenabled = true\nport = {port}\n"
@@ -239,9 +241,9 @@ async def test_a_port_that_is_taken_is_said_and_the_daemon_works_without_it(
             with anyio.fail_after(HANG_S):
                 while not (said := await troubles(daemon)):
                     await anyio.sleep(0.02)
-            assert said == [
-                f"the gateway cannot listen at port {port}: {os.strerror(errno.EADDRINUSE)}"
-            ]
+            why = f"{os.strerror(errno.EADDRINUSE)} ({host})"
+            assert said == [f"the gateway cannot listen at port {port}: {why}"]
+            assert not (daemon.state_dir / "gateway.sock").exists()
 
 
 async def troubles(daemon: Daemon) -> list[str]:

@@ -1,5 +1,6 @@
 """The gateway while it is enabled: its listeners, its token, and what is wrong with them."""
 
+import errno
 import os
 import secrets
 import socket
@@ -26,6 +27,7 @@ AGAIN_S = 10.0
 """A port that is taken is tried again this often."""
 MAX_TOKEN_BYTES = 200
 _LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+_NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
 class GatewayService:
@@ -91,11 +93,12 @@ class GatewayService:
         while True:
             try:
                 make_token(self._places.gateway_token)
-                listeners = self._listen(port)
+                listeners = open_listeners(port, self._places.gateway_socket)
             except OSError as error:
-                problem = f"the gateway cannot listen at port {port}: {error.strerror}"
+                why = f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+                problem = f"the gateway cannot listen at port {port}: {why}"
                 if problem != self._problem:
-                    log.error("gateway.not_listening", port=port, error=error.strerror)
+                    log.error("gateway.not_listening", port=port, error=why)
                 self._problem = problem
                 await anyio.sleep(AGAIN_S)
                 continue
@@ -105,34 +108,44 @@ class GatewayService:
                 for listener in listeners:
                     tasks.start_soon(front.serve, listener)
 
-    def _listen(self, port: int) -> list[socket.socket]:
-        """
-        Raises:
-            OSError: The port is taken, or the socket cannot be made.
-        """
-        found: list[socket.socket] = []
-        try:
-            for family, host in _LOOPBACK:
-                try:
-                    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-                except OSError:
-                    continue  # a kernel without IPv6
-                found.append(listener)
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    listener.bind((host, port))
-                except OSError:
-                    if family == socket.AF_INET:
-                        raise
-                    found.pop().close()  # a machine without IPv6 on loopback
-            found.append(_unix_listener(self._places.gateway_socket))
-            for listener in found:
-                listener.listen(BACKLOG)
-        except OSError:
-            for listener in found:
-                listener.close()
-            raise
-        return found
+
+def open_listeners(port: int, path: str) -> list[socket.socket]:
+    """
+    On each loopback address that the machine has, and on the Unix socket, which is the last one.
+
+    Raises:
+        OSError: The port is taken, or a socket cannot be made. Its filename says which.
+    """
+    found: list[socket.socket] = []
+    try:
+        for family, host in _LOOPBACK:
+            try:
+                found.append(_tcp_listener(family, host, port))
+            except OSError as error:
+                # Where another program has the port of ::1, it would be sent the token of callers
+                # that find it under localhost.
+                if family == socket.AF_INET6 and error.errno in _NO_IPV6:
+                    continue
+                raise OSError(error.errno, error.strerror, host) from error
+        found.append(_unix_listener(path))
+        for listener in found:
+            listener.listen(BACKLOG)
+    except OSError:
+        for listener in found:
+            listener.close()
+        raise
+    return found
+
+
+def _tcp_listener(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _unix_listener(path: str) -> socket.socket:
