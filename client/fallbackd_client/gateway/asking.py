@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ANSWER_S = 5.0
+_ALIAS = "claude-fallbackd-"
+"""Before a name that Claude Code is to show, too."""
 PROTOCOLS: Mapping[str, str] = {
     "chat completions": "/v1/chat/completions",
     "responses": "/v1/responses",
@@ -24,7 +26,7 @@ class Silent(Exception):
 
 def models(port: int, token: str) -> list[str]:
     """
-    What may be asked for.
+    What may be asked for, by one name each.
 
     Raises:
         Silent: Nothing answers there, it is something else, or the token is another one.
@@ -33,9 +35,11 @@ def models(port: int, token: str) -> list[str]:
     if status == 401:
         raise Silent("it does not accept the token in the state directory")
     try:
-        return [str(one["id"]) for one in json.loads(body)["data"]]
+        names = [str(one["id"]) for one in json.loads(body)["data"]]
     except (ValueError, KeyError, TypeError) as error:
         raise Silent(f"what listens there is not the gateway (status {status})") from error
+    aliases = {_ALIAS + one for one in names}
+    return [one for one in names if one not in aliases]
 
 
 def unanswered(port: int, token: str) -> list[str]:

@@ -53,6 +53,7 @@ class Tool:
     Args:
         part: The change of its settings.
         port: Which port its settings name; None: they are not ours.
+        names_models: Its settings name each model that it offers.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class Tool:
         file: Callable[[Mapping[str, str]], str],
         part: Callable[[str, Gateway], Part],
         port: Callable[[str], int | None],
+        names_models: bool = False,
     ) -> None:
         self.name = name
         self.file = file
         self.part = part
         self.port = port
+        self.names_models = names_models
 
 
 def _port(value: object) -> int | None:
@@ -265,6 +268,12 @@ TOOLS: Mapping[str, Tool] = {
         Tool("claude", file=_claude_file, part=_claude, port=_claude_port),
         Tool("codex", file=_codex_file, part=_codex, port=_codex_port),
         Tool("gemini", file=_gemini_file, part=_gemini, port=_gemini_port),
-        Tool("opencode", file=_opencode_file, part=_opencode, port=_opencode_port),
+        Tool(
+            "opencode",
+            file=_opencode_file,
+            part=_opencode,
+            port=_opencode_port,
+            names_models=True,
+        ),
     )
 }

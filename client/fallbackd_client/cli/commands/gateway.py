@@ -106,17 +106,15 @@ def _setup(args: argparse.Namespace, client: Client) -> int:
     from fallbackd_client.gateway.tools import TOOLS, Gateway
     from fallbackd_client.settings.editing import own_command
 
-    found = client.call("config.get", {})["config"]
+    tool = TOOLS[args.tool]
     # What was written before can be taken out whether the gateway is on or off.
-    configured = found.get("gateway", {}) if args.undo else _configured(client)
-    chains = [name for name in found.get("chains", {}) if name != "*"]
+    port = 0 if args.undo else _configured(client)["port"]
     gateway = Gateway(
-        configured.get("port", 0),
+        port,
         token=own_command(args.socket, "gateway", "token"),
         token_file=_token_file(client),
-        models=[*chains, *found.get("roles", {})],
+        models=_served(client, port) if tool.names_models and not args.undo else (),
     )
-    tool = TOOLS[args.tool]
     part = tool.part(tool.file(os.environ), gateway)
     shown = f"fallbackd-client gateway setup {args.tool} --print"
     return change(args, args.tool, [part], undo=args.undo, shown_by=shown)
@@ -127,6 +125,32 @@ def _configured(client: Client) -> dict[str, Json]:
     if not found.get("enabled"):
         raise UsageError(
             "the gateway is off: write [gateway] and enabled = true into the configuration"
+        )
+    return found
+
+
+def _served(client: Client, port: int) -> list[str]:
+    """
+    What a program may ask the gateway for, as it says itself.
+
+    Raises:
+        UsageError: It does not answer, or serves nothing.
+    """
+    from fallbackd_client.gateway.asking import Silent, models
+
+    troubles = client.call("status", {})["daemon"].get("troubles") or []
+    if said := [one["message"] for one in troubles if one.get("kind") == "gateway"]:
+        # The token is for no other program that has the port.
+        raise UsageError(f"{said[0]}; see fallbackd-client doctor")
+    try:
+        found = models(port, _token(client))
+    except Silent as error:
+        raise UsageError(
+            f"the gateway cannot be asked at port {port}: {error}; see fallbackd-client doctor"
+        ) from error
+    if not found:
+        raise UsageError(
+            "the gateway has no backend to ask: configure one of a kind that ends in -http"
         )
     return found
 

@@ -1,10 +1,14 @@
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.conftest import RunCli
+from tests.client.gateway.listening import listening
+from tests.support.gateway import free_port
 
 from fallbackd_client.cli.commands.gateway import SETUP
 from fallbackd_client.gateway.tools import TOOLS
@@ -74,10 +78,33 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+SERVED = ["team", "other", "claude-fallbackd-team", "claude-fallbackd-other", "claude-sonnet-4-5"]
+
+
+def on(home: Path, port: int) -> dict[str, Any]:
+    """What the daemon answers while its gateway is enabled at this port."""
+    return {
+        "config.get": {
+            "config": {
+                "gateway": {"enabled": True, "port": port},
+                "chains": {"team": ["main"], "claude": ["claude", "codex"]},
+                "roles": {"writer": {}},
+            }
+        },
+        "status": {"daemon": {"state_dir": str(home)}},
+    }
+
+
+@pytest.fixture
+def answers(home: Path) -> Iterator[dict[str, Any]]:
+    """Of a daemon whose gateway listens."""
+    with listening(models=SERVED) as port:
+        yield on(home, port)
+
+
 def test_a_new_token_names_the_settings_that_hold_the_old_one_and_what_writes_them(
-    run_cli: RunCli, home: Path
+    run_cli: RunCli, home: Path, answers: dict[str, Any]
 ) -> None:
-    answers = {**ON, "status": {"daemon": {"state_dir": str(home)}}}
     for tool in SETUP:
         assert run_cli(["gateway", "setup", tool, "--yes"], answers).code == 0
     rotated = run_cli(["gateway", "token", "--rotate"], answers)
@@ -136,17 +163,17 @@ def test_no_call_is_said(run_cli: RunCli) -> None:
 
 @pytest.mark.parametrize("tool", SETUP)
 def test_a_program_is_set_up_and_the_change_is_shown_first(
-    run_cli: RunCli, home: Path, tool: str
+    run_cli: RunCli, home: Path, answers: dict[str, Any], tool: str
 ) -> None:
-    answers = {**ON, "status": {"daemon": {"state_dir": str(home)}}}
+    port = answers["config.get"]["config"]["gateway"]["port"]
     path = Path(TOOLS[tool].file({"HOME": str(home)}))
     shown = run_cli(["gateway", "setup", tool], answers)
     assert "+" in shown.out
-    assert "41411" in shown.out
+    assert str(port) in shown.out
     assert not path.exists()
     assert run_cli(["gateway", "setup", tool, "--yes"], answers).code == 0
     made = path.read_text()
-    assert TOOLS[tool].port(made) == 41411
+    assert TOOLS[tool].port(made) == port
     assert "the-token" not in shown.out
     assert ("the-token" in made) == (tool == "gemini")
     assert path.stat().st_mode & 0o077 == 0
@@ -155,3 +182,47 @@ def test_a_program_is_set_up_and_the_change_is_shown_first(
     off = {**answers, "config.get": {"config": {}}}
     assert run_cli(["gateway", "setup", tool, "--undo", "--yes"], off).code == 0
     assert TOOLS[tool].port(path.read_text()) is None
+
+
+def test_opencode_gets_the_names_that_the_gateway_serves_and_no_others(
+    run_cli: RunCli, home: Path, answers: dict[str, Any]
+) -> None:
+    assert run_cli(["gateway", "setup", "opencode", "--yes"], answers).code == 0
+    found = json.loads((home / ".config/opencode/opencode.json").read_text())
+    models = found["provider"]["fallbackd"]["models"]
+    assert list(models) == ["team", "other", "claude-sonnet-4-5"]
+
+
+def test_opencode_is_not_set_up_while_the_gateway_cannot_say_what_it_serves(
+    run_cli: RunCli, home: Path
+) -> None:
+    argv = ["gateway", "setup", "opencode", "--yes"]
+    port = free_port()
+    silent = run_cli(argv, on(home, port))
+    assert silent.code == 2
+    assert f"cannot be asked at port {port}: nothing answers there" in silent.err
+    assert "fallbackd-client doctor" in silent.err
+    with listening(models=[]) as port:
+        empty = run_cli(argv, on(home, port))
+    assert empty.code == 2
+    assert "configure one of a kind that ends in -http" in empty.err
+    assert not (home / ".config").exists()
+
+
+def test_a_program_that_has_the_port_of_the_gateway_is_not_sent_the_token(
+    run_cli: RunCli, home: Path, answers: dict[str, Any]
+) -> None:
+    said = "the gateway cannot listen at port 5: Address already in use (::1)"
+    answers["status"]["daemon"]["troubles"] = [{"kind": "gateway", "message": said}]
+    ran = run_cli(["gateway", "setup", "opencode", "--yes"], answers)
+    assert ran.code == 2
+    assert said in ran.err
+    assert not (home / ".config").exists()
+
+
+def test_what_opencode_has_is_taken_out_while_nothing_listens(run_cli: RunCli, home: Path) -> None:
+    with listening(models=SERVED) as port:
+        assert run_cli(["gateway", "setup", "opencode", "--yes"], on(home, port)).code == 0
+    undone = run_cli(["gateway", "setup", "opencode", "--undo", "--yes"], on(home, free_port()))
+    assert undone.code == 0
+    assert "fallbackd" not in (home / ".config/opencode/opencode.json").read_text()
