@@ -167,6 +167,8 @@ class Scripted:
                 case "delegation.list":
                     lines = found["ended"] if params.get("ended") else found["active"]
                     peer.answer(request, {"lines": lines[: params.get("limit", 100)]})
+                case "exchange.list":
+                    peer.answer(request, {"exchanges": [], "known": 0})
                 case "delegate":
                     begun = {"state": "running", "created_at": found["running"]["created_at"]}
                     peer.answer(request, {**found["whole"], **begun, "hops": []})

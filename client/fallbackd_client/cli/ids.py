@@ -19,6 +19,8 @@ _SOME = 5
 _WHOLE_CHARS = 20
 _SHORT_CHARS = 8
 _TIME_CHARS = 12
+GATEWAY_CALL = "ex-"
+"""How the id of one begins."""
 HELP = "its id, the beginning of it, or @last, @-2, …"
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
-from fallbackd.engine.exchanges import ExchangeRecord, ExchangeStep
+from fallbackd.engine.exchanges import KEPT, PREFIX, ExchangeRecord, ExchangeStep
+from fallbackd.engine.requests import Unknown
 from fallbackd_client.wire.methods.exchanges import (
     EXCHANGE_LIST,
     Exchange,
@@ -24,7 +25,25 @@ async def exchange_list(
     engine: "Engine", params: ExchangeListParams, caller: Caller
 ) -> ExchangeListResult:
     found = engine.exchanges.newest(limit=params.limit or DEFAULT_LIMIT)
-    return ExchangeListResult(exchanges=tuple(_line(one) for one in found))
+    return ExchangeListResult(
+        exchanges=tuple(_line(one) for one in found), known=len(engine.exchanges)
+    )
+
+
+def find(engine: "Engine", name: str) -> ExchangeRecord | None:
+    """
+    None: it is the name of something else.
+
+    Raises:
+        Unknown: It has the form of one, and is on record no more.
+    """
+    found = engine.exchanges.find(name)
+    if found is None and name.startswith(PREFIX):
+        text = (
+            f"no gateway call {name!r} is known: the last {KEPT} since the start of the daemon are"
+        )
+        raise Unknown(f"{text}; see `fallbackd-client gateway list`")
+    return found
 
 
 def explained(one: ExchangeRecord) -> ExplainResult:

@@ -46,7 +46,7 @@ async def delegation_log(
 
 
 async def explain(engine: "Engine", params: ExplainParams, caller: Caller) -> ExplainResult:
-    exchange = engine.exchanges.find(params.delegation)
+    exchange = exchanges.find(engine, params.delegation)
     if exchange is not None:
         return exchanges.explained(exchange)
     found = await engine.delegation(params.delegation)

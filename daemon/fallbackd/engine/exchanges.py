@@ -117,5 +117,8 @@ class Exchanges:
     def find(self, name: str) -> ExchangeRecord | None:
         return self._kept.get(name)
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def newest(self, *, limit: int) -> list[ExchangeRecord]:
         return list(reversed(self._kept.values()))[:limit]

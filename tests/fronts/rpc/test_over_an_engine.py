@@ -171,12 +171,30 @@ async def test_what_a_call_of_the_gateway_used_is_listed_and_explained(tmp_path:
         record.answered(BackendId("first"), "m", used, at=2.0)
         daemon.engine.exchanges.end(record, "succeeded", at=3.0)
         call = daemon.client.call
-        (listed,) = (await call("exchange.list"))["exchanges"]
+        found = await call("exchange.list")
+        (listed,) = found["exchanges"]
+        assert found["known"] == 1
         told = await call("explain", {"delegation": record.exchange})
         for shown in (listed, told):
             assert shown["served_by"] == "first"
             assert (shown["usage"]["input_tokens"], shown["usage"]["output_tokens"]) == (12, 5)
         assert [one["event"] for one in told["decisions"]] == ["Answered"]
+
+
+async def test_more_gateway_calls_are_known_than_are_listed(tmp_path: Path) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        for name in ("1", "2", "3"):
+            daemon.engine.exchanges.begin(name, api="messages", asked="team", at=1.0)
+        found = await daemon.client.call("exchange.list", {"limit": 1})
+        assert (len(found["exchanges"]), found["known"]) == (1, 3)
+
+
+async def test_a_gateway_call_that_is_not_known_is_said_to_be_one(tmp_path: Path) -> None:
+    async with in_process(tmp_path, two(tmp_path)) as daemon:
+        with pytest.raises(RpcError, match="no gateway call 'ex-1' is known") as error:
+            await daemon.client.call("explain", {"delegation": "ex-1"})
+        assert error.value.code == -32001
+        assert "fallbackd-client gateway list" in str(error.value)
 
 
 async def test_what_a_delegation_used_is_explained_as_it_is_shown(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    parser.add_argument(
+        "delegation", metavar="DELEGATION", help=f"{ids.HELP}; or the id of a gateway call"
+    )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show every decision with its evidence"
     )
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         return exits.OK
     wanted = {"delegation": args.delegation}
     # A call of the gateway has no record beside its decisions.
-    if args.json or args.verbose or args.delegation.startswith("ex-"):
+    if args.json or args.verbose or args.delegation.startswith(ids.GATEWAY_CALL):
         show(args, client.call("explain", wanted), explain_view)
     else:
         show(args, client.call("delegation.get", wanted), short_view)
@@ -70,7 +72,9 @@ def wrong_view(found: dict[str, Json], style: Style) -> str:
 
 
 def explain_view(found: dict[str, Json], style: Style) -> str:
-    heading = f"delegation {found.get('delegation', '?')}"
+    name = str(found.get("delegation", "?"))
+    what = "gateway call" if name.startswith(ids.GATEWAY_CALL) else "delegation"
+    heading = f"{what} {name}"
     words = [
         str(found[name]) if name == "state" else f"{label} {found[name]}"
         for name, label in (

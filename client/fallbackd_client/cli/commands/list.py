@@ -10,7 +10,7 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.ids import shortened
 from fallbackd_client.cli.output import UsageError, show
-from fallbackd_client.cli.render import Style, duration, one_line
+from fallbackd_client.cli.render import Style, duration, one_line, wrapped
 from fallbackd_client.cli.tables import NARROW, display_width, table
 from fallbackd_client.wire.states import END_STATES, STATES
 
@@ -59,12 +59,18 @@ def run(args: argparse.Namespace, client: Client) -> int:
         ended, is_more = _ended(args, client, wanted)
         lines += ended
     is_part = len(wanted) > 1 or args.since is not None
+    calls = 0 if is_part or args.json else _gateway_calls(client)
     show(
         args,
         {"delegations": lines, "more": is_more},
-        lambda shown, style: list_view(shown, style, is_part=is_part),
+        lambda shown, style: list_view(shown, style, is_part=is_part, calls=calls),
     )
     return exits.OK
+
+
+def _gateway_calls(client: Client) -> int:
+    """How many are known, which are no delegations."""
+    return int(client.call("exchange.list", {"limit": 1}).get("known") or 0)
 
 
 def _real(path: str) -> str:
@@ -114,11 +120,23 @@ def _columns(style: Style, at: float) -> dict[str, Callable[[dict[str, Json]], s
     return columns
 
 
-def list_view(found: dict[str, Json], style: Style, *, is_part: bool = False) -> str:
+def list_view(
+    found: dict[str, Json], style: Style, *, is_part: bool = False, calls: int = 0
+) -> str:
     """
     Args:
         is_part: Others are left out, so that an id that is unique here may not be.
+        calls: Of the gateway, which has a list of its own.
     """
+    shown = [_delegations(found, style, is_part=is_part)]
+    if calls:
+        words = "1 gateway call is known" if calls == 1 else f"{calls} gateway calls are known"
+        hint = f"{words}: fallbackd-client gateway list"
+        shown += [style.paint(part, "dim") for part in wrapped(hint, style)]
+    return "\n".join(shown)
+
+
+def _delegations(found: dict[str, Json], style: Style, *, is_part: bool) -> str:
     lines = found["delegations"]
     if not lines:
         return "no delegations" + (" of that kind" if is_part else "")

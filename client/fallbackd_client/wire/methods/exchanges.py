@@ -42,6 +42,8 @@ class ExchangeListParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ExchangeListResult(Struct, frozen=True, kw_only=True):
     exchanges: tuple[Exchange, ...] = ()
     """Newest first; the last 500 since the start of the daemon are known."""
+    known: int = 0
+    """How many are known."""
 
 
 EXCHANGE_LIST: Method[ExchangeListParams, ExchangeListResult] = Method(
@@ -67,7 +69,8 @@ EXCHANGE_LIST: Method[ExchangeListParams, ExchangeListResult] = Method(
                     "calls": 2,
                     "ended_at": 1763890002.5,
                 }
-            ]
+            ],
+            "known": 12,
         },
     ),
 )

@@ -72,7 +72,7 @@ DELEGATION_LOG: Method[DelegationLogParams, DelegationLogResult] = Method(
 
 class ExplainParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
-    """Id of the delegation."""
+    """Id of the delegation, or of a gateway call (`exchange.list`)."""
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -100,11 +100,11 @@ class Step(Struct, frozen=True, kw_only=True):
 
 class ExplainResult(Struct, frozen=True, kw_only=True):
     delegation: str
-    """Id of the delegation."""
+    """Id of the delegation, or of the gateway call."""
     decisions: tuple[Step, ...] = ()
     """Every decision, in order."""
     state: str | None = None
-    """State of the delegation."""
+    """Its state."""
     requested: str | None = None
     """The backend that it was to run on first."""
     served_by: str | None = None

@@ -1,6 +1,7 @@
 import json
 import tomllib
 
+import pytest
 from tests.client.conftest import RunCli
 
 STORY = {
@@ -53,6 +54,14 @@ def test_what_was_used_stands_in_the_heading(run_cli: RunCli) -> None:
     ran = run_cli(["explain", "-v", "d1"], {"explain": {**STORY, "usage": used}})
     heading = ran.out.splitlines()[0]
     assert heading.endswith("served by opencode, 12 tokens in, 5 out")
+
+
+@pytest.mark.parametrize("more", [[], ["-v"]])
+def test_a_gateway_call_is_named_as_that(run_cli: RunCli, more: list[str]) -> None:
+    told = {**STORY, "delegation": "ex-1", "requested": "one", "served_by": "two"}
+    ran = run_cli(["explain", *more, "ex-1"], {"explain": told})
+    heading = ran.out.splitlines()[0]
+    assert heading == "gateway call ex-1: succeeded, asked of one, served by two"
 
 
 def test_nothing_on_record_is_said(run_cli: RunCli) -> None:

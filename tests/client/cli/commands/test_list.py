@@ -28,6 +28,9 @@ ENDED = {
 }
 
 
+CALLS = {"exchange.list": {"exchanges": [], "known": 0}}
+
+
 def answer(params: dict[str, Any]) -> dict[str, Any]:
     at = time.time()
     if params["ended"]:
@@ -37,7 +40,7 @@ def answer(params: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["list", "ps", "ls", "history"])
 def test_running_work_is_listed_before_what_has_ended(run_cli: RunCli, name: str) -> None:
-    ran = run_cli([name], {"delegation.list": answer})
+    ran = run_cli([name], {"delegation.list": answer, **CALLS})
     assert ran.code == 0
     heading, first, second = ran.out.splitlines()
     assert heading.split() == ["ID", "STATE", "AGE", "BACKEND", "DIRECTORY", "PROMPT"]
@@ -76,15 +79,39 @@ def test_pages_are_followed_by_their_cursor(run_cli: RunCli) -> None:
         assert params["cursor"] == "1.5:d1"
         return {"lines": [{**ENDED, "delegation": "d0", "ended_at": time.time()}]}
 
-    ran = run_cli(["list", "--all"], {"delegation.list": paged})
+    ran = run_cli(["list", "--all"], {"delegation.list": paged, **CALLS})
     assert [line.split()[0] for line in ran.out.splitlines()[1:]] == ["d1111111", "d0"]
 
 
 def test_more_than_twenty_ended_ones_are_said_and_not_shown(run_cli: RunCli) -> None:
     many = [{**ENDED, "delegation": f"d{n:019x}", "ended_at": time.time()} for n in range(21)]
     listed = {"delegation.list": lambda params: {"lines": many if params["ended"] else []}}
-    lines = run_cli(["list"], listed).out.splitlines()
+    lines = run_cli(["list"], {**listed, **CALLS}).out.splitlines()
     assert (len(lines), lines[-1]) == (22, "more: fallbackd-client list --all")
+
+
+@pytest.mark.parametrize(
+    ("known", "words"), [(1, "1 gateway call is known"), (500, "500 gateway calls are known")]
+)
+def test_gateway_calls_are_counted_behind_the_delegations(
+    run_cli: RunCli, known: int, words: str
+) -> None:
+    last = f"{words}: fallbackd-client gateway list"
+    calls = {"exchange.list": {"exchanges": [], "known": known}}
+    lines = run_cli(["list"], {"delegation.list": answer, **calls}).out.splitlines()
+    assert (len(lines), lines[-1]) == (4, last)
+    ran = run_cli(["list"], {"delegation.list": {"lines": []}, **calls})
+    assert ran.out.splitlines() == ["no delegations", last]
+
+
+@pytest.mark.parametrize("argv", [["--json"], ["--backend", "codex"], ["--since", "2h"]])
+def test_gateway_calls_are_no_part_of_a_choice_or_of_the_document(
+    run_cli: RunCli, argv: list[str]
+) -> None:
+    ran = run_cli(["list", *argv], {"delegation.list": {"lines": []}})
+    assert ran.code == 0
+    assert "gateway" not in ran.out
+    assert set(ran.server.methods()) == {"delegation.list"}
 
 
 def test_a_directory_that_is_none_is_a_mistake_of_the_command_line(run_cli: RunCli) -> None:
@@ -105,6 +132,8 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     ]
     shown = list_view({"delegations": lines}, Style(enabled=False, width=width)).splitlines()
     assert max(display_width(line) for line in shown) == width
+    called = list_view({"delegations": []}, Style(enabled=False, width=width), calls=500)
+    assert max(display_width(line) for line in called.splitlines()) <= width
     starts = {
         display_width(line[: line.index(word)])
         for line, word in zip(shown, ("STATE", "running", "succeeded"), strict=True)
