@@ -14,7 +14,7 @@ async def test_a_call_is_explained_and_listed_without_its_words(tmp_path: Path) 
         told = await g.daemon.client.call("explain", {"delegation": name})
         assert (told["state"], told["requested"], told["served_by"]) == ("succeeded", "one", "two")
         events = [one["event"] for one in told["decisions"]]
-        assert events == ["Resolved", "Asked", "Reported", "Asked"]
+        assert events == ["Resolved", "Asked", "Reported", "Asked", "Answered"]
         failed = told["decisions"][2]
         assert failed["evidence"]["reason"] == "rate_limit"
         verdicts = {one["backend"]: one["verdict"] for one in failed["candidates"]}

@@ -100,6 +100,12 @@ def status_of_error(failed: NotAnswered) -> int | None:
     return failed.reply.status if is_event else _STATUS.get(failed.reason, 502)
 
 
+def without_consent() -> Refusal:
+    text = "only backends that bill each call are available: allow_metered = true in"
+    text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
+    return Refusal(402, text, "consent")
+
+
 NO_SUCH_CALL = frozenset({404, 405, 501})
 """Said of a call beside the generation of text, which not every provider answers."""
 

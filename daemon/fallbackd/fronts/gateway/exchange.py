@@ -62,10 +62,7 @@ _FINAL = frozenset({Reason.CONTENT_POLICY})
 
 
 class Exchange:
-    """
-    Args:
-        headers: Of the request, names in lower case.
-    """
+    """`headers` are those of the request, names in lower case."""
 
     def __init__(
         self,
@@ -142,7 +139,6 @@ class Exchange:
                     await reported.released()
                 raise
             if failed is None:
-                self._record.served_by = chosen.backend
                 return True
             left = tuple(one for one in left if one != entry)
             if last is None or not failed.unsuited:
@@ -227,9 +223,7 @@ class Exchange:
         if self._asked.previous is not None:
             raise self._makers.unavailable(self._asked.previous)
         if any(one.verdict == "consent" for one in chosen.candidates):
-            text = "only backends that bill each call are available: allow_metered = true in"
-            text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
-            raise Refusal(402, text, "consent")
+            raise answers.without_consent()
 
     async def _resolve(self, asks: Mapping[str, Any]) -> Resolution:
         chosen = await callers.resolve(
@@ -340,7 +334,8 @@ class Exchange:
         if isinstance(done, NotAnswered):
             done = done if call.translation is None else in_callers_words(done, call.translation)
             return answers.unless_aside(done, self._asked)
-        self._record.model = call.model
+        at = self._engine.clock.now()
+        self._record.answered(entry.backend, call.model, done.usage, at=at)
         await report.succeeded(done)
         return None
 
