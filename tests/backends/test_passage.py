@@ -140,6 +140,28 @@ def test_a_count_of_tokens_before_the_first_word_begins_no_answer() -> None:
     assert watch.is_committed
 
 
+THOUGHTS: dict[ApiMode, dict[str, object]] = {
+    "chat_completions": {"choices": [{"delta": {"reasoning_content": "hm"}}]},
+    "responses": {"type": "response.reasoning_summary_text.delta", "delta": "hm"},
+    "messages": {
+        "type": "content_block_delta",
+        "delta": {"type": "thinking_delta", "thinking": "hm"},
+    },
+    "generate_content": {"candidates": [{"content": {"parts": [{"text": "hm", "thought": True}]}}]},
+}
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_what_a_model_thinks_begins_an_answer_unless_its_text_is_waited_for(mode: ApiMode) -> None:
+    thought = b"data: " + json.dumps(THOUGHTS[mode]).encode() + b"\n\n"
+    for waits in (False, True):
+        watch = AnswerWatch(mode, waits_for_text=waits)
+        watch.feed(thought)
+        assert watch.is_committed is not waits
+        watch.feed(STREAMS[mode])
+        assert watch.is_committed
+
+
 ANSWER = Answer(model="m")
 STREAMS: dict[ApiMode, bytes] = {
     mode: "".join(text for _, text in frames(ANSWER)).encode()

@@ -57,6 +57,7 @@ class GatewayService:
                 hold=wanted.hold,
                 hold_whole=frozenset(wanted.hold_whole),
                 hold_s=wanted.hold_s,
+                commit_on_reasoning=wanted.commit_on_reasoning,
                 allow_metered=wanted.allow_metered,
             ),
             Bounds(max_body_bytes=wanted.max_body_mb * 1024 * 1024),

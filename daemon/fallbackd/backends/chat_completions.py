@@ -84,7 +84,7 @@ class ChatParser(HttpParser):
         other = any(one and isinstance(one, dict | list) for one in others)
         if not (text or thought or refusal or called or other):
             return []
-        seen = self.answers()
+        seen = self.answers(thinks=not (text or refusal or called or other))
         if text or called:
             self.has_open_call = bool(called)
         if text:

@@ -90,7 +90,7 @@ class GenerateContentParser(HttpParser):
             is_said = any(value for name, value in part.items() if name not in _NO_PIECES)
             return self.answers() if is_said else []
         if part.get("thought") is True:
-            return [*self.answers(), *self.phase("thinking")]
+            return [*self.answers(thinks=True), *self.phase("thinking")]
         self.has_open_call = False
         return [*self.answers(), *self.says(text)]
 

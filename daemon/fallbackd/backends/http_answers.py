@@ -148,6 +148,8 @@ class HttpParser:
         self.answered = False
         self.has_said = False
         """A piece of it has arrived; before that it may have been opened only."""
+        self.has_thought = False
+        """A piece of what the model thinks has arrived."""
         self.error: Evidence | None = None
         self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
         self.read_events = 0
@@ -194,7 +196,7 @@ class HttpParser:
             return seen
         return [Output()]
 
-    def answers(self, *, opens: bool = False) -> list[Observation]:
+    def answers(self, *, opens: bool = False, thinks: bool = False) -> list[Observation]:
         """
         Note a piece of the answer: only the provider can have caused this event.
 
@@ -203,8 +205,10 @@ class HttpParser:
 
         Args:
             opens: It announces a piece, and says nothing of it yet.
+            thinks: It is a piece of what the model thinks before it answers.
         """
-        self.has_said = self.has_said or not opens
+        self.has_said = self.has_said or not (opens or thinks)
+        self.has_thought = self.has_thought or (thinks and not opens)
         if self.answered:
             return [Output()]
         self.answered = True

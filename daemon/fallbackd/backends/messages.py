@@ -37,6 +37,9 @@ def body(
     return request
 
 
+_THOUGHTS = frozenset({"thinking", "redacted_thinking", "thinking_delta", "signature_delta"})
+
+
 class MessagesParser(HttpParser):
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         kind = words(event.get("type")) or name
@@ -48,10 +51,14 @@ class MessagesParser(HttpParser):
                 return []
             case "content_block_start":
                 block = fields(event.get("content_block"))
-                opens = block.get(words(block.get("type"))) == ""  # an empty text or thought
-                return [*self.answers(opens=opens), *self._piece(block)]
+                kind = words(block.get("type"))
+                opens = block.get(kind) == ""  # an empty text or thought
+                seen = self.answers(opens=opens, thinks=kind in _THOUGHTS)
+                return [*seen, *self._piece(block)]
             case "content_block_delta":
-                return [*self.answers(), *self._piece(fields(event.get("delta")))]
+                delta = fields(event.get("delta"))
+                seen = self.answers(thinks=words(delta.get("type")) in _THOUGHTS)
+                return [*seen, *self._piece(delta)]
             case "message_delta":
                 self._stopped(fields(event.get("delta")).get("stop_reason"))
                 self._used(fields(event.get("usage")))

@@ -233,16 +233,23 @@ _STILL_COMPLETE = frozenset(
 
 
 class AnswerWatch:
-    """Reads an answer beside its way to the caller: when it has begun, whether it is whole."""
+    """
+    Reads an answer beside its way to the caller: when it has begun, whether it is whole.
 
-    def __init__(self, mode: ApiMode) -> None:
+    Args:
+        waits_for_text: What the model thinks does not begin an answer.
+    """
+
+    def __init__(self, mode: ApiMode, *, waits_for_text: bool = False) -> None:
         self._mode = mode
+        self._waits_for_text = waits_for_text
         self._parser = http_calls.parser_of(mode)
 
     @property
     def is_committed(self) -> bool:
         """A piece of what the provider says has arrived."""
-        return self._parser.has_said
+        has_thought = self._parser.has_thought and not self._waits_for_text
+        return self._parser.has_said or has_thought
 
     @property
     def has_failed(self) -> bool:

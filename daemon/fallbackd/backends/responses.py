@@ -98,14 +98,16 @@ class ResponsesParser(HttpParser):
                 self.refusals.append(piece)
                 return self.answers()
             case _ if kind.startswith("response.reasoning") and piece:
-                return [*self.answers(), *self.phase("thinking")]
+                return [*self.answers(thinks=True), *self.phase("thinking")]
             case "response.output_item.added":
                 return self.answers(opens=True)
             case "response.output_item.done":
                 self._read_item(count(event.get("output_index")), event.get("item"))
-                return self.answers()
+                return self.answers(thinks=fields(event.get("item")).get("type") == "reasoning")
             case _ if self.answered and kind.startswith("response.") and kind not in _WAITING:
-                return self.answers(opens=kind.endswith("_part.added"))
+                return self.answers(
+                    opens=kind.endswith("_part.added"), thinks=kind.startswith("response.reasoning")
+                )
             case _:
                 return []
 

@@ -155,6 +155,7 @@ port = 41411
 hold = "commit"
 hold_whole = ["nightly", "reviewer"]
 hold_s = 30
+commit_on_reasoning = false
 allow_metered = true
 max_body_mb = 64
 """,

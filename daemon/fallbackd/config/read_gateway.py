@@ -19,6 +19,7 @@ class Gateway(Struct, frozen=True, kw_only=True):
     hold: Literal["commit", "whole"] = "commit"
     hold_whole: tuple[str, ...] = ()
     hold_s: float = 45.0
+    commit_on_reasoning: bool = True
     allow_metered: bool = False
     max_body_mb: int = 32
 

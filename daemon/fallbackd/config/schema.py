@@ -318,8 +318,12 @@ class GatewayTable(Struct, frozen=True, kw_only=True):
     hold_whole: tuple[str, ...] | None = None
     """Chains and roles whose answers are held until all is there, whatever `hold` says."""
     hold_s: Annotated[float, Meta(ge=1, le=600)] | None = None
-    """Longest wait for the beginning of a streamed answer, before the next backend is asked;
-    default: 45 s."""
+    """Longest wait for the head of a streamed answer, before the next backend is asked, and longest
+    hold of an answer that was opened and says nothing yet; default: 45 s."""
+    commit_on_reasoning: bool | None = None
+    """Whether an answer begins with what its model thinks, which the caller then sees at once;
+    default: true. With false it is held until the answer itself begins, up to `hold_s`, so that a
+    failure while the model thinks is answered by the next backend."""
     allow_metered: bool | None = None
     """Allow backends that bill each call to stand in for one that does not."""
     max_body_mb: Annotated[int, Meta(ge=1, le=256)] | None = None

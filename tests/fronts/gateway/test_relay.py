@@ -152,6 +152,7 @@ async def outcome(
     first_s: float = 60,
     spoken: ApiMode | None = None,
     may_think: bool = False,
+    waits_for_text: bool = False,
     seen: Seen | None = None,
 ) -> str:
     """
@@ -173,7 +174,7 @@ async def outcome(
     relay = Relay(
         Passage(mode=mode, model="m", is_streamed=True),
         seen,
-        Patience(first_s=first_s, stall_s=60, may_think=may_think),
+        Patience(first_s=first_s, stall_s=60, may_think=may_think, waits_for_text=waits_for_text),
         name="one",
         is_whole=is_whole,
         said=said,
@@ -355,6 +356,16 @@ async def test_an_end_that_is_said_with_each_piece_ends_nothing(
     pieces = [f"data: {json.dumps({'candidates': [one]})}\n\n".encode() for one in candidates]
     got = await outcome("generate_content", pieces, is_cut=False, is_whole=False, pause_s=0.05)
     assert got == "a b"
+
+
+async def test_a_failure_while_a_model_thinks_is_unseen_where_its_text_is_waited_for() -> None:
+    thinks = b'data: {"choices": [{"delta": {"reasoning_content": "hm"}}]}\n\n'
+    pieces = [thinks] * (MAX_HELD_EVENTS + 1)
+    for waits in (False, True):
+        seen = Seen(data=bytearray())
+        said = {"is_cut": True, "is_whole": False, "seen": seen, "waits_for_text": waits}
+        assert await outcome("chat_completions", list(pieces), **said) == ""
+        assert bool(seen.data) is not waits
 
 
 OPENS = b'data: {"type": "response.in_progress", "response": {"id": "r"}}\n\n'

@@ -21,6 +21,8 @@ class Patience(Struct, frozen=True, kw_only=True):
     Without words an answer that was opened in time is no failure: what is held of it is passed on
     after `first_s`, and silence counts from then.
     """
+    waits_for_text: bool = False
+    """Thoughts of the model are held until its answer begins."""
 
 
 def patience_with(backend: Backend | None, rules: Rules, *, is_streamed: bool) -> Patience:
@@ -30,4 +32,5 @@ def patience_with(backend: Backend | None, rules: Rules, *, is_streamed: bool) -
         first_s=own_first_s or (rules.hold_s if is_streamed else WHOLE_S),
         stall_s=own_stall_s or STALL_S,
         may_think=own_first_s is None,
+        waits_for_text=not rules.commit_on_reasoning,
     )

@@ -58,7 +58,7 @@ class Relay:
         self._is_whole = is_whole
         self._said = said
         self._broken = broken
-        self._watch = AnswerWatch(asked.mode)
+        self._watch = AnswerWatch(asked.mode, waits_for_text=patience.waits_for_text)
         # Of the other APIs no client reads on behind a damaged event, or none counts its pieces.
         can_sieve = asked.mode == "chat_completions" and asked.is_streamed
         self._sieve = Sieve() if can_sieve else None
@@ -165,8 +165,10 @@ class Relay:
     def _is_to_begin(self) -> bool:
         """What is held is enough to decide, one way or the other."""
         watch = self._watch
-        most = passage.MAX_WHOLE_BYTES if self._is_held_to_end else passage.MAX_HELD_BYTES
-        is_said = watch.is_committed or watch.events >= passage.MAX_HELD_EVENTS
+        waits = self._is_held_to_end or self._patience.waits_for_text
+        most = passage.MAX_WHOLE_BYTES if waits else passage.MAX_HELD_BYTES
+        is_many = not waits and watch.events >= passage.MAX_HELD_EVENTS
+        is_said = watch.is_committed or is_many
         is_bad = watch.has_failed and self._is_good
         return is_bad or (is_said and not self._is_held_to_end) or len(self._held) > most
 

@@ -10,6 +10,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     hold_whole: frozenset[str] = frozenset()
     """Chains and roles that hold their answers to the end, whatever `hold` says."""
     hold_s: float = 45.0
+    commit_on_reasoning: bool = True
+    """Whether an answer begins with what its model thinks."""
     allow_metered: bool = False
     """Whether a backend that bills each call may stand in for one that does not."""
 
