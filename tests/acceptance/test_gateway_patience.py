@@ -85,6 +85,14 @@ async def test_silence_is_left_after_the_time_of_the_backend(tmp_path: Path) -> 
             assert answer.headers["x-fallbackd-served-by"] == "two", fault
 
 
+async def test_an_answer_in_one_piece_may_take_longer_than_a_first_word(tmp_path: Path) -> None:
+    async with gate(tmp_path, first="first_answer_s = 1") as g:
+        g.api.behave("one", "slow", pause_s=0.5)
+        answer = await g.ask(stream=False)
+        assert answer.headers["x-fallbackd-served-by"] == "one"
+        assert (await g.health("one"))["state"] == "healthy"
+
+
 async def test_an_answer_whose_connection_stays_open_ends_with_its_last_event(
     tmp_path: Path,
 ) -> None:

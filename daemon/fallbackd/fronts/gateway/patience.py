@@ -28,9 +28,13 @@ class Patience(Struct, frozen=True, kw_only=True):
 def patience_with(backend: Backend | None, rules: Rules, *, is_streamed: bool) -> Patience:
     own_first_s = None if backend is None else backend.first_answer_s
     own_stall_s = None if backend is None else backend.stall_s
+    stall_s = own_stall_s or STALL_S
+    first_s = own_first_s or (rules.hold_s if is_streamed else WHOLE_S)
+    if not is_streamed:  # its first words come with its last
+        first_s = max(first_s, stall_s)
     return Patience(
-        first_s=own_first_s or (rules.hold_s if is_streamed else WHOLE_S),
-        stall_s=own_stall_s or STALL_S,
+        first_s=first_s,
+        stall_s=stall_s,
         may_think=own_first_s is None,
         waits_for_text=not rules.commit_on_reasoning,
     )
