@@ -243,7 +243,7 @@ async def test_a_port_that_is_taken_is_said_and_the_daemon_works_without_it(
                     await anyio.sleep(0.02)
             why = f"{os.strerror(errno.EADDRINUSE)} ({host})"
             assert said == [f"the gateway cannot listen at port {port}: {why}"]
-            assert not (daemon.state_dir / "gateway.sock").exists()
+            assert not (daemon.runtime_dir / "fallbackd" / "gateway.sock").exists()
 
 
 async def troubles(daemon: Daemon) -> list[str]:
