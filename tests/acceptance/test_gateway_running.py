@@ -45,6 +45,19 @@ async def test_a_change_of_its_rules_leaves_calls_and_makers_alone(tmp_path: Pat
         assert refused.status_code == 413
 
 
+async def test_a_backend_that_becomes_the_gateway_itself_is_asked_no_more(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        await configured(g, g.api.url("one"), f"http://127.0.0.1:{g.port}")
+        answer = await g.ask()
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert answer.headers["x-fallbackd-attempts"] == "1"
+        name = answer.headers["x-fallbackd-exchange"]
+        told = await g.daemon.client.call("explain", {"delegation": name})
+        verdicts = {one["backend"]: one for one in told["decisions"][0]["candidates"]}
+        assert verdicts["one"]["verdict"] == "not_configured"
+        assert "its address is that of the gateway" in verdicts["one"]["reason"]
+
+
 async def test_what_was_made_is_known_when_it_is_enabled_again(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
         name = (await g.ask(stream=False)).json()["id"]

@@ -29,6 +29,12 @@ def test_a_wrong_flag_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None
         ("[defaults]\nsettle_s = 2\n", 0, "good"),
         ("[defaults]\nsettle_s = 2000\n", 0, "defaults.settle_s"),
         ("nonsense = = 5", 78, "TOML"),
+        (
+            '[gateway]\nenabled = true\n[backends.b]\nkind = "openai-http"\nmodel = "m"\n'
+            'base_url = "http://127.0.0.1:41411/v1"\n',
+            78,
+            "error: backends.b.base_url",
+        ),
     ],
 )
 def test_a_configuration_is_checked_without_starting(

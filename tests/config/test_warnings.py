@@ -257,16 +257,6 @@ CASES: list[tuple[str, list[str]]] = [
         ],
     ),
     (
-        "[gateway]\nenabled = true\nport = 8088\n[backends.mine]\nkind = 'openai-http'\n"
-        "model = 'm'\nbase_url = 'http://localhost:8088/v1'\n[backends.other]\n"
-        "kind = 'openai-http'\nmodel = 'm'\nbase_url = 'http://llm.example:8088/v1'\n"
-        "insecure_http = true",
-        [
-            "backends.mine.base_url: is the gateway's own address (port 8088): what it is asked "
-            "comes back, and is refused. Give it the provider's address, or move [gateway] port."
-        ],
-    ),
-    (
         "import = ['a/voice-platform-health.json', 'auth.json', 3]",
         [
             'import[1]: "auth.json": has no effect; voice-platform-health.json, '

@@ -69,7 +69,7 @@ class Configuration:
                 loaded_at=self._loaded_at,
                 config=as_dict(self.loaded),
                 errors=self._on_disk.errors,
-                warnings=self.loaded.warnings,
+                warnings=(*self.loaded.refused, *self.loaded.warnings),
             )
         return self._shown
 
@@ -116,7 +116,8 @@ class Configuration:
             return Checked(path=where, errors=(problem,), warnings=())
         else:
             found = await anyio.to_thread.run_sync(self._read, where)
-        return Checked(path=where, errors=found.errors, warnings=found.warnings)
+        errors = (*found.errors, *found.refused)
+        return Checked(path=where, errors=errors, warnings=found.warnings)
 
 
 def _check_fallbacks(path: str, text: str | None) -> Checked:
@@ -143,5 +144,5 @@ def _plain(found: tuple[Problem, ...]) -> list[dict[str, str]]:
 def _log_problems(found: Loaded, path: str) -> None:
     for one in found.errors:
         log.error("config.rejected", file=path, path=one.path, message=one.message)
-    for one in found.warnings:
+    for one in (*found.refused, *found.warnings):
         log.warning("config.questioned", file=path, path=one.path, message=one.message)

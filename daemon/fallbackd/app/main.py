@@ -91,7 +91,7 @@ def _print_schema() -> int:
 
 def _check_config(path: str, *, is_named: bool) -> int:
     """
-    Print every problem of the file. 78 where it cannot be used, else 0.
+    Print every problem of the file. 78 where it, or a backend in it, cannot be used, else 0.
 
     Args:
         is_named: The user has named it: that it is missing is a mistake.
@@ -105,11 +105,12 @@ def _check_config(path: str, *, is_named: bool) -> int:
         print(f"{path}: there is no file; the built-in configuration is in effect")
         return 0
     found = load_file(path)
-    for one in found.errors:
+    errors = (*found.errors, *found.refused)
+    for one in errors:
         print(f"error: {one}", file=sys.stderr)
     for one in found.warnings:
         print(f"warning: {one}", file=sys.stderr)
-    if found.errors:
+    if errors:
         return EXIT_CONFIG
     print(f"{path}: {'usable, with warnings' if found.warnings else 'good'}")
     return 0
@@ -140,7 +141,7 @@ exit status:
   1   when it failed
   2   for wrong usage
   78  for a socket or state directory that cannot be used or that another daemon
-      uses, and from --check-config for a file that cannot be used
+      uses, and from --check-config for a file that is not to be used as it is
 
 `fallbackd-client --help` says how to talk to it, and `fallbackd-client doctor`
 what is wrong around it.

@@ -36,7 +36,7 @@ from fallbackd.config.import_jkz import ALL as JKZ
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
 from fallbackd.config.read_chains import KnownNames, read_chains, read_roles
-from fallbackd.config.read_gateway import Gateway, read_gateway, warn_of_circles
+from fallbackd.config.read_gateway import Gateway, read_gateway, without_circles
 from fallbackd.config.read_interactive import Interactive, read_interactive
 from fallbackd.config.read_notify import Notify, read_notify
 from fallbackd.config.read_opencode import Opencode, read_opencode
@@ -59,6 +59,9 @@ class Loaded(Struct, frozen=True, kw_only=True):
     signatures: tuple[Signature, ...] = ()
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    refused: tuple[Problem, ...] = ()
+    """Backends that are not used as they are written. A check counts them as errors; a daemon that
+    runs uses the others."""
     imports: tuple[str, ...] = ()
     """Absolute, or beginning with `~/`."""
     export_voice: str | None = None
@@ -127,7 +130,7 @@ def interpret(
     path: str,
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
-    """Read what a file says, table by table. Never an error: only warnings."""
+    """Read what a file says, table by table. Never an error: only warnings, and what is refused."""
     warnings: list[Problem] = []
 
     def say(where: str, message: str) -> None:
@@ -139,7 +142,13 @@ def interpret(
             say(join("", key), f"is not a known table or key; it has no effect.{near}")
     defaults = _defaults(raw.get("defaults", {}), say)
     reasons = _reasons(raw.get("policy", {}), say)
-    found = read_backends(raw.get("backends", {}), environ, say)
+    gateway = read_gateway(raw["gateway"], say) if "gateway" in raw else Gateway()
+    refused: list[Problem] = []
+    found = without_circles(
+        gateway,
+        read_backends(raw.get("backends", {}), environ, say),
+        lambda where, message: refused.append(problem(where, message)),
+    )
     opencode = read_opencode(raw["opencode"], say) if "opencode" in raw else Opencode()
     known = KnownNames(
         backends=dict(found.backends), left_out=found.left_out, quotas=opencode.quotas
@@ -159,8 +168,6 @@ def interpret(
         rescues=opencode.enabled,
         quotas=opencode.quotas,
     )
-    gateway = read_gateway(raw["gateway"], say) if "gateway" in raw else Gateway()
-    warn_of_circles(gateway, found.options, say)
     interactive = (
         read_interactive(raw["interactive"], say) if "interactive" in raw else Interactive()
     )
@@ -175,6 +182,7 @@ def interpret(
         options=_options(found, policy),
         signatures=signatures,
         warnings=tuple(warnings),
+        refused=tuple(refused),
         imports=imports,
         export_voice=export_voice,
         opencode=opencode,

@@ -1,16 +1,16 @@
 """`[gateway]`: the local HTTP endpoint."""
 
-from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from fallbackd.backends import http_calls
+from fallbackd.backends import ENDPOINTS, http_calls
 from fallbackd.backends.spec import Options
 from fallbackd.config.fields import Say, join, read
+from fallbackd.config.read_backends import Backends
 from fallbackd.config.schema import GatewayTable
-from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Backend
 
 
 class Gateway(Struct, frozen=True, kw_only=True):
@@ -31,19 +31,29 @@ def read_gateway(raw: object, say: Say) -> Gateway:
     )
 
 
-def warn_of_circles(gateway: Gateway, backends: Mapping[BackendId, Options], say: Say) -> None:
-    """A backend whose address is the gateway's own would ask itself."""
+def without_circles(gateway: Gateway, found: Backends, say: Say) -> Backends:
+    """Nothing is sent to a backend whose address is the gateway's own: it would ask itself."""
     if not gateway.enabled:
-        return
-    for name, options in backends.items():
-        try:
-            parts = urlsplit(options.base_url or "")
-            is_own = parts.port == gateway.port and http_calls.is_loopback(parts.hostname or "")
-        except ValueError:
-            continue  # said where the address is read
-        if is_own:
-            say(
-                join(join("backends", name), "base_url"),
-                f"is the gateway's own address (port {gateway.port}): what it is asked comes back, "
-                "and is refused. Give it the provider's address, or move [gateway] port.",
-            )
+        return found
+    backends, options = dict(found.backends), dict(found.options)
+    for backend in found.backends.values():
+        if backend.lacks is not None or not _is_own(gateway, backend, options[backend.id]):
+            continue
+        here = join(join("backends", backend.id), "base_url")
+        lacks = f"its address is that of the gateway (port {gateway.port}), and what it is asked"
+        lacks += f" would come back: set {here} to the provider's address, or [gateway] port to"
+        lacks += " another"
+        say(here, f"{lacks}. Until then nothing is sent.")
+        backends[backend.id] = structs.replace(backend, lacks=lacks)
+        options[backend.id] = structs.replace(options[backend.id], lacks=lacks)
+    return structs.replace(found, backends=backends, options=options)
+
+
+def _is_own(gateway: Gateway, backend: Backend, options: Options) -> bool:
+    """Its address was accepted, or is the one that its kind has by itself."""
+    endpoint = ENDPOINTS.get(backend.kind)
+    if endpoint is None:
+        return False
+    parts = urlsplit(options.base_url or endpoint.base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return port == gateway.port and http_calls.is_loopback(parts.hostname or "")

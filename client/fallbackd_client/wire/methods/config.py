@@ -58,7 +58,7 @@ class ConfigCheckResult(Struct, frozen=True, kw_only=True):
     path: str | None = None
     """The file that was checked."""
     errors: tuple[ConfigProblem, ...] = ()
-    """What makes it unusable."""
+    """What makes it, or a backend in it, unusable."""
     warnings: tuple[ConfigProblem, ...] = ()
     """What is ignored or replaced by a default."""
 
