@@ -64,6 +64,28 @@ async def test_the_key_in_an_address_is_googles_way_and_no_others(tmp_path: Path
         assert answer.status_code == 200
 
 
+async def test_what_is_not_there_below_googles_paths_is_told_in_its_words(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        for path in ("/v1beta/models", "/v1beta/files/abc", "/v1alpha/models/team"):
+            for method in ("GET", "POST"):
+                answer = await g.client.request(method, f"{path}?key={g.token}")
+                error = answer.json()["error"]
+                assert (error["code"], error["status"]) == (404, "NOT_FOUND")
+                assert error["message"] == f"nothing is at {path}"
+
+
+async def test_models_with_colons_and_slashes_are_asked_for_as_google_asks(tmp_path: Path) -> None:
+    more = '[backends.own]\nkind = "google-http"\nmodel = "vendor/qwen3:8b"\ncost = "local"\n'
+    more += 'base_url = "{url}/v1beta"\n'
+    async with gate(tmp_path, mode="generate_content", more=more) as g:
+        for name, served in (("chain:team", "one"), ("vendor/qwen3:8b", "own")):
+            path = f"/v1beta/models/{name}:generateContent"
+            answer = await g.client.post(path, json=g.body(), headers={"x-api-key": g.token})
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-fallbackd-served-by"] == served
+        assert [call.model for call in g.api.calls("three")] == ["vendor%2Fqwen3%3A8b"]
+
+
 async def test_a_stream_of_google_that_is_no_event_stream_is_refused(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="generate_content") as g:
         for query in ("", f"?key={g.token}", "?alt=json"):

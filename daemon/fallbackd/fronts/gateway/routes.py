@@ -27,7 +27,8 @@ _FIXED = {
     "/v1/messages": Destination(mode="messages"),
     "/v1/messages/count_tokens": Destination(mode="messages", side="count_tokens"),
 }
-_GOOGLE = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(\w+)")
+_GOOGLE = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(\w+)")
+"""Names of models have colons and slashes of their own."""
 _ACTIONS = frozenset({"generateContent", "streamGenerateContent", "countTokens"})
 
 ALIVE = frozenset({"/", "/api/hello"})
@@ -57,7 +58,8 @@ def mode_of(path: str) -> ApiMode:
         return "messages"
     if path.startswith("/v1/responses"):
         return "responses"
-    return "generate_content" if _GOOGLE.match(path) else "chat_completions"
+    is_google = path.startswith(("/v1beta/", "/v1alpha/")) or _GOOGLE.match(path)
+    return "generate_content" if is_google else "chat_completions"
 
 
 def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:

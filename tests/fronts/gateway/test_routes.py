@@ -1,0 +1,63 @@
+"""What a path asks for, and in whose words an error at it is told."""
+
+import pytest
+
+from fallbackd.fronts.gateway.routes import mode_of, route_of
+
+
+@pytest.mark.parametrize("version", ["v1beta", "v1alpha", "v1"])
+@pytest.mark.parametrize(
+    ("named", "model"),
+    [
+        ("team", "team"),
+        ("chain:team", "chain:team"),
+        ("qwen3:8b", "qwen3:8b"),
+        ("vendor/x", "vendor/x"),
+        ("vendor%2Fx", "vendor/x"),
+        ("vendor/x:free", "vendor/x:free"),
+        ("a:generateContent", "a:generateContent"),
+    ],
+)
+def test_the_action_of_google_stands_behind_the_last_colon(
+    version: str, named: str, model: str
+) -> None:
+    for action in ("generateContent", "streamGenerateContent", "countTokens"):
+        path = f"/{version}/models/{named}:{action}"
+        route = route_of(path)
+        assert route is not None
+        assert (route.mode, route.model) == ("generate_content", model)
+        assert route.is_streamed == (action == "streamGenerateContent")
+        assert route.side == ("countTokens" if action == "countTokens" else "")
+        assert mode_of(path) == "generate_content"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1beta/models/team",
+        "/v1beta/models/team:embedContent",
+        "/v1beta/models/:generateContent",
+        "/v1beta/models:generateContent",
+        "/v1beta/models/team:generateContent/more",
+    ],
+)
+def test_another_action_of_google_is_no_route(path: str) -> None:
+    assert route_of(path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [
+        ("/v1beta/models", "generate_content"),
+        ("/v1beta/", "generate_content"),
+        ("/v1alpha/nothing", "generate_content"),
+        ("/v1/models/team:embedContent", "generate_content"),
+        ("/v1/models", "chat_completions"),
+        ("/v1/models/team", "chat_completions"),
+        ("/v1betas", "chat_completions"),
+        ("/v1/messages/batches", "messages"),
+        ("/v1/responses/compact", "responses"),
+    ],
+)
+def test_an_error_is_told_in_the_words_of_the_api_of_its_path(path: str, mode: str) -> None:
+    assert mode_of(path) == mode
