@@ -194,6 +194,27 @@ async def test_two_turns_with_signed_thoughts_arrive_as_they_were_written(
             assert token_of(daemon) not in json.dumps(head)
 
 
+@pytest.mark.parametrize(
+    ("query", "sent"),
+    [
+        ("key=TOKEN", ""),
+        ("a=b&key=TOKEN&&c=%64&k%65y=TOKEN", "?a=b&&c=%64"),
+        ("keys=1&a=key", "?keys=1&a=key"),
+    ],
+)
+async def test_a_key_in_the_query_goes_to_no_provider_and_the_rest_as_it_is(
+    tmp_path: Path, query: str, sent: str
+) -> None:
+    seen = Seen()
+    async with (
+        gateway(tmp_path, seen) as (daemon, at),
+        client_of(at, token := token_of(daemon)) as client,
+    ):
+        path = "/v1/messages?" + query.replace("TOKEN", token)
+        assert (await client.post(path, content=turn(0, model="one"))).status_code == 200
+        assert seen.heads[0][""] == f"POST /v1/messages{sent} HTTP/1.1"
+
+
 async def read_until_killed(client: httpx2.AsyncClient, daemon: Daemon, got: bytearray) -> None:
     body = turn(0, model="one")
     async with client.stream("POST", "/v1/messages", content=body) as answer:

@@ -45,6 +45,14 @@ async def test_it_is_asked_of_its_maker_alone(tmp_path: Path, method: str, rest:
         assert g.api.lookups == [("two", f"{method} /v1/responses/{name}{rest}")]
 
 
+async def test_a_key_in_its_query_goes_no_further(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        path = f"/v1/responses/{await made_by_the_second(g)}"
+        answer = await asked(g, "GET", f"{path}?include=x&key={g.token}")
+        assert answer.status_code == 200
+        assert g.api.lookups == [("two", f"GET {path}?include=x")]
+
+
 async def test_what_was_made_of_one_piece_is_known_too(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
         name = (await g.ask(stream=False)).json()["id"]

@@ -10,7 +10,7 @@ caller's limit and a refusal are complete answers.
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 import msgspec
 from msgspec import Struct, structs
@@ -145,6 +145,12 @@ def forwarded(headers: list[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
+def _forwarded_query(query: str) -> str:
+    """What is forwarded of the query of a request. Its `key` is a login for us, at any path."""
+    words = query.split("&")
+    return "&".join(one for one in words if unquote_plus(one.partition("=")[0]) != "key")
+
+
 def returned(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The headers of an answer that go back."""
     listed = _listed(headers)
@@ -216,7 +222,7 @@ def call_of(
 def _url(endpoint: Endpoint, options: Options, asked: Passage, model: str | None) -> str:
     parts = urlsplit(options.base_url or endpoint.base_url)
     parts = urlsplit(http_calls.url_of(parts, asked.mode, model))
-    query = [one for one in (parts.query, asked.query) if one]
+    query = [one for one in (parts.query, _forwarded_query(asked.query)) if one]
     if asked.mode == "generate_content":
         action = asked.side or ("streamGenerateContent" if asked.is_streamed else "generateContent")
         path = parts.path.rpartition(":")[0] + ":" + action
