@@ -223,7 +223,7 @@ async def test_no_word_of_a_caller_chooses_an_address(tmp_path: Path) -> None:
         async with await anyio.connect_tcp("127.0.0.1", g.port) as line:
             await line.send(absolute.encode())
             with anyio.fail_after(HANG_S):
-                assert (await line.receive()).startswith(b"HTTP/1.1 404")
+                assert (await line.receive()).startswith(b"HTTP/1.1 403")
         assert len(g.api.log) == 1
 
 

@@ -118,6 +118,31 @@ async def test_a_get_that_offers_an_upgrade_says_which_and_keeps_its_connection(
     assert dict(asked.heads[0].headers)["upgrade"] == "websocket"
 
 
+@pytest.mark.parametrize(
+    ("target", "path", "query", "host"),
+    [
+        (b"http://127.0.0.1:41411/v1/messages?a=b", "/v1/messages", "a=b", "127.0.0.1:41411"),
+        (b"HTTP://LocalHost:41411/v1/x", "/v1/x", "", "LocalHost:41411"),
+        (b"http://127.0.0.1:41411", "/", "", "127.0.0.1:41411"),
+        (b"http://127.0.0.1:41411?a=b", "/", "a=b", "127.0.0.1:41411"),
+        (b"http://x@evil.example/v1/x", "/v1/x", "", "x@evil.example"),
+        (b"https://127.0.0.1:41411/v1/x", "https://127.0.0.1:41411/v1/x", "", "here"),
+        (b"/http://evil.example/v1/x", "/http://evil.example/v1/x", "", "here"),
+        (b"/v1/x", "/v1/x", "", "here"),
+    ],
+)
+async def test_a_target_with_a_host_is_its_path_and_the_host_counts(
+    target: bytes, path: str, query: str, host: str
+) -> None:
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(b"GET %b HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n" % target)
+        await everything(peer)
+    (head,) = asked.heads
+    assert (head.path, head.query) == (path, query)
+    assert [value for name, value in head.headers if name == "host"] == [host]
+
+
 async def test_a_tunnel_is_answered_and_what_follows_in_it_is_not_read() -> None:
     asked = Asked()
     async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:

@@ -37,7 +37,9 @@ def deny(
         is_open: It says nothing that needs protection.
     """
     named = dict(headers)
-    if port is not None and named.get("host", "") not in {f"{one}:{port}" for one in _LOCAL}:
+    if port is not None and named.get("host", "").lower() not in {
+        f"{one}:{port}" for one in _LOCAL
+    }:
         return Denied(403, f"the Host header must be 127.0.0.1:{port} or localhost:{port}")
     if "origin" in named:
         return Denied(403, "requests of web pages are refused")
@@ -45,7 +47,7 @@ def deny(
         return Denied(405, "OPTIONS is not answered: web pages cannot use this endpoint")
     if is_open or port is None:
         return None
-    given = _tokens(named, query)
+    given = _tokens(headers, query)
     if not given:
         return Denied(401, "no token: `fallbackd-client gateway env` prints how to send it")
     if token is None or not any(hmac.compare_digest(one, token.encode()) for one in given):
@@ -55,10 +57,15 @@ def deny(
     return None
 
 
-def _tokens(named: dict[str, str], query: str) -> list[bytes]:
-    scheme, _, bearer = named.get("authorization", "").partition(" ")
-    found = [named.get(name, "") for name in ("x-api-key", "api-key", "x-goog-api-key")]
-    found.append(bearer.strip() if scheme.lower() == "bearer" else "")
+def _tokens(headers: Headers, query: str) -> list[bytes]:
+    """All that may be one: a client may send a key of its own beside the token."""
+    found: list[str] = []
+    for name, value in headers:
+        if name in ("x-api-key", "api-key", "x-goog-api-key"):
+            found.append(value)
+        elif name == "authorization":
+            scheme, _, bearer = value.partition(" ")
+            found.append(bearer.strip() if scheme.lower() == "bearer" else "")
     if query:
         found += parse_qs(query).get("key", [])
     return [one.encode() for one in found if one]

@@ -1,6 +1,11 @@
 """A request of a caller as far as it has arrived, and its head."""
 
+import re
+
 from msgspec import Struct
+
+_ABSOLUTE = re.compile(rb"http://([^/?#]*)(.*)", re.I | re.S)
+"""A target as it is written to a proxy, which every server has to understand."""
 
 
 class HeadIn(Struct, frozen=True, kw_only=True):
@@ -30,14 +35,17 @@ class IncomingRequest:
         self.may_chunk = True
 
     def head(self, port: int | None) -> HeadIn:
-        path, _, query = self.url.partition(b"?")
+        target, fields = self.url, self.fields
+        if (absolute := _ABSOLUTE.fullmatch(target)) is not None:
+            # RFC 9112, 3.2.2: the host that it names counts in place of the header.
+            fields = [one for one in fields if one[0] != b"host"] + [(b"host", absolute[1])]
+            target = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
+        path, _, query = target.partition(b"?")
         return HeadIn(
             method=self.method,
             path=path.decode("latin-1"),
             query=query.decode("latin-1"),
-            headers=[
-                (name.decode("ascii"), value.decode("latin-1")) for name, value in self.fields
-            ],
+            headers=[(name.decode("ascii"), value.decode("latin-1")) for name, value in fields],
             port=port,
         )
 
