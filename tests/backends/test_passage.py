@@ -71,8 +71,9 @@ def _places(text: bytes, part: bytes) -> list[int]:
         b"[]",
         b"{",
         b'{"model":7}',
-        b'{"messages":[],"mod\\u0065l":"a"}',
         b'{"model":"a","model":"b"}',
+        b'{"model":"a","x":"1","x":"23"}',
+        b'{"x":"1","model":"a","x":"model"}',
     ],
 )
 def test_a_body_whose_model_cannot_be_replaced_is_refused(body: bytes) -> None:
@@ -86,8 +87,13 @@ def test_a_body_whose_model_cannot_be_replaced_is_refused(body: bytes) -> None:
         (b'{"messages":[{"model":"x"}]}', b'{"model":"m","messages":[{"model":"x"}]}'),
         (b' {\n "a": 1}', b' {"model":"m",\n "a": 1}'),
         (b"{ }", b'{"model":"m" }'),
+        (b'{"a":[],"mod\\u0065l":"a"}', b'{"a":[],"mod\\u0065l":"m"}'),
         (b'{"a":[null],"model": null}', b'{"a":[null],"model": "m"}'),
         (b'{"user":"model","model":"a"}', b'{"user":"model","model":"m"}'),
+        (
+            b'\n{"\\u00e9\\"" : [1 ] , "model"\t:"a" }\n',
+            b'\n{"\\u00e9\\"" : [1 ] , "model"\t:"m" }\n',
+        ),
     ],
 )
 def test_a_body_that_names_no_model_names_it_and_no_other_byte_changes(

@@ -95,8 +95,9 @@ def read_body(body: bytes) -> AskedBody:
         raise Unreadable(f"the body is not a request of this API: {error}") from error
 
 
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]]', re.S)
-_VALUE = re.compile(rb'\s*+:\s*+("[^"\\]*+(?:\\.[^"\\]*+)*+"|null\b)', re.S)
+_KEY = re.compile(rb'\s*+[{,]\s*+("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*+:\s*+', re.S)
+_END = re.compile(rb"(?:\s*+\{)?\s*+\}\s*+")
+_AMBIGUOUS = "the body has no single `model` that could be replaced, or another field twice"
 
 
 def with_model(body: bytes, model: str) -> bytes:
@@ -105,33 +106,44 @@ def with_model(body: bytes, model: str) -> bytes:
     names no model names it first.
 
     Raises:
-        Unreadable: Its `model` is no string, or it has more than one.
+        Unreadable: Its `model` is no string, or a field stands in it twice.
     """
-    start, end = _place_of_model(body)
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"the body is not a request of this API: {error}") from error
     named = msgspec.json.encode(model)
-    if start == end:
-        comma = b"" if body[end:].lstrip().startswith(b"}") else b","
-        named = b'"model":' + named + comma
-    made = body[:start] + named + body[end:]
-    if read_body(made).model != model:  # a second one follows, which would count
-        raise Unreadable("the body has no single `model` that could be replaced")
-    return made
+    places = _places(body, fields)
+    if "model" in places:
+        start, end = places["model"]
+        if body[start : start + 1] != b'"' and body[start:end] != b"null":
+            raise Unreadable(_AMBIGUOUS)
+    else:
+        start = end = body.find(b"{") + 1
+        named = b'"model":' + named + (b"," if fields else b"")
+    return b"".join((body[:start], named, body[end:]))
 
 
-def _place_of_model(body: bytes) -> tuple[int, int]:
-    """Where the value of its own `model` stands; behind the first brace, and empty: it has none."""
-    depth, at = 0, 0
-    while (token := _TOKEN.search(body, at)) is not None:
-        at = token.end()
-        match token[0]:
-            case b"{" | b"[":
-                depth += 1
-            case b"}" | b"]":
-                depth -= 1
-            case b'"model"' if depth == 1 and (value := _VALUE.match(body, at)) is not None:
-                return value.span(1)
-    at = body.find(b"{") + 1
-    return at, at
+def _places(body: bytes, fields: Mapping[str, msgspec.Raw]) -> dict[str, tuple[int, int]]:
+    """
+    Where the values of an object stand. The decoder has found their ends, a hundred times as fast
+    as a search for them.
+
+    Raises:
+        Unreadable: A field stands in it twice.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    at = 0
+    for _ in fields:
+        key = _KEY.match(body, at)
+        name = "" if key is None else msgspec.json.decode(key[1], type=str)
+        if key is None or name not in fields:
+            raise Unreadable(_AMBIGUOUS)
+        at = key.end() + len(fields[name])
+        found[name] = key.end(), at
+    if not _END.fullmatch(body, at):
+        raise Unreadable(_AMBIGUOUS)
+    return found
 
 
 def forwarded(headers: list[tuple[str, str]]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Which conversation a request belongs to, by what the clients send of it."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,16 +23,18 @@ _AGENT = "x-claude-code-agent-id"
 """A subagent has a conversation of its own within the session."""
 
 
-class _Marks(Struct):
-    prompt_cache_key: str | None = None
-    metadata: Any = None
-    user: str | None = None
+_NOTHING = msgspec.Raw(b"null")
 
 
 class _Said(Struct):
-    messages: list[msgspec.Raw] = []
-    input: msgspec.Raw = msgspec.Raw(b"null")
-    contents: list[msgspec.Raw] = []
+    """Of a body, as it was written: one look at what may be long."""
+
+    prompt_cache_key: msgspec.Raw = _NOTHING
+    metadata: msgspec.Raw = _NOTHING
+    user: msgspec.Raw = _NOTHING
+    messages: msgspec.Raw = _NOTHING
+    input: msgspec.Raw = _NOTHING
+    contents: msgspec.Raw = _NOTHING
 
 
 class _Message(Struct):
@@ -61,7 +63,7 @@ def session_of(
     if found is not None and (agent := named.get(_AGENT)):
         found = f"{found}/{agent}"
     if found is None:
-        found = _named_in(body) or _begun_with(body)
+        found = _in_body(body)
     if not found:
         return None
     if model is not None:
@@ -69,44 +71,43 @@ def session_of(
     return "gateway-" + hashlib.sha256(found.encode()).hexdigest()[:16]
 
 
-def _named_in(body: bytes) -> str | None:
+def _in_body(body: bytes) -> str | None:
+    said = _read(body, _Said)
+    return None if said is None else _named_in(said) or _begun_with(said)
+
+
+def _named_in(said: _Said) -> str | None:
     """What the body says: a key of the cache, the session of Claude Code, or a user."""
-    marks = _read(body, _Marks)
-    if marks is None:
-        return None
-    user_id = marks.metadata.get("user_id") if isinstance(marks.metadata, dict) else None
+    metadata = _read(said.metadata, dict[str, Any]) or {}
+    user_id = metadata.get("user_id")
     if not isinstance(user_id, str):
         user_id = None
     within = None if user_id is None else _read(user_id.encode(), _Metadata)
     session = None if within is None else within.session_id
-    return marks.prompt_cache_key or session or user_id or marks.user
+    key, user = _read(said.prompt_cache_key, str), _read(said.user, str)
+    return key or session or user_id or user
 
 
-def _begun_with(body: bytes) -> str | None:
+def _begun_with(said: _Said) -> str | None:
     """
     The first words of its user, where the conversation has gone on since.
 
     The system prompt is the same in all conversations of a program. A request that stands alone
     has no place to return to, and each would be kept as a session.
     """
-    said = _read(body, _Said)
-    if said is None:
-        return None
-    items: Sequence[msgspec.Raw] = said.messages or said.contents
-    if not items:
-        items = _read(bytes(said.input), list[msgspec.Raw]) or ()
-    first: str | None = None
-    for item in items:
-        message = _read(bytes(item), _Message)
+    lists = (_read(one, list[msgspec.Raw]) for one in (said.messages, said.contents, said.input))
+    first: msgspec.Raw | None = None
+    for item in next((one for one in lists if one), ()):
+        message = _read(item, _Message)
         role = "" if message is None else message.role
         if role == "user" and first is None:
-            first = hashlib.sha256(bytes(item)).hexdigest()
+            first = item
         if role in ("assistant", "model") and first is not None:
-            return first
+            return hashlib.sha256(first).hexdigest()
     return None
 
 
-def _read(data: bytes, kind: Any) -> Any:
+def _read(data: bytes | msgspec.Raw, kind: Any) -> Any:
     """None: it is of another shape."""
     try:
         return msgspec.json.decode(data, type=kind)

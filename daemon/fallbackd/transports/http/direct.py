@@ -21,7 +21,7 @@ from fallbackd.core.protocol import HttpRequest, Tls
 from fallbackd.ports.passing import TakePiece
 from fallbackd.transports.http.answering import Broken, Reading
 from fallbackd.transports.http.clients import KEPT, LOOPBACK
-from fallbackd.transports.http.direct_line import LineKey, ServerLine
+from fallbackd.transports.http.direct_line import AT_ONCE_BYTES, LineKey, ServerLine
 from fallbackd.transports.http.tls import context_of, stamps
 
 KEPT_S = 30.0
@@ -78,7 +78,7 @@ class DirectPool:
         """
         try:
             target = _target_of(call.url)
-            data = _head_of(call.method, target, headers, body) + body
+            head = _head_of(call.method, target, headers, body)
         except ValueError as error:
             raise Broken("LocalProtocolError", str(error)) from error
         place = (target.scheme, target.host, target.port, call.tls, *stamps(call.tls))
@@ -96,7 +96,7 @@ class DirectPool:
             self._lines.add(line)
         answer = DirectAnswer(self, line, read_limit_s=call.read_timeout_s)
         try:
-            await answer.begin(data)
+            await answer.begin(head, body)
         except BaseException:
             self.drop(line)
             raise
@@ -166,7 +166,7 @@ class DirectAnswer:
     def headers(self) -> Mapping[str, str]:
         return self._reading.headers
 
-    async def begin(self, data: bytes) -> None:
+    async def begin(self, head: bytes, body: bytes) -> None:
         """
         Raises:
             Broken: No head came.
@@ -175,7 +175,8 @@ class DirectAnswer:
         assert line is not None
         line.reading = reading
         try:
-            await line.write(data)
+            await line.write(head + body[:AT_ONCE_BYTES])
+            await line.write(memoryview(body)[AT_ONCE_BYTES:])
         except TimeoutError as error:
             raise Broken("WriteTimeout", "the server does not take the request") from error
         # A server may refuse a long request before it has read it, and say why.

@@ -39,7 +39,7 @@ class ServerLine(asyncio.Protocol):
         self._fault: Exception | None = None
         """Of `take`."""
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """
         Raises:
             TimeoutError: The server does not read.
