@@ -183,7 +183,8 @@ async def test_two_turns_with_signed_thoughts_arrive_as_they_were_written(
     ):
         for number in range(2):
             body = turn(number, model=asked)
-            answer = await client.post("/v1/messages?beta=true", content=body)
+            more = [(b"x-words", "équipe".encode()), (b"x-old-words", "équipe".encode("latin-1"))]
+            answer = await client.post("/v1/messages?beta=true", content=body, headers=more)
             assert answer.status_code == 200
             assert hashlib.sha256(answer.content).digest() == hashlib.sha256(ANSWER).digest()
             expected = hashlib.sha256(turn(number, model=sent)).digest()
@@ -191,6 +192,8 @@ async def test_two_turns_with_signed_thoughts_arrive_as_they_were_written(
             head = seen.heads[number]
             assert head[""] == "POST /v1/messages?beta=true HTTP/1.1"
             assert {name: head[name] for name in HEADERS} == HEADERS
+            assert head["x-words"].encode("latin-1") == "équipe".encode()
+            assert head["x-old-words"] == "équipe"
             assert token_of(daemon) not in json.dumps(head)
 
 

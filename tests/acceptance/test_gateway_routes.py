@@ -154,6 +154,13 @@ async def test_a_body_that_cannot_be_looked_into_goes_on_as_it_is(tmp_path: Path
         assert call.model == "of-the-caller"
 
 
+async def test_the_header_names_a_chain_in_letters_of_any_language(tmp_path: Path) -> None:
+    async with gate(tmp_path, chains='"équipe" = ["two"]') as g:
+        sent = [("x-api-key", g.token), ("x-fallbackd-chain", "équipe".encode())]
+        answer = await g.client.post(g.path(), json=g.body(), headers=sent)
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+
+
 async def test_the_header_stands_in_place_of_a_model_that_is_missing(tmp_path: Path) -> None:
     async with gate(tmp_path) as g:
         said = [{"role": "user", "content": "say it"}]

@@ -143,6 +143,24 @@ async def test_a_target_with_a_host_is_its_path_and_the_host_counts(
     assert [value for name, value in head.headers if name == "host"] == [host]
 
 
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("x-fallbackd-chain: équipe".encode(), "équipe"),
+        ("X-Fallbackd-Chain: équipe".encode("latin-1"), "équipe"),
+        ("x-other: équipe".encode(), "équipe".encode().decode("latin-1")),
+    ],
+)
+async def test_headers_for_the_gateway_are_utf_8_and_others_the_bytes_that_came(
+    field: bytes, text: str
+) -> None:
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n%b\r\n\r\n" % field)
+        await everything(peer)
+    assert asked.heads[0].headers[-1][1] == text
+
+
 async def test_a_tunnel_is_answered_and_what_follows_in_it_is_not_read() -> None:
     asked = Asked()
     async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:

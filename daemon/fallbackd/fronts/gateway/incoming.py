@@ -13,7 +13,10 @@ class HeadIn(Struct, frozen=True, kw_only=True):
     path: str
     query: str
     headers: list[tuple[str, str]]
-    """Names in lower case, values as they came."""
+    """
+    Names in lower case, values as the bytes that came, in latin-1. Those for us alone, which go to
+    no provider: in UTF-8.
+    """
     port: int | None
     """Where it came in; None: through the Unix socket."""
 
@@ -45,7 +48,7 @@ class IncomingRequest:
             method=self.method,
             path=path.decode("latin-1"),
             query=query.decode("latin-1"),
-            headers=[(name.decode("ascii"), value.decode("latin-1")) for name, value in fields],
+            headers=[(name.decode("ascii"), _text(name, value)) for name, value in fields],
             port=port,
         )
 
@@ -54,6 +57,15 @@ class IncomingRequest:
         lines = [b"%b %b HTTP/%b" % (self.method.encode(), self.url, version.encode())]
         lines += (b"%b: %b" % (name, _without_upgrade(name, text)) for name, text in self.fields)
         return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _text(name: bytes, value: bytes) -> str:
+    if name.startswith(b"x-fallbackd-"):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return value.decode("latin-1")
 
 
 def _without_upgrade(name: bytes, value: bytes) -> bytes:
