@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -225,12 +226,57 @@ async def test_a_server_that_refuses_a_long_request_unread_is_heard() -> None:
         assert head.status == 413
 
 
-async def test_an_answer_that_was_compressed_unasked_is_read() -> None:
-    body = gzip.compress(b"said " * 1000)
-    head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body)
-    async with way_to(saying(head + body)) as way:
-        _, found, _ = await way.answer()
-        assert found == b"said " * 1000
+def deflated(data: bytes, bits: int) -> bytes:
+    packing = zlib.compressobj(wbits=bits)
+    return packing.compress(data) + packing.flush()
+
+
+WORDS = b"said " * 1000
+PACKED = {
+    "one gzip": (b"gzip", gzip.compress(WORDS)),
+    "several": (
+        b"GZIP",
+        b"".join(gzip.compress(WORDS[at : at + 500]) for at in range(0, 5000, 500)),
+    ),
+    "padded": (b"x-gzip", gzip.compress(WORDS) + b"\0" * 40),
+    "zlib": (b"deflate", deflated(WORDS, 15)),
+    "raw": (b"deflate", deflated(WORDS, -15)),
+}
+
+
+@pytest.mark.parametrize("size", [1, 50, 100_000])
+@pytest.mark.parametrize("name", PACKED)
+async def test_an_answer_that_was_compressed_unasked_is_read(name: str, size: int) -> None:
+    coding, packed = PACKED[name]
+    said = CHUNKED.replace(b"\r\n\r\n", b"\r\ncontent-encoding: %b\r\n\r\n" % coding)
+    for at in range(0, len(packed), size):
+        piece = packed[at : at + size]
+        said += b"%x\r\n%b\r\n" % (len(piece), piece)
+    async with way_to(saying(said + b"0\r\n\r\n")) as way:
+        head, found, passed = await way.answer()
+        assert head is not None
+        assert "content-encoding" not in head.headers
+        assert found == WORDS
+        assert isinstance(passed.exit, HttpResponse)
+        assert not passed.exit.truncated
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, br"])
+async def test_an_answer_in_another_coding_stays_as_it_is_and_says_so(coding: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\ncontent-encoding: {coding}\r\ncontent-length: 4\r\n\r\n"
+    async with way_to(saying(head.encode() + b"\x8b\x01\x80\x03")) as way:
+        answered, found, _ = await way.answer()
+        assert answered is not None
+        assert answered.headers["content-encoding"] == coding
+        assert found == b"\x8b\x01\x80\x03"
+
+
+async def test_an_answer_that_is_not_in_its_coding_is_broken() -> None:
+    said = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nsaid"
+    async with way_to(saying(said)) as way:
+        _, _, passed = await way.answer()
+        assert isinstance(passed.exit, HttpResponse)
+        assert passed.exit.truncated
 
 
 async def test_a_redirect_is_an_answer() -> None:

@@ -46,8 +46,7 @@ _NOT_FORWARDED = frozenset(
 _NOT_RETURNED = frozenset(
     {
         *("connection", "keep-alive", "trailer", "transfer-encoding", "upgrade"),
-        *("content-length", "content-encoding", "set-cookie", "alt-svc"),
-        *("location", "refresh"),
+        *("content-length", "set-cookie", "alt-svc", "location", "refresh"),
     }
 )
 """Of an answer: what is about one connection, and where the caller would take its login."""

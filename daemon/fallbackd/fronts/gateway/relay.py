@@ -25,6 +25,7 @@ from fallbackd.fronts.gateway.answers import (
     silent,
 )
 from fallbackd.fronts.gateway.patience import Patience
+from fallbackd.fronts.gateway.sealed import SealedWatch, is_sealed
 from fallbackd.ports.passing import PassedOn
 
 FAREWELL_S = 1.0
@@ -98,7 +99,10 @@ class Relay:
     def _opens(self, head: HttpResponse) -> None:
         self._is_good = head.status < 300
         self._is_held_to_end = self._is_whole or not self._is_good or not self._asked.is_streamed
-        if not self._is_good:
+        is_opaque = is_sealed(head)
+        if is_opaque:
+            self._watch = SealedWatch(self._asked.mode)
+        if is_opaque or not self._is_good:
             self._sieve = None
         self._heard_at = self._time()
 

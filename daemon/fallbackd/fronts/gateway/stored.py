@@ -25,6 +25,7 @@ from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCal
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.makers import Maker, Makers
 from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
+from fallbackd.fronts.gateway.sealed import is_sealed
 from fallbackd.ports.passing import PassedOn, PassOn
 
 SILENCE_S = 180.0
@@ -173,7 +174,7 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
         raise way.failed("it was silent" if silence.cancelled_caught else _why(passed))
     if 300 <= head.status < 400:
         raise way.failed(f"it redirects ({head.status}), which is not followed")
-    is_stream = call.is_streamed and head.status < 300
+    is_stream = call.is_streamed and head.status < 300 and not is_sealed(head)
     if is_stream and way.caller.takes_pieces:
         await _streamed(passed, head, way)
         return True

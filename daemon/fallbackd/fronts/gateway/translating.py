@@ -23,6 +23,7 @@ from fallbackd.fronts.gateway.translate.streams import StreamTranslator
 from fallbackd.fronts.gateway.translate.translation import Target, Translation
 from fallbackd.ports.passing import PassedOn, TakePiece
 
+_CODING = "content-encoding"
 _KEPT = ("user-agent", HOP)
 """Of the headers: the others belong to the API of the caller."""
 
@@ -38,7 +39,7 @@ def outward(
         model = None  # whatever it names
     if body.plain is None or not is_in_body or model in (None, asked.model):
         return OutwardCall(asked=asked, model=model, headers=headers, body=body.packed)
-    headers = {name: text for name, text in headers.items() if name != "content-encoding"}
+    headers = {name: text for name, text in headers.items() if name != _CODING}
     return OutwardCall(asked=asked, model=model, headers=headers, body=body.plain)
 
 
@@ -121,8 +122,12 @@ class TranslatedAnswer:
         self._is_done = False
 
     async def head(self) -> HttpResponse | None:
-        self._head = await self._passed.head()
-        return self._head
+        head = await self._passed.head()
+        if head is not None and head.status < 300:  # what is made of it is in no coding
+            headers = {one: text for one, text in head.headers.items() if one != _CODING}
+            head = structs.replace(head, headers=headers)
+        self._head = head
+        return head
 
     async def read(self) -> bytes | None:
         if self._head is not None and self._head.status >= 300:
@@ -194,7 +199,8 @@ def in_callers_words(failed: NotAnswered, translation: Translation) -> NotAnswer
     reply = failed.reply
     if reply is None or reply.status < 300:
         return failed
-    headers = [(name, value) for name, value in reply.headers if name != "content-type"]
+    about = ("content-type", _CODING)
+    headers = [(name, value) for name, value in reply.headers if name not in about]
     headers.append(("content-type", "application/json"))
     return structs.replace(
         failed,

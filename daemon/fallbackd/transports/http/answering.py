@@ -1,11 +1,10 @@
 """The answer to one request over HTTP/1.1, read from the bytes of its connection."""
 
-import zlib
 from collections.abc import Mapping
 
+from fallbackd.transports.http.unpacking import Unpacking, unpacking_of
+
 MAX_HEAD_BYTES = 128 * 1024
-_CODINGS = {"gzip": 47, "x-gzip": 47, "deflate": 47}
-"""Nothing is asked to compress; some do."""
 
 
 class Broken(Exception):
@@ -45,7 +44,7 @@ class Reading:
         self._ends_with_line = False
         self._is_kept = False
         self._has_surplus = False
-        self._inflate: zlib._Decompress | None = None
+        self._unpacking: Unpacking | None = None
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -137,14 +136,15 @@ class Reading:
         self._ends_with_line = "content-length" not in named and "chunked" not in named.get(
             "transfer-encoding", ""
         )
-        bits = _CODINGS.get(named.get("content-encoding", "").strip().lower())
-        self._inflate = None if bits is None else zlib.decompressobj(bits)
+        self._unpacking = unpacking_of(named.get("content-encoding", ""))
+        if self._unpacking is not None:
+            self._headers = {one: text for one, text in named.items() if one != "content-encoding"}
 
     def on_body(self, data: bytes) -> None:
         if self.is_over:
             return
-        if self._inflate is not None:
-            data = self._inflate.decompress(data)
+        if self._unpacking is not None:
+            data = self._unpacking.feed(data)
         if data:
             self._pieces.append(data)
             self.held_bytes += len(data)
@@ -155,7 +155,7 @@ class Reading:
 
     def _complete(self) -> None:
         self.is_over = True
-        if self._inflate is not None and (rest := self._inflate.flush()):
+        if self._unpacking is not None and (rest := self._unpacking.end()):
             self._pieces.append(rest)
             self.held_bytes += len(rest)
 

@@ -45,6 +45,10 @@ _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"}
 """Headers of a response that are no evidence and may be a login."""
 
 
+_UNPACKED = frozenset({("content-encoding", "gzip"), ("content-encoding", "deflate")})
+"""The general client names these still when it has undone them."""
+
+
 class Carried(Struct, frozen=True, kw_only=True):
     """What leaves with a request and must never be seen."""
 
@@ -196,6 +200,7 @@ class HttpRunning:
                 name.lower(): self._carried.values.conceal(value)
                 for name, value in response.headers.items()
                 if name.lower() not in _SECRET_ANSWERS
+                and (name.lower(), value.lower()) not in _UNPACKED
             },
             at=self._clock.now(),
             stopped=self._stopped,
