@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import anyio.abc
@@ -79,6 +79,37 @@ async def test_a_connection_is_kept_for_the_next_request() -> None:
             while b"said\r\n0\r\n\r\n" not in got:
                 got += await peer.receive()
             assert len(asked.heads) == number
+
+
+async def test_connections_without_a_request_make_room_for_further_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    asked = Asked()
+    async with serving(asked) as port, AsyncExitStack() as open_ones:
+        peers = []
+        for _ in range(4):
+            peer = await open_ones.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+            await peer.send(POST)
+            got = b""
+            while b"said\r\n0\r\n\r\n" not in got:
+                got += await peer.receive()
+            peers.append(peer)
+        for peer in peers[:2]:
+            assert await everything(peer) == b""
+
+
+async def test_where_all_connections_have_a_request_a_further_one_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
+    asked = Asked()
+    asked.keeps_silent = True
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as first:
+        await first.send(POST)
+        await asked.begun.wait()
+        async with await anyio.connect_tcp("127.0.0.1", port) as second:
+            assert await everything(second) == b""
 
 
 async def test_a_request_that_comes_before_the_answer_waits_for_its_turn() -> None:

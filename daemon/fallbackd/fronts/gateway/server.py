@@ -38,6 +38,8 @@ class GatewayServer:
         self._handle = handle
         self._allows = allows
         self._open = 0
+        self._idle: dict[CallerLine, None] = {}
+        """Kept for a next request, the longest idle first."""
 
     async def serve(self, listener: socket.socket) -> None:
         """Until cancelled. The listener is closed then."""
@@ -60,13 +62,23 @@ class GatewayServer:
 
     def _take(self, accepted: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         is_unix = accepted.family == socket.AF_UNIX
-        if self._open >= MAX_CONNECTIONS or (is_unix and not self._allows(accepted)):
+        is_full = self._open >= MAX_CONNECTIONS and not self._made_room()
+        if is_full or (is_unix and not self._allows(accepted)):
             accepted.close()
             return
         port = None if is_unix else int(accepted.getsockname()[1])
         accepted.setblocking(False)
         self._open += 1
         tasks.start_soon(self._serve_one, accepted, port)
+
+    def _made_room(self) -> bool:
+        """Close the connection that has been idle longest. False: all are in use."""
+        line = next(iter(self._idle), None)
+        if line is None:
+            return False
+        del self._idle[line]
+        line.close()
+        return True
 
     async def _serve_one(self, accepted: socket.socket, port: int | None) -> None:
         line = CallerLine(port)
@@ -75,17 +87,20 @@ class GatewayServer:
             idle_s = HEAD_LIMIT_S
             while await self._answer_next(line, idle_s=idle_s):
                 idle_s = IDLE_S
+                self._idle[line] = None
         except OSError:
             pass  # the caller has gone
         except Exception:
             log.exception("gateway.connection_broke")
         finally:
             self._open -= 1
+            self._idle.pop(line, None)
             line.close()
 
     async def _answer_next(self, line: CallerLine, *, idle_s: float) -> bool:
         """False: the connection is over."""
         request = await line.request(idle_s=idle_s, head_s=HEAD_LIMIT_S)
+        self._idle.pop(line, None)
         if request is None:
             return False
         is_aborted = False
