@@ -209,6 +209,12 @@ async def test_models_are_listed_and_the_token_outlives_a_restart(tmp_path: Path
         answer = await g.client.get("/v1/models", headers={"x-api-key": token})
         listed = [one["id"] for one in answer.json()["data"]]
         assert {"team", "one", "two", "model-of-one", "claude-fallbackd-team"} <= set(listed)
+        for api, count in (("chat_completions", len(listed)), ("messages", 0)):
+            path = f"/v1/models?api={api}"
+            answer = await g.client.get(path, headers={"x-api-key": token})
+            assert len(answer.json()["data"]) == count
+        answer = await g.client.get("/v1/models?api=nope", headers={"x-api-key": token})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "api")
         assert (await g.client.head("/")).status_code == 200
         await g.daemon.restart()
         await listening(g.port)

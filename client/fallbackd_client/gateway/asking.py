@@ -24,14 +24,17 @@ class Silent(Exception):
     """There is no answer of a gateway. The text says why."""
 
 
-def models(port: int, token: str) -> list[str]:
+def models(port: int, token: str, *, api: str = "") -> list[str]:
     """
     What may be asked for, by one name each.
+
+    Args:
+        api: In this one alone.
 
     Raises:
         Silent: Nothing answers there, it is something else, or the token is another one.
     """
-    status, body = _ask(port, token, "GET", "/v1/models")
+    status, body = _ask(port, token, "GET", f"/v1/models?api={api}" if api else "/v1/models")
     if status == 401:
         raise Silent("it does not accept the token in the state directory")
     try:

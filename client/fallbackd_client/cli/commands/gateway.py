@@ -131,7 +131,8 @@ def _configured(client: Client) -> dict[str, Json]:
 
 def _served(client: Client, port: int) -> list[str]:
     """
-    What a program may ask the gateway for, as it says itself.
+    What a program may ask the gateway for in chat completions, which programs whose models are
+    listed speak.
 
     Raises:
         UsageError: It does not answer, or serves nothing.
@@ -143,14 +144,15 @@ def _served(client: Client, port: int) -> list[str]:
         # The token is for no other program that has the port.
         raise UsageError(f"{said[0]}; see fallbackd-client doctor")
     try:
-        found = models(port, _token(client))
+        found = models(port, _token(client), api="chat_completions")
     except Silent as error:
         raise UsageError(
             f"the gateway cannot be asked at port {port}: {error}; see fallbackd-client doctor"
         ) from error
     if not found:
         raise UsageError(
-            "the gateway has no backend to ask: configure one of a kind that ends in -http"
+            "the gateway has no backend that speaks chat completions:"
+            " configure one, for example of the kind openai-http"
         )
     return found
 

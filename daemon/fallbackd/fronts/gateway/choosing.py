@@ -1,6 +1,6 @@
 """Which backends can answer a request, and what each is asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from msgspec import Struct, structs
@@ -183,15 +183,22 @@ def model_for(entry: Entry, backend: Backend, asked: str | None) -> str | None:
 
 
 def _is_served(
-    entries: tuple[Entry, ...], *, settings: Settings, kinds: Mapping[str, BackendKind]
+    entries: tuple[Entry, ...],
+    *,
+    settings: Settings,
+    kinds: Mapping[str, BackendKind],
+    modes: Collection[ApiMode],
 ) -> bool:
     found = Wanted(entries=entries)
-    return any(fitting(found, settings, kinds, mode).entries for mode in passage.MODES)
+    return any(fitting(found, settings, kinds, mode).entries for mode in modes)
 
 
-def names(policy: Policy, settings: Settings, kinds: Mapping[str, BackendKind]) -> list[str]:
-    """What `model` may be: chains, roles, backends and their models that this front can ask."""
-    is_served = partial(_is_served, settings=settings, kinds=kinds)
+def names(
+    settings: Settings, kinds: Mapping[str, BackendKind], modes: Collection[ApiMode]
+) -> list[str]:
+    """What `model` may be in one of these APIs: chains, roles, backends and their models."""
+    policy = settings.policy
+    is_served = partial(_is_served, settings=settings, kinds=kinds, modes=modes)
     served = [one for one in policy.backends.values() if is_served((Entry(backend=one.id),))]
     own = [name for name, entries in policy.chains.items() if name != _ANY and is_served(entries)]
     own += [name for name, role in policy.roles.items() if is_served(role.chain)]

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import structlog
 
-from fallbackd.backends.passage import Unreadable
+from fallbackd.backends.passage import MODES, Unreadable
 from fallbackd.backends.spec import ApiMode
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import DRAINS, Refused
@@ -170,7 +170,10 @@ class GatewayFront:
         if request.path != routes.MODELS:
             raise Refusal(404, f"nothing is at {request.path}", "not_found")
         engine = self._engine
-        listed = choosing.names(engine.settings.policy, engine.settings, engine.world.kinds)
+        modes = routes.listed_for(request.query)
+        if not modes:
+            raise Refusal(400, f"api is one of {', '.join(sorted(MODES))}", "api")
+        listed = choosing.names(engine.settings, engine.world.kinds, modes)
         body = msgspec.json.encode({**_models(listed, at=engine.started_at), "has_more": False})
         await _send(line, AnswerHead(status=200, headers=list(JSON)), body)
 

@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
-from fallbackd.backends.passage import AskedBody, Passage, Unreadable, read_body
+from fallbackd.backends.passage import MODES, AskedBody, Passage, Unreadable, read_body
 from fallbackd.backends.spec import ApiMode
 from fallbackd.fronts.gateway.incoming import HeadIn
 
@@ -60,6 +60,12 @@ def mode_of(path: str) -> ApiMode:
         return "responses"
     is_google = path.startswith(("/v1beta/", "/v1alpha/")) or _GOOGLE.match(path)
     return "generate_content" if is_google else "chat_completions"
+
+
+def listed_for(query: str) -> frozenset[ApiMode]:
+    """The APIs whose models are to be listed: all of them, or the one that `api` names."""
+    named = parse_qs(query, keep_blank_values=True).get("api")
+    return MODES if named is None else frozenset(one for one in MODES if one in named)
 
 
 def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:

@@ -205,7 +205,7 @@ def test_opencode_is_not_set_up_while_the_gateway_cannot_say_what_it_serves(
     with listening(models=[]) as port:
         empty = run_cli(argv, on(home, port))
     assert empty.code == 2
-    assert "configure one of a kind that ends in -http" in empty.err
+    assert "no backend that speaks chat completions: configure one" in empty.err
     assert not (home / ".config").exists()
 
 
